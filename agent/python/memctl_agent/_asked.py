@@ -1,4 +1,4 @@
-"""What whoever hosts the session asks of this process: which objects hold the tensors on some blocks.
+"""What the host of the session asks of this process: which objects hold the tensors on some blocks.
 
 A thread of its own sleeps until something is asked, without the interpreter's lock and without being woken. It begins
 the search, which goes on in slices: at the end of a step, on the thread that ended it, as long as steps end often
@@ -54,7 +54,7 @@ class Asked:
             if native.holders_word() is not None:
                 _thread.start_new_thread(self._sleep, (native, self._turn))
         except Exception:
-            # No more threads: nobody can be asked, and nothing else is wrong.
+            # No more threads: this process cannot be asked, and nothing else is wrong.
             return
 
     def end(self) -> None:
@@ -78,7 +78,7 @@ class Asked:
                 elif not self._take(native) and not self._wait(native):
                     return
         except Exception:
-            # Nobody hears from this process any more what holds its memory.
+            # This process does not say any more what holds its memory.
             self._search = None
 
     def _wait(self, native: Any) -> bool:
@@ -138,7 +138,7 @@ class Asked:
                 native.holders_answer(self._number, _json(search.answer))
             self._next = time.monotonic() + max(REST_MS_MIN, RESTS * took_ms) / 1e3
         except Exception:
-            # The session ended meanwhile; whoever asked stops waiting by itself.
+            # The session ended meanwhile; the one that asked stops waiting by itself.
             self._search = None
         finally:
             self._slicing.release()

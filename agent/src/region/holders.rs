@@ -73,7 +73,7 @@ impl Region {
         (!self.forbids_holders()).then(|| self.holders_control().turn.as_ptr() as usize)
     }
 
-    /// Whoever sleeps at the word looks at it again.
+    /// The thread that sleeps at the word looks at it again.
     pub fn wake_holders(&self) {
         // SAFETY: the word is in this mapping; waking reads and writes nothing there.
         unsafe {

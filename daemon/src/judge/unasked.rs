@@ -1,4 +1,4 @@
-//! Asks what holds the blocks of a site whose growth is a fact, without anybody asking, unless the process's launcher or the
+//! Asks what holds the blocks of a site whose growth is a fact, without being asked to, unless the process's launcher or the
 //! operator forbids it.
 //!
 //! Guarantees: the judge never waits for it; of a finding one process is asked, the first by rank that may be: once, and again
@@ -35,7 +35,7 @@ const SITES_MAX: usize = 3;
 const TRIES_MAX: u8 = 5;
 /// How often it is asked where it names holders.
 const ANSWERS_MAX: usize = 4;
-/// The last slice of a search is waited for so long: nobody waits for the answer.
+/// The last slice of a search is waited for so long: no question waits for the answer.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 /// One part in so many of a process's time is what searches may take, all together.
 const SHARE: u32 = 200;

@@ -242,6 +242,10 @@ def test_a_budget_that_fits_nothing_is_said() -> None:
     HELD.append(torch.ones(10))
     answer = _holders.find(_native, [block_of(HELD[0])], 0)
     assert not answer["complete"] and any("budget" in note for note in answer["not_looked_at"]), answer
+    # Whichever stage it ends in.
+    for budget_ms in (0.1, 0.3, 1, 3, 10, 30):
+        answer = _holders.find(_native, [block_of(HELD[0]), (8, 8)], budget_ms)
+        assert not any("fault" in note for note in answer["not_looked_at"]), answer
 
 
 def sliced(blocks: list[tuple[int, int]], between: Any) -> dict[str, Any]:
@@ -267,7 +271,7 @@ def test_between_two_slices_nothing_is_held() -> None:
     counted = sys.getrefcount(HELD[0]["chain"])
 
     def between(search: Any) -> None:
-        if HELD and search._walk is not None and search._walk.counts()[0]:
+        if HELD and search._walk.counts()[0]:
             count = sys.getrefcount(HELD[0]["chain"])
             assert count == counted
             HELD.clear()

@@ -29,7 +29,7 @@ class Probe:
 def around(holder: Any, held: int, known: int) -> str:
     """The types of a cycle that nothing holds and that leads to an object, in words; empty if there is none.
 
-    `known`: references of whoever asks to what it begins with.
+    `known`: references of the caller to what it begins with.
     """
     cycle = _cycle_of(holder)
     # This function has one, too.

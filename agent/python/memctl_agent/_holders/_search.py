@@ -122,7 +122,7 @@ class Search:
         self._modules_at = 0
         self._near: dict[int, list[str]] = {BESIDE: ["__main__"], OWN: [], INSTALLED: []}
         self._namespace_ids: set[int] = set()
-        self._walk: Any = None
+        self._walk: Any = native.Walk(self._blocks)
         self._frames = Frames(native)
         self._roots = Roots(self._frames)
         # Numbers of roots by the stage that made them, and modules that are to become some.
@@ -169,7 +169,8 @@ class Search:
 
     def _begin_again(self) -> None:
         """Forgets the walk: a variable where many chains began has another value, and what was below it was seen."""
-        self._walk = self._grouping = self._threads = self._starts = None
+        self._walk = self._native.Walk(self._blocks)
+        self._grouping = self._threads = self._starts = None
         self._roots = Roots(self._frames)
         self._staged, self._waiting, self._in_graph = {}, {}, {}
         self._starts_seen = self._installed_at = 0
@@ -238,7 +239,7 @@ class Search:
                     self._end_of(stage)
 
     def _end_of(self, stage: Callable[[Slice], bool]) -> None:
-        if self._walk is not None and stage.__name__ in (
+        if stage.__name__ in (
             "_main",
             "_beside",
             "_variables",
@@ -253,7 +254,7 @@ class Search:
 
     def _missing(self) -> set[int]:
         """Blocks for which nothing is known."""
-        known = {block for block, _ in self._walk.found()} if self._walk is not None else set()
+        known = {block for block, _ in self._walk.found()}
         return set(range(len(self._blocks))) - known - set(self._in_graph)
 
     def _modules(self, now: Slice) -> bool:
@@ -277,10 +278,6 @@ class Search:
                 self._near[places.nearness(key, namespace)].append(key)
         return True
 
-    def _begin_walk(self) -> None:
-        if self._walk is None:
-            self._walk = self._native.Walk(self._blocks)
-
     def _put_modules(self, now: Slice, stage: str, keys: list[str]) -> bool:
         """Makes modules roots of a stage; whether there are no more of them."""
         while keys and now.is_left():
@@ -303,7 +300,6 @@ class Search:
 
     def _main(self, now: Slice) -> bool:
         """What lies below the globals of the program that was started."""
-        self._begin_walk()
         if "main" not in self._staged:
             self._put_modules(now, "main", ["__main__"])
         return self._go_below(now, "main")
@@ -513,7 +509,6 @@ class Search:
 
     def _gather(self, now: Slice) -> bool:
         """Makes groups of the blocks that are known."""
-        self._begin_walk()
         if self._grouping is None:
             ways = self._ways()
             may_again = self._begun_again < BEGINNINGS_MAX and 2 * self._took_ns < self._wall_ns

@@ -252,7 +252,8 @@ class Chain:
         if edge.how == "global":
             return f"{word} `{edge.name}` of module `{edge.owner}`"
         if edge.name == "_modules" and edge.owner in FILLED and at > 0:
-            return self.phrase(at - 1, deep)
+            # Above it is the module, or the dict of its attributes.
+            return self.phrase(at - 1 if self.edges[at - 1].how or at < 2 else at - 2, deep)
         if self._is_submodule(at):
             return f"{word} `{edge.name}` of module `{self.edges[at - 1].owner}`"
         if edge.how == "attribute":

@@ -89,7 +89,7 @@ impl Heap {
         (self.visited, self.has_jumped)
     }
 
-    /// Begins anew.
+    /// Begins again with the first object.
     fn rewind(&mut self) {
         self.ring = 0;
         self.keepers.clear();

@@ -7,7 +7,7 @@
 //! Guarantees: neither function waits, and an ask is given once. Between two calls nothing refers to any of the program's
 //! objects; within one call none of the program's code runs, the collector does not, and the interpreter's lock is kept, so
 //! what an object refers to is alive until the call returns.
-//! Refuses: to read the answer; whoever hosts the session does.
+//! Refuses: to read the answer; the host of the session does.
 
 mod frames;
 mod heap;
