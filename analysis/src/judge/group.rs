@@ -52,6 +52,8 @@ impl Group {
 
 /// Blocks a rise from which a forward pass has left its graph behind and not one tensor.
 const GRAPH_BLOCKS_MIN: u64 = 3;
+/// Blocks a step from which what an epoch collects is a chain of graphs and not outputs.
+const CHAIN_BLOCKS_MIN: u64 = 8;
 /// Lines of a forward pass from which it is its graph that is kept, and not what a hook took of a few layers; in a small
 /// model half of its lines suffice.
 const GRAPH_LINES_MIN: usize = 3;
@@ -155,8 +157,14 @@ fn is_graph(watch: &RankWatch, group: &Group) -> bool {
     // Of what the same lines of the user's own call: a wrapper of the model calls more in training than in an evaluation.
     let callers: HashSet<u32> = lines.iter().map(|&(_, user)| user).collect();
     let most_of_all = lines.len() >= 2 && lines.len() * 2 >= watch.forward_lines(&callers);
+    // What comes and goes with each epoch is a chain of graphs where a step leaves most of what a pass makes.
+    let whole = group.lead().shape == Shape::Teeth && gained >= rises.saturating_mul(CHAIN_BLOCKS_MIN);
     // What only serves keeps keys and values of every layer, which come from a few lines.
-    if watch.trains() { lines.len() >= GRAPH_LINES_MIN || most_of_all } else { lines.len() >= SERVING_LINES_MIN }
+    if watch.trains() {
+        lines.len() >= GRAPH_LINES_MIN || most_of_all || whole
+    } else {
+        lines.len() >= SERVING_LINES_MIN
+    }
 }
 
 /// Whether a group is the graph of a model whose layers keep what one line made (linear layers and one activation): a pass

@@ -51,7 +51,12 @@ pub fn page(note: &Diagnosis, screen: &Screen) -> String {
 fn summary(note: &Diagnosis, screen: &Screen) -> String {
     let Some(worst) = note.findings.first() else { return judged::nothing("No finding", &note.scope, screen) };
     let mut out = String::new();
-    for line in prose::hanging("Finding:  ", &format!("{} ({})", worst.title, worst.severity), LINES, screen).lines() {
+    // The page's first sentence has said it where it is about the same place.
+    let said = note.verdict.as_ref().is_some_and(|verdict| {
+        verdict.is_grave() && verdict.site.as_ref() == worst.site.as_ref().map(|site| &site.frame)
+    });
+    let text = if said { String::new() } else { format!("{} ({})", worst.title, worst.severity) };
+    for line in prose::hanging("Finding:  ", &text, LINES, screen).lines().filter(|_| !said) {
         let tone = if worst.hurts() { Tone::Alert } else { Tone::Strong };
         out.push_str(&format!("{}\n", screen.paint(tone, line)));
     }

@@ -131,11 +131,11 @@ pub(in crate::judge) fn filling(
     format!("{}. It fills {held}.{stops}{fits}", grown(grounds, shown))
 }
 
-/// `Inconclusive: growth of live memory not judged: needs 3 epoch ends, found 1.`
+/// `Inconclusive: Growth of live memory not judged: needs 3 epoch ends, found 1.`
 pub(in crate::judge) fn not_enough(grounds: &Grounds<'_>, not: &NotJudged) -> String {
     match worst(grounds) {
         Some(worst) => format!("{worst}{} not judged: {}.", opening_letter(not.kind.subject()), not.reason),
-        None => format!("Inconclusive: {} not judged: {}.", not.kind.subject(), not.reason),
+        None => format!("Inconclusive: {} not judged: {}.", opening_letter(not.kind.subject()), not.reason),
     }
 }
 
