@@ -87,7 +87,7 @@ impl Verdict {
             Some(VerdictKind::Growing) => "growing, cause open",
             Some(VerdictKind::Filling) if self.overflows() => "fills, no room",
             Some(VerdictKind::Filling) => "filling",
-            Some(VerdictKind::NotEnoughData) => "not enough data",
+            Some(VerdictKind::NotEnoughData) => "inconclusive",
             Some(VerdictKind::Released) => "released",
             Some(VerdictKind::LevelledOff) => "levelled off",
             Some(VerdictKind::Steady) => "steady",

@@ -53,7 +53,7 @@ impl Group {
 /// Blocks a rise from which a forward pass has left its graph behind and not one tensor.
 const GRAPH_BLOCKS_MIN: u64 = 3;
 /// Blocks a step from which what an epoch collects is a chain of graphs and not outputs.
-const CHAIN_BLOCKS_MIN: u64 = 4;
+const CHAIN_BLOCKS_MIN: u64 = 3;
 /// Lines of a forward pass from which it is its graph that is kept, and not what a hook took of a few layers; in a small
 /// model half of its lines suffice.
 const GRAPH_LINES_MIN: usize = 3;
