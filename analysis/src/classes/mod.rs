@@ -1,7 +1,7 @@
 //! What live memory is for: parameters, gradients, optimizer state, activations, temporaries, workspace.
 //!
 //! Concluded from who allocated a block, in which phase it was born, how long it stays ([`Stay`]), and which blocks have the
-//! same sizes ([`sets`]); exact where the storages are listed ([`Exact`]). Guarantees: the classes' bytes sum to what was given;
+//! same sizes (module `sets`); exact where the storages are listed ([`Exact`]). Guarantees: the classes' bytes sum to what was given;
 //! what no rule knows is *unknown*, and is shown. Refuses to guess from size alone, library workspaces excepted.
 
 mod lived;
