@@ -52,8 +52,6 @@ impl Group {
 
 /// Blocks a rise from which a forward pass has left its graph behind and not one tensor.
 const GRAPH_BLOCKS_MIN: u64 = 3;
-/// Blocks a step from which what an epoch collects is a chain of graphs and not outputs.
-const CHAIN_BLOCKS_MIN: u64 = 3;
 /// Lines of a forward pass from which it is its graph that is kept, and not what a hook took of a few layers; in a small
 /// model half of its lines suffice.
 const GRAPH_LINES_MIN: usize = 3;
@@ -152,19 +150,17 @@ fn is_graph(watch: &RankWatch, group: &Group) -> bool {
     if gained < rises.saturating_mul(GRAPH_BLOCKS_MIN) {
         return false;
     }
+    // What is collected over an epoch is a chain of graphs where the backward pass of each step goes through all of them.
+    if group.lead().shape == Shape::Teeth {
+        return watch.history.work_grows_with_what_lives();
+    }
     let stacks = forward().flat_map(|member| &member.stacks);
     let lines: HashSet<(u32, u32)> = stacks.filter_map(|&stack| watch.forward_line(stack)).collect();
     // Of what the same lines of the user's own call: a wrapper of the model calls more in training than in an evaluation.
     let callers: HashSet<u32> = lines.iter().map(|&(_, user)| user).collect();
     let most_of_all = lines.len() >= 2 && lines.len() * 2 >= watch.forward_lines(&callers);
-    // What comes and goes with each epoch is a chain of graphs where a step leaves most of what a pass makes.
-    let whole = group.lead().shape == Shape::Teeth && gained >= rises.saturating_mul(CHAIN_BLOCKS_MIN);
     // What only serves keeps keys and values of every layer, which come from a few lines.
-    if watch.trains() {
-        lines.len() >= GRAPH_LINES_MIN || most_of_all || whole
-    } else {
-        lines.len() >= SERVING_LINES_MIN
-    }
+    if watch.trains() { lines.len() >= GRAPH_LINES_MIN || most_of_all } else { lines.len() >= SERVING_LINES_MIN }
 }
 
 /// Whether a group is the graph of a model whose layers keep what one line made (linear layers and one activation): a pass
@@ -175,6 +171,9 @@ fn is_small_graph(watch: &RankWatch, group: &Group, all: &[Group]) -> bool {
     let stacks = || group.members.iter().flat_map(|member| member.stacks.iter().copied());
     let forward: Vec<StackId> = stacks().filter(|&stack| watch.forward_line(stack).is_some()).collect();
     let caller = forward.first().and_then(|&stack| own_frames(watch, stack, true).into_iter().next());
+    if lead.shape == Shape::Teeth && !watch.history.work_grows_with_what_lives() {
+        return false;
+    }
     // Gradients that are kept come through the same lines, one a weight.
     let (true, Some(caller)) = (watch.trains() && lead.pass == Pass::Forward, caller) else { return false };
     let beside = |stack: &StackId| {

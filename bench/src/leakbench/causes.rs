@@ -546,10 +546,11 @@ fn exceptions_kept(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize], draw
     }
 }
 
-/// Everything of an epoch goes when the next one's first step is through.
+/// Everything of an epoch goes when the next one's first step is through. Until then each backward pass goes through the graphs
+/// of all steps before, and allocates for every block in them.
 fn hidden_chain(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize]) {
     let base = leaking.base;
-    let mut held = Vec::new();
+    let (mut held, mut earlier) = (Vec::new(), Vec::new());
     let mut epoch = None;
     for &step in steps {
         let span: Span = base.steps[step];
@@ -557,10 +558,18 @@ fn hidden_chain(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize]) {
         if now != epoch {
             let at = base.settled(span.begin);
             held.drain(..).for_each(|block| leaking.overlay.drop(at, block));
+            earlier.clear();
             epoch = now;
         }
         let all: Vec<&Life> = base.activations(step).collect();
-        for life in chosen(base, plan, &all) {
+        let made = chosen(base, plan, &all);
+        let backward = made.iter().map(|life| base.settled(life.born)).max().unwrap_or(span.begin);
+        for (size, stack) in earlier.iter().copied() {
+            let gradient = leaking.overlay.keep(backward, size, stack);
+            leaking.overlay.drop(backward, gradient);
+        }
+        for life in made {
+            earlier.push((life.size, life.stack));
             held.push(leaking.copy(life));
         }
     }

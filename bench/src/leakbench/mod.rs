@@ -23,6 +23,7 @@ mod report;
 mod runs;
 mod schedule;
 mod score;
+mod sentence;
 mod server_runs;
 mod serving;
 mod site;
@@ -147,7 +148,9 @@ pub fn run(words: &[String]) -> Result<(), Box<dyn Error>> {
     for &view in &options.views {
         corpus.view = view;
         if let Some((number, leaky)) = options.show {
-            show(&corpus.make(leaky, number));
+            let run = corpus.make(leaky, number);
+            show(&run);
+            show_sentence(&run);
             continue;
         }
         if options.ahead {
@@ -260,9 +263,20 @@ fn show(run: &runs::Run) {
     });
 }
 
+/// The first sentence about a run, and whether it is true.
+fn show_sentence(run: &runs::Run) {
+    let mut detectors = detect::all();
+    detectors.truncate(1);
+    score::pass(run, &mut detectors, |_, _, _| {});
+    if let Some(verdict) = detectors[0].sentence() {
+        println!("{} {:?}: {}", verdict.kind.name(), sentence::said(run, &verdict), verdict.sentence);
+    }
+}
+
 /// A line about a run that memctl got wrong.
 fn wrong(run: &Scored) -> Option<String> {
     let outcome = run.outcomes[0];
+    let untrue = outcome.said.filter(|said| !said.is_true);
     let growing: Vec<&str> = run.benign.iter().map(|kind| kind.name()).collect();
     let said = match run.leak {
         Some(leak) if outcome.alarmed.is_none() => {
@@ -276,6 +290,11 @@ fn wrong(run: &Scored) -> Option<String> {
         None if outcome.notified.iter().any(|&count| count > 0) => {
             let kinds = FindingKind::ALL.into_iter().zip(outcome.notified).filter(|&(_, count)| count > 0);
             format!("notified of {}", kinds.map(|(kind, _)| kind.name()).collect::<Vec<_>>().join(", "))
+        }
+        leak if untrue.is_some() => {
+            let leak =
+                leak.map_or_else(|| "clean".to_owned(), |leak| format!("{}, {}, {}", leak.0.name(), leak.1, leak.2));
+            format!("untrue sentence, {}: {leak}", untrue.map_or("", |said| said.kind.name()))
         }
         _ => return None,
     };

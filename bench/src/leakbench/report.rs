@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use memctl_model::FindingKind;
+use memctl_model::{FindingKind, VerdictKind};
 use serde_json::{Value, json};
 
 use super::benign::Kind;
@@ -96,6 +96,8 @@ impl Report<'_> {
         let _ = writeln!(text, "\nDelay of memctl by rate, median / 95 %:\n\n{}", self.delay_by_rate());
         let _ =
             writeln!(text, "False alarms (ever, per thousand clean runs) by what grows:\n\n{}", self.false_by_kind());
+        let _ =
+            writeln!(text, "The first sentence of memctl at the end, and whether it is true:\n\n{}", self.sentences());
         let by_kind = notified_by_kind(&self.clean(0, |_| true));
         let by_kind = by_kind.into_iter().map(|(kind, count)| format!("{kind} {count}"));
         let _ = writeln!(text, "Notifications in clean runs by kind: {}.\n", by_kind.collect::<Vec<_>>().join(", "));
@@ -222,6 +224,21 @@ impl Report<'_> {
         table(&head, &rows)
     }
 
+    /// Runs by what is said of them, and in how many of them that is true.
+    fn sentences(&self) -> String {
+        let share = |leaky: Option<bool>, kind: Option<VerdictKind>| {
+            let of = self.runs.iter().filter(|run| leaky.is_none_or(|leaky| run.leak.is_some() == leaky));
+            let said = of.filter_map(|run| run.outcomes[0].said);
+            Share::count(said.filter(|said| kind.is_none_or(|kind| said.kind == kind)).map(|said| said.is_true))
+        };
+        let cell = |share: Share| format!("{} of {}", share.of, share.all);
+        let kinds = VerdictKind::ALL.into_iter().map(Some).chain([None]).map(|kind| {
+            let name = kind.map_or("all", VerdictKind::name).to_owned();
+            vec![name, cell(share(Some(true), kind)), cell(share(Some(false), kind)), share(None, kind).to_string()]
+        });
+        table(&["sentence", "true, leaky runs", "true, clean runs", "true"], &kinds.collect::<Vec<_>>())
+    }
+
     /// Everything that the tables say, and the numbers of the runs that memctl got wrong.
     #[must_use]
     pub fn json(&self) -> Value {
@@ -243,6 +260,7 @@ impl Report<'_> {
         });
         json!({
             "name": name,
+            "sentence_true": Share::count(self.runs.iter().filter_map(|run| run.outcomes[detector].said).map(|said| said.is_true)).json(),
             "precision": self.precision(detector, |outcome| outcome.alarmed_at_end).json(),
             "precision_ever": self.precision(detector, |outcome| outcome.ever_alarmed || outcome.alarmed_before).json(),
             "recall": Share::count(leaky.iter().map(|outcome| outcome.alarmed_at_end)).json(),

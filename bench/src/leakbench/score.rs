@@ -9,6 +9,7 @@ use memctl_model::{FindingKind, Frame, SiteTable};
 use super::detect::{Detector, Given, Level, Notified, Verdict};
 use super::parts::{View, own_findings};
 use super::runs::{Run, Truth};
+use super::sentence::{Said, said};
 
 /// How far a leak has come since its first block, on the first rank that leaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -50,6 +51,8 @@ pub struct Outcome {
     pub alarmed: Option<Delay>,
     /// Notifications that the built-in rules would have sent, but of what the training itself shows.
     pub notified: Notified,
+    /// The first sentence at the end, of memctl alone.
+    pub said: Option<Said>,
 }
 
 /// Shows a run to all detectors.
@@ -65,6 +68,7 @@ pub fn judge(run: &Run, detectors: &mut [Box<dyn Detector>]) -> Vec<Outcome> {
     });
     for (outcome, detector) in outcomes.iter_mut().zip(detectors) {
         outcome.notified = detector.notifications();
+        outcome.said = detector.sentence().map(|verdict| said(run, &verdict));
         for (count, kind) in outcome.notified.iter_mut().zip(FindingKind::ALL) {
             let own = run.others.iter().chain([&run.name]).any(|name| own_findings(name).contains(&kind));
             *count = if own { 0 } else { *count };

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use memctl_analysis::judge::{Activity, RankFacts, RankWatch, findings};
+use memctl_analysis::judge::{Activity, Courses, Grounds, RankFacts, RankWatch, findings, judged, verdict};
 use memctl_daemon::alerts::Rules;
 use memctl_model::{Finding, FindingKind, Fingerprint, Severity, SiteTable, StackId};
 
@@ -67,6 +67,19 @@ impl Detector for Judge {
             foresight: finding.foresight(),
         };
         self.found.iter().filter(grows).map(verdict).collect()
+    }
+
+    fn sentence(&mut self) -> Option<memctl_model::Verdict> {
+        let watches: Vec<&RankWatch> = self.watches.iter().collect();
+        let (judged, not_judged) = judged(&watches);
+        Some(verdict(&Grounds {
+            courses: &Courses::of(&watches),
+            findings: &findings(&watches, Activity::Ended),
+            judged: &judged,
+            not_judged: &not_judged,
+            activity: Activity::Ended,
+            failed: false,
+        }))
     }
 
     fn rings(&mut self, time_ns: u64, ended: bool) {

@@ -109,6 +109,10 @@ pub trait Detector {
     fn settled(&mut self, _rank: usize, _sample: &Settled) {}
     /// The verdicts as of now, the gravest first.
     fn verdicts(&mut self) -> Vec<Verdict>;
+    /// The verdict with its first sentence, when all has been seen; of memctl alone.
+    fn sentence(&mut self) -> Option<memctl_model::Verdict> {
+        None
+    }
     /// The rules for notifications look at what was just asked for, at this time; `ended` the last time.
     fn rings(&mut self, _time_ns: u64, _ended: bool) {}
     /// The notifications that has come to, by kind.
