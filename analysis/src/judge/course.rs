@@ -7,8 +7,9 @@ use memctl_model::{FindingKind, Frame};
 
 use super::candidate::{Candidate, Shape, candidates};
 use super::group::{Group, groups};
-use super::growth::{Clock, Growth, growth};
+use super::growth::{Clock, growth};
 use super::history::{Level, Per};
+use super::late::{LATE_MIN, has_stopped, share_since};
 use super::leak;
 use super::matter::matters;
 use super::series::Point;
@@ -66,8 +67,6 @@ impl Course {
     }
 }
 
-/// Share of the growth that the last third of what was seen has to bring; what grows evenly brings a third.
-const LATE_MIN: f64 = 0.05;
 /// Rises of the sum before it counts without a line.
 const SUM_RISES: u32 = 3;
 
@@ -111,29 +110,6 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
         course.until_step = last_step(watch, lead);
     }
     matters(watch, course.gained, course.seconds()).then_some(course)
-}
-
-/// Whether it has paused for longer than its rhythm explains, or the last third of what was seen brought next to nothing.
-pub(super) fn has_stopped(watch: &RankWatch, lead: &Candidate) -> bool {
-    lead.growth.stopped || late_share(lead, watch) < LATE_MIN
-}
-
-/// The share of its growth that came over the last third of what was seen.
-fn late_share(lead: &Candidate, watch: &RankWatch) -> f64 {
-    let growth = &lead.growth;
-    let boundaries = watch.history.of(lead.per);
-    let first = boundaries.levels.first().map_or(0, |level| level.at.saturating_sub(1));
-    let from = first + (boundaries.at.saturating_sub(first)) / 3 * 2;
-    share_since(growth, from)
-}
-
-fn share_since(growth: &Growth, from: u32) -> f64 {
-    let sizes = growth.times.iter().zip(&growth.sizes);
-    let sum = |late: bool| -> f64 {
-        sizes.clone().filter(|(at, _)| !late || **at > from).map(|(_, &size)| size as f64).sum()
-    };
-    let all = sum(false);
-    if all > 0.0 { sum(true) / all } else { 0.0 }
 }
 
 /// When it began: the boundary before its first rise.

@@ -10,11 +10,11 @@ use memctl_model::{FindingKind, Foresight, Frame, Pattern, Phase, Rate};
 
 use super::Activity;
 use super::candidate::{Candidate, Shape, candidates};
-use super::course::has_stopped;
 use super::evidence::{is_confirmed, is_confirmed_near_the_end, is_steady};
 use super::foresight::foresight;
 use super::group::{Group, groups};
 use super::history::Per;
+use super::late::has_stopped;
 use super::matter::matters;
 use super::outlook::{self, Outlook};
 use super::pattern::{Hooks, pattern};

@@ -17,11 +17,13 @@ mod evidence;
 mod foreseen;
 mod foresight;
 mod frames;
+mod grounds;
 mod group;
 mod growth;
 mod held;
 mod history;
 mod judged;
+mod late;
 mod leak;
 mod levels;
 mod marks;
@@ -41,11 +43,12 @@ mod words;
 mod wrong_device;
 
 pub use foreseen::{Asked, Foreseen, foreseen};
+pub use grounds::{Courses, Grounds};
 pub use held::decide;
 pub use judged::GROWTH;
 pub use series::POINTS_MAX;
 pub use stacks::Stacks;
-pub use verdict::{Courses, Grounds, verdict};
+pub use verdict::verdict;
 pub use watch::{RankFacts, RankWatch, SITES_MAX};
 
 use memctl_model::{Finding, FindingKind, Judged, NotJudged};

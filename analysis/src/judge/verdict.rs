@@ -5,70 +5,12 @@
 //! them, holders decide them.
 
 use memctl_model::finding::Growth;
-use memctl_model::{
-    Cause, EvidenceValue, Finding, FindingKind, Judged, MemoryKind, NotJudged, Severity, Verdict, VerdictKind,
-};
+use memctl_model::{Cause, EvidenceValue, Finding, FindingKind, MemoryKind, Severity, Verdict, VerdictKind};
 
-use super::Activity;
-use super::course::{Course, Stand, courses};
+use super::course::{Course, Stand};
+use super::grounds::{Grounds, Shown};
 use super::held::{self, Bound};
-use super::matter::peak_bytes;
-use super::watch::RankWatch;
-use super::who::{self, Who};
 use super::words::verdict as words;
-
-/// What the live memory of a job's devices did: what is measured, before anything is concluded.
-#[derive(Clone, Debug, Default)]
-pub struct Courses {
-    /// The devices.
-    devices: Vec<Room>,
-    /// Their courses that matter, in no order.
-    courses: Vec<Course>,
-}
-
-/// How much of a device is used.
-#[derive(Clone, Debug)]
-struct Room {
-    who: Who,
-    peak_bytes: u64,
-    limit_bytes: Option<u64>,
-}
-
-impl Courses {
-    /// Of these devices.
-    #[must_use]
-    pub fn of(watches: &[&RankWatch]) -> Self {
-        let room = |watch: &&RankWatch| Room {
-            who: watch.who(),
-            peak_bytes: peak_bytes(watch),
-            limit_bytes: watch.limit_bytes(),
-        };
-        let courses = watches.iter().flat_map(|watch| courses(watch)).collect();
-        Self { devices: watches.iter().map(room).collect(), courses }
-    }
-
-    /// The devices.
-    pub(super) fn whos(&self) -> Vec<&Who> {
-        self.devices.iter().map(|room| &room.who).collect()
-    }
-}
-
-/// What a verdict is made of.
-#[derive(Clone, Copy, Debug)]
-pub struct Grounds<'a> {
-    /// What the devices' memory did.
-    pub courses: &'a Courses,
-    /// All findings, the worst first, with what holders said.
-    pub findings: &'a [Finding],
-    /// What was looked at.
-    pub judged: &'a Judged,
-    /// What was not, the gaps that decide first.
-    pub not_judged: &'a [NotJudged],
-    /// Whether the job goes on.
-    pub activity: Activity,
-    /// Whether a request or a process of it failed.
-    pub failed: bool,
-}
 
 /// The verdict.
 #[must_use]
@@ -212,34 +154,4 @@ fn of_course(grounds: &Grounds<'_>, courses: &[Course], stand: Stand) -> Option<
 fn steady(grounds: &Grounds<'_>) -> Verdict {
     let memory = (!grounds.courses.devices.is_empty()).then_some(MemoryKind::Device);
     Verdict { memory, ..Verdict::new(VerdictKind::Steady, words::steady(grounds)) }
-}
-
-/// A course with what belongs to it: who shows the same, and what else of its device stands alike.
-pub(super) struct Shown<'a> {
-    pub course: &'a Course,
-    /// The devices on which the same place stands alike.
-    pub on: Vec<&'a Who>,
-    /// Other courses of the same device that stand alike.
-    pub others: Vec<&'a Course>,
-}
-
-impl<'a> Shown<'a> {
-    fn new(courses: &'a [Course], course: &'a Course) -> Self {
-        let alike = || courses.iter().filter(|other| other.stand == course.stand);
-        let on = alike().filter(|other| other.site == course.site).map(|other| &other.who).collect();
-        let others = alike().filter(|other| other.who == course.who && other.site != course.site).collect();
-        Self { course, on, others }
-    }
-
-    fn measured(&self, kind: VerdictKind) -> Verdict {
-        Verdict {
-            memory: Some(MemoryKind::Device),
-            grown_bytes: Some(self.course.gained),
-            seconds: Some(self.course.seconds()),
-            site: self.course.site.clone(),
-            ranks: who::ranks(self.on.iter().copied()),
-            processes: who::processes(self.on.iter().copied()),
-            ..Verdict::new(kind, "")
-        }
-    }
 }

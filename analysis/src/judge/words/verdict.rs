@@ -8,7 +8,7 @@ use memctl_model::{Boundary, Cause, Finding, HumanBytes, Judged, NotJudged, Patt
 use super::{place, until};
 use crate::judge::Activity;
 use crate::judge::course::{Course, Way};
-use crate::judge::verdict::{Grounds, Shown};
+use crate::judge::grounds::{Grounds, Shown};
 use crate::judge::who;
 use crate::wording::{opening_letter, plural, sentence};
 

@@ -1,0 +1,32 @@
+//! Whether growth goes on: what the last third of what was seen brought of it.
+
+use super::candidate::Candidate;
+use super::growth::Growth;
+use super::watch::RankWatch;
+
+/// Share of the growth that the last third of what was seen has to bring; what grows evenly brings a third.
+pub(super) const LATE_MIN: f64 = 0.05;
+
+/// Whether it has paused for longer than its rhythm explains, or the last third of what was seen brought next to nothing.
+pub(super) fn has_stopped(watch: &RankWatch, lead: &Candidate) -> bool {
+    lead.growth.stopped || late_share(lead, watch) < LATE_MIN
+}
+
+/// The share of its growth that came over the last third of what was seen.
+fn late_share(lead: &Candidate, watch: &RankWatch) -> f64 {
+    let growth = &lead.growth;
+    let boundaries = watch.history.of(lead.per);
+    let first = boundaries.levels.first().map_or(0, |level| level.at.saturating_sub(1));
+    let from = first + (boundaries.at.saturating_sub(first)) / 3 * 2;
+    share_since(growth, from)
+}
+
+/// The share of a growth that came behind a boundary.
+pub(super) fn share_since(growth: &Growth, from: u32) -> f64 {
+    let sizes = growth.times.iter().zip(&growth.sizes);
+    let sum = |late: bool| -> f64 {
+        sizes.clone().filter(|(at, _)| !late || **at > from).map(|(_, &size)| size as f64).sum()
+    };
+    let all = sum(false);
+    if all > 0.0 { sum(true) / all } else { 0.0 }
+}
