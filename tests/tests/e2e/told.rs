@@ -194,14 +194,14 @@ fn of_64_ranks_the_one_that_leaks_comes_first_and_is_not_cut() {
 }
 
 #[test]
-fn the_alert_and_the_page_tell_one_time_to_out_of_memory() {
+fn the_alert_and_the_page_of_an_ended_job_say_the_same_and_have_no_horizon() {
     let store = tempfile::tempdir().unwrap();
     let daemon = daemon(&store);
     record(&daemon.url, session("job", 0), |agent| jobs::train(agent, leaking()));
     let report = data(&daemon, &["query", "--job", "job"]);
     let finding = &report["findings"][0];
     assert_eq!(finding["kind"], "leak", "{report:#}");
-    assert!(finding["epochs_to_oom"].is_number() || finding["time_to_oom_seconds"].is_number(), "{finding:#}");
+    assert!(finding["epochs_to_oom"].is_null() && finding["time_to_oom_seconds"].is_null(), "{finding:#}");
     let alert = loop {
         let alerts = data(&daemon, &["alerts"]);
         let of_leak = |alert: &&Value| alert["kind"] == "leak" && alert["state"] == "firing";
@@ -215,9 +215,9 @@ fn the_alert_and_the_page_tell_one_time_to_out_of_memory() {
     let page = ask(&daemon, &["query", "--job", "job"]).split_whitespace().collect::<Vec<_>>().join(" ");
     let listed = ask(&daemon, &["alerts"]).split_whitespace().collect::<Vec<_>>().join(" ");
     let title = finding["title"].as_str().expect("a title");
-    assert!(page.contains(title) && title.contains("out of memory"), "{title}: {page}");
-    let figure = title.split("out of memory").nth(1).unwrap_or_default();
-    assert!(page.contains(figure) && (listed.contains(figure) || listed.contains('…')), "{figure}: {listed}");
+    assert!(page.contains(title) && !page.contains("out of memory in"), "{title}: {page}");
+    let start: String = title.chars().take(30).collect();
+    assert!(listed.contains(&start), "{start}: {listed}");
     daemon.terminate();
 }
 
