@@ -9,7 +9,9 @@ use std::sync::Arc;
 use memctl_model::{Frame, Phase, StackId};
 
 use super::candidate::{Candidate, Pass, Shape};
+use super::chained::work_grows_with_what_lives;
 use super::frames::is_forward_frame;
+use super::history::Per;
 use super::watch::RankWatch;
 
 /// Sites of one rank that grow together.
@@ -152,7 +154,7 @@ fn is_graph(watch: &RankWatch, group: &Group) -> bool {
     }
     // What is collected over an epoch is a chain of graphs where the backward pass of each step goes through all of them.
     if group.lead().shape == Shape::Teeth {
-        return watch.history.work_grows_with_what_lives();
+        return work_grows_with_what_lives(watch.history.levels(Per::Step));
     }
     let stacks = forward().flat_map(|member| &member.stacks);
     let lines: HashSet<(u32, u32)> = stacks.filter_map(|&stack| watch.forward_line(stack)).collect();
@@ -171,7 +173,7 @@ fn is_small_graph(watch: &RankWatch, group: &Group, all: &[Group]) -> bool {
     let stacks = || group.members.iter().flat_map(|member| member.stacks.iter().copied());
     let forward: Vec<StackId> = stacks().filter(|&stack| watch.forward_line(stack).is_some()).collect();
     let caller = forward.first().and_then(|&stack| own_frames(watch, stack, true).into_iter().next());
-    if lead.shape == Shape::Teeth && !watch.history.work_grows_with_what_lives() {
+    if lead.shape == Shape::Teeth && !work_grows_with_what_lives(watch.history.levels(Per::Step)) {
         return false;
     }
     // Gradients that are kept come through the same lines, one a weight.

@@ -344,18 +344,6 @@ impl History {
         levels.len() - levels.partition_point(|level| level.time_ns <= time_ns)
     }
 
-    /// Whether steps make the more events the more blocks live: a backward pass that goes through the graphs of all steps before
-    /// allocates for each of them, where one that goes through its own alone makes as many every time.
-    pub fn work_grows_with_what_lives(&self) -> bool {
-        let steps = self.levels(Per::Step).windows(2);
-        let mut steps: Vec<(u64, f64)> =
-            steps.filter_map(|pair| Some((pair[0].counters.allocated_blocks, events_a_step(pair)?))).collect();
-        steps.sort_by_key(|&(blocks, _)| blocks);
-        let mean = |steps: &[(u64, f64)]| steps.iter().map(|&(_, events)| events).sum::<f64>() / steps.len() as f64;
-        let half = steps.len() / 2;
-        half > 0 && mean(&steps[steps.len() - half..]) >= mean(&steps[..half]) * WORK_GROWS
-    }
-
     /// Nanoseconds of an epoch in the mean.
     pub fn epoch_ns(&self) -> Option<f64> {
         mean_ns(self.levels(Per::Epoch))
@@ -379,9 +367,6 @@ const WORKED_MIN: u32 = 10;
 const LOADING_NS_MAX: u64 = 300_000_000_000;
 /// What is not known as weights loads for no longer than this.
 const LOADING_NS_USUAL: u64 = 45_000_000_000;
-/// How many more events a step makes where more blocks live than in the mean, if each goes through the graphs of all before:
-/// three times as many in theory, beside the forward passes, which stay the same.
-const WORK_GROWS: f64 = 1.2;
 /// Windows below which nothing is said of them.
 const WINDOWS_MIN: u32 = 8;
 /// Steps below which a job is not one that marks its steps.
@@ -389,13 +374,6 @@ const STEPS_FEW: u32 = 5;
 /// Steps that have not come for so long, and for so many of their usual pauses, come no longer.
 const SILENT_NS: u64 = 120_000_000_000;
 const PAUSES: u64 = 20;
-
-/// Events of a step between two levels.
-fn events_a_step(pair: &[Level]) -> Option<f64> {
-    let [before, after] = pair else { return None };
-    let (steps, events) = (after.at.checked_sub(before.at)?, after.events.checked_sub(before.events)?);
-    (steps > 0).then(|| events as f64 / f64::from(steps))
-}
 
 fn mean_ns(levels: &[Level]) -> Option<f64> {
     let (first, last) = (levels.first()?, levels.last()?);

@@ -12,6 +12,7 @@
 //!   that grows outside live tensors; `words`: the sentences.
 
 mod candidate;
+mod chained;
 mod course;
 mod evidence;
 mod foreseen;

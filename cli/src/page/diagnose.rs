@@ -28,8 +28,10 @@ impl Page for Diagnosis {
 pub fn page(note: &Diagnosis, screen: &Screen) -> String {
     let mut out = judged::headline(note.verdict.as_ref(), &note.scope, screen);
     out.push_str(&heading(&note.job, screen));
-    out.push('\n');
-    out.push_str(&summary(note, screen));
+    let summary = summary(note, screen);
+    if !summary.is_empty() {
+        out.push_str(&format!("\n{summary}"));
+    }
     for (at, question) in note.questions.iter().enumerate() {
         out.push_str(&format!(
             "\n{}\n",

@@ -84,10 +84,9 @@ const CONDITIONS: [(&str, bool); 9] = [
 ];
 
 /// Words that say that memory does not grow, that blocks lie well, and that all there is to know is known.
-const NO_GROWTH: [&str; 8] = [
+const NO_GROWTH: [&str; 7] = [
     "Nothing wrong was found",
     "live memory was flat",
-    "No leak was found",
     "no leak was found",
     "rank: none lost",
     "Nothing needs to be changed",
