@@ -1,13 +1,11 @@
 """Unit tests of the automatic marks: genuine torch, and a recorder in place of the native module.
 
 The recorder only writes down what it is told; whether the native module takes it is tested end to end elsewhere.
-The search for holders follows references with the genuine native module: that of the package that is installed.
 Run them with the Python of a torch on the fake GPU (`tests/fakegpu/setup`).
 """
 
 from __future__ import annotations
 
-import site
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,16 +15,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "agent" / "python"))
 
-import memctl_agent
 from memctl_agent import _session
 from memctl_agent._annotations import Annotations
 from memctl_agent._book import Book
 from memctl_agent._hooks import Hooks, Hub
 from memctl_agent._loop import Loop
-
-for place in site.getsitepackages():
-    if (Path(place) / "memctl_agent").is_dir():
-        memctl_agent.__path__.append(str(Path(place) / "memctl_agent"))
 
 KINDS = {1: "epoch", 2: "/epoch", 3: "step", 4: "/step", 5: "phase", 6: "/phase", 7: "region", 8: "/region", 9: "note"}
 # The end of an epoch as of its last step, which a program that just ends leaves behind.

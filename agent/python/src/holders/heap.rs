@@ -4,7 +4,8 @@
 //! behind an object that was just made, the others at known distances, and each has to be a ring, or is left out.
 //! They are gone over from the newest object to the oldest: what a program has made comes before what it has imported.
 //! Guarantees: rings are read and never changed. Between two slices the place is kept by weak references to functions and
-//! classes, or by a list that holds nothing but numbers and texts: whatever else lies there may go meanwhile. Where these have
+//! classes, by a method of a class made in C, or by a list that holds nothing but numbers and texts: whatever else lies there may
+//! go meanwhile. Where these have
 //! gone, too, it goes on at a place before.
 //! Refuses: interpreters whose rings do not look like this.
 
@@ -277,6 +278,11 @@ fn keeper(py: Python<'_>, object: Object, scratch: &mut Vec<(u32, Object)>) -> O
         }
         // SAFETY: a reference of ours.
         return Some((unsafe { Bound::from_owned_ptr(py, made) }.unbind(), true));
+    }
+    // Methods of classes made in C, of which binding libraries make thousands in a row: nothing of the program is behind them.
+    if [&raw mut ffi::PyMethodDescr_Type, &raw mut ffi::PyWrapperDescr_Type].contains(&kind) {
+        // SAFETY: a live object; this becomes a reference of its own.
+        return Some((unsafe { Bound::from_borrowed_ptr(py, object) }.unbind(), false));
     }
     // (Tuples and dicts of such things are taken out of the rings by the next collection.)
     if kind != &raw mut ffi::PyList_Type {

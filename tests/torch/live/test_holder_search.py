@@ -445,7 +445,7 @@ def test_threads_that_wait_are_one_holder() -> None:
             thread.join()
     assert (told["holder"], told["threads"], told["blocks"]) == ("thread", 6, 6), told
     assert (told["name"], told["owner"]) == ("cache", "reader") or told["owner"].endswith(".reader"), told
-    assert "reader` (test_holders.py:" in told["thread"], told
+    assert "reader` (test_holder_search.py:" in told["thread"], told
 
 
 def loop_back(held_by: list[Any]) -> tuple[int, int]:
