@@ -67,6 +67,10 @@ impl Course {
     }
 }
 
+/// Windows from which a level that only swings has fallen again.
+const WINDOWS_FEW: usize = 30;
+/// Share of the growth by which peaks have to rise from its first third to its last: of even growth they rise by two thirds.
+const PEAKS_MIN: f64 = 0.3;
 /// Rises of the sum before it counts without a line.
 const SUM_RISES: u32 = 3;
 
@@ -86,7 +90,7 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
     let lead = group.lead();
     let kind = leak::kind_of(watch, group);
     let way = match lead.shape {
-        _ if leak::grows_with_the_work(watch, group) => Way::WithWork,
+        _ if leak::grows_with_the_work(watch, group) || leak::is_reborn(watch, group) => Way::WithWork,
         Shape::Larger => Way::Replaced,
         Shape::More | Shape::Teeth => Way::Kept,
     };
@@ -109,7 +113,23 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
         course.until_ns = lead.growth.risen_ns.last().copied().unwrap_or(course.until_ns);
         course.until_step = last_step(watch, lead);
     }
-    matters(watch, course.gained, course.seconds()).then_some(course)
+    // What requests hold at the moment when a window ends rises and falls with the phase of both.
+    let stays = lead.per != Per::Window || lead.shape != Shape::More || raises_peaks(watch, course.begun_ns, gained);
+    (stays && matters(watch, course.gained, course.seconds())).then_some(course)
+}
+
+/// Whether the peaks of few windows rose with what is said to stay, as they do if it does: the lowest of the last third against
+/// the lowest of the first.
+fn raises_peaks(watch: &RankWatch, begun_ns: u64, gained: u64) -> bool {
+    let levels = watch.history.levels(Per::Window);
+    let levels = &levels[levels.partition_point(|level| level.time_ns < begun_ns)..];
+    let third = levels.len() / 3;
+    if third == 0 || levels.len() > WINDOWS_FEW {
+        return true;
+    }
+    let lowest = |levels: &[Level]| levels.iter().map(|level| level.peak_allocated_bytes).min().unwrap_or(0);
+    let risen = lowest(&levels[levels.len() - third..]).saturating_sub(lowest(&levels[..third]));
+    risen as f64 >= PEAKS_MIN * gained as f64
 }
 
 /// When it began: the boundary before its first rise.
@@ -169,6 +189,7 @@ fn sum(watch: &RankWatch) -> Option<Course> {
         site: most_of(watch, per, growth.gained),
     };
     let goes_on = growth.rises >= SUM_RISES && !growth.stopped && late >= LATE_MIN;
+    let goes_on = goes_on && (per != Per::Window || raises_peaks(watch, course.begun_ns, course.gained));
     let goes_on = goes_on && matters(watch, course.gained, course.seconds());
     goes_on.then_some(course)
 }

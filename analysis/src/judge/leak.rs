@@ -68,6 +68,11 @@ const FILLS_BELOW: f64 = -3.1;
 /// Peaks that rise by more than this share of a site's own rise, each as a ratio, tell of larger inputs.
 const WORK_GROWS: f64 = 0.25;
 
+/// Epochs with rises from which what is kept is older than the last one.
+const REBORN_EPOCHS: usize = 4;
+/// Share of what was gained that has to be older: of what is kept evenly over four epochs it is three quarters.
+const KEPT_MIN: f64 = 0.1;
+
 /// All leaks of a rank, confirmed and suspected.
 pub(super) fn of_rank(watch: &RankWatch, activity: Activity) -> Vec<Leak> {
     let (pools, live): (Vec<Candidate>, Vec<Candidate>) =
@@ -103,7 +108,7 @@ fn of_group(watch: &RankWatch, group: Group) -> Option<Leak> {
     if comes_and_goes && !group.graph || !comes_and_goes && has_stopped(watch, lead) {
         return None;
     }
-    if super::evidence::laplace(lead) < FILLS_BELOW || grows_with_the_work(watch, &group) {
+    if super::evidence::laplace(lead) < FILLS_BELOW || grows_with_the_work(watch, &group) || is_reborn(watch, &group) {
         return None;
     }
     let kind = kind_of(watch, &group);
@@ -151,6 +156,16 @@ pub(super) fn grows_with_the_work(watch: &RankWatch, group: &Group) -> bool {
     let site = live / (live - gained).max(1.0) - 1.0;
     let work = highest(late) as f64 / highest(early).max(1) as f64 - 1.0;
     work > WORK_GROWS * site
+}
+
+/// Whether all of a site's blocks are made again with every epoch, more of them each time: that is work that grows (layers that
+/// are unfrozen one by one, an optimizer made for more parameters), and nothing is kept.
+pub(super) fn is_reborn(watch: &RankWatch, group: &Group) -> bool {
+    let lead = group.lead();
+    let live = matches!(watch.sites[lead.site].holds, Holds::Blocks);
+    let through_epochs = lead.shape == Shape::More && lead.growth.epochs.len() >= REBORN_EPOCHS;
+    let older = group.members.iter().fold(0, |sum: u64, member| sum.saturating_add(watch.older_bytes(member.site)));
+    live && through_epochs && (older as f64) < KEPT_MIN * group.bytes_gained() as f64
 }
 
 /// The figures of a group: slopes, history, when it began.

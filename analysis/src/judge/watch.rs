@@ -95,6 +95,8 @@ struct Recent {
     sum: Amount,
     /// Its bytes by phase of birth.
     phases: [u64; 6],
+    /// Its bytes that were born in an earlier epoch.
+    older: u64,
     /// What the last boundary of each kind showed.
     known: [Amount; 3],
 }
@@ -327,6 +329,11 @@ impl RankWatch {
         known.map_or(0, |known| known.blocks.saturating_sub(known.first_blocks))
     }
 
+    /// Bytes that live at a site and were born in an earlier epoch than the one under way.
+    pub(super) fn older_bytes(&self, site: usize) -> u64 {
+        self.recent.get(site).filter(|recent| recent.seen == self.tables).map_or(0, |recent| recent.older)
+    }
+
     /// Takes a table of this device; tables come in their order.
     pub fn table(&mut self, table: &SiteTable) {
         let Some((per, at)) = self.history.boundary(table) else { return };
@@ -337,6 +344,10 @@ impl RankWatch {
             let phase = row.birth_phase.map_or(0, |phase| phase as usize);
             let index = self.site_of(row.stack, 1 << phase, row.bytes, row.blocks);
             self.add(index, phase, row.bytes, row.blocks);
+            if row.birth_epoch < table.epoch {
+                let older = &mut self.recent[index as usize].older;
+                *older = older.saturating_add(row.bytes);
+            }
         }
         for row in &table.private_pools {
             let index = self.pool_site(row.stack);
@@ -362,7 +373,7 @@ impl RankWatch {
         let site = &mut self.recent[index as usize];
         if site.seen != self.tables {
             site.seen = self.tables;
-            (site.sum, site.phases) = ((0, 0), [0; 6]);
+            (site.sum, site.phases, site.older) = ((0, 0), [0; 6], 0);
             self.shown.push(index);
         }
         // Saturating: the figures came over the wire.

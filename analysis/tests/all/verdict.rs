@@ -139,3 +139,28 @@ fn growth_of_which_no_line_is_known_is_a_fact_all_the_same() {
     let verdict = ended(&process);
     assert_eq!(verdict.kind, VerdictKind::Growing, "{verdict:?}");
 }
+
+/// Layers are unfrozen one by one and the optimizer is made again for all of them: more each epoch, but nothing is older than it.
+#[test]
+fn what_every_epoch_makes_again_is_work_that_grows() {
+    let run = |made_again: bool| {
+        let mut process = Process::new(0, &stacks());
+        for epoch in 0..12_u64 {
+            for _ in 0..10 {
+                let kept = (KEEP, None, epoch + 1, (epoch + 1) * MIB);
+                let mut table = process.table(memctl_model::Boundary::StepEnd, &[kept, (MODEL, None, 40, 400 * MIB)]);
+                table.rows[0].birth_epoch = if made_again { process.epoch } else { 0 };
+                process.time_ns += 1_000_000_000;
+                table.time_ns = process.time_ns;
+                process.watch.table(&table);
+                process.step += 1;
+            }
+            process.epoch += 1;
+        }
+        of(&process, Activity::Running, Vec::new())
+    };
+    let (again, kept) = (run(true), run(false));
+    assert_eq!((again.kind, again.cause), (VerdictKind::Growing, Some(Cause::Open)), "{}", again.sentence);
+    assert!(again.sentence.contains("each step works on more"), "{}", again.sentence);
+    assert_eq!((kept.kind, kept.cause), (VerdictKind::Growing, Some(Cause::Known)), "{}", kept.sentence);
+}

@@ -184,7 +184,7 @@ impl Judge {
         range: Range,
         whole: bool,
     ) -> Result<Judgement, ReadError> {
-        let activity = self.activity(found);
+        let activity = self.activity_in(found, range);
         if range != Range::default() {
             let _alone = self.apart.acquire().await.map_err(|_| ReadError::Fault("the judge has ended".to_owned()))?;
             let mut watch = JobWatch::over(range);
@@ -216,6 +216,14 @@ impl Judge {
     /// Whether a job goes on.
     pub(crate) fn activity(&self, found: &Found) -> Activity {
         if found.goes_on(&self.streams) { Activity::Running } else { Activity::Ended }
+    }
+
+    /// Whether a job went on at the end of a part of it.
+    pub(crate) fn activity_in(&self, found: &Found, range: Range) -> Activity {
+        let until_ns = range.times_ns.map_or(u64::MAX, |(_, last)| last);
+        let latest = found.devices.iter().filter_map(|device| device.latest.as_ref());
+        let went_on = latest.map(|latest| latest.time_ns).any(|time_ns| time_ns > until_ns);
+        if went_on { Activity::Running } else { self.activity(found) }
     }
 
     /// With what the sessions themselves tell, the worst first.

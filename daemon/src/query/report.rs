@@ -34,8 +34,9 @@ pub(super) async fn report(
     if let ((Some(first), Some(last)), true) = (known, epoch_ends.is_empty()) {
         return Err(ReadError::Nothing { job: found.job.name.clone(), first, last });
     }
-    let judgement = judgement(store, judge, &found, &selection).await?;
-    let verdict = judgement.verdict(judge.activity(&found), found.has_failed());
+    let range = range(&selection);
+    let judgement = judgement(store, judge, &found, (&selection, range)).await?;
+    let verdict = judgement.verdict(judge.activity_in(&found, range), found.has_failed());
     let mut ranks = ranks(&found, &epoch_ends, streams, &judgement);
     let (samples, mut growth) =
         tokio::try_join!(samples::latest(&**store, &found), growth(store, &found, &epoch_ends))?;
@@ -64,18 +65,22 @@ pub(super) async fn report(
     })
 }
 
+/// The part of a job that was asked for.
+fn range(selection: &v1::Selection) -> Range {
+    let epochs = (selection.first_epoch.is_some() || selection.last_epoch.is_some())
+        .then(|| (selection.first_epoch.unwrap_or(0), selection.last_epoch.unwrap_or(u32::MAX)));
+    let times_ns = (selection.since_ns.is_some() || selection.until_ns.is_some())
+        .then(|| (selection.since_ns.unwrap_or(0), selection.until_ns.unwrap_or(u64::MAX)));
+    Range { epochs, times_ns }
+}
+
 /// What is wrong, judged over all ranks and told of those that were asked for.
 async fn judgement(
     store: &Arc<dyn Store>,
     judge: &Judge,
     found: &Arc<Found>,
-    selection: &v1::Selection,
+    (selection, range): (&v1::Selection, Range),
 ) -> Result<Judgement, ReadError> {
-    let epochs = (selection.first_epoch.is_some() || selection.last_epoch.is_some())
-        .then(|| (selection.first_epoch.unwrap_or(0), selection.last_epoch.unwrap_or(u32::MAX)));
-    let times_ns = (selection.since_ns.is_some() || selection.until_ns.is_some())
-        .then(|| (selection.since_ns.unwrap_or(0), selection.until_ns.unwrap_or(u64::MAX)));
-    let range = Range { epochs, times_ns };
     let is_whole = selection.ranks.is_empty() && selection.processes.is_empty() && selection.devices.is_empty();
     let everybody = everybody(&**store, found, selection).await?;
     let mut judgement = judge.judgement(&everybody, found, range, is_whole).await?;

@@ -61,7 +61,7 @@ impl Process {
         let peaks = Peaks { allocated_bytes: reserved_bytes, reserved_bytes };
         let row = |&(stack, birth_phase, blocks, bytes): &Row| SiteRow {
             stack: StackId(stack),
-            birth_epoch: self.epoch,
+            birth_epoch: 0,
             birth_phase,
             blocks,
             bytes,
