@@ -67,8 +67,10 @@ impl Course {
     }
 }
 
+/// Windows of which the highest peak counts.
+const WINDOWS_OF_PEAK: usize = 4;
 /// Windows from which a level that only swings has fallen again.
-const WINDOWS_FEW: usize = 30;
+const WINDOWS_FEW: usize = 120;
 /// Share of the growth by which peaks have to rise from its first third to its last: of even growth they rise by two thirds.
 const PEAKS_MIN: f64 = 0.3;
 /// Rises of the sum before it counts without a line.
@@ -114,21 +116,25 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
         course.until_step = last_step(watch, lead);
     }
     // What requests hold at the moment when a window ends rises and falls with the phase of both.
-    let stays = lead.per != Per::Window || lead.shape != Shape::More || raises_peaks(watch, course.begun_ns, gained);
+    let stays = lead.per != Per::Window || released || raises_peaks(watch, course.begun_ns, gained);
     (stays && matters(watch, course.gained, course.seconds())).then_some(course)
 }
 
-/// Whether the peaks of few windows rose with what is said to stay, as they do if it does: the lowest of the last third against
-/// the lowest of the first.
+/// Whether the peaks of few windows rose with what is said to stay, as they do if it does. Of each few windows, which hold a
+/// whole request, the highest peak counts; of the last third of these the lowest, against the lowest of the first.
 fn raises_peaks(watch: &RankWatch, begun_ns: u64, gained: u64) -> bool {
     let levels = watch.history.levels(Per::Window);
     let levels = &levels[levels.partition_point(|level| level.time_ns < begun_ns)..];
-    let third = levels.len() / 3;
+    let peaks: Vec<u64> = levels
+        .chunks_exact(WINDOWS_OF_PEAK)
+        .filter_map(|few| few.iter().map(|level| level.peak_allocated_bytes).max())
+        .collect();
+    let third = peaks.len() / 3;
     if third == 0 || levels.len() > WINDOWS_FEW {
         return true;
     }
-    let lowest = |levels: &[Level]| levels.iter().map(|level| level.peak_allocated_bytes).min().unwrap_or(0);
-    let risen = lowest(&levels[levels.len() - third..]).saturating_sub(lowest(&levels[..third]));
+    let lowest = |peaks: &[u64]| peaks.iter().copied().min().unwrap_or(0);
+    let risen = lowest(&peaks[peaks.len() - third..]).saturating_sub(lowest(&peaks[..third]));
     risen as f64 >= PEAKS_MIN * gained as f64
 }
 
