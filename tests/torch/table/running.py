@@ -185,7 +185,7 @@ def at_the_end(place: Place, truth: Truth) -> Record:
 
 
 def _settled_alerts(place: Place, truth: Truth, verdict: Record) -> list[Record]:
-    """The alerts of a job that has ended, as soon as they agree with its verdict: rules are looked at every second or two."""
+    """The alerts of an ended job, as soon as they agree with its verdict: rules are looked at every second or two."""
     is_leak = verdict.get("kind") == "growing" and verdict.get("cause") == "known"
     until = time.monotonic() + ALERTS_LIMIT_S
     while True:
