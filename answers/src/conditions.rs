@@ -1,4 +1,4 @@
-//! What `memctl assert` is asked to hold: `stable`, `no-leak`, `peak<10GiB`, `reserved/allocated<1.3`, `growth<1MiB/epoch`.
+//! What `memctl assert` is asked to hold: `stable`, `no-leak`, `no-oom`, `no-findings`, `peak<10GiB`, `reserved/allocated<1.3`, `growth<1MiB/epoch`.
 //!
 //! Guarantees: a typing error gives a sentence with an example. Refuses limits that cannot fail (a ratio above 1).
 
@@ -21,6 +21,10 @@ pub enum Asks {
     Stable,
     /// No leak was found.
     NoLeak,
+    /// No request failed, whether the program went on or not.
+    NoOom,
+    /// Nothing was found of severity warning or above.
+    NoFindings,
     /// No rank ever allocated more.
     Peak(Limit<u64>),
     /// No rank ever reserved more.
@@ -86,6 +90,8 @@ impl FromStr for Condition {
         let asks = match text.as_str() {
             "stable" => Asks::Stable,
             "no-leak" => Asks::NoLeak,
+            "no-oom" => Asks::NoOom,
+            "no-findings" => Asks::NoFindings,
             _ => compared(&text)?,
         };
         Ok(Self { text, asks })
@@ -95,7 +101,7 @@ impl FromStr for Condition {
 fn compared(text: &str) -> Result<Asks, String> {
     let unknown = || {
         format!(
-            "`{text}` is no condition; there are: stable, no-leak, 'peak<10GiB', 'peak_reserved<12GiB', \
+            "unknown condition `{text}`; conditions are: stable, no-leak, no-oom, no-findings, 'peak<10GiB', 'peak_reserved<12GiB', \
              'reserved/allocated<1.3', 'growth<1MiB/epoch', 'fragmentation<0.3' (in quotes, because of <)"
         )
     };
@@ -115,7 +121,7 @@ fn compared(text: &str) -> Result<Asks, String> {
     }
 }
 
-/// `512MiB`, `1.5GiB`, `80GB`, `1048576`.
+/// `512MiB`, `1.5GiB`, `80GB`, `1048576B`: a number without a unit is one whose unit was forgotten, unless it is 0.
 ///
 /// # Errors
 /// Why it is no number of bytes.
@@ -123,7 +129,11 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is not a number of bytes; write it like 512MiB, 1.5GiB or 80GB");
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
+    let plain = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     let factor: f64 = match unit.to_ascii_lowercase().as_str() {
+        "" if plain && number != "0" => {
+            return Err(format!("`{text}` has no unit; write {text}GiB, {text}MiB or {text}B"));
+        }
         "" | "b" => 1.0,
         "kib" => 1024.0,
         "mib" => 1_048_576.0,
@@ -135,7 +145,6 @@ pub fn bytes(text: &str) -> Result<u64, String> {
         "tb" => 1e12,
         _ => return Err(wrong()),
     };
-    let plain = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     let value = number.parse::<f64>().ok().filter(|_| plain).ok_or_else(wrong)? * factor;
     // Beyond an exbibyte somebody mistyped.
     if value <= (1_u64 << 60) as f64 { Ok(value.round() as u64) } else { Err(wrong()) }
@@ -180,9 +189,7 @@ impl FromStr for Tolerance {
         if text.ends_with('%') {
             return ratio(text).map(Self::Share);
         }
-        bytes(text)
-            .map(Self::Bytes)
-            .map_err(|_| format!("`{text}` is neither a share nor bytes; write it like 1% or 16MiB"))
+        bytes(text).map(Self::Bytes).map_err(|why| format!("{why}; a share is written like 1%"))
     }
 }
 
@@ -212,11 +219,16 @@ mod tests {
             assert!(asks(wrong).unwrap_err().contains("factor"), "{wrong}");
         }
         for wrong in ["", "leak", "peak", "peak>1GiB", "peaks<1GiB"] {
-            assert!(asks(wrong).unwrap_err().contains("there are: stable"), "{wrong}");
+            assert!(asks(wrong).unwrap_err().contains("conditions are: stable"), "{wrong}");
         }
         for wrong in ["peak<", "peak<GiB", "peak<-1", "peak<1e9", "peak<1XB", "peak<9999999TiB", "peak<inf"] {
             assert!(asks(wrong).unwrap_err().contains("512MiB"), "{wrong}");
         }
+        for forgotten in ["peak<20", "peak_reserved<=1.5", "growth<3/epoch"] {
+            assert!(asks(forgotten).unwrap_err().contains("has no unit"), "{forgotten}");
+        }
+        assert!(asks("growth<0/epoch").is_ok());
+        assert_eq!((asks("no-oom"), asks("no-findings")), (Ok(Asks::NoOom), Ok(Asks::NoFindings)));
         for wrong in ["fragmentation<2", "fragmentation<NaN", "fragmentation<-0.1", "fragmentation<"] {
             assert!(asks(wrong).unwrap_err().contains("0.3 or 30%"), "{wrong}");
         }
@@ -234,6 +246,7 @@ mod tests {
     fn tolerances() {
         assert_eq!("2%".parse(), Ok(Tolerance::Share(0.02)));
         assert_eq!("16MiB".parse(), Ok(Tolerance::Bytes(16 << 20)));
-        assert!("much".parse::<Tolerance>().unwrap_err().contains("1% or 16MiB"));
+        assert!("much".parse::<Tolerance>().unwrap_err().contains("a share is written like 1%"));
+        assert!("5".parse::<Tolerance>().unwrap_err().contains("5MiB"), "a forgotten unit is no number of bytes");
     }
 }

@@ -65,6 +65,21 @@ pub struct RankSites {
     pub reserved_bytes: Option<u64>,
     /// Most bytes first.
     pub sites: Vec<Site>,
+    /// Smaller ones that the answer leaves out; null where it has all.
+    pub further: Option<Further>,
+    /// Whether more sites lived at once than are told apart: those beyond are one without a stack.
+    pub merged: bool,
+}
+
+/// Sites that an answer leaves out because it would become too large.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Further {
+    /// How many.
+    pub sites: u64,
+    /// Live bytes of all.
+    pub live_bytes: u64,
+    /// Live blocks of all.
+    pub live_blocks: u64,
 }
 
 /// Live memory of one stack.
@@ -149,7 +164,13 @@ impl Sites {
 
 impl From<v1::RankSites> for RankSites {
     fn from(wire: v1::RankSites) -> Self {
-        let v1::RankSites { rank, device, time_ns, epoch, step, counters, sites, exact, process } = wire;
+        let v1::RankSites { rank, device, time_ns, epoch, step, counters, sites, exact, process, further, merged } =
+            wire;
+        let further = further.map(|further| Further {
+            sites: further.sites,
+            live_bytes: further.bytes,
+            live_blocks: further.blocks,
+        });
         Self {
             rank,
             process,
@@ -161,6 +182,8 @@ impl From<v1::RankSites> for RankSites {
             allocated_bytes: counters.as_ref().map(|c| c.allocated_bytes),
             reserved_bytes: counters.as_ref().map(|c| c.reserved_bytes),
             sites: sites.into_iter().map(Site::from).collect(),
+            further,
+            merged,
         }
     }
 }
@@ -212,6 +235,8 @@ impl Answer for Sites {
                 allocated_bytes: _,
                 reserved_bytes: _,
                 sites,
+                further: _,
+                merged: _,
             } = of;
             let (rank, device, epoch, step, exact) = (*rank, *device, *epoch, *step, *exact);
             let line = |site| Line { rank, process, device, at, epoch, step, exact, site };

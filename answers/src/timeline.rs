@@ -20,6 +20,8 @@ pub struct Timeline {
     pub completeness: Completeness,
     /// By rank.
     pub ranks: Vec<RankTimeline>,
+    /// Points that each device has at most: fewer than were asked for where the job has many devices.
+    pub points: u32,
     /// For the page: the ranks were chosen, so each of them is drawn.
     #[serde(skip)]
     pub chosen: bool,
@@ -91,7 +93,7 @@ impl Timeline {
     /// # Errors
     /// An answer without a job.
     pub fn new(wire: v1::Timeline, chosen: bool, hint: Option<String>) -> Result<Self, PartMissing> {
-        let v1::Timeline { job, completeness, ranks } = wire;
+        let v1::Timeline { job, completeness, ranks, points } = wire;
         let mut ranks: Vec<RankTimeline> = ranks.into_iter().map(RankTimeline::from).collect();
         ranks.sort_by_key(|rank| (rank.rank, rank.device));
         Ok(Self {
@@ -99,6 +101,7 @@ impl Timeline {
             job: part(job, "job")?.into(),
             completeness: part(completeness, "completeness")?.into(),
             ranks,
+            points,
             chosen,
             hint,
         })

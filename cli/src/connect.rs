@@ -5,6 +5,7 @@
 //! own folder is tried, never a port, on which anybody may listen. Refuses to make a store just to say that it is empty.
 
 use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -331,7 +332,8 @@ async fn try_own(own: &DaemonAddress, credentials: &Credentials, global: &Global
 }
 
 async fn open_store(dir: &Path, flags: String, credentials: Credentials) -> Result<Connection, Failure> {
-    std::fs::create_dir_all(dir).map_err(|error| {
+    // As the daemon makes it: recordings tell what a person works on.
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| {
         Failure::unreachable(format!(
             "cannot make the data folder {}: {error}; choose another one with --data-dir DIR",
             dir.display()

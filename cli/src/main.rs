@@ -5,6 +5,7 @@
 //! Refuses: to know how events are stored or read. It asks the daemon, its own or another one.
 
 mod advising;
+mod allocator;
 mod args;
 mod ask;
 mod commands;

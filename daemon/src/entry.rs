@@ -13,7 +13,7 @@ use crate::alerts::Rules;
 use crate::config::Config;
 use crate::reload::Reread;
 use crate::server::{self, Embedded, ServeError};
-use crate::store::checking::{self, Checked};
+use crate::store::checking::{self, Checked, Depth};
 use crate::store::copying::{self, Copied};
 use crate::store::{self, SqliteStore, Store, StoreAddress, StoreError};
 
@@ -76,12 +76,16 @@ pub fn backup<'a>(address: &'a StoreAddress, target: &'a Path) -> Boxed<'a, Resu
 
 /// See [`copying::restore`].
 #[must_use]
-pub fn restore<'a>(source: &'a Path, address: &'a StoreAddress) -> Boxed<'a, Result<Copied, StoreError>> {
-    Box::pin(copying::restore(source, address))
+pub fn restore<'a>(
+    source: &'a Path,
+    address: &'a StoreAddress,
+    damaged: bool,
+) -> Boxed<'a, Result<Copied, StoreError>> {
+    Box::pin(copying::restore(source, address, damaged))
 }
 
 /// See [`checking::check`].
 #[must_use]
 pub fn check(address: &StoreAddress, deep: bool) -> Boxed<'_, Result<Checked, StoreError>> {
-    Box::pin(checking::check(address, deep))
+    Box::pin(checking::check(address, if deep { Depth::Decoded } else { Depth::Rows }))
 }

@@ -40,6 +40,7 @@ pub mod reload;
 pub mod retention;
 pub mod server;
 pub mod service_manager;
+mod slots;
 pub mod store;
 mod streams;
 pub mod supervise;

@@ -171,6 +171,10 @@ class Session:
                 name: value for name, value in wanted.items() if value is not None and name not in fixed
             }
             self._stacks, self._auto = stacks, auto
+        elif not quiet and "MEMCTL_RUN_SOCKET" not in os.environ:
+            job, known = wanted.get("job"), self._started.get("job")
+            if job is not None and known is not None and job != known:
+                say(f"this process goes on being recorded as job {known}; call memctl_agent.detach() first to record {job}")
         return True
 
     def _refuse(self, text: str) -> bool:

@@ -49,6 +49,7 @@ use largest::Largest;
 pub use oldest::{LiveBlock, LiveSample};
 use pools::Pools;
 pub use read::{FreeBlock, SegmentUse};
+pub use sites::SITES_MAX;
 use sites::Sites;
 use slab::{NIL, Slab, Slot};
 

@@ -1,9 +1,9 @@
 //! Live memory by allocation site, kept up to date by every event: a table costs by the sites that changed.
 //!
 //! Guarantees: the rows are those that a scan of all blocks would give; an event costs one look-up, without hashing
-//! where the stack's last block was born in the same epoch and phase; sites without blocks are forgotten, as soon as
-//! nobody has still to be told that they are gone. Past [`SITES_MAX`] sites further ones join the one without a
-//! stack, so that the sums stay true and a table stays below what the wire takes.
+//! where the stack's last block was born in the same epoch and phase; sites without blocks are forgotten after their
+//! change was reported, in sweeps that cost a constant per added site. Past [`SITES_MAX`] sites with blocks further ones
+//! join the one without a stack, so that the sums stay true and a table stays below what the wire takes.
 
 use std::collections::HashMap;
 
@@ -12,12 +12,15 @@ use memctl_model::{Phase, SiteRow, StackId};
 /// A site's number.
 pub(super) type SiteId = u32;
 
-/// Sites at most: half of what a site table on the wire may have.
-const SITES_MAX: usize = 1 << 18;
+/// Sites with blocks that are told apart: half of what a site table on the wire may have. A table of more rows than this has
+/// all further sites in the row without a stack.
+pub const SITES_MAX: usize = 1 << 18;
 /// Stacks beyond are looked up by hashing: a session has no more, only damaged input names them.
 const RECENT_MAX: usize = 1 << 20;
 /// Sites without blocks that may stay beside the living ones until they are swept.
 const EMPTY_FREE: usize = 1_024;
+/// A sweep visits all sites; of so many one must have been added since the last sweep.
+const SWEEP_SHARE: usize = 4;
 
 /// Stack, epoch and phase of birth.
 type Key = (StackId, u32, Option<Phase>);
@@ -64,6 +67,11 @@ pub(super) struct Sites {
     recent: Vec<SiteId>,
     /// Sites with blocks.
     living: usize,
+    /// Sites added since the last sweep.
+    added: usize,
+    /// Sites that sweeps visited.
+    #[cfg(test)]
+    visited: usize,
     told: Moment,
     kept: Moment,
 }
@@ -126,11 +134,10 @@ impl Sites {
     fn find(&mut self, born: Key) -> SiteId {
         let site = match self.numbers.get(&born) {
             Some(&site) => site,
-            None if self.sites.len() - self.vacant.len() < SITES_MAX => self.add(born),
+            None if self.living < SITES_MAX => self.add(born),
             None => {
-                self.sweep();
-                let born = if self.living < SITES_MAX { born } else { (StackId::NONE, 0, None) };
-                self.numbers.get(&born).copied().unwrap_or_else(|| self.add(born))
+                let without_stack = (StackId::NONE, 0, None);
+                self.numbers.get(&without_stack).copied().unwrap_or_else(|| self.add(without_stack))
             }
         };
         let place = born.0.0 as usize;
@@ -144,9 +151,12 @@ impl Sites {
     }
 
     fn add(&mut self, born: Key) -> SiteId {
-        if self.sites.len() - self.vacant.len() > 2 * self.living + EMPTY_FREE {
+        let has_empty = self.sites.len() - self.vacant.len() > 2 * self.living + EMPTY_FREE;
+        if has_empty && self.added >= self.sites.len() / SWEEP_SHARE {
             self.sweep();
+            self.added = 0;
         }
+        self.added += 1;
         let (stack, birth_epoch, birth_phase) = born;
         let row = SiteRow { stack, birth_epoch, birth_phase, blocks: 0, bytes: 0 };
         let site = Site { row, told: Level::default(), kept: Level::default(), is_vacant: false };
@@ -167,6 +177,10 @@ impl Sites {
     /// Forgets sites without blocks that nobody has to be told of.
     #[cold]
     fn sweep(&mut self) {
+        #[cfg(test)]
+        {
+            self.visited += self.sites.len();
+        }
         for (number, site) in self.sites.iter_mut().enumerate() {
             if site.is_forgettable() {
                 site.is_vacant = true;
@@ -243,4 +257,49 @@ fn sorted(rows: impl Iterator<Item = SiteRow>) -> Vec<SiteRow> {
     let mut rows: Vec<SiteRow> = rows.collect();
     rows.sort_unstable_by_key(key);
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn enter(sites: &mut Sites, stack: usize) -> SiteId {
+        sites.enter(StackId(stack as u32), 0, None, 512)
+    }
+
+    #[test]
+    fn sites_past_the_bound_cost_no_sweeps_and_their_sums_stay_true() {
+        let mut sites = Sites::default();
+        let count = SITES_MAX + 100_000;
+        for stack in 1..=count {
+            enter(&mut sites, stack);
+        }
+        assert_eq!(sites.living(), SITES_MAX + 1, "those beyond are one");
+        assert_eq!(sites.visited, 0, "there was nothing to sweep");
+        let rows = sites.rows();
+        assert_eq!(rows.iter().map(|row| row.blocks).sum::<u64>(), count as u64);
+        let merged = rows.iter().find(|row| row.stack == StackId::NONE).unwrap();
+        assert_eq!((merged.blocks, merged.bytes), (100_000, 100_000 * 512));
+    }
+
+    #[test]
+    fn sites_that_come_and_go_are_swept_at_a_constant_cost() {
+        let mut sites = Sites::default();
+        sites.take_rows();
+        let (living, count) = (1_000, 1_000_000);
+        let mut alive = std::collections::VecDeque::new();
+        for stack in 1..=count {
+            alive.push_back(enter(&mut sites, stack));
+            if alive.len() > living {
+                sites.leave(alive.pop_front().unwrap(), 512);
+            }
+            // Between two tables no site is forgotten: they are many here, so that sweeps find nothing.
+            if stack % 200_000 == 0 {
+                sites.changes();
+            }
+        }
+        assert!(sites.visited <= 2 * SWEEP_SHARE * count, "{} sites visited", sites.visited);
+        assert!(sites.sites.len() <= 450_000, "{} sites kept", sites.sites.len());
+        assert_eq!(sites.rows().len(), living);
+    }
 }

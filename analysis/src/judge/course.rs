@@ -3,15 +3,14 @@
 //! A course is a measurement. Guarantees: bytes are those of site tables, exact at boundaries; growth goes on only where the
 //! last third of what was seen brought some that matters. Does not say why: findings and holders do.
 
-use memctl_model::{FindingKind, Frame};
+use memctl_model::{FindingKind, Frame, StackId};
 
 use super::candidate::{Candidate, Shape, candidates};
 use super::group::{Group, groups};
-use super::growth::{Clock, growth};
 use super::history::{Level, Per};
-use super::late::{LATE_MIN, has_stopped, share_since};
+use super::late::has_stopped;
 use super::leak;
-use super::matter::matters;
+use super::matter::{is_share_of_peak, matters};
 use super::series::Point;
 use super::watch::{Holds, RankWatch, Site};
 use super::who::Who;
@@ -58,6 +57,42 @@ pub(super) struct Course {
     /// Whether some of it was given back on the way.
     pub falls: bool,
     pub site: Option<Frame>,
+    /// All that counts as that place.
+    pub place: Place,
+    /// A stack that leads there, innermost first.
+    pub stack: Vec<Frame>,
+}
+
+/// Where a group's memory is allocated: a line, or a function whose lines grow together.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Place {
+    frame: Option<Frame>,
+    is_function: bool,
+}
+
+impl Place {
+    fn of(watch: &RankWatch, group: &Group) -> Self {
+        let Some(frame) = group.site.clone() else { return Self::default() };
+        let function = Self { frame: Some(frame.clone()), is_function: true };
+        let lines = |member: &Candidate| -> Vec<u32> {
+            let frames = watch.frames_of(member.stack).filter(|frame| function.is_at(frame));
+            frames.map(|frame| frame.line).collect()
+        };
+        let is_function = group.members.iter().flat_map(lines).any(|line| line != frame.line);
+        Self { is_function, ..function }
+    }
+
+    fn is_at(&self, other: &Frame) -> bool {
+        self.frame.as_ref().is_some_and(|frame| {
+            let same_line = self.is_function || frame.line == other.line;
+            same_line && (&frame.function, &frame.file) == (&other.function, &other.file)
+        })
+    }
+
+    /// Whether a stack leads through it.
+    pub fn is_on<'f>(&self, mut frames: impl Iterator<Item = &'f Frame>) -> bool {
+        frames.any(|frame| self.is_at(frame))
+    }
 }
 
 impl Course {
@@ -73,8 +108,6 @@ const WINDOWS_OF_PEAK: usize = 4;
 const WINDOWS_FEW: usize = 120;
 /// Share of the growth by which peaks have to rise from its first third to its last: of even growth they rise by two thirds.
 const PEAKS_MIN: f64 = 0.3;
-/// Rises of the sum before it counts without a line.
-const SUM_RISES: u32 = 3;
 
 /// The courses of a device that matter, in no order.
 pub(super) fn courses(watch: &RankWatch) -> Vec<Course> {
@@ -97,18 +130,28 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
         Shape::More | Shape::Teeth => Way::Kept,
     };
     let released = lead.shape == Shape::Teeth;
-    let gained = group.bytes_gained();
+    let begun_ns = begun_ns(watch, lead);
+    let last_ns = |per: Per| watch.history.levels(per).last().map_or(0, |level| level.time_ns);
+    // What an evaluation leaves behind is seen at the end of an epoch, a teardown at neither.
+    let ends = Per::ALL.into_iter().filter(|&per| last_ns(per) >= last_ns(lead.per));
+    let grown = ends.map(|per| (grown(watch, group, begun_ns, per), last_ns(per))).max();
+    let (gained, until_ns) = match grown {
+        Some((gained, until_ns)) if gained > 0 && !released => (gained, until_ns),
+        _ => (group.bytes_gained(), last_ns(lead.per)),
+    };
     let mut course = Course {
         who: watch.who(),
         stand: if released { Stand::Released } else { Stand::Growing },
         way,
         kind,
         gained,
-        begun_ns: begun_ns(watch, lead),
-        until_ns: watch.history.last_level().map_or(0, |level| level.time_ns),
+        begun_ns,
+        until_ns,
         until_step: None,
         falls: lead.growth.drawdown > 0,
         site: group.site.clone(),
+        place: Place::of(watch, group),
+        stack: group.stack.clone(),
     };
     if !released && has_stopped(watch, lead) {
         course.stand = Stand::Stopped;
@@ -118,6 +161,36 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
     // What requests hold at the moment when a window ends rises and falls with the phase of both.
     let stays = lead.per != Per::Window || released || raises_peaks(watch, course.begun_ns, gained);
     (stays && matters(watch, course.gained, course.seconds())).then_some(course)
+}
+
+/// Bytes that the place of a group holds at the last boundary of a kind beyond those that it held when it began to grow: at
+/// its members, and at every other site that is reached through the same place. (What a level gained, which findings count
+/// in, leaves out what fluctuates and where a site stood when it was first seen.)
+fn grown(watch: &RankWatch, group: &Group, begun_ns: u64, per: Per) -> u64 {
+    let lead = group.lead();
+    let place = Place::of(watch, group);
+    let is_reached = |index: usize, site: &Site| {
+        let stacks: Vec<StackId> = site.stacks.iter().map(|(stack, _)| *stack).collect();
+        group.members.iter().any(|member| member.site == index)
+            || (site.holds == watch.sites[lead.site].holds
+                && watch.grown(&stacks).iter().any(|&stack| place.is_on(watch.frames_of(stack).map(|frame| &**frame))))
+    };
+    let of_place = watch.sites.iter().enumerate().filter(|(index, site)| is_reached(*index, site));
+    let (before, now) = of_place.fold((0_u64, 0_u64), |(before, now), (_, site)| {
+        let (then, last) = held(watch, site, (lead.per, begun_ns), per);
+        (before.saturating_add(then), now.saturating_add(last))
+    });
+    now.saturating_sub(before)
+}
+
+/// Bytes that a site held at the boundary, of a kind, at which growth began, and at the last boundary of another kind.
+fn held(watch: &RankWatch, site: &Site, (began_per, begun_ns): (Per, u64), per: Per) -> (u64, u64) {
+    let levels = watch.history.levels(began_per);
+    let begun = levels.partition_point(|level| level.time_ns <= begun_ns).checked_sub(1);
+    let at = begun.map_or(0, |index| levels[index].at);
+    let points = site.series(began_per).points();
+    let then = points.partition_point(|point| point.at <= at).checked_sub(1).map_or(0, |index| points[index].bytes);
+    (then, site.series(per).points().last().map_or(0, |last| last.bytes))
 }
 
 /// Whether the peaks of few windows rose with what is said to stay, as they do if it does. Of each few windows, which hold a
@@ -155,49 +228,51 @@ fn last_step(watch: &RankWatch, lead: &Candidate) -> Option<u64> {
     (lead.per != Per::Window && watch.history.steps() > 0).then_some(level.step)
 }
 
-/// Growth of all that is allocated, where no line explains it: a fact all the same.
+/// Growth of all that is allocated, where no line explains it: a fact all the same. What comes and goes is no growth: of the
+/// last sixth of what was seen the lowest level counts, against the lowest of a sixth before the last third.
 fn sum(watch: &RankWatch) -> Option<Course> {
-    let per = Per::ALL.into_iter().max_by_key(|&per| {
-        let enough = per != Per::Window || watch.history.windows_speak();
-        (enough && watch.history.of(per).seen >= BOUNDARIES_MIN, per == Per::Epoch, watch.history.of(per).seen)
+    let per = [Per::Epoch, Per::Step, Per::Window].into_iter().find(|&per| {
+        let speaks = per != Per::Window || watch.history.windows_speak();
+        speaks && watch.history.levels(per).len() >= BOUNDARIES_MIN
     })?;
-    let boundaries = watch.history.of(per);
-    if boundaries.seen < BOUNDARIES_MIN || (per == Per::Window && !watch.history.windows_speak()) {
-        return None;
-    }
-    let loaded = if per == Per::Window { watch.history.loaded(false) } else { boundaries.warm };
-    let levels: Vec<&Level> = boundaries.levels.all().iter().filter(|level| level.at >= loaded).collect();
-    let points: Vec<Point> = levels
-        .iter()
-        .map(|level| Point {
-            at: level.at,
-            epoch: level.epoch,
-            step: level.step,
-            time_ns: level.time_ns,
-            blocks: 1,
-            opens: false,
-            bytes: level.counters.allocated_bytes,
-        })
-        .collect();
-    let growth = growth(&points, |point| point.bytes, Clock::of(boundaries));
-    let (first, last) = (levels.first()?, levels.last()?);
-    let late = share_since(&growth, first.at + last.at.saturating_sub(first.at) / 3 * 2);
+    let levels = watch.history.levels(per);
+    let sixth = levels.len() / 6;
+    let (early, late) = (levels.len() - 3 * sixth, levels.len() - sixth);
+    let lowest = |levels: &[Level]| levels.iter().map(|level| level.lowest_allocated_bytes).min().unwrap_or(0);
+    let risen = lowest(&levels[late..]).saturating_sub(lowest(&levels[early..early + sixth]));
+    let (last, begun) = (levels.last()?, lowest_before(watch, per, late)?);
+    let gained = allocated(last).saturating_sub(allocated(begun));
     let course = Course {
         who: watch.who(),
         stand: Stand::Growing,
         way: Way::Sum,
         kind: FindingKind::Leak,
-        gained: growth.gained,
-        begun_ns: points.iter().rfind(|point| point.at <= growth.begun).map_or(first.time_ns, |point| point.time_ns),
+        gained,
+        begun_ns: begun.time_ns,
         until_ns: last.time_ns,
         until_step: None,
-        falls: growth.drawdown > 0,
-        site: most_of(watch, per, growth.gained),
+        falls: true,
+        site: most_of(watch, per, gained),
+        place: Place::default(),
+        stack: Vec::new(),
     };
-    let goes_on = growth.rises >= SUM_RISES && !growth.stopped && late >= LATE_MIN;
+    // A rate without a line may be a single small rise: here only a share of the peak matters.
+    let goes_on = is_share_of_peak(watch, risen) && gained > 0;
     let goes_on = goes_on && (per != Per::Window || raises_peaks(watch, course.begun_ns, course.gained));
-    let goes_on = goes_on && matters(watch, course.gained, course.seconds());
     goes_on.then_some(course)
+}
+
+fn allocated(level: &Level) -> u64 {
+    level.counters.allocated_bytes
+}
+
+/// Where the sum stood lowest before a boundary, the loading of weights left out.
+fn lowest_before(watch: &RankWatch, per: Per, end: usize) -> Option<&Level> {
+    let boundaries = watch.history.of(per);
+    let loaded = if per == Per::Window { watch.history.loaded(false) } else { boundaries.warm };
+    let levels = &watch.history.levels(per)[..end];
+    let warm = &levels[levels.partition_point(|level| level.at < loaded)..];
+    warm.iter().min_by_key(|level| (allocated(level), std::cmp::Reverse(level.time_ns)))
 }
 
 /// The site that half of the sum's growth or more was allocated at: how low it stood in the first third, and in the last.
@@ -221,4 +296,4 @@ fn most_of(watch: &RankWatch, per: Per, gained: u64) -> Option<Frame> {
 }
 
 /// Boundaries below which nothing is said of the sum.
-const BOUNDARIES_MIN: u32 = 12;
+const BOUNDARIES_MIN: usize = 12;

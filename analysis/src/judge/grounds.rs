@@ -74,7 +74,10 @@ impl<'a> Shown<'a> {
     pub fn new(courses: &'a [Course], course: &'a Course) -> Self {
         let alike = || courses.iter().filter(|other| other.stand == course.stand);
         let on = alike().filter(|other| other.site == course.site).map(|other| &other.who).collect();
-        let others = alike().filter(|other| other.who == course.who && other.site != course.site).collect();
+        // What is reached through the same line counts there.
+        let is_within = |other: &&Course| course.place.is_on(other.stack.iter());
+        let of_device = alike().filter(|other| other.who == course.who && other.site != course.site);
+        let others = of_device.filter(|other| !is_within(other)).collect();
         Self { course, on, others }
     }
 

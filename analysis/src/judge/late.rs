@@ -5,7 +5,7 @@ use super::growth::Growth;
 use super::watch::RankWatch;
 
 /// Share of the growth that the last third of what was seen has to bring; what grows evenly brings a third.
-pub(super) const LATE_MIN: f64 = 0.05;
+const LATE_MIN: f64 = 0.05;
 
 /// Whether it has paused for longer than its rhythm explains, or the last third of what was seen brought next to nothing.
 pub(super) fn has_stopped(watch: &RankWatch, lead: &Candidate) -> bool {
@@ -22,7 +22,7 @@ fn late_share(lead: &Candidate, watch: &RankWatch) -> f64 {
 }
 
 /// The share of a growth that came behind a boundary.
-pub(super) fn share_since(growth: &Growth, from: u32) -> f64 {
+fn share_since(growth: &Growth, from: u32) -> f64 {
     let sizes = growth.times.iter().zip(&growth.sizes);
     let sum = |late: bool| -> f64 {
         sizes.clone().filter(|(at, _)| !late || **at > from).map(|(_, &size)| size as f64).sum()

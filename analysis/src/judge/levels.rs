@@ -101,9 +101,11 @@ fn measured(watch: &RankWatch, gained_min: u64, read: impl Fn(&Measured) -> Opti
     let samples = watch.history.samples.all();
     let first = samples.first()?.time_ns;
     // Everything grows while a job starts.
-    let trains = watch.history.steps() >= STARTED_STEPS;
+    let steps = watch.history.steps();
+    let trains = steps >= STARTED_STEPS;
     let running = |sample: &&Measured| match trains {
-        true => sample.steps >= STARTED_STEPS,
+        // Behind the last step a job is torn down, or waits for workers that are still starting.
+        true => (STARTED_STEPS..steps).contains(&sample.steps),
         false => sample.time_ns.saturating_sub(first) >= STARTED_NS,
     };
     let mut values: Vec<Value> = Vec::new();

@@ -19,13 +19,18 @@ pub(super) fn peak_bytes(watch: &RankWatch) -> u64 {
     levels.map(|level| level.peak_allocated_bytes.max(level.counters.allocated_bytes)).max().unwrap_or(0)
 }
 
+/// Whether so many bytes are a share of what the job needs that matters.
+pub(super) fn is_share_of_peak(watch: &RankWatch, gained: u64) -> bool {
+    gained > 0 && gained as f64 >= PEAK_SHARE * peak_bytes(watch) as f64
+}
+
 /// Whether growth by so many bytes in so many seconds matters on this device.
 pub(super) fn matters(watch: &RankWatch, gained: u64, seconds: f64) -> bool {
-    let peak = peak_bytes(watch);
-    if gained as f64 >= PEAK_SHARE * peak as f64 {
-        return gained > 0;
+    if is_share_of_peak(watch, gained) {
+        return true;
     }
     let Some(limit) = watch.limit_bytes() else { return false };
+    let peak = peak_bytes(watch);
     let rate = gained as f64 / seconds.max(f64::MIN_POSITIVE);
     rate > 0.0 && limit.saturating_sub(peak) as f64 / rate <= HORIZON_SECONDS
 }

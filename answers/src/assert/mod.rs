@@ -217,6 +217,8 @@ fn concerning<'a>(report: &'a Report, terms: &Terms, counts: fn(FindingKind) -> 
 fn check(report: &Report, condition: &Condition, terms: &Terms) -> Checked {
     let mut checked = match condition.asks {
         Asks::NoLeak => no_leak(report, terms),
+        Asks::NoOom => no_oom(report, terms),
+        Asks::NoFindings => no_findings(report, terms),
         Asks::Stable => stable(report, terms),
         Asks::Peak(limit) => peak(report, limit, terms, |rank| rank.peak_allocated_bytes, ALLOCATED),
         Asks::PeakReserved(limit) => peak(report, limit, terms, |rank| rank.peak_reserved_bytes, RESERVED),
@@ -249,6 +251,20 @@ fn found(findings: &[&Finding]) -> Option<Checked> {
     };
     let findings = findings.iter().map(|finding| finding.id.clone()).collect();
     Some(Checked { findings, ..verdict(Outcome::DoesNotHold, format!("{}{more}", worst.title)) })
+}
+
+/// Failed requests are in the events: that there is none needs no judgement.
+fn no_oom(report: &Report, terms: &Terms) -> Checked {
+    let fails =
+        |finding: &&Finding| finding.known_kind() == Some(FindingKind::Oom) || finding.evidence.contains_key("outcome");
+    let failed: Vec<&Finding> = concerning(report, terms, |_| true).into_iter().filter(fails).collect();
+    found(&failed).unwrap_or_else(|| verdict(Outcome::Holds, "no request failed".to_owned()))
+}
+
+fn no_findings(report: &Report, terms: &Terms) -> Checked {
+    found(&against(report, terms, |_| true))
+        .or_else(|| not_judged(report, terms))
+        .unwrap_or_else(|| verdict(Outcome::Holds, "nothing of severity warning or above was found".to_owned()))
 }
 
 /// Too few epoch ends to tell, unless that is allowed.

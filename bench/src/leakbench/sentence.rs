@@ -47,18 +47,56 @@ fn ranks(run: &Run, verdict: &Verdict) -> impl Iterator<Item = usize> {
     verdict.ranks.iter().map(|&rank| rank as usize).filter(move |&rank| rank < ranks)
 }
 
-/// Whether the named place holds as much more on one of the named ranks as the sentence says.
+/// Boundaries at the end of a run of which one is the last that the sentence is about: a training tears down behind it.
+const LAST: usize = 3;
+
+/// Whether the named place, a line or all of its function, or all of memory holds as much more on one of the named ranks as
+/// the sentence says.
 fn has_grown(run: &Run, verdict: &Verdict) -> bool {
     let Some(said) = verdict.grown_bytes else { return false };
+    let site = verdict.site.as_ref();
     ranks(run, verdict).any(|rank| {
-        let all = tables(run, rank);
-        let Some(last) = all.last() else { return false };
-        let begun_ns = last.time_ns.saturating_sub((verdict.seconds.unwrap_or(0.0) * 1e9) as u64);
-        // What stands for the beginning is one of the boundaries around it: times are rounded.
-        let near = |table: &&SiteTable| table.time_ns.abs_diff(begun_ns) <= 1_000;
-        let held = |table: &SiteTable| held_at(run, rank, table, verdict.site.as_ref());
-        let from_tables = all.iter().filter(near).any(|first| is_near(said, held(last).saturating_sub(held(first))));
-        from_tables || is_put_in(run, rank, verdict.site.as_ref(), said)
+        let in_an_epoch = || verdict.seconds.is_none() && rises_within_an_epoch(run, rank, site, said);
+        rises_between(run, rank, verdict, said) || in_an_epoch() || is_put_in(run, rank, site, said)
+    })
+}
+
+fn rises_between(run: &Run, rank: usize, verdict: &Verdict, said: u64) -> bool {
+    let stream = &run.streams[rank];
+    let took_ns = (verdict.seconds.unwrap_or(0.0) * 1e9) as u64;
+    (stream.len().saturating_sub(LAST)..stream.len()).any(|last| {
+        let Some(last) = stream.table(last) else { return false };
+        let begun_ns = last.time_ns.saturating_sub(took_ns);
+        // Seconds are rounded.
+        let is_before = |at: usize| stream.table(at).is_some_and(|table| table.time_ns + 1_000 < begun_ns);
+        let Some(first) = stream.table(first_that_is_not(stream.len(), is_before)) else { return false };
+        let places = [Place::Line, Place::Function, Place::All];
+        first.time_ns.abs_diff(begun_ns) <= 1_000
+            && places.into_iter().any(|place| {
+                let held = |table: &SiteTable| held_at(run, rank, table, verdict.site.as_ref(), place);
+                is_near(said, held(&last).saturating_sub(held(&first)))
+            })
+    })
+}
+
+/// The first number that is not before something; of those that are, each is smaller.
+fn first_that_is_not(count: usize, is_before: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (0, count);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if is_before(middle) { low = middle + 1 } else { high = middle }
+    }
+    low
+}
+
+/// Whether the place came to hold so much more within one epoch: what a sentence without a time is about.
+fn rises_within_an_epoch(run: &Run, rank: usize, site: Option<&Frame>, said: u64) -> bool {
+    let all = tables(run, rank);
+    let enough = (said as f64 * (1.0 - OFF_BY)) as u64;
+    all.chunk_by(|one, next| one.epoch == next.epoch).any(|epoch| {
+        let held: Vec<u64> = epoch.iter().map(|table| held_at(run, rank, table, site, Place::Function)).collect();
+        let lowest = held.iter().min().copied().unwrap_or(0);
+        held.iter().any(|&held| held.saturating_sub(lowest) >= enough)
     })
 }
 
@@ -76,15 +114,24 @@ fn is_of(frame: &Frame, site: &Frame) -> bool {
     (&frame.function, &frame.file) == (&site.function, &site.file)
 }
 
-/// Bytes that a table shows of blocks that were made through the function of a line; of all without one.
-fn held_at(run: &Run, rank: usize, table: &SiteTable, site: Option<&Frame>) -> u64 {
-    let Some(site) = site else { return table.counters.allocated_bytes };
+/// What is looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Line,
+    Function,
+    All,
+}
+
+/// Bytes that a table shows of blocks that were made through a line or its function; of all where there is none.
+fn held_at(run: &Run, rank: usize, table: &SiteTable, site: Option<&Frame>, place: Place) -> u64 {
+    let Some(site) = site.filter(|_| place != Place::All) else { return table.counters.allocated_bytes };
+    let is_there = |frame: &Frame| is_of(frame, site) && (place == Place::Function || frame.line == site.line);
     let base = &run.bases[rank];
     let stacks = base.stacks.len();
     let through = |id: u32| {
         let Some(index) = (id as usize).checked_sub(1) else { return false };
         let frames = base.stacks.get(index).or_else(|| run.sites.stacks.get(index.checked_sub(stacks)?));
-        frames.is_some_and(|frames| frames.iter().any(|frame| is_of(frame, site)))
+        frames.is_some_and(|frames| frames.iter().any(is_there))
     };
     let live = table.rows.iter().filter(|row| through(row.stack.0)).map(|row| row.bytes);
     let pools = table.private_pools.iter().filter(|row| through(row.stack.0)).map(|row| row.bytes);
@@ -96,7 +143,7 @@ fn was_held(run: &Run, verdict: &Verdict) -> bool {
     let Some(said) = verdict.grown_bytes else { return false };
     let enough = (said as f64 * (1.0 - OFF_BY)) as u64;
     ranks(run, verdict).any(|rank| {
-        let held = |table: &SiteTable| held_at(run, rank, table, verdict.site.as_ref());
+        let held = |table: &SiteTable| held_at(run, rank, table, verdict.site.as_ref(), Place::Function);
         tables(run, rank).iter().any(|table| held(table) >= enough)
     })
 }
@@ -105,17 +152,20 @@ fn was_held(run: &Run, verdict: &Verdict) -> bool {
 /// as long a stretch before, for what comes and goes is no growth.
 fn is_flat(run: &Run) -> bool {
     (0..run.streams.len()).all(|rank| {
-        let all = tables(run, rank);
-        let of = |boundary: Boundary| -> Vec<u64> {
-            let those = all.iter().filter(|table| table.boundary == boundary);
-            those.map(|table| table.counters.allocated_bytes).collect()
-        };
-        let kinds = [Boundary::EpochEnd, Boundary::StepEnd, Boundary::WindowEnd].map(of);
-        let Some(levels) = kinds.into_iter().find(|levels| levels.len() >= BOUNDARIES_MIN) else { return true };
+        let stream = &run.streams[rank];
+        let mut levels: [Vec<u64>; 3] = Default::default();
+        let mut peak = 0;
+        for table in (0..stream.len()).filter_map(|at| stream.table(at)) {
+            peak = peak.max(table.peaks.allocated_bytes);
+            let kinds = [Boundary::EpochEnd, Boundary::StepEnd, Boundary::WindowEnd];
+            if let Some(kind) = kinds.iter().position(|kind| *kind == table.boundary) {
+                levels[kind].push(table.counters.allocated_bytes);
+            }
+        }
+        let Some(levels) = levels.into_iter().find(|levels| levels.len() >= BOUNDARIES_MIN) else { return true };
         let sixth = levels.len() / 6;
         let lowest = |from: usize| levels[from..from + sixth].iter().copied().min().unwrap_or(0);
         let (before, late) = (lowest(levels.len() - 3 * sixth), lowest(levels.len() - sixth));
-        let peak = all.iter().map(|table| table.peaks.allocated_bytes).max().unwrap_or(0);
         late.saturating_sub(before) as f64 <= MATTERS * peak as f64
     })
 }

@@ -28,6 +28,9 @@ pub struct Restore {
     /// The store to fill: sqlite:PATH or postgres://… [default: SQLite in the data directory].
     #[arg(long, env = "MEMCTL_DATABASE_URL", value_name = "URL", hide_env_values = true)]
     pub store: Option<String>,
+    /// Restore a backup also where something in it is damaged, which stays so.
+    #[arg(long)]
+    pub damaged: bool,
 }
 
 /// `memctl check`.

@@ -25,7 +25,7 @@ pub async fn backup(args: &Backup, global: &Global) -> Result<(), Failure> {
 /// No sound backup, a store that holds something already.
 pub async fn restore(args: &Restore, global: &Global) -> Result<(), Failure> {
     let place = store_place("restore", args.store.as_deref(), global)?;
-    let copied = stores::restore(&args.source, &place).await?;
+    let copied = stores::restore(&args.source, &place, args.damaged).await?;
     say(global, &format!("restored {} into {}", described(&copied), safe(&place.shown())));
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! `memctl daemon`.
 
+use crate::allocator;
 use crate::args::{self, Global};
 use crate::connect::{default_data_dir, default_socket};
 use crate::exit::Failure;
@@ -58,5 +59,8 @@ pub async fn run(flags: &args::Daemon, global: &Global) -> Result<(), Failure> {
         default_data_dir,
         default_socket,
     };
-    serve(&wanted).await
+    tokio::select! {
+        served = serve(&wanted) => served,
+        never = allocator::keep_little() => match never {},
+    }
 }

@@ -50,6 +50,7 @@ pub fn page(sites: &Sites, screen: &Screen) -> String {
         let head = format!("{:>9} {:>7} {:>7}  {}", "BYTES", "SHARE", "BLOCKS", "CALLS, outermost first");
         out.push_str(&format!("{}\n", screen.paint(Tone::Faint, &screen.fit(&head, 0))));
         out.push_str(&draw(&tree(rank, sites.view.all_frames), sites.view.min_share, screen));
+        out.push_str(&left_out(rank, screen));
         out.push_str(&owners(rank, screen));
     }
     out.push('\n');
@@ -100,6 +101,21 @@ fn ranks(sites: &Sites, screen: &Screen) -> String {
         ]);
     }
     table.show(screen)
+}
+
+/// What the tree lacks; nothing where it has all.
+fn left_out(rank: &RankSites, screen: &Screen) -> String {
+    let mut out = String::new();
+    if let Some(further) = &rank.further {
+        let (sites, bytes) = (plural(further.sites, "smaller site"), HumanBytes::of(further.live_bytes));
+        let line = format!("{sites} with {bytes} in all are left out: the answer would be too large");
+        out.push_str(&format!("{}\n", screen.fit(&line, 0)));
+    }
+    if rank.merged {
+        let line = "More than 262,144 sites lived at once: those beyond are counted together, without a stack";
+        out.push_str(&format!("{}\n", screen.fit(line, 0)));
+    }
+    out
 }
 
 /// Live memory by the name that the process gave it; nothing where none has one.

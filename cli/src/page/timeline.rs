@@ -220,6 +220,7 @@ mod tests {
             job: Some(v1::Job::default()),
             completeness: Some(v1::Completeness::default()),
             ranks: (0..ranks).flat_map(|rank| (0..devices).map(move |device| of(rank, device))).collect(),
+            points: 0,
         };
         let screen = Screen { columns: Some(100), unicode: true, colour: false };
         page(&Timeline::new(wire, chosen, None).unwrap(), &screen)

@@ -7,6 +7,7 @@
 mod child;
 mod closing;
 mod destination;
+mod flags;
 mod folder;
 mod name;
 mod progress;
@@ -45,6 +46,7 @@ const SPOOL_PATIENCE: Duration = Duration::from_secs(30);
 /// # Errors
 /// Wrong usage only: what else goes wrong is said and does not keep the command from running.
 pub async fn run(args: &Run, global: &Global) -> Result<u8, Failure> {
+    flags::check(&args.command)?;
     if is_disabled() {
         return Ok(child::replace(&args.command));
     }

@@ -61,11 +61,11 @@ pub async fn backup(place: &Place, target: &Path) -> Result<Copied, Failure> {
 ///
 /// # Errors
 /// No sound backup, a store that is not empty.
-pub async fn restore(source: &Path, place: &Place) -> Result<Copied, Failure> {
+pub async fn restore(source: &Path, place: &Place, damaged: bool) -> Result<Copied, Failure> {
     if !source.exists() {
         return Err(Failure::input(format!("there is no file {}", source.display())));
     }
-    entry::restore(source, &place.address).await.map_err(failure)
+    entry::restore(source, &place.address, damaged).await.map_err(failure)
 }
 
 /// Checks a store.

@@ -22,7 +22,7 @@ use super::settings::{Access, Grant, scope};
 use super::tokens::{Token, Tokens};
 use super::{Audit, Caller, Proof, Role};
 use crate::clock::now_ns;
-use crate::listen::{ClientCertificate, Peer};
+use crate::listen::{Admission, ClientCertificate, Peer};
 use crate::store::{Scope, Store, StoreError, TokenRow};
 
 /// The header with which a caller of all tenants names one.
@@ -374,6 +374,11 @@ where
             let peer = Peer::of(request.extensions()).cloned();
             match gate.admit(peer.as_ref(), request.uri().path(), request.headers()).await {
                 Ok(caller) => {
+                    if need(request.uri().path()) != Some(Need::Nothing)
+                        && let Some(admission) = request.extensions().get::<Admission>()
+                    {
+                        admission.admitted();
+                    }
                     request.extensions_mut().insert(caller);
                     ready.call(request).await
                 }

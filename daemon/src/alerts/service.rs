@@ -14,8 +14,10 @@ use tonic::{Request, Response, Status};
 use super::alert::{Alert, Phase, cut};
 use super::deliver::Notifier;
 use super::notice::Notice;
+use super::rules::Shown;
 use super::{Alerts, record, silence};
 use crate::access::Caller;
+use crate::access::rights::Need;
 use crate::clock::now_ns;
 use crate::store::{
     AlertKind, AlertPut, AlertRecord, AlertSelection, DEFAULT_TENANT, PutOutcome, Scope, StoreError, Tenant,
@@ -247,7 +249,11 @@ impl alerts_server::Alerts for Alerts {
         Ok(Response::new(v1::ListSilencesResponse { silences }))
     }
 
-    async fn get_rules(&self, _: Request<v1::GetRulesRequest>) -> Result<Response<v1::GetRulesResponse>, Status> {
+    async fn get_rules(&self, request: Request<v1::GetRulesRequest>) -> Result<Response<v1::GetRulesResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        // Receivers are the daemon's and not one tenant's.
+        let operates = caller.scope == Scope::All && caller.may(Need::Operate);
+        let shown = if operates { Shown::Everything } else { Shown::Names };
         let in_force = self.shared.in_force();
         let rules = &in_force.rules;
         let rule = |rule: &super::rules::Rule| v1::AlertRule {
@@ -262,7 +268,7 @@ impl alerts_server::Alerts for Alerts {
             receivers: [vec!["log".to_owned()], rule.receivers.clone()].concat(),
         };
         Ok(Response::new(v1::GetRulesResponse {
-            toml: rules.to_toml(),
+            toml: rules.to_toml(shown),
             origin: rules.origin.clone(),
             rules: rules.rules.iter().map(rule).collect(),
         }))

@@ -15,7 +15,17 @@ use tonic::codegen::http::{Request, Response};
 use super::Health;
 
 /// Services whose every call needs the store.
-const NEED_THE_STORE: [&str; 3] = ["/memctl.v1.Query/", "/memctl.v1.Alerts/", "/memctl.v1.Access/"];
+const NEED_THE_STORE: [&str; 4] = ["/memctl.v1.Query/", "/memctl.v1.Page/", "/memctl.v1.Alerts/", "/memctl.v1.Access/"];
+
+/// An answer that needs the store; the reason why there is none as soon as the store does not answer.
+pub(crate) async fn while_the_store_answers<T>(health: &Health, answer: impl Future<Output = T>) -> Result<T, String> {
+    tokio::select! {
+        // An answer that is there is given.
+        biased;
+        answer = answer => Ok(answer),
+        fault = health.store_away() => Err(format!("the store does not answer: {fault}")),
+    }
+}
 
 /// See the module.
 #[derive(Clone)]
@@ -58,14 +68,8 @@ where
             if !needs {
                 return answer.await;
             }
-            tokio::select! {
-                // An answer that is there is given.
-                biased;
-                answer = answer => answer,
-                fault = health.store_away() => {
-                    Ok(Status::unavailable(format!("the store does not answer: {fault}")).into_http())
-                }
-            }
+            let answer = while_the_store_answers(&health, answer).await;
+            answer.unwrap_or_else(|fault| Ok(Status::unavailable(fault).into_http()))
         })
     }
 }

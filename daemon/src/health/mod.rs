@@ -20,7 +20,7 @@ use tonic::server::NamedService;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-pub(crate) use guard::GuardLayer;
+pub(crate) use guard::{GuardLayer, while_the_store_answers};
 
 use crate::alerts::Alerts;
 use crate::ingest::IngestService;

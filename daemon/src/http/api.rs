@@ -2,7 +2,8 @@
 //! maps and blocks here, tiles in `tiles`, classes and the anatomy of a peak in `views`.
 //!
 //! Guarantees: an answer is made of the same question to the same service that gRPC asks, for the same caller, and written by
-//! the crate that writes the command line's; at most [`ANSWERS_MAX`] are in memory at a time. What cannot be answered says so
+//! the crate that writes the command line's; at most [`ANSWERS_MAX`] are in memory at a time, half of them of one
+//! tenant. What cannot be answered says so
 //! in a sentence, as text, with a status that tells whose fault it is.
 
 use axum::extract::{Extension, Path, State};
@@ -31,12 +32,11 @@ use serde::Serialize;
 use tonic::{Code, Request, Status};
 
 use super::asked::{Asked, Moment};
-use super::{Room, places, plain};
+use super::{Room, plain};
 use crate::access::Caller;
 use crate::query::At;
+use crate::slots::{self, ANSWERS_MAX, HasSlot};
 
-/// Answers that are made and read at a time; the largest have some tens of megabytes.
-pub const ANSWERS_MAX: usize = 16;
 /// Points of a course, unless told otherwise.
 const POINTS: u32 = 500;
 /// Points of a line in the list of jobs.
@@ -49,7 +49,7 @@ pub enum Trouble {
     Asked(String),
     /// The service says so.
     Said(Status),
-    /// Nobody has time now.
+    /// As many answers as may be are under way.
     Busy,
     /// An answer that lacks a part.
     Missing(PartMissing),
@@ -110,6 +110,7 @@ impl Asking<'_> {
     pub(super) fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         request.extensions_mut().insert(self.caller.clone());
+        request.extensions_mut().insert(HasSlot);
         request
     }
 
@@ -145,14 +146,14 @@ impl Asking<'_> {
         Ok(Ledger::new(self.room.query.get_ledger(request).await?.into_inner(), view)?)
     }
 
-    /// The answer as the command line writes it, while there is a place for it.
+    /// The answer as the command line writes it, once there is a slot for it.
     pub(super) async fn told<T: Serialize>(&self, answer: impl Future<Output = Result<T, Trouble>>) -> Answered {
-        let place = self.room.answers.take().await.ok_or(Trouble::Busy)?;
+        let slot = self.room.slot(&self.caller).await?;
         let answer = answer.await?;
         let mut text = Vec::new();
         json::line(&mut text, &answer).map_err(|error| Status::internal(error.to_string()))?;
         let head = [(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "no-store")];
-        Ok((head, places::body(text, place)).into_response())
+        Ok((head, slots::body(text, slot)).into_response())
     }
 }
 

@@ -1,8 +1,8 @@
 //! `/api/v1/live`: which jobs have something new, as server-sent events.
 //!
 //! Guarantees: a listener hears of the jobs that its caller sees and of no others, of each at most once in [`REST`], and of
-//! what came while it was not listening nothing: it asks. At most [`LISTENERS_MAX`] listen at a time; whoever finds no place
-//! hears so and asks from time to time. A listener ends with its connection, with the daemon, after [`LIVE_MAX`], and when
+//! what came while it was not listening nothing: it asks. At most [`LISTENERS_MAX`] listen at a time, half of them of one
+//! tenant; one that finds no slot hears so and asks from time to time. A listener ends with its connection, with the daemon, after [`LIVE_MAX`], and when
 //! its caller would no longer be let in.
 //! Refuses to tell what is new: that is asked for, and answered through the same gate.
 
@@ -21,10 +21,10 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::api::Trouble;
 use super::asked::Asked;
-use super::places::Place;
 use super::{Door, Room, plain};
 use crate::access::Caller;
 use crate::pokes::{Poked, Pokes};
+use crate::slots::Slot;
 
 /// Browsers that listen at a time, a quarter of the port's connections.
 pub const LISTENERS_MAX: usize = 64;
@@ -57,17 +57,17 @@ pub async fn live(
     uri: Uri,
 ) -> Result<Response, Trouble> {
     Asked::of(&uri)?.takes(&[])?;
-    let Some(place) = room.listeners.take().await else {
+    let Some(slot) = room.listeners.take(&caller).await else {
         let why = format!("{LISTENERS_MAX} browsers are listening; ask from time to time\n");
         return Ok(plain(StatusCode::SERVICE_UNAVAILABLE, why));
     };
     let (out, events) = mpsc::channel(1);
-    tokio::spawn(listen(room.sources.pokes.clone(), room.door.clone(), caller, out, place));
+    tokio::spawn(listen(room.sources.pokes.clone(), room.door.clone(), caller, out, slot));
     let head = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")];
     Ok((head, Body::from_stream(ReceiverStream::new(events))).into_response())
 }
 
-async fn listen(pokes: Pokes, door: Door, caller: Caller, out: Out, place: Place) {
+async fn listen(pokes: Pokes, door: Door, caller: Caller, out: Out, slot: Slot) {
     let unwanted = async {
         match &door {
             Door::Gate(gate) => drop(gate.ended(&caller).await),
@@ -81,7 +81,7 @@ async fn listen(pokes: Pokes, door: Door, caller: Caller, out: Out, place: Place
         () = out.closed() => {}
         () = tokio::time::sleep(LIVE_MAX) => {}
     }
-    drop(place);
+    drop(slot);
 }
 
 async fn tell(pokes: &Pokes, caller: &Caller, out: &Out) {

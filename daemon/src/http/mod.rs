@@ -14,13 +14,13 @@ mod door;
 mod health;
 mod live;
 mod over_grpc;
-mod places;
 mod scrape;
 mod serve;
 mod tiles;
 mod views;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
@@ -33,19 +33,25 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 
+use api::Trouble;
 pub use assets::{SCRIPT, STYLE};
 pub use door::{Door, Key};
 pub use over_grpc::PageService;
 pub use serve::{limits, serve};
 
-use crate::access::Refusal;
-use crate::listen::Peer;
+use crate::access::rights::{Need, need};
+use crate::access::{Caller, Refusal};
+use crate::health::{Health, while_the_store_answers};
+use crate::listen::{Admission, Peer};
 use crate::metrics::Sources;
 use crate::query::QueryService;
-use places::Places;
+use crate::slots::{Slot, Slots};
 
 /// What there is.
 const PAGES: &str = "memctl daemon\n\n/         the page\n/api/v1/  its data\n/metrics  figures for Prometheus\n/healthz  whether its tasks run\n/readyz   whether it can be used\n";
+
+/// For a slot.
+const SLOT_WAIT: Duration = Duration::from_secs(5);
 
 /// What every answer tells a browser.
 const TOLD: [(HeaderName, &str); 5] = [
@@ -66,9 +72,10 @@ struct Room {
     sources: Sources,
     query: Arc<QueryService>,
     door: Door,
-    scrapes: Places,
-    answers: Places,
-    listeners: Places,
+    scrapes: Slots,
+    /// None where the asker has a slot already.
+    answers: Option<Slots>,
+    listeners: Slots,
 }
 
 /// Every page; each has a row in the table of rights.
@@ -114,8 +121,17 @@ fn pages() -> [(&'static str, MethodRouter<Room>); 35] {
 
 impl Room {
     fn new(sources: Sources, query: Arc<QueryService>, door: Door) -> Self {
-        let (scrapes, answers) = (Places::new(scrape::SCRAPES_MAX), Places::new(api::ANSWERS_MAX));
-        Self { sources, query, door, scrapes, answers, listeners: Places::new(live::LISTENERS_MAX) }
+        let scrapes = Slots::new(scrape::SCRAPES_MAX, SLOT_WAIT);
+        let (answers, listeners) = (Some(query.answers().clone()), Slots::new(live::LISTENERS_MAX, SLOT_WAIT));
+        Self { sources, query, door, scrapes, answers, listeners }
+    }
+
+    /// A slot for an answer; none where the asker has one.
+    async fn slot(&self, caller: &Caller) -> Result<Option<Slot>, Trouble> {
+        match &self.answers {
+            Some(answers) => answers.take(caller).await.map(Some).ok_or(Trouble::Busy),
+            None => Ok(None),
+        }
     }
 }
 
@@ -123,14 +139,25 @@ impl Room {
 pub fn router(sources: Sources, query: Arc<QueryService>, door: Door) -> Router {
     let pages = pages().into_iter().fold(Router::new(), |router, (path, page)| router.route(path, page));
     pages
-        .route_layer(middleware::from_fn_with_state(door.clone(), admit))
+        .route_layer(middleware::from_fn_with_state((door.clone(), sources.health.clone()), admit))
         .fallback(|| async { plain(StatusCode::NOT_FOUND, format!("There is no such page.\n\n{PAGES}")) })
         .layer(middleware::map_response(tell))
         .with_state(Room::new(sources, query, door))
 }
 
 /// Lets a request in as the gate of gRPC does, or says why not.
-async fn admit(State(door): State<Door>, request: Request, next: Next) -> Response {
+async fn admit(State((door, health)): State<(Door, Health)>, request: Request, next: Next) -> Response {
+    // Below lies what the store has; health and figures are told without it.
+    let needs_the_store = request.uri().path().starts_with("/api/v1/");
+    let answer = admitted(&door, request, next);
+    if !needs_the_store {
+        return answer.await;
+    }
+    let answer = while_the_store_answers(&health, answer).await;
+    answer.unwrap_or_else(|fault| plain(StatusCode::SERVICE_UNAVAILABLE, format!("{fault}\n")))
+}
+
+async fn admitted(door: &Door, request: Request, next: Next) -> Response {
     // (What is held while the gate asks the store has to be shareable; a body is not.)
     let (mut head, body) = request.into_parts();
     let peer = Peer::of(&head.extensions).cloned();
@@ -139,10 +166,15 @@ async fn admit(State(door): State<Door>, request: Request, next: Next) -> Respon
     let mut parts = door::Parts { headers: &mut head.headers, uri: &head.uri };
     match door.admit(peer.as_ref(), path, &mut parts).await {
         Ok(caller) => {
+            if need(path) != Some(Need::Nothing)
+                && let Some(admission) = head.extensions.get::<Admission>()
+            {
+                admission.admitted();
+            }
             head.extensions.insert(caller);
             next.run(Request::from_parts(head, body)).await
         }
-        Err(refusal) => refused(&refusal, &door),
+        Err(refusal) => refused(&refusal, door),
     }
 }
 

@@ -14,13 +14,12 @@ use memctl_proto::v1::{PageAnswer, PageQuestion};
 use tonic::{Code, Request, Response, Status};
 use tower::ServiceExt as _;
 
-use super::api::ANSWERS_MAX;
-use super::places::Places;
 use super::{Door, Room, pages};
 use crate::access::Caller;
 use crate::listen::Held;
 use crate::metrics::Sources;
 use crate::query::QueryService;
+use crate::slots::Slots;
 
 /// What a message holds.
 const ANSWER_MAX: usize = 60 << 20;
@@ -30,7 +29,7 @@ const BELOW: &str = "/api/v1/jobs/{job}/";
 /// See the module.
 pub struct PageService {
     router: Router,
-    places: Places,
+    answers: Slots,
 }
 
 impl PageService {
@@ -39,7 +38,10 @@ impl PageService {
     pub fn new(sources: Sources, query: Arc<QueryService>, door: Door) -> Self {
         let of_a_job = pages().into_iter().filter(|(path, _)| path.starts_with(BELOW));
         let router = of_a_job.fold(Router::new(), |router, (path, page)| router.route(path, page));
-        Self { router: router.with_state(Room::new(sources, query, door)), places: Places::new(ANSWERS_MAX) }
+        let answers = query.answers().clone();
+        // A question has its slot before the router sees it.
+        let room = Room { answers: None, ..Room::new(sources, query, door) };
+        Self { router: router.with_state(room), answers }
     }
 }
 
@@ -50,10 +52,8 @@ impl Page for PageService {
         let PageQuestion { job, question } = request.into_inner();
         let mut asked = axum::http::Request::new(Body::empty());
         *asked.uri_mut() = address(&job, &question)?;
+        let slot = crate::query::slot(&self.answers, &caller).await?;
         asked.extensions_mut().insert(caller);
-        let place = self.places.take().await;
-        let place =
-            place.ok_or_else(|| Status::resource_exhausted("as many answers as may be are under way; come again"))?;
         let answer = match self.router.clone().oneshot(asked).await {
             Ok(answer) => answer,
             Err(never) => match never {},
@@ -64,7 +64,7 @@ impl Page for PageService {
         match status.is_success() {
             true => {
                 let mut answer = Response::new(PageAnswer { content: content.into() });
-                answer.extensions_mut().insert(Held::new(place));
+                answer.extensions_mut().insert(Held::new(slot));
                 Ok(answer)
             }
             false => Err(Status::new(code(status), String::from_utf8_lossy(&content).trim().to_owned())),

@@ -1,25 +1,26 @@
 //! `/metrics`: the page of figures, as the caller's scope shows them.
 //!
-//! Guarantees: at most [`SCRAPES_MAX`] pages are in memory at a time; who finds no place hears so (503) and comes again.
+//! Guarantees: at most [`SCRAPES_MAX`] pages are in memory at a time; one that finds no slot hears so (503) and comes again.
 
 use axum::extract::{Extension, State};
 use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 
-use super::{Room, places, plain};
+use super::{Room, plain};
 use crate::access::Caller;
 use crate::metrics::text;
+use crate::slots;
 
 /// Pages that are read at a time. One of all jobs that are shown has some 6 MB.
-pub const SCRAPES_MAX: usize = 16;
+pub const SCRAPES_MAX: usize = 8;
 
 /// The page.
 pub async fn metrics(State(room): State<Room>, Extension(caller): Extension<Caller>) -> Response {
-    let Some(place) = room.scrapes.take().await else {
+    let Some(slot) = room.scrapes.take(&caller).await else {
         return plain(StatusCode::SERVICE_UNAVAILABLE, format!("{SCRAPES_MAX} scrapes are under way; come again\n"));
     };
     let families = room.sources.gather(&caller.scope).await;
-    let page = places::body(text::render(&families), place);
+    let page = slots::body(text::render(&families), Some(slot));
     ([(CONTENT_TYPE, text::CONTENT_TYPE), (CACHE_CONTROL, "no-store")], page).into_response()
 }

@@ -86,6 +86,7 @@ async fn answer(
 ) -> Result<Response, Infallible> {
     let _underway = caller.begin();
     request.extensions_mut().insert(caller.peer().clone());
+    request.extensions_mut().insert(caller.admission());
     request.extensions_mut().insert(encrypted);
     router.oneshot(request).await
 }

@@ -11,12 +11,13 @@ use axum::http::{HeaderName, StatusCode, Uri};
 use axum::response::IntoResponse;
 use tonic::Status;
 
-use super::api::{Answered, Trouble};
+use super::Room;
+use super::api::Answered;
 use super::asked::Asked;
 use super::assets::{is_known, tag};
-use super::{Room, places};
 use crate::access::Caller;
 use crate::query::Place;
+use crate::slots;
 
 /// A week: who looks at a job for longer asks once more.
 const FOR_GOOD: &str = "private, max-age=604800, immutable";
@@ -43,7 +44,7 @@ pub async fn tile(
     }
     let session = asked.text("session").map(str::to_owned);
     let by_session = session.is_some();
-    let seat = room.answers.take().await.ok_or(Trouble::Busy)?;
+    let slot = room.slot(&caller).await?;
     let tile = room.query.tile(&caller, selection, place, session).await?;
     let bytes = tile.bytes().map_err(|error| Status::internal(error.to_string()))?;
     let tag = tag(&bytes);
@@ -58,5 +59,5 @@ pub async fn tile(
     if same {
         return Ok((StatusCode::NOT_MODIFIED, head).into_response());
     }
-    Ok((head, places::body(bytes, seat)).into_response())
+    Ok((head, slots::body(bytes, slot)).into_response())
 }

@@ -166,10 +166,10 @@ impl Accepting {
         let _ = self.take.send(connection).await;
     }
 
-    /// Descriptors or memory ran out: the silent make room, who waits is turned away, and then there is a pause.
+    /// Descriptors or memory ran out: those who never proved who they are make room, who waits is turned away, and then there is a pause.
     async fn relieve(&mut self, error: &io::Error) {
         self.short.begin(error, self.connections.count());
-        if self.connections.cut_silent() {
+        if self.connections.cut_unknown() {
             // Its descriptor is free as soon as its task has run.
             return tokio::time::sleep(MAKING_ROOM).await;
         }

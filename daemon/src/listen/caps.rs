@@ -1,8 +1,10 @@
 //! How many connections there are, of whom, and which of them go when somebody needs their place.
 //!
-//! Guarantees: connections are bounded in all and for each peer, so that one peer leaves room for others; a peer at its
-//! bound gets a place by losing the oldest connection on which it never asked anything, so that one that floods
-//! keeps its own honest programs connected.
+//! Guarantees: connections are bounded in all and for each peer, so that one peer leaves room for others. Connections whose
+//! callers the gate has admitted stay; those on which no caller ever proved an identity make room: a peer at its bound loses
+//! the oldest of its own, and where all places are taken the peer that has most of them does. The owner of the daemon has
+//! places of its own over its socket.
+//! (Over 400 lines: what is known of a connection, and who makes room by it; a third are tests.)
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -16,6 +18,10 @@ use super::Peer;
 
 /// A connection with nothing under way for this long is closed.
 pub(super) const IDLE_MAX: Duration = Duration::from_secs(600);
+/// Likewise one whose callers the gate has never admitted.
+const UNKNOWN_IDLE_MAX: Duration = Duration::from_secs(60);
+/// Connections of the daemon's own user and root over its socket, beyond all others.
+const OWNER_SPARE: usize = 16;
 /// A connection that has not said so much as HTTP/2's preface in this time is closed.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
 
@@ -57,6 +63,14 @@ impl Whose {
     }
 }
 
+impl Whose {
+    /// Whether it is this process, its user or root.
+    fn is_owner(self) -> bool {
+        let own = rustix::process::geteuid().as_raw();
+        matches!(self, Self::Process) || matches!(self, Self::User(uid) if uid == own || uid == 0)
+    }
+}
+
 impl fmt::Display for Whose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -75,7 +89,8 @@ pub(super) struct State {
     /// Milliseconds after `opened` at which a request began or ended last.
     active_ms: AtomicU64,
     requests: AtomicU32,
-    asked: AtomicBool,
+    /// Whether the gate has admitted a caller on it.
+    admitted: AtomicBool,
     cut: AtomicBool,
     untaken: Mutex<Untaken>,
     /// Of the task that serves the connection.
@@ -97,7 +112,7 @@ impl State {
             opened: Instant::now(),
             active_ms: AtomicU64::new(0),
             requests: AtomicU32::new(0),
-            asked: AtomicBool::new(false),
+            admitted: AtomicBool::new(false),
             cut: AtomicBool::new(false),
             untaken: Mutex::default(),
             waker: Mutex::new(None),
@@ -127,10 +142,13 @@ impl State {
     /// A request begins; it ends when what is given back is dropped.
     pub(super) fn begin(self: &Arc<Self>) -> Underway {
         // Relaxed, here and below: counters and stamps of their own, read by timers.
-        self.asked.store(true, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.touch();
         Underway(self.clone())
+    }
+
+    fn is_admitted(&self) -> bool {
+        self.admitted.load(Ordering::Relaxed)
     }
 
     fn touch(&self) {
@@ -161,7 +179,19 @@ impl State {
             return Some("it does not take its answers");
         }
         let idle = age.saturating_sub(Duration::from_millis(self.active_ms.load(Ordering::Relaxed)));
-        (self.requests.load(Ordering::Relaxed) == 0 && idle >= IDLE_MAX).then_some("nothing was asked on it")
+        let idle_max = if self.is_admitted() { IDLE_MAX } else { UNKNOWN_IDLE_MAX };
+        (self.requests.load(Ordering::Relaxed) == 0 && idle >= idle_max).then_some("nothing was asked on it")
+    }
+}
+
+/// What the gate tells a connection: put into its requests.
+#[derive(Clone)]
+pub struct Admission(pub(super) Arc<State>);
+
+impl Admission {
+    /// The gate has admitted a caller on this connection.
+    pub fn admitted(&self) {
+        self.0.admitted.store(true, Ordering::Relaxed);
     }
 }
 
@@ -237,7 +267,9 @@ impl Connections {
         let whose = Whose::of(peer);
         let mut inner = self.lock();
         let of_peer = inner.by_peer.get(&whose).copied().unwrap_or(0);
-        let beyond = if inner.living.len() >= self.limits.total {
+        let spare = if whose.is_owner() { OWNER_SPARE } else { 0 };
+        let is_full = inner.living.len() >= self.limits.total + spare;
+        let beyond = if is_full {
             Some(format!(
                 "there are {} connections, and no more are taken (max_connections): try again later, or have the operator allow more",
                 self.limits.total
@@ -251,10 +283,9 @@ impl Connections {
             None
         };
         if let Some(beyond) = beyond {
-            // Only a connection of the same peer makes room: nobody pushes others out.
-            let victim =
-                inner.living.iter().find(|(_, state)| state.whose == whose && !state.asked.load(Ordering::Relaxed));
-            let Some((&number, _)) = victim else {
+            // A peer at its own bound makes room itself.
+            let loses = if is_full { inner.most_unknown() } else { Some(whose) };
+            let Some(number) = loses.and_then(|loses| inner.oldest_unknown(loses)) else {
                 self.refused.fetch_add(1, Ordering::Relaxed);
                 return Err(beyond);
             };
@@ -270,11 +301,10 @@ impl Connections {
         Ok(Place { connections: self.clone(), number, state })
     }
 
-    /// Ends the oldest connection on which nothing was ever asked; whether there was one.
-    pub(super) fn cut_silent(&self) -> bool {
+    /// Ends the oldest connection on which no caller was ever admitted; whether there was one.
+    pub(super) fn cut_unknown(&self) -> bool {
         let mut inner = self.lock();
-        let victim =
-            inner.living.iter().find(|(_, state)| !state.asked.load(Ordering::Relaxed)).map(|(number, _)| *number);
+        let victim = inner.living.iter().find(|(_, state)| !state.is_admitted()).map(|(number, _)| *number);
         let state = victim.and_then(|number| inner.remove(number));
         drop(inner);
         state.map(|state| state.cut()).is_some()
@@ -300,6 +330,21 @@ impl Connections {
 }
 
 impl Inner {
+    /// The peer with most connections on which no caller was ever admitted.
+    fn most_unknown(&self) -> Option<Whose> {
+        let mut counts: HashMap<Whose, usize> = HashMap::new();
+        for state in self.living.values().filter(|state| !state.is_admitted()) {
+            *counts.entry(state.whose).or_default() += 1;
+        }
+        counts.into_iter().max_by_key(|(_, count)| *count).map(|(whose, _)| whose)
+    }
+
+    /// The oldest of a peer's connections on which no caller was ever admitted.
+    fn oldest_unknown(&self, whose: Whose) -> Option<u64> {
+        let mut own = self.living.iter().filter(|(_, state)| state.whose == whose && !state.is_admitted());
+        own.next().map(|(number, _)| *number)
+    }
+
     fn remove(&mut self, number: u64) -> Option<Arc<State>> {
         let state = self.living.remove(&number)?;
         if let Some(count) = self.by_peer.get_mut(&state.whose) {
@@ -328,26 +373,48 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_pushes_out_its_own_silent_connections_and_nobody_elses() {
+    fn a_flood_pushes_out_its_own_unknown_connections_and_nobody_elses() {
         let connections = Connections::new(ConnectionLimits { total: 4, per_peer: 2 });
         let honest = connections.place(&user(1)).unwrap();
         let request = honest.state.begin();
+        Admission(honest.state.clone()).admitted();
         let (first, second) = (connections.place(&user(2)).unwrap(), connections.place(&user(2)).unwrap());
         let third = connections.place(&user(2)).unwrap();
         let waker = Waker::noop();
         assert!(first.state.is_cut(waker) && !second.state.is_cut(waker) && !third.state.is_cut(waker));
         drop(first);
         assert_eq!(connections.count(), 3);
-        // Both of them ask: neither goes.
-        let _both = (second.state.begin(), third.state.begin());
+        // Both of them prove who they are: neither goes.
+        for place in [&second, &third] {
+            Admission(place.state.clone()).admitted();
+        }
         assert!(connections.place(&user(2)).err().unwrap().contains("one peer may have 2"));
-        let _other = connections.place(&user(3)).unwrap();
+        let other = connections.place(&user(3)).unwrap();
+        Admission(other.state.clone()).admitted();
         assert!(connections.place(&user(4)).err().unwrap().contains("no more are taken"));
         assert!(!honest.state.is_cut(waker));
         assert_eq!(connections.refused(), 2);
-        drop((honest, request, second, third));
+        drop((honest, request, second, third, other));
+        let _unknown = connections.place(&user(5)).unwrap();
         assert_eq!(connections.count(), 1);
-        assert!(connections.cut_silent() && !connections.cut_silent());
+        assert!(connections.cut_unknown() && !connections.cut_unknown());
+    }
+
+    #[test]
+    fn those_who_ask_only_for_health_leave_room_for_others_and_for_the_owner() {
+        let connections = Connections::new(ConnectionLimits { total: 4, per_peer: 2 });
+        let watchers: Vec<Place> = [1, 1, 2, 2].map(|uid| connections.place(&user(uid)).unwrap()).into();
+        let watching: Vec<Underway> = watchers.iter().map(|place| place.state.begin()).collect();
+        let waker = Waker::noop();
+        let agent = connections.place(&user(3)).expect("one of those without an identity makes room");
+        assert_eq!(watchers.iter().filter(|place| place.state.is_cut(waker)).count(), 1);
+        Admission(agent.state.clone()).admitted();
+        watchers.iter().for_each(|place| Admission(place.state.clone()).admitted());
+        assert!(connections.place(&user(4)).is_err(), "all have proved who they are");
+        let owner = user(rustix::process::geteuid().as_raw());
+        assert!(connections.place(&owner).is_ok(), "the owner has places of its own");
+        assert!(!agent.state.is_cut(waker));
+        drop((watchers, watching, agent));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
 use super::Peer;
-use super::caps::{Place, SILENCE_MAX, State, Underway, Whose};
+use super::caps::{Admission, Place, SILENCE_MAX, State, Underway, Whose};
 
 /// Bytes that begin a conversation: HTTP/2's preface. (A request of HTTP/1 has hardly less.)
 const BEGINNING: u64 = 16;
@@ -58,6 +58,11 @@ impl Caller {
     /// A request begins on its connection, which is not idle until what is given back is dropped.
     pub(crate) fn begin(&self) -> Underway {
         self.state.begin()
+    }
+
+    /// What the gate tells the connection.
+    pub(crate) fn admission(&self) -> Admission {
+        Admission(self.state.clone())
     }
 
     /// Who is at the other end.

@@ -17,6 +17,7 @@ mod requests;
 mod tls;
 mod turned_away;
 mod unix;
+mod watches;
 
 use std::io;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use tokio::net::TcpListener;
 pub use accept::Incoming;
 use accept::Listener;
 pub use address::{Encryption, Listen, ListenAddressError, SocketAccess};
-pub use caps::{ConnectionLimits, Connections};
+pub use caps::{Admission, ConnectionLimits, Connections};
 pub use connection::{Caller, Connection, STALLED_MAX};
 pub use descriptors::raise_limit;
 pub use peer::{ClientCertificate, Peer};

@@ -4,7 +4,8 @@
 //! Guarantees: what is gathered is counted in one budget. Where the budget is used up a stream that brings more waits; the
 //! oldest message of the peer that holds most is given up when it has had its time, so that half a message for ever
 //! holds up nobody. A message that comes slower than a floor is given up in any case. An answer is given to its connection piece
-//! by piece, as the peer takes it, and a connection that takes nothing of what is ready for it ends.
+//! by piece, as the peer takes it, and a connection that takes nothing of what is ready for it ends; an answer that keeps a
+//! slot ([`Held`]) is given up where it is taken too slowly.
 //! Refuses: to give up what is small and young.
 //! (Over 400 lines: one budget, and every way in which a request takes of it and gives back.)
 
@@ -26,6 +27,8 @@ use tower::{Layer, Service};
 
 use super::caps::{IDLE_MAX, Taking, Underway, Whose};
 use super::connection::{Caller, STALLED_MAX};
+use super::watches::{WATCH, WATCH_MAX, Watch, Watches};
+use crate::slots;
 
 /// Bytes of messages that have not arrived whole, of all streams together.
 pub const RECEIVING_BYTES: usize = 128 << 20;
@@ -54,13 +57,17 @@ const PREFIX: usize = 5;
 #[derive(Clone)]
 pub struct Requests {
     budget: Arc<Budget>,
+    watches: Watches,
 }
 
 impl Requests {
     /// With a budget of so many bytes for what has not arrived whole.
     #[must_use]
     pub fn new(receiving_bytes: usize) -> Self {
-        Self { budget: Arc::new(Budget { bytes: receiving_bytes, inner: Mutex::default() }) }
+        Self {
+            budget: Arc::new(Budget { bytes: receiving_bytes, inner: Mutex::default() }),
+            watches: Watches::default(),
+        }
     }
 }
 
@@ -68,7 +75,7 @@ impl<S> Layer<S> for Requests {
     type Service = Watched<S>;
 
     fn layer(&self, inner: S) -> Watched<S> {
-        Watched { inner, budget: self.budget.clone() }
+        Watched { inner, budget: self.budget.clone(), watches: self.watches.clone() }
     }
 }
 
@@ -77,6 +84,7 @@ impl<S> Layer<S> for Requests {
 pub struct Watched<S> {
     inner: S,
     budget: Arc<Budget>,
+    watches: Watches,
 }
 
 type Answering<E> = Pin<Box<dyn Future<Output = Result<Response<Body>, E>> + Send>>;
@@ -98,8 +106,15 @@ where
         let Some(caller) = request.extensions_mut().remove::<Caller>() else {
             return Box::pin(self.inner.call(request));
         };
+        let admission = caller.admission();
         let Caller { peer, state } = caller;
         let underway = state.begin();
+        let is_watch = request.uri().path() == WATCH;
+        let watch = match is_watch.then(|| Watch::begin(&self.watches, state.whose)).transpose() {
+            Ok(watch) => watch,
+            Err(status) => return Box::pin(async move { Ok(status.into_http()) }),
+        };
+        request.extensions_mut().insert(admission);
         let taking = patience(request.uri().path()).map(|patience| state.answer(patience));
         request.extensions_mut().insert(peer);
         let entry = Entry::new(self.budget.clone(), state.whose);
@@ -111,7 +126,10 @@ where
             // The head is on its way; what comes behind it is ready.
             taking.iter().for_each(Taking::ready);
             let rest = Bytes::new();
-            Ok(answer.map(|body| Body::new(Answer { body, rest, taking, _underway: underway, _held: held })))
+            let over = watch.is_some().then(|| Box::pin(tokio::time::sleep(WATCH_MAX)));
+            let answer_of =
+                |body| Answer { body, rest, deadline: None, taking, over, _watch: watch, _underway: underway, held };
+            Ok(answer.map(|body| Body::new(answer_of(body))))
         })
     }
 }
@@ -142,10 +160,15 @@ struct Answer {
     body: Body,
     /// Of a frame that the peer has yet to take.
     rest: Bytes,
+    /// When the frame has to be taken, where the answer keeps something.
+    deadline: Option<Instant>,
     /// Where the peer has to take it in time.
     taking: Option<Taking>,
+    /// When a watch ends.
+    over: Option<Pin<Box<Sleep>>>,
+    _watch: Option<Watch>,
     _underway: Underway,
-    _held: Option<Held>,
+    held: Option<Held>,
 }
 
 impl Answer {
@@ -163,11 +186,20 @@ impl HttpBody for Answer {
     /// Asked for when the peer has room for more.
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = &mut *self;
+        if this.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            (this.rest, this.deadline, this.held) = (Bytes::new(), None, None);
+            return Poll::Ready(Some(Err(Status::deadline_exceeded("the answer was taken too slowly"))));
+        }
+        if this.over.as_mut().is_some_and(|over| over.as_mut().poll(cx).is_ready()) {
+            this.over = None;
+            return Poll::Ready(Some(Err(Status::unavailable("a watch has ended after its time; begin another"))));
+        }
         let next = match this.rest.is_empty() {
             false => Poll::Ready(Some(Ok(this.piece()))),
             true => match Pin::new(&mut this.body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => Poll::Ready(Some(Ok(match frame.into_data() {
                     Ok(data) if data.len() > PIECE => {
+                        this.deadline = this.held.as_ref().map(|_| slots::deadline(data.len()));
                         this.rest = data;
                         this.piece()
                     }
@@ -516,9 +548,12 @@ mod tests {
         let answer = |text: &'static [u8]| Answer {
             body: Body::new(http_body_util::Full::new(Bytes::from_static(text)).map_err(|never| match never {})),
             rest: Bytes::new(),
+            deadline: None,
             taking: Some(state.answer(Duration::ZERO)),
+            over: None,
+            _watch: None,
             _underway: state.begin(),
-            _held: Some(Held::new(dropped.clone())),
+            held: Some(Held::new(dropped.clone())),
         };
         let mut long = answer(&[7; 3 * PIECE + 1]);
         long.taking.as_ref().unwrap().ready();
@@ -538,7 +573,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_oldest_of_the_largest_peer_makes_room() {
-        let Requests { budget } = Requests::new(100);
+        let Requests { budget, .. } = Requests::new(100);
         let waker = Waker::noop();
         let entry = |user: u32| Entry::new(budget.clone(), Whose::User(user));
         let (mut first, mut second, mut honest) = (entry(1), entry(1), entry(2));
@@ -560,7 +595,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_message_that_trickles_is_given_up() {
-        let Requests { budget } = Requests::new(100 << 20);
+        let Requests { budget, .. } = Requests::new(100 << 20);
         let mut entry = Entry::new(budget.clone(), Whose::User(1));
         assert!(matches!(entry.ask(SLOWEST * 10, Waker::noop()), Room::Given));
         pass(&budget, GRACE + Duration::from_secs(9));

@@ -8,6 +8,7 @@
 
 mod anatomy;
 mod answer;
+mod apart;
 mod blocks;
 mod classes;
 mod export;
@@ -36,7 +37,6 @@ use memctl_answers::what_if::WhatIf;
 use memctl_model::limits::JOBS_LISTED;
 use memctl_proto::v1;
 use memctl_proto::v1::query_server::Query;
-use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
@@ -51,14 +51,20 @@ use crate::ingest::IngestService;
 use crate::judge::{Judge, Range};
 use crate::read::job::{Summary, no_job};
 use crate::read::{ReadError, find};
+use crate::slots::{ANSWERS_MAX, Slots};
 use crate::store::{Scope, Scoped, Store, Tenant};
 use crate::streams::Streams;
-use crate::supervise::{self, TaskState, Tasks};
+use crate::supervise::{TaskState, Tasks};
+pub(crate) use apart::slot;
+use apart::{apart, slot_of, with_slot};
 use replayed::Replays;
 use tiles::Tiles;
 
 /// Jobs listed at most.
 const JOBS_MAX: u32 = 10_000;
+
+/// Questions to training processes at a time.
+const ASKING_MAX: usize = 16;
 
 /// How long a list of jobs may take to judge them; jobs that were judged before answer at once.
 const JUDGING: std::time::Duration = std::time::Duration::from_secs(3);
@@ -74,6 +80,10 @@ pub struct QueryService {
     tasks: Tasks,
     tiles: Arc<Tiles>,
     replays: Arc<Replays>,
+    /// Slots for answers, of gRPC and HTTP together.
+    answers: Slots,
+    /// Slots for questions that a training process answers: they wait, and hold little.
+    asking: Slots,
     /// Where the HTTP port is.
     http: Vec<String>,
     /// Whether processes may be asked what holds their tensors.
@@ -103,6 +113,8 @@ impl QueryService {
             tasks,
             tiles: Arc::new(Tiles::new()),
             replays: Arc::new(Replays::new()),
+            answers: Slots::new(ANSWERS_MAX, apart::SLOT_WAIT),
+            asking: Slots::new(ASKING_MAX, apart::SLOT_WAIT),
             http: Vec::new(),
             holders: true,
             started_ns: now_ns(),
@@ -119,6 +131,12 @@ impl QueryService {
     #[must_use]
     pub fn with_holders(self, holders: bool) -> Self {
         Self { holders, ..self }
+    }
+
+    /// Slots for answers.
+    #[must_use]
+    pub fn answers(&self) -> &Slots {
+        &self.answers
     }
 
     /// The store as a caller sees it. Where a caller of all tenants asks for a job by its name, it is one tenant's.
@@ -145,7 +163,7 @@ impl QueryService {
     pub async fn blocks(&self, caller: &Caller, selection: v1::Selection, at: At) -> Result<Blocks, Status> {
         let store = self.seen(caller, &selection.job).await?;
         let streams = self.streams.clone();
-        let answer = apart(async move { blocks::blocks(&*store, &streams, &selection, at).await }).await?;
+        let answer = apart(None, async move { blocks::blocks(&*store, &streams, &selection, at).await }).await?;
         Ok(answer.into_inner())
     }
 
@@ -163,7 +181,7 @@ impl QueryService {
     ) -> Result<Tile, Status> {
         let (store, tiles) = (self.seen(caller, &selection.job).await?, self.tiles.clone());
         let answer = async move { tiles.tile(&*store, &selection, place, session.as_deref()).await };
-        Ok(apart(answer).await?.into_inner())
+        Ok(apart(None, answer).await?.into_inner())
     }
 
     /// What live memory was for over time, which the page alone asks for: see `query/classes.rs`.
@@ -173,7 +191,7 @@ impl QueryService {
     pub async fn classes(&self, caller: &Caller, selection: v1::Selection) -> Result<Classes, Status> {
         let (store, streams) = (self.seen(caller, &selection.job).await?, self.streams.clone());
         let answer = async move { classes::classes(&*store, &streams, &selection).await };
-        Ok(apart(answer).await?.into_inner())
+        Ok(apart(None, answer).await?.into_inner())
     }
 
     /// What lives at the peak of one device, which the page alone asks for: see `query/anatomy.rs`.
@@ -183,7 +201,7 @@ impl QueryService {
     pub async fn anatomy(&self, caller: &Caller, selection: v1::Selection) -> Result<Anatomy, Status> {
         let (store, streams) = (self.seen(caller, &selection.job).await?, self.streams.clone());
         let answer = async move { anatomy::anatomy(&*store, &streams, &selection).await };
-        Ok(apart(answer).await?.into_inner())
+        Ok(apart(None, answer).await?.into_inner())
     }
 
     /// What other settings would have held, which the page alone asks for: see `query/replayed/settings.rs`.
@@ -193,7 +211,7 @@ impl QueryService {
     pub async fn what_if(&self, caller: &Caller, wanted: Wanted) -> Result<WhatIf, Status> {
         let store = self.seen(caller, &wanted.selection.job).await?;
         let (streams, replays) = (self.streams.clone(), self.replays.clone());
-        Ok(apart(async move { replays.what_if(store, &streams, wanted).await }).await?.into_inner())
+        Ok(apart(None, async move { replays.what_if(store, &streams, wanted).await }).await?.into_inner())
     }
 
     /// What other sizes would hold, which the page alone asks for: see `query/replayed/sizes.rs`.
@@ -203,7 +221,7 @@ impl QueryService {
     pub async fn fit(&self, caller: &Caller, wanted: Sizes) -> Result<Fit, Status> {
         let store = self.seen(caller, &wanted.selection.job).await?;
         let (streams, replays) = (self.streams.clone(), self.replays.clone());
-        Ok(apart(async move { replays.fit(store, &streams, wanted).await }).await?.into_inner())
+        Ok(apart(None, async move { replays.fit(store, &streams, wanted).await }).await?.into_inner())
     }
 
     /// Ends an export whose caller would no longer be let in.
@@ -321,7 +339,8 @@ impl QueryService {
         let job = request.selection.as_ref().map_or("", |selection| &selection.job);
         let store = self.seen(caller, job).await?;
         let (streams, judge) = (self.streams.clone(), self.judge.clone());
-        apart(async move { holders::holders(&store, &streams, &judge, request).await }).await
+        let slot = slot(&self.asking, caller).await?;
+        apart(Some(slot), async move { holders::holders(&store, &streams, &judge, request).await }).await
     }
 
     async fn delete(&self, caller: &Caller, request: v1::DeleteJobRequest) -> Result<v1::DeleteJobResponse, ReadError> {
@@ -361,20 +380,6 @@ fn task((name, state): (&'static str, TaskState)) -> v1::TaskStatus {
     v1::TaskStatus { name: name.to_owned(), running, restarts, failure }
 }
 
-/// An answer that is worked out apart: a fault in it costs this answer and not the connection's others.
-async fn apart<T: Send + 'static>(
-    answer: impl Future<Output = Result<T, ReadError>> + Send + 'static,
-) -> Result<Response<T>, Status> {
-    // Dropped with the question, it ends the work.
-    let mut alone = JoinSet::new();
-    alone.spawn(answer);
-    match alone.join_next().await {
-        Some(Ok(answer)) => Ok(Response::new(answer?)),
-        Some(Err(error)) => Err(ReadError::Fault(supervise::words(error)).into()),
-        None => Err(ReadError::Fault("nothing answered".to_owned()).into()),
-    }
-}
-
 /// What alerting needs to know of runs that are gone with everything stored for them, up to this one.
 fn gone(tenant: String, name: String, started_ns: u64, attempt: u32) -> JobFacts {
     JobFacts {
@@ -396,7 +401,9 @@ impl Query for QueryService {
 
     async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Result<Response<v1::ListJobsResponse>, Status> {
         let caller = Caller::of(&request)?;
-        Ok(Response::new(self.jobs(&caller, request.into_inner()).await?))
+        // (A list without verdicts is small, and what shells complete names from.)
+        let slot = if request.get_ref().judge { slot_of(&self.answers, &request).await? } else { None };
+        Ok(with_slot(self.jobs(&caller, request.into_inner()).await?, slot))
     }
 
     async fn get_job(&self, request: Request<v1::JobRequest>) -> Result<Response<v1::JobAnswer>, Status> {
@@ -412,21 +419,24 @@ impl Query for QueryService {
     }
 
     async fn get_report(&self, request: Request<v1::ReportRequest>) -> Result<Response<v1::Report>, Status> {
+        let slot = slot_of(&self.answers, &request).await?;
         let store = self.asked(&request, |request| &request.selection).await?;
         let (streams, judge) = (self.streams.clone(), self.judge.clone());
-        apart(async move { report::report(&store, &streams, &judge, request.into_inner()).await }).await
+        apart(slot, async move { report::report(&store, &streams, &judge, request.into_inner()).await }).await
     }
 
     async fn get_timeline(&self, request: Request<v1::TimelineRequest>) -> Result<Response<v1::Timeline>, Status> {
+        let slot = slot_of(&self.answers, &request).await?;
         let store = self.asked(&request, |request| &request.selection).await?;
         let streams = self.streams.clone();
-        apart(async move { timeline::timeline(&*store, &streams, request.into_inner()).await }).await
+        apart(slot, async move { timeline::timeline(&*store, &streams, request.into_inner()).await }).await
     }
 
     async fn get_sites(&self, request: Request<v1::SitesRequest>) -> Result<Response<v1::Sites>, Status> {
+        let slot = slot_of(&self.answers, &request).await?;
         let store = self.asked(&request, |request| &request.selection).await?;
         let streams = self.streams.clone();
-        apart(async move { sites::sites(&*store, &streams, request.into_inner()).await }).await
+        apart(slot, async move { sites::sites(&*store, &streams, request.into_inner()).await }).await
     }
 
     async fn export(&self, request: Request<v1::ExportRequest>) -> Result<Response<Self::ExportStream>, Status> {
@@ -440,21 +450,25 @@ impl Query for QueryService {
         &self,
         request: Request<v1::FragmentationRequest>,
     ) -> Result<Response<v1::Fragmentation>, Status> {
+        let slot = slot_of(&self.answers, &request).await?;
         let store = self.asked(&request, |request| &request.selection).await?;
         let (streams, judge) = (self.streams.clone(), self.judge.clone());
-        apart(async move { fragmentation::fragmentation(&store, &streams, &judge, request.into_inner()).await }).await
+        apart(slot, async move { fragmentation::fragmentation(&store, &streams, &judge, request.into_inner()).await })
+            .await
     }
 
     async fn get_oom(&self, request: Request<v1::OomRequest>) -> Result<Response<v1::Oom>, Status> {
+        let slot = slot_of(&self.answers, &request).await?;
         let store = self.asked(&request, |request| &request.selection).await?;
         let (streams, judge) = (self.streams.clone(), self.judge.clone());
-        apart(async move { oom::oom(&store, &streams, &judge, request.into_inner()).await }).await
+        apart(slot, async move { oom::oom(&store, &streams, &judge, request.into_inner()).await }).await
     }
 
     async fn get_ledger(&self, request: Request<v1::LedgerRequest>) -> Result<Response<v1::Ledger>, Status> {
+        let slot = slot_of(&self.answers, &request).await?;
         let store = self.asked(&request, |request| &request.selection).await?;
         let streams = self.streams.clone();
-        apart(async move { ledger::ledger(&*store, &streams, request.into_inner()).await }).await
+        apart(slot, async move { ledger::ledger(&*store, &streams, request.into_inner()).await }).await
     }
 
     async fn get_status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::Status>, Status> {

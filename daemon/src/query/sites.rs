@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use memctl_analysis::block_map::SITES_MAX;
 use memctl_model::{Boundary, Counters, HumanBytes, SiteRow, SiteTable, StackId};
 use memctl_proto::item::{Content, SiteTables};
 use memctl_proto::v1;
 use memctl_proto::v1::ItemKind;
 use memctl_proto::v1::sites_request::Moment;
+use prost::Message as _;
 
 use super::answer::{self, frame};
 use super::report::wanted;
@@ -43,6 +45,11 @@ struct Question<'a> {
     job: &'a str,
 }
 
+/// Bytes of an answer's sites as they are encoded, shared out over its devices.
+const ANSWER_BYTES: usize = 4 << 20;
+/// What each device has at least: its largest sites.
+const DEVICE_BYTES_MIN: usize = 1 << 10;
+
 /// Answers a sites request.
 pub(super) async fn sites(
     store: &dyn Store,
@@ -52,6 +59,8 @@ pub(super) async fn sites(
     let selection = request.selection.unwrap_or_default();
     let found = find(store, &selection).await?;
     let epoch_ends = store.epoch_ends(found.job.key).await?;
+    let devices = found.sessions.iter().map(|session| devices_of(&found, session).count()).sum::<usize>().max(1);
+    let budget = (ANSWER_BYTES / devices).max(DEVICE_BYTES_MIN);
     let question = Question { store, selection: &selection, epoch_ends: &epoch_ends, job: &found.job.name };
     let mut ranks = Vec::new();
     // Without events nobody knows whose memory it is, and a table of nothing would say that none is.
@@ -59,7 +68,7 @@ pub(super) async fn sites(
         for device in devices_of(&found, session) {
             let Some(state) = question.state(session, device, request.moment).await? else { continue };
             let process = found.process_name(session);
-            ranks.push(v1::RankSites { process, ..answer(store, session, device, state).await? });
+            ranks.push(v1::RankSites { process, ..answer(store, (session, device), state, budget).await? });
         }
     }
     let completeness = Some(answer::completeness(found.completeness(streams)));
@@ -278,7 +287,12 @@ pub(super) fn part_is_stored(session: &SessionRow, first: Option<&ChunkRow>, spa
     Err(ReadError::Expired { what })
 }
 
-async fn answer(store: &dyn Store, session: &SessionRow, device: u8, state: State) -> Result<v1::RankSites, ReadError> {
+async fn answer(
+    store: &dyn Store,
+    (session, device): (&SessionRow, u8),
+    state: State,
+    budget: usize,
+) -> Result<v1::RankSites, ReadError> {
     let stacks = dictionary(store, session.key).await?;
     let mut by_stack: BTreeMap<StackId, v1::SiteStack> = BTreeMap::new();
     for row in &state.rows {
@@ -288,11 +302,20 @@ async fn answer(store: &dyn Store, session: &SessionRow, device: u8, state: Stat
         site.blocks = site.blocks.saturating_add(row.blocks);
         site.births.push(v1::BirthBytes { epoch: row.birth_epoch, bytes: row.bytes, blocks: row.blocks });
     }
-    let mut sites: Vec<v1::SiteStack> = by_stack
-        .into_iter()
-        .map(|(stack, site)| v1::SiteStack { stack: stacks.frames(stack).map(frame).collect(), ..site })
-        .collect();
-    sites.sort_by_key(|site| std::cmp::Reverse(site.bytes));
+    let mut by_bytes: Vec<(StackId, v1::SiteStack)> = by_stack.into_iter().collect();
+    by_bytes.sort_by_key(|(_, site)| std::cmp::Reverse(site.bytes));
+    let (mut sites, mut further, mut size) = (Vec::new(), v1::FurtherSites::default(), 0);
+    for (stack, site) in by_bytes {
+        if size < budget {
+            let site = v1::SiteStack { stack: stacks.frames(stack).map(frame).collect(), ..site };
+            size += site.encoded_len();
+            sites.push(site);
+        } else {
+            further.sites += 1;
+            further.bytes = further.bytes.saturating_add(site.bytes);
+            further.blocks = further.blocks.saturating_add(site.blocks);
+        }
+    }
     Ok(v1::RankSites {
         rank: session.info.rank,
         device: u32::from(device),
@@ -303,5 +326,7 @@ async fn answer(store: &dyn Store, session: &SessionRow, device: u8, state: Stat
         sites,
         exact: state.exact,
         process: String::new(),
+        further: (further.sites > 0).then_some(further),
+        merged: state.rows.len() > SITES_MAX,
     })
 }

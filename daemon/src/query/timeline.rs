@@ -20,8 +20,11 @@ use crate::streams::Streams;
 const POINTS: u32 = 240;
 /// Chunks replayed per rank at most: two million events, some tens of milliseconds. Beyond, rollups are fine enough.
 const REPLAY_CHUNKS: usize = 32;
-/// Marks in an answer, per rank.
+/// Points in an answer: each takes 100 bytes, and three times as many as JSON.
+const ANSWER_POINTS: usize = 32_768;
+/// Marks in an answer, per device, and in all.
 const MARKS_MAX: usize = 2_000;
+const ANSWER_MARKS: usize = 16_384;
 
 /// Answers a timeline request.
 pub(super) async fn timeline(
@@ -39,6 +42,9 @@ pub(super) async fn timeline(
         points => points,
     };
     let found = find(store, &selection).await?;
+    let devices = found.sessions.iter().map(|session| devices_of(&found, session).count()).sum::<usize>().max(1);
+    let points = points.min(u32::try_from((ANSWER_POINTS / devices).max(1)).unwrap_or(u32::MAX));
+    let marks_max = MARKS_MAX.min(ANSWER_MARKS / devices);
     let epoch_ends = store.epoch_ends(found.job.key).await?;
     let chosen = chosen(&selection)?;
     let mut ranks = Vec::new();
@@ -58,7 +64,7 @@ pub(super) async fn timeline(
                     (session.key, device),
                     MarkCursor::of(marks.clone()),
                 ),
-                marks: shown(&marks, chosen, span),
+                marks: shown(&marks, chosen, (span, marks_max)),
                 process: found.process_name(session),
             });
         }
@@ -67,6 +73,7 @@ pub(super) async fn timeline(
         job: Some(answer::found_job(&found, streams)),
         completeness: Some(answer::completeness(found.completeness(streams))),
         ranks,
+        points,
     })
 }
 
@@ -222,7 +229,7 @@ pub(super) async fn stored_marks(
 }
 
 /// Epoch boundaries within a selection, and steps and phases as far as they are few.
-fn shown(all: &[Mark], chosen: Selection, span: Span) -> Vec<v1::TimelineMark> {
+fn shown(all: &[Mark], chosen: Selection, (span, marks_max): (Span, usize)) -> Vec<v1::TimelineMark> {
     let is_within = |mark: &&Mark| {
         // The epoch before ends at the very time at which the selection begins.
         let is_chosen = match (&mark.kind, chosen.epochs) {
@@ -234,9 +241,9 @@ fn shown(all: &[Mark], chosen: Selection, span: Span) -> Vec<v1::TimelineMark> {
         is_chosen && (span.times_ns.0..=span.times_ns.1).contains(&mark.time_ns)
     };
     let mut all: Vec<&Mark> = all.iter().filter(is_within).collect();
-    if all.len() > MARKS_MAX {
+    if all.len() > marks_max {
         all.retain(|mark| matches!(mark.kind, MarkKind::EpochBegin(_) | MarkKind::EpochEnd(_) | MarkKind::Note(_)));
-        all.truncate(MARKS_MAX);
+        all.truncate(marks_max);
     }
     all.into_iter().map(mark).collect()
 }

@@ -6,6 +6,9 @@ use tonic::Status;
 
 use crate::store::StoreError;
 
+/// Bytes of a message.
+const MESSAGE_MAX: usize = 2 << 10;
+
 /// Why a question has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
@@ -143,7 +146,12 @@ impl ReadError {
 
 impl From<ReadError> for Status {
     fn from(error: ReadError) -> Self {
-        let message = error.to_string();
+        let mut message = error.to_string();
+        // A name in it came with the question, and gRPC sends messages as a header, which is small.
+        if message.len() > MESSAGE_MAX {
+            message.truncate(message.floor_char_boundary(MESSAGE_MAX));
+            message.push('…');
+        }
         match error {
             ReadError::NoJob { .. } | ReadError::Empty => Self::not_found(message),
             ReadError::NoRank { .. }
@@ -160,5 +168,16 @@ impl From<ReadError> for Status {
             ReadError::Fault(_) => Self::internal(message),
             ReadError::Store(_) | ReadError::Busy(_) => Self::unavailable(message),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_does_not_make_a_message_that_no_client_takes() {
+        let status = Status::from(ReadError::NoJob { name: "ä".repeat(100_000), like: Vec::new() });
+        assert!(status.message().starts_with("no job") && status.message().len() < MESSAGE_MAX + 8);
     }
 }

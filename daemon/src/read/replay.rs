@@ -1,6 +1,6 @@
 //! Replay: the state of a device at any event, from the keyframe before it and the chunks between.
 //!
-//! Guarantees: reads at most a bounded number of payloads at a time; what retention removed is an error,
+//! Guarantees: reads at most a bounded number of payloads at a time, and pauses between them, so that it ends with its asker; what retention removed is an error,
 //! never a wrong state.
 
 use memctl_analysis::{Birth, BlockMap};
@@ -117,6 +117,7 @@ impl<'a> Replay<'a> {
                 if self.apply(chunk, &events, until, &mut visit) == Go::Stop {
                     return Ok(());
                 }
+                tokio::task::yield_now().await;
             }
         }
         Ok(())

@@ -23,6 +23,7 @@ use super::ServeError;
 use crate::access::gate::GateLayer;
 use crate::access::{Access, AccessService, Gate};
 use crate::alerts::{Alerting, Notifying, Pace, Rules};
+
 use crate::clock::now_ns;
 use crate::health::{self, GuardLayer, Health};
 use crate::http::{Door, PageService};

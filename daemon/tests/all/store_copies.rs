@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use memctl_daemon::store::checking::{Checked, check};
+use memctl_daemon::store::checking::{Checked, Depth, check};
 use memctl_daemon::store::copying::{backup, restore};
 use memctl_daemon::store::{
     AlertKind, AlertPut, AlertRecord, AlertSelection, DeviceUpdate, Gap, Selection, Store, StoreAddress, StoreError,
@@ -56,7 +56,8 @@ impl Ground {
     }
 
     async fn check(&self, deep: bool) -> Checked {
-        check(&self.address, deep).await.unwrap()
+        let depth = if deep { Depth::Decoded } else { Depth::Rows };
+        check(&self.address, depth).await.unwrap()
     }
 
     async fn remove(self) {
@@ -150,7 +151,7 @@ async fn goes_from_to(from: Backend, to: Backend) {
     // What comes in later is not in it.
     open(&*store, 9, "later", 0).await;
     store.close().await.unwrap();
-    let restored = restore(&file, &target.address).await.unwrap();
+    let restored = restore(&file, &target.address, false).await.unwrap();
     assert_eq!((restored.totals.jobs, restored.totals.sessions), (2, 3));
     assert_eq!(restored.totals.stored_bytes, copied.totals.stored_bytes);
     let store = target.open().await;
@@ -222,7 +223,7 @@ async fn is_one_moment(backend: Backend) {
         let file = folder.path().join(format!("backup-{round}.db"));
         let copied = backup(&ground.address, &file).await.unwrap();
         let target = Ground::make(Backend::Sqlite, folder.path(), &format!("restored-{round}")).await;
-        restore(&file, &target.address).await.unwrap();
+        restore(&file, &target.address, false).await.unwrap();
         assert_eq!(target.check(false).await.problems, []);
         let restored = target.open().await;
         let rows = restored.sessions(restored.job(None, None).await.unwrap().unwrap().key).await.unwrap();
@@ -268,7 +269,7 @@ async fn nothing_is_overwritten() {
         let error = backup(&ground.address, &file).await.unwrap_err();
         assert!(matches!(&error, StoreError::Refused { what, .. } if what.contains("exists already")), "{error}");
         assert!(std::fs::read(&file).unwrap() == bytes);
-        let error = restore(&file, &ground.address).await.unwrap_err();
+        let error = restore(&file, &ground.address, false).await.unwrap_err();
         assert!(matches!(&error, StoreError::Refused { what, .. } if what.contains("holds 2 jobs")), "{error}");
         let store = ground.open().await;
         assert_eq!(contents(&*store).await, before);
@@ -297,12 +298,36 @@ async fn what_is_no_sound_backup_is_not_restored() {
     let middle = bytes.len() / 2 / 16_384 * 16_384;
     bytes[middle..middle + 16_384].fill(0xa5);
     std::fs::write(&damaged, &bytes).unwrap();
-    for path in [text, other, damaged, folder.path().join("nothing")] {
-        let error = restore(&path, &target.address).await.unwrap_err();
+    let (empty, cut) = (folder.path().join("empty.db"), folder.path().join("cut.db"));
+    std::fs::write(&empty, b"").unwrap();
+    std::fs::write(&cut, &bytes[..bytes.len() - 16_384]).unwrap();
+    for path in [text, other, damaged, empty, cut, folder.path().join("nothing")] {
+        let error = restore(&path, &target.address, false).await.unwrap_err();
         assert!(error.to_string().contains(&path.display().to_string()), "{error}");
     }
     let StoreAddress::Sqlite(path) = &target.address else { panic!("a file") };
     assert!(!path.exists(), "nothing was made of it");
+}
+
+#[tokio::test]
+async fn a_backup_with_a_changed_item_is_restored_only_when_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let [source, target] = ["from", "to"].map(|name| Ground::make(Backend::Sqlite, folder.path(), name));
+    let (source, target) = (source.await, target.await);
+    let store = source.open().await;
+    fill(&*store).await;
+    store.close().await.unwrap();
+    let file = folder.path().join("backup.db");
+    backup(&source.address, &file).await.unwrap();
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&file);
+    let mut connection = options.connect().await.unwrap();
+    connection.execute("UPDATE session SET durable_seq = -5 WHERE rank = 1").await.unwrap();
+    connection.close().await.unwrap();
+    let error = restore(&file, &target.address, false).await.unwrap_err();
+    assert!(error.to_string().contains("no sound backup") && error.to_string().contains("--damaged"), "{error}");
+    let StoreAddress::Sqlite(path) = &target.address else { panic!("a file") };
+    assert!(!path.exists(), "nothing was made of it");
+    assert_eq!(restore(&file, &target.address, true).await.unwrap().totals.jobs, 2);
 }
 
 /// Statements that break a store, and what is said of each.
@@ -428,7 +453,7 @@ async fn a_damaged_page_is_told_and_does_not_end_a_check() {
         let mut bytes = whole.clone();
         bytes[page * 16_384..(page + 1) * 16_384].fill(0xa5);
         std::fs::write(path, &bytes).unwrap();
-        match check(&ground.address, true).await {
+        match check(&ground.address, Depth::Decoded).await {
             Ok(checked) => told += usize::from(checked.problems_found > 0),
             Err(_) => refused += 1,
         }

@@ -7,7 +7,7 @@ use crate::store;
 use std::path::Path;
 use std::sync::Arc;
 
-use memctl_daemon::store::checking::check;
+use memctl_daemon::store::checking::{Depth, check};
 use memctl_daemon::store::{MemoryStore, PostgresStore, Selection, SqliteStore, Store, StoreAddress, StoreError};
 use memctl_proto::v1;
 use memctl_proto::v1::ItemKind;
@@ -260,7 +260,7 @@ async fn every_earlier_sqlite_file_is_brought_up_to_date() {
         let store = SqliteStore::open(&path, "a test").await.unwrap();
         assert_eq!(contents(&store).await, expected, "schema {}", all[count - 1].0);
         goes_on(Arc::new(store)).await;
-        assert_eq!(check(&StoreAddress::Sqlite(path), false).await.unwrap().problems, []);
+        assert_eq!(check(&StoreAddress::Sqlite(path), Depth::Rows).await.unwrap().problems, []);
     }
 }
 
@@ -282,7 +282,7 @@ async fn every_earlier_postgres_database_is_brought_up_to_date() {
         assert_eq!(contents(&store).await, expected, "schema {}", all[count - 1].0);
         goes_on(Arc::new(store)).await;
         let address = StoreAddress::Postgres(database.url.clone());
-        assert_eq!(check(&address, false).await.unwrap().problems, []);
+        assert_eq!(check(&address, Depth::Rows).await.unwrap().problems, []);
         database.drop().await;
     }
 }
@@ -303,7 +303,7 @@ async fn a_backup_of_an_earlier_version_is_restored() {
         let (backup, new) = (place("backup"), place("new"));
         memctl_daemon::store::copying::backup(&StoreAddress::Sqlite(place("old")), &backup).await.unwrap();
         let before = std::fs::read(&backup).unwrap();
-        memctl_daemon::store::copying::restore(&backup, &StoreAddress::Sqlite(new.clone())).await.unwrap();
+        memctl_daemon::store::copying::restore(&backup, &StoreAddress::Sqlite(new.clone()), false).await.unwrap();
         assert!(std::fs::read(&backup).unwrap() == before, "the backup stays as it is");
         let store = SqliteStore::open(&new, "a test").await.unwrap();
         assert_eq!(contents(&store).await, expected);

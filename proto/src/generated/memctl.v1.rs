@@ -3419,6 +3419,10 @@ pub struct Timeline {
     pub completeness: ::core::option::Option<Completeness>,
     #[prost(message, repeated, tag = "3")]
     pub ranks: ::prost::alloc::vec::Vec<RankTimeline>,
+    /// Points that each device has at most: fewer than were asked for where a job has so many devices that an answer would
+    /// become too large.
+    #[prost(uint32, tag = "4")]
+    pub points: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RankTimeline {
@@ -3521,6 +3525,22 @@ pub struct RankSites {
     pub exact: bool,
     #[prost(string, tag = "9")]
     pub process: ::prost::alloc::string::String,
+    /// Smaller sites that the answer leaves out; absent where it has all.
+    #[prost(message, optional, tag = "10")]
+    pub further: ::core::option::Option<FurtherSites>,
+    /// More than 262,144 sites lived at once: those beyond are counted together, as one without a stack.
+    #[prost(bool, tag = "11")]
+    pub merged: bool,
+}
+/// Sites that an answer leaves out because it would become too large: fewer ranks have more of theirs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FurtherSites {
+    #[prost(uint64, tag = "1")]
+    pub sites: u64,
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    #[prost(uint64, tag = "3")]
+    pub blocks: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SiteStack {

@@ -5,6 +5,7 @@ mod agent;
 mod alerts;
 mod bad_input;
 mod bad_place;
+mod bounds;
 mod connections;
 mod copies;
 mod cuda_trainer;

@@ -51,7 +51,10 @@ fn on(grounds: &Grounds<'_>, shown: &Shown<'_>) -> String {
 }
 
 fn at(course: &Course) -> String {
-    course.site.as_ref().map_or_else(String::new, |site| format!(", allocated in {}", place(site)))
+    let Some(site) = &course.site else { return String::new() };
+    // The sum's growth is not that of one line.
+    let most = if course.way == Way::Sum { "most of it " } else { "" };
+    format!(", {most}allocated in {}", place(site))
 }
 
 fn also(others: &[&Course]) -> String {

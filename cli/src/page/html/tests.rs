@@ -96,9 +96,12 @@ fn dossier() -> Dossier {
     let failed = v1::OomReport { process: HOSTILE.into(), cause: HOSTILE.into(), time_ns: 15, ..Default::default() };
     let parts = Parts {
         replay: None,
-        course: Ok(
-            Timeline::new(v1::Timeline { job: job.clone(), completeness, ranks: vec![course] }, false, None).unwrap()
-        ),
+        course: Ok(Timeline::new(
+            v1::Timeline { job: job.clone(), completeness, ranks: vec![course], points: 0 },
+            false,
+            None,
+        )
+        .unwrap()),
         failures: Ok(Oom::new(
             v1::Oom { job: job.clone(), completeness, reports: vec![failed], ..Default::default() },
             None,

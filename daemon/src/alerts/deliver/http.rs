@@ -44,21 +44,22 @@ impl Peer {
 
     /// Posts JSON once; the answer in words.
     pub(super) async fn post(&self, body: Vec<u8>, timeout: Duration) -> Result<String, Failed> {
-        let late = || Failed::passing(format!("{} did not answer within {} s", self.url, timeout.as_secs_f64()));
+        let late =
+            || Failed::passing(format!("{} did not answer within {} s", self.http.origin(), timeout.as_secs_f64()));
         tokio::time::timeout(timeout, self.posted(body)).await.unwrap_or_else(|_| Err(late()))
     }
 
     async fn posted(&self, body: Vec<u8>) -> Result<String, Failed> {
         let request = self.request(body).await?;
         let sent = self.client.request(request).await;
-        let answer = sent.map_err(|error| Failed::passing(format!("{}: {}", self.url, innermost(&error))))?;
+        let answer = sent.map_err(|error| Failed::passing(format!("{}: {}", self.http.origin(), innermost(&error))))?;
         let status = answer.status();
         let words = words(answer).await;
         if status.is_success() {
             return Ok(format!("HTTP {status}"));
         }
         let words = if words.is_empty() { String::new() } else { format!(": {words}") };
-        let reason = format!("{} answered HTTP {status}{words}", self.url);
+        let reason = format!("{} answered HTTP {status}{words}", self.http.origin());
         let passing = status.is_server_error()
             || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS | StatusCode::TOO_EARLY);
         Err(Failed { reason, passing })
@@ -80,7 +81,9 @@ impl Peer {
         for (name, value) in &self.http.headers {
             request = request.header(name, value);
         }
-        request.body(Full::new(body.into())).map_err(|error| Failed::passing(format!("{}: {error}", self.url)))
+        request
+            .body(Full::new(body.into()))
+            .map_err(|error| Failed::passing(format!("{}: {error}", self.http.origin())))
     }
 }
 

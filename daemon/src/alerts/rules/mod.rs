@@ -171,8 +171,28 @@ impl Rules {
 
     /// A rules file that gives what is in force; the built-in one with its comments.
     #[must_use]
-    pub fn to_toml(&self) -> String {
-        if self.origin == BUILT_IN { DEFAULT.to_owned() } else { render::toml(self) }
+    pub fn to_toml(&self, shown: Shown) -> String {
+        if self.origin == BUILT_IN { DEFAULT.to_owned() } else { render::toml(self, shown) }
+    }
+}
+
+/// What of receivers is shown: addresses and commands hold secrets (the paths of webhooks, arguments).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// Everything but the values of headers.
+    Everything,
+    /// Names and kinds.
+    Names,
+}
+
+impl Http {
+    /// The address without its path and query, which may be secrets, for logs and errors.
+    #[must_use]
+    pub fn origin(&self) -> String {
+        let (scheme, rest) = self.url.split_once("://").unwrap_or(("http", &self.url));
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+        format!("{scheme}://{host}")
     }
 }
 

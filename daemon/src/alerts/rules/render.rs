@@ -1,15 +1,16 @@
 //! The rules in force as a rules file.
 //!
-//! Guarantees: read again it gives the same rules; the values of headers, which may be secrets, are left out.
+//! Guarantees: read again it gives the same rules; the values of headers, which may be secrets, are left out. Where receivers
+//! are not shown, their names and kinds are, and nothing that tells how to reach them.
 
 use std::fmt::Write as _;
 
-use super::{Http, ReceiverKind, Rules};
+use super::{Http, ReceiverKind, Rules, Shown};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// The file.
-pub(super) fn toml(rules: &Rules) -> String {
+pub(super) fn toml(rules: &Rules, shown: Shown) -> String {
     let Rules { origin, external_url, resolve_after_ns, keep_firing_ns, imported, job_labels, rules, receivers } =
         rules;
     let mut out = format!("# The alert rules in force, read from {}.\n\n", origin.escape_default());
@@ -31,6 +32,7 @@ pub(super) fn toml(rules: &Rules) -> String {
         key(&mut out, "type", text(receiver.kind_name()));
         key(&mut out, "timeout", text(&time(receiver.timeout_ns)));
         match &receiver.kind {
+            _ if shown == Shown::Names => out.push_str("# where it leads is shown to operators of all tenants\n"),
             ReceiverKind::Webhook(to) => http(&mut out, to),
             ReceiverKind::Alertmanager { http: to, resend_ns } => {
                 http(&mut out, to);

@@ -10,7 +10,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
-use super::{Checked, Problem};
+use super::{Checked, Depth, Problem};
 use crate::store::cells::{Cells, Fault};
 use crate::store::plan::checksum;
 use crate::store::sqlite::fault::is_damage;
@@ -55,6 +55,7 @@ impl List {
 pub(super) async fn of_sqlite(
     connection: &mut SqliteConnection,
     options: &SqliteConnectOptions,
+    depth: Depth,
     checked: &mut Checked,
 ) -> Result<(), Fault> {
     let rows = sqlx::query(AssertSqlSafe(LISTS.replace("memctl.", ""))).fetch_all(&mut *connection).await;
@@ -64,7 +65,7 @@ pub(super) async fn of_sqlite(
         Err(error) if is_damage(&error) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    let mut reader = Reader::new()?;
+    let mut reader = Reader::new(depth)?;
     for list in lists {
         let (sql, part) = list.question();
         let sql = sql.replace("memctl.", "");
@@ -99,10 +100,14 @@ pub(super) async fn of_sqlite(
     Ok(())
 }
 
-pub(super) async fn of_postgres(connection: &mut PgConnection, checked: &mut Checked) -> Result<(), Fault> {
+pub(super) async fn of_postgres(
+    connection: &mut PgConnection,
+    depth: Depth,
+    checked: &mut Checked,
+) -> Result<(), Fault> {
     let rows = sqlx::query(LISTS).fetch_all(&mut *connection).await?;
     let lists = rows.iter().map(List::of).collect::<Result<Vec<_>, _>>()?;
-    let mut reader = Reader::new()?;
+    let mut reader = Reader::new(depth)?;
     for list in lists {
         let (sql, part) = list.question();
         let mut after = 0;
@@ -121,14 +126,15 @@ pub(super) async fn of_postgres(connection: &mut PgConnection, checked: &mut Che
 }
 
 struct Reader {
+    depth: Depth,
     decoder: Decoder,
     events: Vec<memctl_model::Event>,
 }
 
 impl Reader {
-    fn new() -> Result<Self, Fault> {
+    fn new(depth: Depth) -> Result<Self, Fault> {
         let decoder = Decoder::new().map_err(|error| Fault::Damaged(error.to_string()))?;
-        Ok(Self { decoder, events: Vec::new() })
+        Ok(Self { depth, decoder, events: Vec::new() })
     }
 
     /// Looks at an item; its number.
@@ -141,6 +147,8 @@ impl Reader {
             Some("its bytes are not those that were stored (checksum)".to_owned())
         } else if payload.len() as i64 != bytes {
             Some(format!("it has {} bytes, and {bytes} were stored", payload.len()))
+        } else if self.depth < Depth::Decoded {
+            None
         } else if list.is_chunks() {
             self.chunk(&payload, entries)
         } else {

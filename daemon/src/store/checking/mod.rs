@@ -2,8 +2,7 @@
 //!
 //! Guarantees: nothing is changed. The cheap check compares every session's row with what is stored of it, as of one
 //! moment, and finds rows that belong to nothing. The deep one reads everything: the database checks its own pages, and
-//! every item and every answer
-//! about holders is compared with its checksum and decoded. Damage of one does not end the check.
+//! every item and every answer about holders is compared with its checksum and decoded ([`Depth`]). Damage of one does not end the check.
 //! Refuses: to list more than [`PROBLEMS_MAX`]; the rest is counted.
 
 mod answers;
@@ -21,6 +20,17 @@ use super::{PostgresStore, SqliteStore, Store, StoreError, StoreInfo, Totals, po
 
 /// Problems that are listed.
 pub const PROBLEMS_MAX: usize = 1_000;
+
+/// How much a check reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Depth {
+    /// Every session's row, and what is counted of it.
+    Rows,
+    /// The database's pages, and every item's bytes with their checksum.
+    Bytes,
+    /// Likewise, and whether each decodes.
+    Decoded,
+}
 
 /// Something that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +73,7 @@ impl Checked {
 ///
 /// # Errors
 /// A store that cannot be opened or read at all.
-pub async fn check(address: &StoreAddress, deep: bool) -> Result<Checked, StoreError> {
+pub async fn check(address: &StoreAddress, depth: Depth) -> Result<Checked, StoreError> {
     let (store, mut source): (Box<dyn Store>, Source) = match address {
         StoreAddress::Memory => {
             let what = "a store in memory goes with its process".to_owned();
@@ -87,7 +97,7 @@ pub async fn check(address: &StoreAddress, deep: bool) -> Result<Checked, StoreE
     let (info, totals) = (store.info().await?, store.totals().await?);
     let mut checked =
         Checked { info, totals, items_read: 0, items_without_checksum: 0, problems: Vec::new(), problems_found: 0 };
-    let outcome = source.run(deep, &mut checked).await;
+    let outcome = source.run(depth, &mut checked).await;
     let outcome = outcome.map_err(|fault| source.told(fault));
     source.close().await;
     store.close().await?;
@@ -102,10 +112,10 @@ enum Source {
 }
 
 impl Source {
-    async fn run(&mut self, deep: bool, checked: &mut Checked) -> Result<(), Fault> {
+    async fn run(&mut self, depth: Depth, checked: &mut Checked) -> Result<(), Fault> {
         match self {
             Self::Sqlite { connection, options, .. } => {
-                if deep {
+                if depth > Depth::Rows {
                     pages(connection, checked).await?;
                 }
                 let mut tx = connection.begin().await?;
@@ -115,8 +125,10 @@ impl Source {
                     rules::judge(rule, rows.map_err(Fault::from), checked)?;
                 }
                 tx.rollback().await?;
-                if deep {
-                    items::of_sqlite(connection, options, checked).await?;
+                if depth > Depth::Rows {
+                    items::of_sqlite(connection, options, depth, checked).await?;
+                }
+                if depth == Depth::Decoded {
                     answers::of_sqlite(connection, options, checked).await?;
                 }
             }
@@ -130,8 +142,10 @@ impl Source {
                     rules::judge(rule, rows.map_err(Fault::from), checked)?;
                 }
                 tx.rollback().await?;
-                if deep {
-                    items::of_postgres(&mut connection, checked).await?;
+                if depth > Depth::Rows {
+                    items::of_postgres(&mut connection, depth, checked).await?;
+                }
+                if depth == Depth::Decoded {
                     answers::of_postgres(&mut connection, checked).await?;
                 }
             }

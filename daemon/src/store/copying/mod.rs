@@ -2,9 +2,10 @@
 //!
 //! Guarantees: a backup is the state of one moment, made beside whoever writes; it is there whole, on the disk and private
 //! to its owner, or not at all. What is restored is what was backed up, keys included.
-//! Refuses: to overwrite: a backup's file must be new, and what is restored into must hold nothing.
+//! Refuses: what is no whole backup, before anything is written; to overwrite: a backup's file must be new, and what is restored into must hold nothing.
 
 mod postgres;
+mod sound;
 mod sqlite;
 mod tables;
 
@@ -51,14 +52,19 @@ pub async fn backup(address: &StoreAddress, target: &Path) -> Result<Copied, Sto
     Ok(Copied { totals, file_bytes: file.metadata().map_err(cannot)?.len() })
 }
 
-/// Puts a backup into an empty store, which is made where there is none.
+/// Puts a backup into an empty store, which is made where there is none; one in which something is damaged only if `damaged`
+/// says so.
 ///
 /// # Errors
 /// A file that is no sound backup, a store that holds something already.
-pub async fn restore(source: &Path, address: &StoreAddress) -> Result<Copied, StoreError> {
+pub async fn restore(source: &Path, address: &StoreAddress, damaged: bool) -> Result<Copied, StoreError> {
+    sound::has_all_pages(source)?;
     let scratch = Scratch::make().map_err(|error| told(source, &error))?;
     let current = sqlite::brought_up_to_date(source, &scratch.0).await?;
     let from = current.as_deref().unwrap_or(source);
+    if !damaged {
+        sound::is_undamaged(source, from).await?;
+    }
     let totals = match address {
         StoreAddress::Memory => return Err(nothing_to_copy()),
         StoreAddress::Sqlite(path) => sqlite::restore(from, path).await?,

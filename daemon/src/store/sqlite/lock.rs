@@ -7,13 +7,14 @@
 //! would drop SQLite's own locks on it.
 
 use std::collections::BTreeSet;
-use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::fs::{DirBuilder, File, Permissions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use super::StoreError;
+use super::ownership::{check_folder, open_own};
 
 /// More than any address is long; the rest of a file that is not ours is of no interest.
 const HOLDER_BYTES_MAX: u64 = 512;
@@ -35,11 +36,10 @@ impl LockFile {
         let cannot = |error: std::io::Error| told(place, &path, &error);
         if let Some(folder) = database.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(cannot)?;
+            check_folder(folder, database).map_err(cannot)?;
         }
-        // Not truncated: it may be another's.
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let mut file = options.open(&path).map_err(cannot)?;
+        // Not truncated: another process may hold it.
+        let mut file = open_own(&path).map_err(cannot)?;
         // As an earlier version left it; another user's cannot be changed and need not be.
         let _ = file.set_permissions(Permissions::from_mode(0o600));
         match file.try_lock() {
@@ -68,9 +68,7 @@ impl LockFile {
         if path.metadata().is_ok_and(|file| held.contains(&identity(file))) {
             return Err(in_use("this process"));
         }
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(path).map_err(cannot)?;
+        let file = open_own(path).map_err(cannot)?;
         let identity = identity(file.metadata().map_err(cannot)?);
         match file.try_lock() {
             Ok(()) => {

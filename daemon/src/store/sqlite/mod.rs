@@ -15,6 +15,7 @@ mod connection;
 mod expire;
 pub(in crate::store) mod fault;
 mod lock;
+mod ownership;
 mod read;
 pub(in crate::store) mod read_only;
 

@@ -1,0 +1,71 @@
+//! Watches of the daemon's health: streams whose askers need no identity.
+//!
+//! Guarantees: a peer has [`WATCHES_PER_PEER`] at most, and each ends after [`WATCH_MAX`]; its asker begins another.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tonic::Status;
+
+use super::caps::Whose;
+
+/// The call.
+pub(super) const WATCH: &str = "/grpc.health.v1.Health/Watch";
+/// Of one peer at a time.
+const WATCHES_PER_PEER: usize = 8;
+/// How long one lasts.
+pub(super) const WATCH_MAX: Duration = Duration::from_secs(600);
+
+/// How many there are, by peer.
+pub(super) type Watches = Arc<Mutex<HashMap<Whose, usize>>>;
+
+/// One of them, until it is dropped.
+pub(super) struct Watch {
+    watches: Watches,
+    whose: Whose,
+}
+
+impl Watch {
+    /// Another one of a peer.
+    pub(super) fn begin(watches: &Watches, whose: Whose) -> Result<Self, Status> {
+        let mut counts = watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(whose).or_default();
+        if *count >= WATCHES_PER_PEER {
+            let why = format!("{whose} watches {WATCHES_PER_PEER} times already: use Check, or end a watch");
+            return Err(Status::resource_exhausted(why));
+        }
+        *count += 1;
+        Ok(Self { watches: watches.clone(), whose })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut counts = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.whose) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.whose);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_watches_a_few_times_and_others_are_not_kept_from_it() {
+        let watches = Watches::default();
+        let mut own: Vec<Watch> =
+            (0..WATCHES_PER_PEER).map(|_| Watch::begin(&watches, Whose::User(1)).unwrap()).collect();
+        assert!(Watch::begin(&watches, Whose::User(1)).is_err());
+        assert!(Watch::begin(&watches, Whose::User(2)).is_ok());
+        own.pop();
+        assert!(Watch::begin(&watches, Whose::User(1)).is_ok());
+        drop(own);
+        assert!(watches.lock().unwrap().is_empty());
+    }
+}

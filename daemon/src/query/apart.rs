@@ -1,0 +1,128 @@
+//! Answers are worked out apart from the tasks that serve connections.
+//!
+//! Guarantees: an answer has a slot from before it is worked out until it is sent; it runs on a thread of its own, so that
+//! a replay of millions of events holds up neither ingest nor health nor the daemon's end; it ends at its next pause once its
+//! asker is gone; a fault in it costs this answer and not the connection's others.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tonic::{Request, Response, Status};
+
+use crate::access::Caller;
+use crate::listen::Held;
+use crate::read::ReadError;
+use crate::slots::{HasSlot, Slot, Slots};
+use crate::supervise;
+
+/// For a slot: an asker in a terminal waits rather than asking again.
+pub(super) const SLOT_WAIT: Duration = Duration::from_secs(20);
+
+/// A slot for a caller's answer.
+///
+/// # Errors
+/// None was given back in time.
+pub(crate) async fn slot(answers: &Slots, caller: &Caller) -> Result<Slot, Status> {
+    let busy = || {
+        let most = answers.of_a_tenant();
+        Status::resource_exhausted(format!("{most} answers are under way, as many as one tenant may have; ask again"))
+    };
+    answers.take(caller).await.ok_or_else(busy)
+}
+
+/// The slot of a request: none where the HTTP port, which asks, has one already.
+pub(super) async fn slot_of<T>(answers: &Slots, request: &Request<T>) -> Result<Option<Slot>, Status> {
+    if request.extensions().get::<HasSlot>().is_some() {
+        return Ok(None);
+    }
+    slot(answers, &Caller::of(request)?).await.map(Some)
+}
+
+/// Works out an answer; the response keeps the slot until it is sent.
+pub(super) async fn apart<T: Send + 'static>(
+    slot: Option<Slot>,
+    answer: impl Future<Output = Result<T, ReadError>> + Send + 'static,
+) -> Result<Response<T>, Status> {
+    Ok(with_slot(worked_out(answer).await?, slot))
+}
+
+/// A response that keeps a slot until it is sent.
+pub(super) fn with_slot<T>(answer: T, slot: Option<Slot>) -> Response<T> {
+    let mut response = Response::new(answer);
+    if let Some(slot) = slot {
+        response.extensions_mut().insert(Held::new(slot));
+    }
+    response
+}
+
+async fn worked_out<T: Send + 'static>(
+    answer: impl Future<Output = Result<T, ReadError>> + Send + 'static,
+) -> Result<T, ReadError> {
+    let runtime = Handle::current();
+    // Dropped with the question.
+    let (_asker, gone) = oneshot::channel::<()>();
+    let work = tokio::task::spawn_blocking(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                biased;
+                _ = gone => Err(ReadError::Fault("the asker went away".to_owned())),
+                answer = answer => answer,
+            }
+        })
+    });
+    work.await.unwrap_or_else(|error| Err(ReadError::Fault(supervise::words(error))))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::time::Instant;
+
+    use super::*;
+
+    /// An answer that computes without end, and pauses as a replay does.
+    async fn endless(rounds: Arc<AtomicU64>, ended: Arc<AtomicBool>) -> Result<(), ReadError> {
+        struct Ended(Arc<AtomicBool>);
+        impl Drop for Ended {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Release);
+            }
+        }
+        let _ended = Ended(ended);
+        loop {
+            let until = Instant::now() + Duration::from_millis(20);
+            while Instant::now() < until {
+                std::hint::spin_loop();
+            }
+            rounds.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn an_answer_holds_up_no_other_task_and_ends_with_its_asker() {
+        let (rounds, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let asked = tokio::spawn(apart(None, endless(rounds.clone(), ended.clone())));
+        while rounds.load(Ordering::Relaxed) < 2 {
+            // The one thread of this runtime goes on.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(!ended.load(Ordering::Acquire));
+        asked.abort();
+        let over = async {
+            while !ended.load(Ordering::Acquire) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), over).await.expect("it goes on without its asker");
+    }
+
+    #[tokio::test]
+    async fn a_fault_is_an_error_of_its_answer() {
+        let fault = apart::<()>(None, async { panic!("of this answer") }).await.unwrap_err();
+        assert!(fault.message().contains("of this answer"), "{fault}");
+    }
+}

@@ -1,0 +1,199 @@
+//! Slots for answers: how many answers are in memory at a time, in all and of one tenant.
+//!
+//! Guarantees: an answer has its slot from before it is made until its last byte is taken; one tenant has half of the slots
+//! at most, so that others are answered. An asker that finds no slot within the wait hears so and asks again. A peer that
+//! takes an answer slower than [`SLOWEST`] loses it and its slot.
+
+use std::collections::HashMap;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use crate::access::Caller;
+
+/// Answers in memory at a time. With [`crate::query::ANSWER_BYTES`] each, they stay within some hundred megabytes.
+pub const ANSWERS_MAX: usize = 8;
+/// Bytes that a connection is given at a time.
+const PIECE: usize = 64 << 10;
+/// Bytes a second below which an answer is given up, after [`GRACE`].
+const SLOWEST: usize = 64 << 10;
+/// Every answer has this long.
+const GRACE: Duration = Duration::from_secs(15);
+
+/// Slots; clones share them.
+#[derive(Clone)]
+pub struct Slots {
+    all: Arc<Semaphore>,
+    tenants: Arc<Mutex<HashMap<String, Weak<Semaphore>>>>,
+    of_a_tenant: usize,
+    wait: Duration,
+}
+
+/// One of them, held until it is dropped.
+pub struct Slot {
+    _in_all: OwnedSemaphorePermit,
+    _of_tenant: OwnedSemaphorePermit,
+}
+
+/// Marks a request that has its slot already.
+#[derive(Clone, Copy)]
+pub struct HasSlot;
+
+impl Slots {
+    /// So many, half of them for one tenant; an asker waits so long for one.
+    #[must_use]
+    pub fn new(count: usize, wait: Duration) -> Self {
+        Self { of_a_tenant: count.div_ceil(2), ..Self::shared(count, wait) }
+    }
+
+    /// So many, of whatever tenant.
+    #[must_use]
+    pub fn shared(count: usize, wait: Duration) -> Self {
+        Self { all: Arc::new(Semaphore::new(count)), tenants: Arc::default(), of_a_tenant: count, wait }
+    }
+
+    /// One of them; `None` when none was given back in time.
+    pub async fn take(&self, caller: &Caller) -> Option<Slot> {
+        let tenant = self.tenant(caller.tenant_name());
+        let taken = async {
+            // The tenant's first: an asker that waits for that takes none from others.
+            let of_tenant = tenant.acquire_owned().await.ok()?;
+            let in_all = self.all.clone().acquire_owned().await.ok()?;
+            Some(Slot { _in_all: in_all, _of_tenant: of_tenant })
+        };
+        tokio::time::timeout(self.wait, taken).await.ok()?
+    }
+
+    /// How many of them one tenant may have.
+    #[must_use]
+    pub fn of_a_tenant(&self) -> usize {
+        self.of_a_tenant
+    }
+
+    fn tenant(&self, name: &str) -> Arc<Semaphore> {
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = tenants.get(name).and_then(Weak::upgrade) {
+            return known;
+        }
+        // Those without a holder are forgotten: names of tenants come and go.
+        tenants.retain(|_, slots| slots.strong_count() > 0);
+        let slots = Arc::new(Semaphore::new(self.of_a_tenant));
+        tenants.insert(name.to_owned(), Arc::downgrade(&slots));
+        slots
+    }
+}
+
+/// When an answer of so many bytes has to be taken.
+#[must_use]
+pub fn deadline(bytes: usize) -> Instant {
+    Instant::now() + GRACE + Duration::from_secs((bytes / SLOWEST) as u64)
+}
+
+/// An answer that keeps its slot until it is gone.
+pub fn body(bytes: impl Into<Bytes>, slot: Option<Slot>) -> Body {
+    let rest = bytes.into();
+    Body::new(Pieces { deadline: deadline(rest.len()), rest, slot })
+}
+
+/// An answer on its way.
+struct Pieces {
+    rest: Bytes,
+    deadline: Instant,
+    slot: Option<Slot>,
+}
+
+impl HttpBody for Pieces {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    /// Asked for when the peer has room for more.
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        if self.rest.is_empty() {
+            return Poll::Ready(None);
+        }
+        if Instant::now() >= self.deadline {
+            self.rest = Bytes::new();
+            self.slot = None;
+            return Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, "the answer was taken too slowly"))));
+        }
+        let length = self.rest.len().min(PIECE);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.rest.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+    use crate::store::{Scope, Tenant};
+
+    const NO_WAIT: Duration = Duration::from_millis(1);
+
+    fn of(tenant: &str) -> Caller {
+        Caller { scope: Scope::One(Tenant::stored(tenant)), ..Caller::owner("test", "test") }
+    }
+
+    #[tokio::test]
+    async fn an_answer_has_its_slot_until_its_last_piece_is_taken() {
+        let slots = Slots::shared(3, NO_WAIT);
+        let text: Vec<u8> = (0..PIECE * 2 + 7).map(|at| at as u8).collect();
+        let mut answers = Vec::new();
+        for _ in 0..3 {
+            let (rest, slot) = (Bytes::from(text.clone()), slots.take(&of("a")).await);
+            answers.push(Pieces { deadline: deadline(rest.len()), rest, slot });
+        }
+        let is_full = || slots.all.available_permits() == 0;
+        assert!(is_full(), "there are no more");
+        let mut answer = answers.pop().unwrap();
+        assert_eq!(answer.size_hint().exact(), Some(text.len() as u64));
+        let mut read = Vec::new();
+        for length in [PIECE, PIECE, 7] {
+            assert!(is_full() && !answer.is_end_stream());
+            let piece = answer.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert_eq!(piece.len(), length);
+            read.extend_from_slice(&piece);
+        }
+        assert!(answer.is_end_stream() && answer.frame().await.is_none() && read == text);
+        drop(answer);
+        assert!(!is_full());
+    }
+
+    #[tokio::test]
+    async fn one_tenant_leaves_half_of_the_slots_to_others() {
+        let slots = Slots::new(4, NO_WAIT);
+        let held = [slots.take(&of("a")).await.unwrap(), slots.take(&of("a")).await.unwrap()];
+        assert!(slots.take(&of("a")).await.is_none(), "it has its half");
+        let other = slots.take(&of("b")).await;
+        assert!(other.is_some(), "another tenant is not kept waiting");
+        drop(held);
+        assert!(slots.take(&of("a")).await.is_some(), "they were given back");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_taken_too_slowly_gives_its_slot_back() {
+        let slots = Slots::shared(1, NO_WAIT);
+        let slot = slots.take(&of("a")).await;
+        let mut answer = Pieces { rest: vec![0_u8; 10 * PIECE].into(), deadline: deadline(10 * PIECE), slot };
+        answer.frame().await.unwrap().unwrap();
+        answer.deadline = Instant::now();
+        assert!(answer.frame().await.unwrap().is_err());
+        assert!(answer.is_end_stream() && slots.take(&of("a")).await.is_some());
+    }
+}

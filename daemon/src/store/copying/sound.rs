@@ -1,0 +1,58 @@
+//! Whether a file is a whole backup, asked before anything of it is restored.
+//!
+//! Guarantees: a file that is empty, was cut, or holds an item that does not match its checksum is refused by name; nothing
+//! is written.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use super::super::StoreError;
+use super::super::address::StoreAddress;
+use super::super::checking::{self, Depth};
+use super::told;
+
+/// Bytes of SQLite's header that are read: page size and count lie within (https://www.sqlite.org/fileformat.html, 1.3).
+const HEADER: usize = 32;
+
+/// Refuses a file that is empty or has not as many pages as its header says.
+pub(super) fn has_all_pages(source: &Path) -> Result<(), StoreError> {
+    let cannot = |error: std::io::Error| told(source, &error);
+    let mut file = File::open(source).map_err(cannot)?;
+    let length = file.metadata().map_err(cannot)?.len();
+    if length == 0 {
+        return Err(refused(source, "it is empty"));
+    }
+    let mut header = [0; HEADER];
+    if file.read_exact(&mut header).is_err() || !header.starts_with(b"SQLite format 3\0") {
+        // SQLite says what it is not.
+        return Ok(());
+    }
+    let page = match u16::from_be_bytes([header[16], header[17]]) {
+        1 => 65_536,
+        bytes => u64::from(bytes),
+    };
+    let pages = u64::from(u32::from_be_bytes([header[28], header[29], header[30], header[31]]));
+    if length < pages * page {
+        let why = format!("it has {length} bytes of {}: it was cut while it was copied", pages * page);
+        return Err(refused(source, &why));
+    }
+    Ok(())
+}
+
+/// Refuses a backup in which anything does not match its checksum or its session's row.
+pub(super) async fn is_undamaged(source: &Path, current: &Path) -> Result<(), StoreError> {
+    let checked = checking::check(&StoreAddress::Sqlite(current.to_owned()), Depth::Bytes).await?;
+    let Some(first) = checked.problems.first() else { return Ok(()) };
+    let more = match checked.problems_found {
+        0 | 1 => String::new(),
+        found => format!(" (and {} more)", found - 1),
+    };
+    let why = format!("{}{more}; --damaged restores it all the same, and what is damaged stays so", first.what);
+    Err(refused(source, &why))
+}
+
+fn refused(source: &Path, why: &str) -> StoreError {
+    let what = format!("{} is no sound backup: {why}", source.display());
+    StoreError::Refused { session: 0, what }
+}
