@@ -82,7 +82,8 @@ fn a_connection_that_takes_nothing_of_its_answers_ends() {
     while connection.hear().is_ok() {
         assert!(began.elapsed() < STALLED_MAX * 3, "it is still there: {:?}", connection.answered());
     }
-    assert_eq!(connection.answered(), (8, 0), "answers were ready and nothing of them was taken");
+    // (One tenant has half of the eight slots for answers; the other four questions wait.)
+    assert_eq!(connection.answered(), (4, 0), "answers were ready and nothing of them was taken");
     assert!(began.elapsed() >= STALLED_MAX, "it had {:?}", began.elapsed());
     // Whoever is slow, but takes what comes, is not meant.
     let mut slow = Http2::offering(address, 1 << 20).unwrap();
