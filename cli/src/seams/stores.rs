@@ -44,7 +44,7 @@ impl Place {
 fn failure(error: StoreError) -> Failure {
     match error {
         StoreError::Refused { what, .. } => Failure::usage(what),
-        error @ StoreError::Damaged { .. } => Failure::input(error.to_string()),
+        error @ (StoreError::Damaged { .. } | StoreError::Unsound { .. }) => Failure::input(error.to_string()),
         error => store_failure(&error),
     }
 }

@@ -148,6 +148,14 @@ pub enum StoreError {
         /// What was found.
         what: String,
     },
+    /// A file that is to be restored is no whole backup. Nothing was written.
+    #[error("{place} is no sound backup: {why}")]
+    Unsound {
+        /// Which file.
+        place: String,
+        /// What is wrong with it.
+        why: String,
+    },
 }
 
 impl StoreError {

@@ -53,6 +53,5 @@ pub(super) async fn is_undamaged(source: &Path, current: &Path) -> Result<(), St
 }
 
 fn refused(source: &Path, why: &str) -> StoreError {
-    let what = format!("{} is no sound backup: {why}", source.display());
-    StoreError::Refused { session: 0, what }
+    StoreError::Unsound { place: source.display().to_string(), why: why.to_owned() }
 }
