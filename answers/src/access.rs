@@ -131,7 +131,7 @@ impl Answer for Tokens {
         csv::header(out, &["id", "name", "role", "tenant", "jobs", "state", "created_at", "expires_at", "revoked_at"])?;
         self.tokens.iter().try_for_each(|token| {
             let cells = [
-                Cell::plain(&token.id),
+                Cell::text(&token.id),
                 Cell::text(&*token.name),
                 Cell::maybe(token.role),
                 Cell::text(&*token.tenant),

@@ -291,7 +291,7 @@ impl Answer for Alerts {
         csv::header(out, &names)?;
         self.alerts.iter().try_for_each(|alert| {
             let cells = [
-                Cell::plain(&alert.id),
+                Cell::text(&alert.id),
                 Cell::text(&alert.rule),
                 Cell::plain(alert.state),
                 Cell::text(&alert.job),
@@ -410,7 +410,7 @@ impl Answer for Silences {
         csv::header(out, &["id", "matches", "created_at", "ends_at", "author", "comment"])?;
         self.silences.iter().try_for_each(|silence| {
             let cells = [
-                Cell::plain(&silence.id),
+                Cell::text(&silence.id),
                 Cell::text(silence.matches()),
                 Cell::plain(&silence.created_at),
                 Cell::plain(&silence.ends_at),

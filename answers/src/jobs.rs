@@ -59,6 +59,7 @@ impl Answer for Jobs {
                 "inconclusive",
                 "verdict",
                 "sentence",
+                "tenant",
             ],
         )?;
         self.jobs.iter().try_for_each(|job| {
@@ -80,6 +81,7 @@ impl Answer for Jobs {
                 Cell::maybe_text(job.verdict.as_ref().and_then(|verdict| verdict.inconclusive.as_deref())),
                 Cell::maybe_text(job.memory().map(|verdict| verdict.kind.as_str())),
                 Cell::maybe_text(job.memory().map(|verdict| verdict.sentence.as_str())),
+                Cell::text(&job.tenant),
             ];
             csv::record(out, &cells)
         })

@@ -1,7 +1,7 @@
 //! How memctl ends: the exit codes of the command line's contract and one table from error to code.
 //!
 //! Guarantees: every failure is one line for a person that names the thing and the way out, and
-//! exactly one of the codes 0 to 5. Refuses to show a Rust debug dump or a raw control character.
+//! exactly one of the codes 0 to 6. Refuses to show a Rust debug dump or a raw control character.
 
 use std::process::ExitCode;
 
@@ -26,6 +26,8 @@ pub enum Outcome {
     NoSuchJob = 4,
     /// The input is not what it should be, and nothing of it was stored.
     BadInput = 5,
+    /// A token, a certificate or a role that does not suffice.
+    NotAllowed = 6,
 }
 
 impl From<Outcome> for ExitCode {
@@ -75,6 +77,11 @@ impl Failure {
         Self::new(Outcome::BadInput, message)
     }
 
+    /// A token, a certificate or a role that does not suffice.
+    pub fn not_allowed(message: impl AsRef<str>) -> Self {
+        Self::new(Outcome::NotAllowed, message)
+    }
+
     /// The reader of standard output went away (`memctl … | head`): nothing went wrong.
     pub fn reader_left() -> Self {
         Self::new(Outcome::Done, "")
@@ -94,12 +101,12 @@ impl Failure {
             return Self::unreachable(format!("{place} does not take this connection: {words}"));
         }
         if let Some(alert) = alert(status) {
-            return Self::unreachable(format!(
+            return Self::not_allowed(format!(
                 "{place} refuses the certificate of this side, or the lack of one ({alert}): name one that it takes with --tls-cert and --tls-key"
             ));
         }
         if let Some(cause) = closed_under_tls(status, place) {
-            return Self::unreachable(format!(
+            return Self::not_allowed(format!(
                 "{place} closed the connection without an answer ({cause}): most likely it refuses the certificate of this side, or the lack of one; name one that it takes with --tls-cert and --tls-key"
             ));
         }
@@ -115,7 +122,7 @@ impl Failure {
             Code::Unavailable | Code::DeadlineExceeded => {
                 Self::unreachable(format!("{place} does not answer ({said}); `memctl doctor` may show the reason"))
             }
-            Code::Unauthenticated | Code::PermissionDenied => Self::unreachable(format!("{place} refuses: {said}")),
+            Code::Unauthenticated | Code::PermissionDenied => Self::not_allowed(format!("{place} refuses: {said}")),
             Code::Ok | Code::Cancelled | Code::Unknown | Code::ResourceExhausted | Code::Internal | Code::DataLoss => {
                 Self::unreachable(format!("{place} could not answer: {said}; `memctl doctor` may show the reason"))
             }

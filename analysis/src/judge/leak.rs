@@ -20,7 +20,7 @@ use super::outlook::{self, Outlook};
 use super::pattern::{Hooks, pattern};
 use super::series::Point;
 use super::slope::slope;
-use super::watch::{Holds, RankWatch};
+use super::watch::{Holds, RankWatch, SITES_MAX};
 use super::who::Who;
 
 /// How sure.
@@ -44,6 +44,8 @@ pub(super) struct Leak {
     pub phase: Option<Phase>,
     /// Whether nothing but counters tells it.
     pub counters: bool,
+    /// Whether it has no line because it lies beyond the places that are told apart.
+    pub is_beyond: bool,
     pub rises: u32,
     pub slows: bool,
     pub first: Option<Point>,
@@ -199,6 +201,7 @@ fn measured(watch: &RankWatch, group: Group, kind: FindingKind) -> Leak {
         per: lead.per,
         phase: group.phase(),
         counters: watch.sites[lead.site].holds == Holds::Counter,
+        is_beyond: watch.has_stacks() && watch.sites.len() >= SITES_MAX,
         rises: lead.growth.rises,
         slows: !is_steady(lead),
         first: lead.since,

@@ -63,7 +63,10 @@ pub enum Activity {
     Ended,
 }
 
-/// What is wrong, over all ranks that are watched; the worst first.
+/// Findings of a job.
+const FINDINGS_MAX: usize = 128;
+
+/// What is wrong, over all ranks that are watched: the worst [`FINDINGS_MAX`], the worst first.
 #[must_use]
 pub fn findings(watches: &[&RankWatch], activity: Activity) -> Vec<Finding> {
     let mut found = ranks::leaks(watches, activity);
@@ -75,6 +78,8 @@ pub fn findings(watches: &[&RankWatch], activity: Activity) -> Vec<Finding> {
     found.extend(levels::findings(watches, &wrong));
     found.extend(wrong.into_iter().map(|wrong| wrong.finding));
     sort(&mut found);
+    // A page of a thousand findings helps as little as one of a hundred.
+    found.truncate(FINDINGS_MAX);
     found
 }
 

@@ -41,7 +41,7 @@ pub struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 a finding at or above --fail-on or an assert that does not hold, 2 wrong usage, \
-3 no daemon or store can be reached, 4 no such job, 5 bad input (nothing of it was stored).\n\
+3 no daemon or store can be reached, 4 no such job, 5 bad input (nothing of it was stored), 6 not allowed (token, certificate or role).\n\
 Try `memctl demo` first: no GPU, no Python, no server.";
 
 /// Flags of every command.

@@ -15,6 +15,7 @@ use crate::ask::asking;
 use crate::connect::{Asking, Connection};
 use crate::exit::Failure;
 use crate::render::screen::Screen;
+use crate::render::text::safe;
 use crate::show::show;
 
 /// Bytes of as many entries as there can be in an answer.
@@ -73,7 +74,7 @@ async fn create(
     let v1::CreateTokenResponse { token, secret } = answer.await?;
     // Alone, for a file: `memctl token create … -q >token`.
     if global.quiet && global.output == Format::Table {
-        return writeln!(out, "{secret}").map_err(|error| Failure::output("standard output", &error));
+        return writeln!(out, "{}", safe(&secret)).map_err(|error| Failure::output("standard output", &error));
     }
     let mut tokens = Tokens::new(Vec::new(), now);
     tokens.tokens.push(Token { secret: Some(secret), ..Token::new(token.unwrap_or_default(), now) });

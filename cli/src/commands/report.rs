@@ -104,7 +104,7 @@ async fn gather(connection: &mut Connection, selection: v1::Selection, global: &
 fn told<T>(answer: Result<T, Failure>) -> Result<Part<T>, Failure> {
     match answer {
         Ok(answer) => Ok(Ok(answer)),
-        Err(failure) if failure.outcome == Outcome::Unreachable => Err(failure),
+        Err(failure) if matches!(failure.outcome, Outcome::Unreachable | Outcome::NotAllowed) => Err(failure),
         Err(failure) => Ok(Err(failure.to_string())),
     }
 }

@@ -259,7 +259,7 @@ impl Views<'_> {
             Err(status) => {
                 let said = status.message().to_owned();
                 match self.connection.failure(&status) {
-                    failure if failure.outcome == Outcome::Unreachable => Err(failure),
+                    failure if matches!(failure.outcome, Outcome::Unreachable | Outcome::NotAllowed) => Err(failure),
                     _ => Ok(Err(said)),
                 }
             }

@@ -105,6 +105,8 @@ fn of_daemon(places: &[String], daemon: &str) -> Result<String, Failure> {
     let ports: Vec<(&str, SocketAddr)> = places
         .iter()
         .filter_map(|place| place.split_once("://"))
+        // What a daemon says is not trusted: another scheme would open another program than the browser.
+        .filter(|(scheme, _)| matches!(*scheme, "http" | "https"))
         .filter_map(|(scheme, address)| Some((scheme, address.parse().ok()?)))
         .collect();
     let reached = ports.iter().find_map(|(scheme, address)| {
@@ -145,7 +147,7 @@ mod tests {
         assert_eq!(of(&["https://[::]:9717"], "http://127.0.0.1:7717").unwrap(), "https://localhost:9717/");
         assert_eq!(of(&[near, "https://10.0.0.7:1"], "https://gpu1:7717/").unwrap(), "https://10.0.0.7:1/");
         assert!(of(&[near], "https://gpu1:7717").unwrap_err().contains("ssh -L 9717:127.0.0.1:9717 gpu1"));
-        for none in [&[][..], &["unix:/run/http.sock"]] {
+        for none in [&[][..], &["unix:/run/http.sock"], &["javascript://127.0.0.1:1", "x\u{1b}[2J://127.0.0.1:1"]] {
             assert!(of(none, "https://gpu1:7717").unwrap_err().contains("--http-listen"));
         }
     }

@@ -30,7 +30,9 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
         ];
         return format!("No jobs yet.\n{}", next(&ways, screen));
     }
-    let mut table = Table::new(&[
+    // Jobs of several tenants may have one name.
+    let several = jobs.jobs.iter().any(|job| job.tenant != jobs.jobs[0].tenant);
+    let mut columns = vec![
         left("JOB", 0),
         right("ATTEMPT", 4),
         left("STATE", 0),
@@ -42,7 +44,11 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
         right("STORED", 3),
         left("SOURCE", 5),
         left("LABELS", 6),
-    ]);
+    ];
+    if several {
+        columns.insert(0, left("TENANT", 0));
+    }
+    let mut table = Table::new(&columns);
     for job in &jobs.jobs {
         let tone = match job.state {
             JobState::Failed | JobState::Lost => Some(Tone::Alert),
@@ -51,7 +57,7 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
         };
         let labels: Vec<String> =
             job.labels.iter().map(|(key, value)| format!("{key}={}", shell_word(value))).collect();
-        let cells = [
+        let mut cells = vec![
             (job.id.clone(), Some(Tone::Strong)),
             (job.attempt.to_string(), None),
             (job.state.name().to_owned(), tone),
@@ -64,7 +70,10 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
             (job.source.unwrap_or("-").to_owned(), None),
             (labels.join(" "), None),
         ];
-        table.toned(cells.into());
+        if several {
+            cells.insert(0, (job.tenant.clone(), None));
+        }
+        table.toned(cells);
     }
     table.show(screen)
 }
@@ -79,5 +88,25 @@ fn verdict(job: &Job) -> (String, Option<Tone>) {
             (format!("{severity}: {}", kind.replace('_', " ")), Some(Tone::Alert))
         }
         _ => (alert.to_owned(), verdict.is_grave().then_some(Tone::Alert)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memctl_proto::v1;
+
+    use super::*;
+
+    #[test]
+    fn jobs_of_several_tenants_say_whose_they_are() {
+        let of = |tenants: &[&str]| {
+            let job =
+                |tenant: &&str| v1::Job { id: "cache".into(), tenant: (*tenant).to_owned(), ..v1::Job::default() };
+            let jobs = v1::ListJobsResponse { jobs: tenants.iter().map(job).collect() };
+            page(&Jobs::new(jobs, false), &Screen { columns: Some(80), unicode: true, colour: false })
+        };
+        let several = of(&["default", "vision"]);
+        assert!(several.contains("TENANT") && several.contains("vision"), "{several}");
+        assert!(!of(&["default", "default"]).contains("TENANT"));
     }
 }

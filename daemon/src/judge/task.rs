@@ -141,6 +141,9 @@ impl Looking {
 }
 
 fn facts(found: &Found, summary: &Summary) -> JobFacts {
+    let imported = summary.source == Some(SourceKind::Import);
+    // A recording may have ended long ago: it is news since it was imported.
+    let heard_ns = found.sessions.iter().map(|session| session.heard_ns).max();
     JobFacts {
         tenant: found.job.tenant.clone(),
         name: found.job.name.clone(),
@@ -149,8 +152,8 @@ fn facts(found: &Found, summary: &Summary) -> JobFacts {
         state: Some(summary.state),
         // The run that is judged, not the first of that name.
         started_ns: found.sessions.iter().map(|session| session.info.started_ns).min().unwrap_or(found.job.started_ns),
-        ended_ns: summary.ended_ns,
+        ended_ns: if imported { heard_ns } else { summary.ended_ns },
         epochs: found.devices.iter().map(|device| device.epochs as u32).max(),
-        imported: summary.source == Some(SourceKind::Import),
+        imported,
     }
 }

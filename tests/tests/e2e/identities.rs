@@ -145,7 +145,7 @@ fn users_of_this_machine_do_what_their_entry_says_and_nothing_without_one() {
         (NOBODY, &["jobs"], "user 65532 has no role here"),
     ] {
         let refused = place.asks((who, who), arguments);
-        assert_eq!(refused.status.code(), Some(3), "{who} {arguments:?}: {}", stdout(&refused));
+        assert_eq!(refused.status.code(), Some(6), "{who} {arguments:?}: {}", stdout(&refused));
         assert!(stderr(&refused).contains(words), "{who} {arguments:?}: {}", stderr(&refused));
     }
     // The entries go while the daemon runs: the stream ends, and nobody asks any more.
@@ -320,7 +320,7 @@ fn certificates_of_others_and_of_yesterday_are_nobodys() {
         ),
     ] {
         let output = place.ask(&daemon, identity, &["jobs"]);
-        assert_eq!(output.status.code(), Some(3), "{who}: {}", stdout(&output));
+        assert_eq!(output.status.code(), Some(6), "{who}: {}", stdout(&output));
         assert!(stderr(&output).contains(words), "{who}: {}", stderr(&output));
     }
     assert_eq!(daemon.terminate(), 0);

@@ -3,6 +3,7 @@
 mod access;
 mod agent;
 mod alerts;
+mod alerts_of_imports;
 mod bad_input;
 mod bad_place;
 mod bounds;

@@ -415,7 +415,7 @@ fn a_token_that_writes_alone_is_told_how_to_get_the_page() {
         output(memctl().args(query).arg(place.path(role)))
     };
     let refused = ask("agent");
-    assert_eq!(refused.status.code(), Some(3), "{}", stdout(&refused));
+    assert_eq!(refused.status.code(), Some(6), "{}", stdout(&refused));
     assert!(stderr(&refused).contains("ask with another token"), "{}", stderr(&refused));
     assert!(stdout(&ask("reader")).contains("20,000"));
     assert_eq!(daemon.terminate(), 0);

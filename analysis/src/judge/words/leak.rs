@@ -4,6 +4,7 @@ use memctl_model::finding::FORESIGHT;
 use memctl_model::{EvidenceValue, Finding, Foresight, Moment, Pattern, Phase, Rate, Severity};
 
 use super::{SOON_SECONDS, SUSPECTED, bytes, median_rate, place, thinned, until};
+use crate::judge::SITES_MAX;
 use crate::judge::candidate::Shape;
 use crate::judge::history::Per;
 use crate::judge::leak::{Leak, any_confirmed, surest};
@@ -126,6 +127,7 @@ impl Words<'_> {
         match &self.shown.group.site {
             Some(site) => format!(", allocated in {}", place(site)),
             None if self.shown.counters => " (only counters were recorded, so no line can be named)".to_owned(),
+            None if self.shown.is_beyond => format!(" (beyond the {SITES_MAX} places that are told apart)"),
             None => " (no stacks were recorded)".to_owned(),
         }
     }
@@ -216,6 +218,7 @@ impl Words<'_> {
         };
         let weaker = match shown.group.site {
             None if shown.counters => " Only the allocator's counters of this process are known.",
+            None if shown.is_beyond => " So many places allocate that not all of them are told apart.",
             None => " No stacks were recorded, so no line can be named.",
             Some(_) => "",
         };
