@@ -174,7 +174,7 @@ class Session:
         elif not quiet and "MEMCTL_RUN_SOCKET" not in os.environ:
             job, known = wanted.get("job"), self._started.get("job")
             if job is not None and known is not None and job != known:
-                say(f"this process goes on being recorded as job {known}; call memctl_agent.detach() first to record {job}")
+                say(f"this process stays recorded as job {known}; for {job} call memctl_agent.detach() first")
         return True
 
     def _refuse(self, text: str) -> bool:

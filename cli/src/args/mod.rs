@@ -12,6 +12,7 @@ mod serving;
 mod stores;
 mod ui;
 pub mod values;
+mod which;
 
 use std::path::PathBuf;
 
@@ -271,7 +272,7 @@ mod tests {
     fn wrong_usage_is_exit_code_2() {
         for line in [
             "memctl",
-            "memctl query",
+            "memctl query j --job j",
             "memctl nothing",
             "memctl query --job j --rank x",
             "memctl import --job j",
@@ -279,22 +280,19 @@ mod tests {
             "memctl import p --job latest",
             "memctl import p --job j --replace --attempt 1",
             "memctl export --job j",
-            "memctl ledger",
-            "memctl holders",
+            "memctl ledger j k",
+            "memctl holders j --job k",
             "memctl holders --job j --budget 0ms",
             "memctl holders --job j --budget 1m",
             "memctl holders --job j --rank 0-3",
             "memctl holders --job j --site=",
             "memctl ledger --job j --peak --end",
-            "memctl report -f report.html",
             "memctl query --job j -o yaml",
             "memctl query --job j --fail-on much",
             "memctl assert --job j",
             "memctl assert --job= no-leak",
             "memctl query --job=",
             "memctl delete --job=",
-            "memctl assert --job j leak",
-            "memctl assert stable",
             "memctl assert --job j stable --tolerance much",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");

@@ -11,12 +11,13 @@ use clap_complete::engine::ArgValueCandidates;
 use jiff::Timestamp;
 use memctl_answers::conditions::{Condition, Tolerance};
 use memctl_model::JobState;
-use memctl_model::limits::{JOBS_LISTED, TIMELINE_POINTS_MAX};
+use memctl_model::limits::{JOBS_LISTED, TIMELINE_POINTS_MAX, is_job_name};
 use memctl_proto::v1;
 use memctl_replay::fit::NUMBER_MAX;
 
 use super::job_names::job_names;
 use super::values::{self, EpochRange, LabelArg, RankList, SizedJob, TimeBound};
+use super::which::Which;
 
 /// `memctl jobs`.
 #[derive(Clone, Debug, Args)]
@@ -48,9 +49,25 @@ fn job_state() -> impl TypedValueParser<Value = JobState> {
 /// Which part of which job.
 #[derive(Clone, Debug, Args)]
 pub struct Narrow {
-    /// The job's name; `latest` is the newest.
-    #[arg(long, value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names))]
-    pub job: String,
+    /// Which job.
+    #[command(flatten)]
+    pub which: Which,
+    /// Which part.
+    #[command(flatten)]
+    pub part: Part,
+}
+
+impl Narrow {
+    /// As the daemon wants it.
+    #[must_use]
+    pub fn selection(&self, now: Timestamp) -> v1::Selection {
+        self.part.selection(self.which.name(), now)
+    }
+}
+
+/// Which part of a job.
+#[derive(Clone, Debug, Args)]
+pub struct Part {
     /// The attempt [default: the last].
     #[arg(long, value_name = "N")]
     pub attempt: Option<u32>,
@@ -74,13 +91,13 @@ pub struct Narrow {
     pub until: Option<TimeBound>,
 }
 
-impl Narrow {
+impl Part {
     /// As the daemon wants it.
     #[must_use]
-    pub fn selection(&self, now: Timestamp) -> v1::Selection {
-        let Self { job, attempt, rank, processes, device, epoch, since, until } = self;
+    pub fn selection(&self, job: String, now: Timestamp) -> v1::Selection {
+        let Self { attempt, rank, processes, device, epoch, since, until } = self;
         v1::Selection {
-            job: job.clone(),
+            job,
             attempt: *attempt,
             ranks: rank.clone().unwrap_or_default().0,
             processes: processes.clone(),
@@ -168,9 +185,9 @@ pub struct Oom {
 /// `memctl what-if`.
 #[derive(Clone, Debug, Args)]
 pub struct WhatIf {
-    /// The job's name; `latest` is the newest.
-    #[arg(long, value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names))]
-    pub job: String,
+    /// Which job.
+    #[command(flatten)]
+    pub which: Which,
     /// The attempt [default: the last].
     #[arg(long, value_name = "N")]
     pub attempt: Option<u32>,
@@ -196,7 +213,7 @@ impl WhatIf {
     #[must_use]
     pub fn selection(&self) -> v1::Selection {
         let ranks = self.rank.clone().unwrap_or_default().0;
-        v1::Selection { job: self.job.clone(), attempt: self.attempt, ranks, ..v1::Selection::default() }
+        v1::Selection { job: self.which.name(), attempt: self.attempt, ranks, ..v1::Selection::default() }
     }
 }
 
@@ -229,9 +246,9 @@ pub struct Fit {
 /// `memctl holders`.
 #[derive(Clone, Debug, Args)]
 pub struct Holders {
-    /// The job's name; `latest` is the newest.
-    #[arg(long, value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names))]
-    pub job: String,
+    /// Which job.
+    #[command(flatten)]
+    pub which: Which,
     /// The attempt [default: the last].
     #[arg(long, value_name = "N")]
     pub attempt: Option<u32>,
@@ -251,7 +268,7 @@ impl Holders {
     #[must_use]
     pub fn selection(&self) -> v1::Selection {
         let ranks = self.rank.into_iter().collect();
-        v1::Selection { job: self.job.clone(), attempt: self.attempt, ranks, ..v1::Selection::default() }
+        v1::Selection { job: self.which.name(), attempt: self.attempt, ranks, ..v1::Selection::default() }
     }
 }
 
@@ -329,12 +346,15 @@ pub struct Report {
 #[derive(Clone, Debug, Args)]
 #[command(after_help = ASSERT_HELP)]
 pub struct Assert {
-    /// Which part of which job.
+    /// The job's name [default: the newest], unless --job gives it; and what must hold: stable, no-leak, no-oom, no-findings, 'peak<10GiB', 'peak_reserved<12GiB', 'reserved/allocated<1.3', 'growth<1MiB/epoch'.
+    #[arg(required_unless_present = "against", value_name = "[JOB] CONDITION", add = ArgValueCandidates::new(job_names))]
+    pub words: Vec<String>,
+    /// The job's name, as a flag; `latest` is the newest.
+    #[arg(long, value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names))]
+    pub job: Option<String>,
+    /// Which part of it.
     #[command(flatten)]
-    pub narrow: Narrow,
-    /// What must hold: stable, no-leak, 'peak<10GiB', 'peak_reserved<12GiB', 'reserved/allocated<1.3', 'growth<1MiB/epoch'.
-    #[arg(required_unless_present = "against", value_name = "CONDITION")]
-    pub conditions: Vec<Condition>,
+    pub part: Part,
     /// Not worse than this job: peaks higher by 5 % at most, no finding that it does not have.
     #[arg(long, value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names))]
     pub against: Option<String>,
@@ -352,8 +372,36 @@ pub struct Assert {
     pub allow_suspected: bool,
 }
 
+impl Assert {
+    /// The job, and the conditions: the first word is the job's name where it is no condition and --job is not there.
+    ///
+    /// # Errors
+    /// Why a word is no condition.
+    pub fn asked(&self) -> Result<(String, Vec<Condition>), String> {
+        let named = match (&self.job, self.words.split_first()) {
+            (None, Some((first, rest)))
+                if first.parse::<Condition>().is_err() && (first == "latest" || is_job_name(first)) =>
+            {
+                Some((first.clone(), rest))
+            }
+            _ => None,
+        };
+        let newest = || self.job.clone().unwrap_or_else(|| "latest".to_owned());
+        let (job, words) = named.unwrap_or_else(|| (newest(), &self.words));
+        let conditions = words.iter().map(|word| word.parse()).collect::<Result<Vec<Condition>, String>>()?;
+        if conditions.is_empty() && self.against.is_none() {
+            // One word alone is more often a mistyped condition than a job.
+            let why = job.parse::<Condition>().err().unwrap_or_default();
+            return Err(format!("there is no condition to check: {why}"));
+        }
+        Ok((job, conditions))
+    }
+}
+
 const ASSERT_HELP: &str = "Conditions:\n  \
 no-leak                 no finding of growing live memory, suspected growth included\n  \
+no-oom                  no request failed, whether the program went on or not\n  \
+no-findings             no finding of severity warning or above\n  \
 stable                  no-leak, nothing else grows, and allocated memory at epoch ends stays within the tolerance\n  \
 'peak<10GiB'            the peak of allocated bytes on every rank (also <=; KiB, MiB, GiB, TiB, KB, MB, GB, TB)\n  \
 'peak_reserved<12GiB'   the peak of reserved bytes\n  \

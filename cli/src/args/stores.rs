@@ -51,12 +51,23 @@ pub struct Check {
 #[derive(Clone, Debug, Args)]
 pub struct Delete {
     /// The job's name.
+    #[arg(value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names), conflicts_with = "job", required_unless_present = "job")]
+    pub named: Option<String>,
+    /// The job's name, as a flag.
     #[arg(long, value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names))]
-    pub job: String,
+    pub job: Option<String>,
     /// Only this attempt [default: all].
     #[arg(long, value_name = "N")]
     pub attempt: Option<u32>,
     /// Do not ask for confirmation.
     #[arg(short, long)]
     pub yes: bool,
+}
+
+impl Delete {
+    /// The job's name. (A job is never deleted by being the newest.)
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.named.as_deref().or(self.job.as_deref()).unwrap_or_default()
+    }
 }

@@ -23,7 +23,8 @@ pub async fn run(
     now: Timestamp,
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
-    let selection = args.narrow.selection(now);
+    let (job, conditions) = args.asked().map_err(Failure::usage)?;
+    let selection = args.part.selection(job, now);
     let (report, other) = asking(global, async |connection| {
         let asked = report(connection, selection, global).await?;
         let other = match &args.against {
@@ -41,9 +42,9 @@ pub async fn run(
         tolerance: args.tolerance,
         allow_incomplete: args.allow_incomplete,
         allow_suspected: args.allow_suspected,
-        ranks: args.narrow.rank.clone().unwrap_or_default().0,
+        ranks: args.part.rank.clone().unwrap_or_default().0,
     };
-    let verdicts = Verdicts::new(report, &args.conditions, &terms, other.as_ref());
+    let verdicts = Verdicts::new(report, &conditions, &terms, other.as_ref());
     show(&verdicts, global, screen, out)?;
     verdicts.outcome().map_err(Failure::found)
 }

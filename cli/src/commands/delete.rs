@@ -15,14 +15,14 @@ use crate::render::text::{plural, safe};
 /// # Errors
 /// No such job, nobody to ask, a daemon that does not answer.
 pub async fn run(args: &Delete, global: &Global) -> Result<(), Failure> {
-    if args.job == "latest" {
+    if args.name() == "latest" {
         return Err(Failure::usage("`latest` cannot be deleted, because which job it is changes; give the job's name"));
     }
     if !args.yes && !confirmed(args)? {
         eprintln!("memctl: nothing was deleted");
         return Ok(());
     }
-    let request = v1::DeleteJobRequest { job: args.job.clone(), attempt: args.attempt };
+    let request = v1::DeleteJobRequest { job: args.name().to_owned(), attempt: args.attempt };
     let answer = asking(global, async |connection| {
         let response = connection.query.delete_job(request).await;
         response.map(tonic::Response::into_inner).map_err(|status| connection.failure(&status))
@@ -30,7 +30,7 @@ pub async fn run(args: &Delete, global: &Global) -> Result<(), Failure> {
     let gone = answer.await?;
     if !global.quiet {
         let (sessions, bytes) = (plural(u64::from(gone.sessions), "session"), HumanBytes::of(gone.stored_bytes));
-        eprintln!("memctl: deleted {}: {sessions}, {bytes}", safe(&args.job));
+        eprintln!("memctl: deleted {}: {sessions}, {bytes}", safe(args.name()));
     }
     Ok(())
 }
@@ -39,11 +39,11 @@ fn confirmed(args: &Delete) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage(format!(
             "deleting {} needs a confirmation, and standard input is no terminal; add --yes",
-            args.job
+            args.name()
         )));
     }
     let attempt = args.attempt.map_or(String::new(), |attempt| format!(" (attempt {attempt})"));
-    eprint!("Delete job {}{attempt} and everything stored for it? [y/N] ", safe(&args.job));
+    eprint!("Delete job {}{attempt} and everything stored for it? [y/N] ", safe(args.name()));
     // The question is there to be seen before the answer is read.
     let _ = std::io::stderr().flush();
     let mut line = String::new();

@@ -137,7 +137,7 @@ pub async fn sites(
         let view = View {
             all_frames: args.all_frames,
             min_share: args.min_percent / 100.0,
-            chosen: args.narrow.rank.is_some(),
+            chosen: args.narrow.part.rank.is_some(),
             moment: in_words(moment.as_ref()),
             hint: hint(connection, global),
         };
