@@ -66,7 +66,7 @@ pub enum Activity {
 /// Findings of a job.
 const FINDINGS_MAX: usize = 128;
 
-/// What is wrong, over all ranks that are watched: the worst [`FINDINGS_MAX`], the worst first.
+/// What is wrong, over all ranks that are watched: the worst 128, the worst first.
 #[must_use]
 pub fn findings(watches: &[&RankWatch], activity: Activity) -> Vec<Finding> {
     let mut found = ranks::leaks(watches, activity);
