@@ -3,6 +3,8 @@
 //! A course is a measurement. Guarantees: bytes are those of site tables, exact at boundaries; growth goes on only where the
 //! last third of what was seen brought some that matters. Does not say why: findings and holders do.
 
+use std::collections::HashMap;
+
 use memctl_model::{FindingKind, Frame, StackId};
 
 use super::candidate::{Candidate, Shape, candidates};
@@ -11,7 +13,6 @@ use super::history::{Level, Per};
 use super::late::has_stopped;
 use super::leak;
 use super::matter::{is_share_of_peak, matters};
-use super::series::Point;
 use super::watch::{Holds, RankWatch, Site};
 use super::who::Who;
 
@@ -187,9 +188,7 @@ fn grown(watch: &RankWatch, group: &Group, begun_ns: u64, per: Per) -> u64 {
 fn held(watch: &RankWatch, site: &Site, (began_per, begun_ns): (Per, u64), per: Per) -> (u64, u64) {
     let levels = watch.history.levels(began_per);
     let begun = levels.partition_point(|level| level.time_ns <= begun_ns).checked_sub(1);
-    let at = begun.map_or(0, |index| levels[index].at);
-    let points = site.series(began_per).points();
-    let then = points.partition_point(|point| point.at <= at).checked_sub(1).map_or(0, |index| points[index].bytes);
+    let then = at(site, began_per, begun.map_or(0, |index| levels[index].at));
     (then, site.series(per).points().last().map_or(0, |last| last.bytes))
 }
 
@@ -275,24 +274,34 @@ fn lowest_before(watch: &RankWatch, per: Per, end: usize) -> Option<&Level> {
     warm.iter().min_by_key(|level| (allocated(level), std::cmp::Reverse(level.time_ns)))
 }
 
-/// The site that half of the sum's growth or more was allocated at: how low it stood in the first third, and in the last.
+/// The place where a third of the sum's growth or more was allocated: how low its function stood in the first third, and in
+/// the last. (Lines of one function may replace each other's blocks: each of them comes and goes, and together they grow.)
 fn most_of(watch: &RankWatch, per: Per, gained: u64) -> Option<Frame> {
-    let boundaries = watch.history.of(per);
-    let first = boundaries.levels.first().map_or(0, |level| level.at);
-    let third = boundaries.at.saturating_sub(first) / 3;
-    let lowest = |points: &[Point], from: u32, to: u32| {
-        // What it held when the stretch began counts, too.
-        let begun = points.partition_point(|point| point.at <= from).saturating_sub(1);
-        points[begun..].iter().take_while(|point| point.at <= to).map(|point| point.bytes).min().unwrap_or(0)
+    let levels = watch.history.levels(per);
+    let third = levels.len() / 3;
+    let mut functions: HashMap<(&str, &str), Vec<&Site>> = HashMap::new();
+    for site in &watch.sites {
+        if let Some(frame) = &site.frame {
+            functions.entry((&frame.function, &frame.file)).or_default().push(site);
+        }
+    }
+    let lowest = |sites: &[&Site], levels: &[Level]| {
+        let held = |level: &Level| sites.iter().fold(0_u64, |sum, site| sum.saturating_add(at(site, per, level.at)));
+        levels.iter().map(held).min().unwrap_or(0)
     };
-    let grown = |site: &Site| {
-        let points = site.series(per).points();
-        let late = lowest(points, boundaries.at.saturating_sub(third), boundaries.at);
-        late.saturating_sub(lowest(points, first, first.saturating_add(third)))
+    let grown = |sites: &[&Site]| {
+        lowest(sites, &levels[levels.len() - third..]).saturating_sub(lowest(sites, &levels[..third]))
     };
-    let sites = watch.sites.iter().filter_map(|site| Some((grown(site), site.frame.as_deref()?)));
-    let (most, frame) = sites.max_by_key(|(grown, _)| *grown)?;
-    (most >= gained / 3).then(|| frame.clone())
+    let (most, sites) = functions.into_values().map(|sites| (grown(&sites), sites)).max_by_key(|(grown, _)| *grown)?;
+    let last = levels.last()?.at;
+    let line = sites.into_iter().max_by_key(|site| at(site, per, last))?;
+    line.frame.as_deref().filter(|_| most >= gained / 3).cloned()
+}
+
+/// Bytes that a site held at a boundary.
+fn at(site: &Site, per: Per, boundary: u32) -> u64 {
+    let points = site.series(per).points();
+    points.partition_point(|point| point.at <= boundary).checked_sub(1).map_or(0, |index| points[index].bytes)
 }
 
 /// Boundaries below which nothing is said of the sum.

@@ -164,3 +164,21 @@ fn what_every_epoch_makes_again_is_work_that_grows() {
     assert!(again.sentence.contains("each step works on more"), "{}", again.sentence);
     assert_eq!((kept.kind, kept.cause), (VerdictKind::Growing, Some(Cause::Known)), "{}", kept.sentence);
 }
+
+#[test]
+fn lines_of_one_function_that_replace_each_others_blocks_grow_together() {
+    // A key-value cache that is appended to in place, in turns by the question's line and by the answer's.
+    const ANSWER: u32 = 3;
+    let mut stacks = stacks();
+    stacks.push(vec![frame("keep", "/home/user/train/metrics.py", 32), frame("main", "/home/user/train/train.py", 12)]);
+    let mut process = Process::new(0, &stacks);
+    for window in 0..160_u64 {
+        let held = (window + 1) * 4 * MIB;
+        // Which of them ends a window is chance.
+        let line = if window % 3 == 0 { ANSWER } else { KEEP };
+        process.window(&[(line, None, 8, held), (MODEL, None, 40, 400 * MIB)]);
+    }
+    let verdict = ended(&process);
+    assert_eq!((verdict.kind, verdict.cause), (VerdictKind::Growing, Some(Cause::Open)), "{verdict:?}");
+    assert_eq!(verdict.site.as_ref().map(|site| &*site.function), Some("keep"), "{}", verdict.sentence);
+}
