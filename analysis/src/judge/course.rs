@@ -228,7 +228,7 @@ fn last_step(watch: &RankWatch, lead: &Candidate) -> Option<u64> {
 }
 
 /// Growth of all that is allocated, where no line explains it: a fact all the same. What comes and goes is no growth: of the
-/// last sixth of what was seen the lowest level counts, against the lowest of a sixth before the last third.
+/// last sixth of what was seen the lowest level counts, against the lowest of the sixth before it.
 fn sum(watch: &RankWatch) -> Option<Course> {
     let per = [Per::Epoch, Per::Step, Per::Window].into_iter().find(|&per| {
         let speaks = per != Per::Window || watch.history.windows_speak();
@@ -236,7 +236,7 @@ fn sum(watch: &RankWatch) -> Option<Course> {
     })?;
     let levels = watch.history.levels(per);
     let sixth = levels.len() / 6;
-    let (early, late) = (levels.len() - 3 * sixth, levels.len() - sixth);
+    let (early, late) = (levels.len() - 2 * sixth, levels.len() - sixth);
     let lowest = |levels: &[Level]| levels.iter().map(|level| level.lowest_allocated_bytes).min().unwrap_or(0);
     let risen = lowest(&levels[late..]).saturating_sub(lowest(&levels[early..early + sixth]));
     let (last, begun) = (levels.last()?, lowest_before(watch, per, late)?);

@@ -148,8 +148,8 @@ fn was_held(run: &Run, verdict: &Verdict) -> bool {
     })
 }
 
-/// Whether no rank's live memory grew by what matters over the last third: its lowest level there against the lowest one of
-/// as long a stretch before, for what comes and goes is no growth.
+/// Whether no rank's live memory grew by what matters over the last third: the lowest level of its
+/// second half against that of its first, for what comes and goes is no growth.
 fn is_flat(run: &Run) -> bool {
     (0..run.streams.len()).all(|rank| {
         let stream = &run.streams[rank];
@@ -165,7 +165,7 @@ fn is_flat(run: &Run) -> bool {
         let Some(levels) = levels.into_iter().find(|levels| levels.len() >= BOUNDARIES_MIN) else { return true };
         let sixth = levels.len() / 6;
         let lowest = |from: usize| levels[from..from + sixth].iter().copied().min().unwrap_or(0);
-        let (before, late) = (lowest(levels.len() - 3 * sixth), lowest(levels.len() - sixth));
+        let (before, late) = (lowest(levels.len() - 2 * sixth), lowest(levels.len() - sixth));
         late.saturating_sub(before) as f64 <= MATTERS * peak as f64
     })
 }

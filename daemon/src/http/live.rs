@@ -58,7 +58,8 @@ pub async fn live(
 ) -> Result<Response, Trouble> {
     Asked::of(&uri)?.takes(&[])?;
     let Some(slot) = room.listeners.take(&caller).await else {
-        let why = format!("{LISTENERS_MAX} browsers are listening; ask from time to time\n");
+        let most = room.listeners.of_a_tenant();
+        let why = format!("{most} browsers are listening, as many as one tenant may have; ask from time to time\n");
         return Ok(plain(StatusCode::SERVICE_UNAVAILABLE, why));
     };
     let (out, events) = mpsc::channel(1);

@@ -268,7 +268,7 @@ fn questions_about_what_is_not_there() {
 fn wrong_usage() {
     let scene = Scene::new();
     let lines: [&[&str]; 12] = [
-        &["query"],
+        &["query", "kept", "--job", "kept"],
         &["import", "--job", "x"],
         &["no-such-verb"],
         &["query", "--job", "kept", "--rank", "3-1"],

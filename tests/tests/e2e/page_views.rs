@@ -76,7 +76,7 @@ fn who_follows_hears_of_its_tenants_jobs_and_of_no_others() {
 fn listeners_are_bounded_and_leave_their_places() {
     let home = tempfile::tempdir().unwrap();
     let (daemon, port) = served(home.path(), &[]);
-    let all: Vec<Listener> = (0..64)
+    let all: Vec<Listener> = (0..32)
         .map(|_| {
             let (listener, status) = Listener::of(&port, &[]);
             assert_eq!(status, 200);
@@ -84,7 +84,7 @@ fn listeners_are_bounded_and_leave_their_places() {
         })
         .collect();
     let refused = get(&port, "/api/v1/live");
-    assert!(refused.status == 503 && refused.body.contains("64 browsers"), "{}", refused.body);
+    assert!(refused.status == 503 && refused.body.contains("32 browsers"), "{}", refused.body);
     assert_eq!(get(&port, "/api/v1/jobs").status, 200, "who asks is answered");
     drop(all);
     let (_back, status) = Listener::of(&port, &[]);
