@@ -253,12 +253,14 @@ fn found(findings: &[&Finding]) -> Option<Checked> {
     Some(Checked { findings, ..verdict(Outcome::DoesNotHold, format!("{}{more}", worst.title)) })
 }
 
-/// Failed requests are in the events: that there is none needs no judgement.
+/// That none failed is said only of a job that could be judged: events may be missing otherwise.
 fn no_oom(report: &Report, terms: &Terms) -> Checked {
     let fails =
         |finding: &&Finding| finding.known_kind() == Some(FindingKind::Oom) || finding.evidence.contains_key("outcome");
     let failed: Vec<&Finding> = concerning(report, terms, |_| true).into_iter().filter(fails).collect();
-    found(&failed).unwrap_or_else(|| verdict(Outcome::Holds, "no request failed".to_owned()))
+    found(&failed)
+        .or_else(|| not_judged(report, terms))
+        .unwrap_or_else(|| verdict(Outcome::Holds, "no request failed".to_owned()))
 }
 
 fn no_findings(report: &Report, terms: &Terms) -> Checked {

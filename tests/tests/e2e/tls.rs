@@ -58,9 +58,9 @@ fn clients_show_a_certificate_where_it_is_asked_for() {
     let (ours, other) = (Authority::new(home.path(), "ours"), Authority::new(home.path(), "other"));
     let (server, client, stranger) = (ours.issue("daemon"), ours.issue("client"), other.issue("stranger"));
     let ca = ours.file.to_str().unwrap();
-    for (mode, without) in [("required", 3), ("optional", 0)] {
+    for (mode, without) in [("required", 6), ("optional", 0)] {
         let daemon = daemon(home.path(), &server, &["--tls-client-ca", ca, "--tls-client-auth", mode]);
-        for (who, expected) in [(Some(&client), 0), (None, without), (Some(&stranger), 3)] {
+        for (who, expected) in [(Some(&client), 0), (None, without), (Some(&stranger), 6)] {
             let output = jobs(&daemon.url, &ours.file, who);
             assert_eq!(output.status.code(), Some(expected), "{mode}: {}", stderr(&output));
         }

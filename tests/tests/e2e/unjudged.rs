@@ -71,8 +71,10 @@ const VERBS: [(&str, Verb); 31] = [
 /// Words behind `alerts`; none of them says how a job is.
 const ALERTS: [&str; 6] = ["test", "silence", "unsilence", "silences", "rules", "help"];
 /// The conditions of `assert`; of each whether the allocator's counters alone can tell it.
-const CONDITIONS: [(&str, bool); 9] = [
+const CONDITIONS: [(&str, bool); 11] = [
     ("no-leak", false),
+    ("no-oom", false),
+    ("no-findings", false),
     ("stable", false),
     ("peak<1TiB", true),
     ("peak_reserved<1TiB", true),
