@@ -73,7 +73,7 @@ const ALERTS: [&str; 6] = ["test", "silence", "unsilence", "silences", "rules", 
 /// The conditions of `assert`; of each whether the allocator's counters alone can tell it.
 const CONDITIONS: [(&str, bool); 11] = [
     ("no-leak", false),
-    ("no-oom", false),
+    ("no-oom", true),
     ("no-findings", false),
     ("stable", false),
     ("peak<1TiB", true),
