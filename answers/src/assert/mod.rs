@@ -253,14 +253,20 @@ fn found(findings: &[&Finding]) -> Option<Checked> {
     Some(Checked { findings, ..verdict(Outcome::DoesNotHold, format!("{}{more}", worst.title)) })
 }
 
-/// That none failed is said only of a job that could be judged: events may be missing otherwise.
+/// That none failed is said only where events were recorded.
 fn no_oom(report: &Report, terms: &Terms) -> Checked {
     let fails =
         |finding: &&Finding| finding.known_kind() == Some(FindingKind::Oom) || finding.evidence.contains_key("outcome");
     let failed: Vec<&Finding> = concerning(report, terms, |_| true).into_iter().filter(fails).collect();
     found(&failed)
-        .or_else(|| not_judged(report, terms))
+        .or_else(|| no_events(report, terms))
         .unwrap_or_else(|| verdict(Outcome::Holds, "no request failed".to_owned()))
+}
+
+/// Without events nothing is known of requests, unless that is allowed.
+fn no_events(report: &Report, terms: &Terms) -> Option<Checked> {
+    let rank = report.ranks.iter().find(|rank| rank.peak_allocated_bytes.is_none() && !terms.allow_incomplete)?;
+    Some(verdict(Outcome::Inconclusive, format!("no event was recorded of rank {}", rank.rank)))
 }
 
 fn no_findings(report: &Report, terms: &Terms) -> Checked {
