@@ -265,7 +265,7 @@ fn no_oom(report: &Report, terms: &Terms) -> Checked {
 
 /// Without events nothing is known of requests, unless that is allowed.
 fn no_events(report: &Report, terms: &Terms) -> Option<Checked> {
-    let rank = report.ranks.iter().find(|rank| rank.peak_allocated_bytes.is_none() && !terms.allow_incomplete)?;
+    let rank = report.ranks.iter().find(|rank| rank.events == 0 && !terms.allow_incomplete)?;
     Some(verdict(Outcome::Inconclusive, format!("no event was recorded of rank {}", rank.rank)))
 }
 
