@@ -67,7 +67,7 @@ pub struct RankSites {
     pub sites: Vec<Site>,
     /// Smaller ones that the answer leaves out; null where it has all.
     pub further: Option<Further>,
-    /// Whether more sites lived at once than are told apart: those beyond are one without a stack.
+    /// Whether more sites lived at once than are counted separately: those beyond are one without a stack.
     pub merged: bool,
 }
 

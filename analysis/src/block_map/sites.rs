@@ -12,7 +12,7 @@ use memctl_model::{Phase, SiteRow, StackId};
 /// A site's number.
 pub(super) type SiteId = u32;
 
-/// Sites with blocks that are told apart: half of what a site table on the wire may have. A table of more rows than this has
+/// Sites with blocks that are counted separately: half of what a site table on the wire may have. A table of more rows than this has
 /// all further sites in the row without a stack.
 pub const SITES_MAX: usize = 1 << 18;
 /// Stacks beyond are looked up by hashing: a session has no more, only damaged input names them.

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use memctl_model::{FindingKind, Frame, StackId};
 
 use super::candidate::{Candidate, Shape, candidates};
-use super::group::{Group, groups};
+use super::group::{Group, groups, same_function};
 use super::history::{Level, Per};
 use super::late::has_stopped;
 use super::leak;
@@ -84,10 +84,9 @@ impl Place {
     }
 
     fn is_at(&self, other: &Frame) -> bool {
-        self.frame.as_ref().is_some_and(|frame| {
-            let same_line = self.is_function || frame.line == other.line;
-            same_line && (&frame.function, &frame.file) == (&other.function, &other.file)
-        })
+        self.frame
+            .as_ref()
+            .is_some_and(|frame| same_function(frame, other) && (self.is_function || frame.line == other.line))
     }
 
     /// Whether a stack leads through it.
@@ -131,15 +130,14 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
         Shape::More | Shape::Teeth => Way::Kept,
     };
     let released = lead.shape == Shape::Teeth;
-    let begun_ns = begun_ns(watch, lead);
+    let (begun_ns, place) = (begun_ns(watch, lead), Place::of(watch, group));
     let last_ns = |per: Per| watch.history.levels(per).last().map_or(0, |level| level.time_ns);
     // What an evaluation leaves behind is seen at the end of an epoch, a teardown at neither.
     let ends = Per::ALL.into_iter().filter(|&per| last_ns(per) >= last_ns(lead.per));
-    let grown = ends.map(|per| (grown(watch, group, begun_ns, per), last_ns(per))).max();
-    let (gained, until_ns) = match grown {
-        Some((gained, until_ns)) if gained > 0 && !released => (gained, until_ns),
-        _ => (group.bytes_gained(), last_ns(lead.per)),
-    };
+    let grown = ends.map(|per| (grown(watch, (group, &place), begun_ns, per), last_ns(per))).max();
+    let (gained, until_ns) = grown
+        .filter(|(gained, _)| *gained > 0 && !released)
+        .unwrap_or_else(|| (group.bytes_gained(), last_ns(lead.per)));
     let mut course = Course {
         who: watch.who(),
         stand: if released { Stand::Released } else { Stand::Growing },
@@ -151,7 +149,7 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
         until_step: None,
         falls: lead.growth.drawdown > 0,
         site: group.site.clone(),
-        place: Place::of(watch, group),
+        place,
         stack: group.stack.clone(),
     };
     if !released && has_stopped(watch, lead) {
@@ -167,14 +165,15 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
 /// Bytes that the place of a group holds at the last boundary of a kind beyond those that it held when it began to grow: at
 /// its members, and at every other site that is reached through the same place. (What a level gained, which findings count
 /// in, leaves out what fluctuates and where a site stood when it was first seen.)
-fn grown(watch: &RankWatch, group: &Group, begun_ns: u64, per: Per) -> u64 {
+fn grown(watch: &RankWatch, (group, place): (&Group, &Place), begun_ns: u64, per: Per) -> u64 {
     let lead = group.lead();
-    let place = Place::of(watch, group);
-    let is_reached = |index: usize, site: &Site| {
+    let holds = watch.sites[lead.site].holds;
+    let is_through = |site: &Site| {
         let stacks: Vec<StackId> = site.stacks.iter().map(|(stack, _)| *stack).collect();
-        group.members.iter().any(|member| member.site == index)
-            || (site.holds == watch.sites[lead.site].holds
-                && watch.grown(&stacks).iter().any(|&stack| place.is_on(watch.frames_of(stack).map(|frame| &**frame))))
+        watch.grown(&stacks).iter().any(|&stack| place.is_on(watch.frames_of(stack).map(|frame| &**frame)))
+    };
+    let is_reached = |index: usize, site: &Site| {
+        group.members.iter().any(|member| member.site == index) || (site.holds == holds && is_through(site))
     };
     let of_place = watch.sites.iter().enumerate().filter(|(index, site)| is_reached(*index, site));
     let (before, now) = of_place.fold((0_u64, 0_u64), |(before, now), (_, site)| {

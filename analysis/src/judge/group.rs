@@ -198,7 +198,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-fn same_function(one: &Frame, other: &Frame) -> bool {
+pub(super) fn same_function(one: &Frame, other: &Frame) -> bool {
     one.function == other.function && one.file == other.file
 }
 

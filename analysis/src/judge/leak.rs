@@ -44,7 +44,7 @@ pub(super) struct Leak {
     pub phase: Option<Phase>,
     /// Whether nothing but counters tells it.
     pub counters: bool,
-    /// Whether it has no line because it lies beyond the places that are told apart.
+    /// Whether it has no line because it lies beyond the places that are counted separately.
     pub is_beyond: bool,
     pub rises: u32,
     pub slows: bool,

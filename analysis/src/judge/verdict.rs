@@ -9,6 +9,7 @@ use memctl_model::{Cause, EvidenceValue, Finding, FindingKind, MemoryKind, Sever
 
 use super::course::{Course, Stand};
 use super::grounds::{Grounds, Shown};
+use super::group::same_function;
 use super::held::{self, Bound};
 use super::words::verdict as words;
 
@@ -71,7 +72,7 @@ fn finding_of<'a>(grounds: &Grounds<'a>, course: &Course) -> Option<&'a Finding>
 /// Ranks that are at different lines of one function show one leak.
 fn is_near(finding: &Finding, course: &Course) -> bool {
     let (Some(one), Some(other)) = (&finding.site, &course.site) else { return false };
-    (&one.function, &one.file) == (&other.function, &other.file)
+    same_function(one, other)
 }
 
 /// Growth that goes on: of several the one whose cause is known, then the largest.

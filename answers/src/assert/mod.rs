@@ -258,7 +258,16 @@ fn no_oom(report: &Report, terms: &Terms) -> Checked {
     let fails =
         |finding: &&Finding| finding.known_kind() == Some(FindingKind::Oom) || finding.evidence.contains_key("outcome");
     let failed: Vec<&Finding> = concerning(report, terms, |_| true).into_iter().filter(fails).collect();
+    let counted = || {
+        let rank = report.ranks.iter().find(|rank| rank.ooms > 0)?;
+        let requests = plural(rank.ooms, "request");
+        Some(Checked {
+            rank: Some(rank.rank),
+            ..verdict(Outcome::DoesNotHold, format!("{requests} failed on rank {}", rank.rank))
+        })
+    };
     found(&failed)
+        .or_else(counted)
         .or_else(|| no_events(report, terms))
         .unwrap_or_else(|| verdict(Outcome::Holds, "no request failed".to_owned()))
 }

@@ -2,7 +2,7 @@
 //! maps and blocks here, tiles in `tiles`, classes and the anatomy of a peak in `views`.
 //!
 //! Guarantees: an answer is made of the same question to the same service that gRPC asks, for the same caller, and written by
-//! the crate that writes the command line's; at most [`ANSWERS_MAX`] are in memory at a time, half of them of one
+//! the crate that writes the command line's; at most [`crate::slots::ANSWERS_MAX`] are in memory at a time, half of them of one
 //! tenant. What cannot be answered says so
 //! in a sentence, as text, with a status that tells whose fault it is.
 
@@ -35,7 +35,7 @@ use super::asked::{Asked, Moment};
 use super::{Room, plain};
 use crate::access::Caller;
 use crate::query::At;
-use crate::slots::{self, ANSWERS_MAX, HasSlot};
+use crate::slots::{self, HasSlot};
 
 /// Points of a course, unless told otherwise.
 const POINTS: u32 = 500;
@@ -78,9 +78,10 @@ impl IntoResponse for Trouble {
         match self {
             Self::Asked(why) => plain(StatusCode::BAD_REQUEST, format!("{why}\n")),
             Self::Said(status) => plain(code(status.code()), format!("{}\n", status.message())),
-            Self::Busy => {
-                plain(StatusCode::SERVICE_UNAVAILABLE, format!("{ANSWERS_MAX} answers are under way; come again\n"))
-            }
+            Self::Busy => plain(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "as many answers as there may be are under way; ask again\n".to_owned(),
+            ),
             Self::Missing(missing) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{missing}\n")),
         }
     }

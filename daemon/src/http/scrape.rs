@@ -1,6 +1,6 @@
 //! `/metrics`: the page of figures, as the caller's scope shows them.
 //!
-//! Guarantees: at most [`SCRAPES_MAX`] pages are in memory at a time; one that finds no slot hears so (503) and comes again.
+//! Guarantees: at most [`SCRAPES_MAX`] pages are in memory at a time; a caller that finds no slot gets 503 and asks again.
 
 use axum::extract::{Extension, State};
 use axum::http::StatusCode;
@@ -18,7 +18,10 @@ pub const SCRAPES_MAX: usize = 8;
 /// The page.
 pub async fn metrics(State(room): State<Room>, Extension(caller): Extension<Caller>) -> Response {
     let Some(slot) = room.scrapes.take(&caller).await else {
-        return plain(StatusCode::SERVICE_UNAVAILABLE, format!("{SCRAPES_MAX} scrapes are under way; come again\n"));
+        return plain(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "as many scrapes as there may be are under way; ask again\n".to_owned(),
+        );
     };
     let families = room.sources.gather(&caller.scope).await;
     let page = slots::body(text::render(&families), Some(slot));

@@ -1,15 +1,11 @@
 //! Alerts about jobs that were imported: raised where the rules say so, however long ago the recording ended.
 
-use std::time::{Duration, Instant};
-
 use memctl_tests::daemon::{DaemonProcess, free_port};
+use memctl_tests::http::until;
 use memctl_tests::{memctl, recordings, run, run_json};
 
-/// Until the rules have looked at what was judged.
-const LIMIT: Duration = Duration::from_secs(60);
-
-#[test]
-fn a_leak_in_a_recording_raises_an_alert_where_imports_do() {
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leak_in_a_recording_raises_an_alert_where_imports_do() {
     let folder = tempfile::tempdir().unwrap();
     let rules = folder.path().join("rules.toml");
     std::fs::write(&rules, "imported = true\n").unwrap();
@@ -24,10 +20,7 @@ fn a_leak_in_a_recording_raises_an_alert_where_imports_do() {
         let all = answer["alerts"].as_array().unwrap().clone();
         all.into_iter().filter(|alert| alert["state"] == "firing").collect::<Vec<_>>()
     };
-    let began = Instant::now();
-    while alerts().is_empty() && began.elapsed() < LIMIT {
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    until("an alert fires", || tokio::task::block_in_place(|| !alerts().is_empty())).await;
     let alerts = alerts();
     assert!(alerts.iter().any(|alert| alert["job"] == "gpt_val_graph_leak"), "{alerts:?}");
     assert!(alerts.iter().all(|alert| alert["job"] != "gpt_clean"), "{alerts:?}");

@@ -127,7 +127,7 @@ impl Words<'_> {
         match &self.shown.group.site {
             Some(site) => format!(", allocated in {}", place(site)),
             None if self.shown.counters => " (only counters were recorded, so no line can be named)".to_owned(),
-            None if self.shown.is_beyond => format!(" (beyond the {SITES_MAX} places that are told apart)"),
+            None if self.shown.is_beyond => format!(" (one of more than {SITES_MAX} places)"),
             None => " (no stacks were recorded)".to_owned(),
         }
     }
@@ -218,7 +218,7 @@ impl Words<'_> {
         };
         let weaker = match shown.group.site {
             None if shown.counters => " Only the allocator's counters of this process are known.",
-            None if shown.is_beyond => " So many places allocate that not all of them are told apart.",
+            None if shown.is_beyond => " So many places allocate that not all of them are counted separately.",
             None => " No stacks were recorded, so no line can be named.",
             Some(_) => "",
         };
