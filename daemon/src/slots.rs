@@ -17,8 +17,6 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use crate::access::Caller;
-
 /// Answers in memory at a time. With [`crate::query::ANSWER_BYTES`] each, they stay within some hundred megabytes.
 pub const ANSWERS_MAX: usize = 8;
 /// Bytes that a connection is given at a time.
@@ -60,9 +58,9 @@ impl Slots {
         Self { all: Arc::new(Semaphore::new(count)), tenants: Arc::default(), of_a_tenant: count, wait }
     }
 
-    /// One of them; `None` when none was given back in time.
-    pub async fn take(&self, caller: &Caller) -> Option<Slot> {
-        let tenant = self.tenant(caller.tenant_name());
+    /// One of them for a tenant; `None` when none was given back in time.
+    pub async fn take(&self, tenant: &str) -> Option<Slot> {
+        let tenant = self.tenant(tenant);
         let taken = async {
             // The tenant's first: an asker that waits for that takes none from others.
             let of_tenant = tenant.acquire_owned().await.ok()?;
@@ -142,13 +140,8 @@ mod tests {
     use http_body_util::BodyExt as _;
 
     use super::*;
-    use crate::store::{Scope, Tenant};
 
     const NO_WAIT: Duration = Duration::from_millis(1);
-
-    fn of(tenant: &str) -> Caller {
-        Caller { scope: Scope::One(Tenant::stored(tenant)), ..Caller::owner("test", "test") }
-    }
 
     #[tokio::test]
     async fn an_answer_has_its_slot_until_its_last_piece_is_taken() {
@@ -156,7 +149,7 @@ mod tests {
         let text: Vec<u8> = (0..PIECE * 2 + 7).map(|at| at as u8).collect();
         let mut answers = Vec::new();
         for _ in 0..3 {
-            let (rest, slot) = (Bytes::from(text.clone()), slots.take(&of("a")).await);
+            let (rest, slot) = (Bytes::from(text.clone()), slots.take("a").await);
             answers.push(Pieces { deadline: deadline(rest.len()), rest, slot });
         }
         let is_full = || slots.all.available_permits() == 0;
@@ -178,22 +171,22 @@ mod tests {
     #[tokio::test]
     async fn one_tenant_leaves_half_of_the_slots_to_others() {
         let slots = Slots::new(4, NO_WAIT);
-        let held = [slots.take(&of("a")).await.unwrap(), slots.take(&of("a")).await.unwrap()];
-        assert!(slots.take(&of("a")).await.is_none(), "it has its half");
-        let other = slots.take(&of("b")).await;
+        let held = [slots.take("a").await.unwrap(), slots.take("a").await.unwrap()];
+        assert!(slots.take("a").await.is_none(), "it has its half");
+        let other = slots.take("b").await;
         assert!(other.is_some(), "another tenant is not kept waiting");
         drop(held);
-        assert!(slots.take(&of("a")).await.is_some(), "they were given back");
+        assert!(slots.take("a").await.is_some(), "they were given back");
     }
 
     #[tokio::test]
     async fn an_answer_that_is_taken_too_slowly_gives_its_slot_back() {
         let slots = Slots::shared(1, NO_WAIT);
-        let slot = slots.take(&of("a")).await;
+        let slot = slots.take("a").await;
         let mut answer = Pieces { rest: vec![0_u8; 10 * PIECE].into(), deadline: deadline(10 * PIECE), slot };
         answer.frame().await.unwrap().unwrap();
         answer.deadline = Instant::now();
         assert!(answer.frame().await.unwrap().is_err());
-        assert!(answer.is_end_stream() && slots.take(&of("a")).await.is_some());
+        assert!(answer.is_end_stream() && slots.take("a").await.is_some());
     }
 }

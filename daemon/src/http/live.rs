@@ -57,7 +57,7 @@ pub async fn live(
     uri: Uri,
 ) -> Result<Response, Trouble> {
     Asked::of(&uri)?.takes(&[])?;
-    let Some(slot) = room.listeners.take(&caller).await else {
+    let Some(slot) = room.listeners.take(caller.tenant_name()).await else {
         let most = room.listeners.of_a_tenant();
         let why = format!("{most} browsers are listening, as many as one tenant may have; ask from time to time\n");
         return Ok(plain(StatusCode::SERVICE_UNAVAILABLE, why));

@@ -129,7 +129,7 @@ impl Room {
     /// A slot for an answer; none where the asker has one.
     async fn slot(&self, caller: &Caller) -> Result<Option<Slot>, Trouble> {
         match &self.answers {
-            Some(answers) => answers.take(caller).await.map(Some).ok_or(Trouble::Busy),
+            Some(answers) => answers.take(caller.tenant_name()).await.map(Some).ok_or(Trouble::Busy),
             None => Ok(None),
         }
     }

@@ -17,7 +17,7 @@ pub const SCRAPES_MAX: usize = 8;
 
 /// The page.
 pub async fn metrics(State(room): State<Room>, Extension(caller): Extension<Caller>) -> Response {
-    let Some(slot) = room.scrapes.take(&caller).await else {
+    let Some(slot) = room.scrapes.take(caller.tenant_name()).await else {
         return plain(
             StatusCode::SERVICE_UNAVAILABLE,
             "as many scrapes as there may be are under way; ask again\n".to_owned(),

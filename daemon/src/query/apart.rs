@@ -29,7 +29,7 @@ pub(crate) async fn slot(answers: &Slots, caller: &Caller) -> Result<Slot, Statu
         let most = answers.of_a_tenant();
         Status::resource_exhausted(format!("{most} answers are under way, as many as one tenant may have; ask again"))
     };
-    answers.take(caller).await.ok_or_else(busy)
+    answers.take(caller.tenant_name()).await.ok_or_else(busy)
 }
 
 /// The slot of a request: none where the HTTP port, which asks, has one already.

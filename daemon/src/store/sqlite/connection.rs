@@ -17,7 +17,7 @@ use sqlx::sqlite::{
 use sqlx::{ConnectOptions, Connection, Sqlite, Transaction};
 
 use super::fault::{foreign, told, told_at_open};
-use super::lock::beside;
+use super::ownership::beside;
 use super::{SqliteOptions, SqliteStore, StoreError};
 use crate::store::cells::{Cells, Fault};
 use crate::store::migrations;

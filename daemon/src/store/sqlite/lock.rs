@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use super::StoreError;
-use super::ownership::{check_folder, open_own};
+use super::ownership::{beside, check_folder, open_own};
 
 /// More than any address is long; the rest of a file that is not ours is of no interest.
 const HOLDER_BYTES_MAX: u64 = 512;
@@ -112,13 +112,6 @@ pub(super) fn is_held_here(path: &Path) -> bool {
 /// `memctl.db` → `memctl.db.lock`.
 fn path_of(database: &Path) -> PathBuf {
     beside(database, ".lock")
-}
-
-/// A file beside a database: its name with something behind it.
-pub(super) fn beside(database: &Path, suffix: &str) -> PathBuf {
-    let mut name = database.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
 }
 
 fn read_holder(file: &File) -> String {

@@ -6,15 +6,20 @@
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Error, ErrorKind};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
-use std::path::Path;
-
-use super::lock::beside;
+use std::path::{Path, PathBuf};
 
 /// Files that SQLite opens beside a database.
 const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
 /// Of a folder's mode: others may write, and only their own files are theirs to remove.
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
+
+/// A file beside a database: its name with something behind it.
+pub(super) fn beside(database: &Path, suffix: &str) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
 
 /// Refuses a folder that another user could exchange files in.
 pub(super) fn check_folder(folder: &Path, database: &Path) -> Result<(), Error> {

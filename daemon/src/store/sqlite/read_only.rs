@@ -12,7 +12,8 @@ use sqlx::{ConnectOptions, Connection};
 
 use super::connection::{BUSY_WAIT, identified};
 use super::fault::told_at_open;
-use super::lock::{beside, is_held_here};
+use super::lock::is_held_here;
+use super::ownership::beside;
 use super::{StoreError, migrations};
 use crate::store::cells::Fault;
 
