@@ -76,6 +76,7 @@ mod ring;
 mod ring_tests;
 pub mod sample;
 mod secret;
+pub mod service;
 pub mod settings;
 pub mod source_paths;
 mod sync;

@@ -14,6 +14,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri};
 
+use crate::service::{self, Service};
+
 /// Where a daemon is, and how its answers are trusted.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DaemonAddress {
@@ -21,6 +23,8 @@ pub struct DaemonAddress {
     pub url: String,
     /// For `https://`.
     pub tls: Tls,
+    /// Who listens there is started by whoever connects.
+    pub service: Option<Service>,
 }
 
 /// Files for `https://`.
@@ -72,7 +76,7 @@ pub enum ReachError {
 
 impl From<String> for DaemonAddress {
     fn from(url: String) -> Self {
-        Self { url, tls: Tls::default() }
+        Self { url, tls: Tls::default(), service: None }
     }
 }
 
@@ -134,6 +138,13 @@ impl DaemonAddress {
         own_url().into()
     }
 
+    /// The local service of a data folder.
+    #[must_use]
+    pub fn of_service(service: Service) -> Self {
+        let url = format!("unix:{}", service.files().socket().display());
+        Self { url, tls: Tls::default(), service: Some(service) }
+    }
+
     /// Whether it can be one; nobody is asked.
     ///
     /// # Errors
@@ -169,10 +180,24 @@ impl DaemonAddress {
     pub async fn connect(&self, adjust: impl FnOnce(Endpoint) -> Endpoint) -> Result<Channel, ReachError> {
         match self.way()? {
             Way::Socket(path) => {
-                let (path, is_own) = (path.to_owned(), self.url == own_url());
+                let trusted = match &self.service {
+                    Some(_) => Trusted::Server,
+                    None if self.url == own_url() => Trusted::Own,
+                    None => Trusted::Any,
+                };
+                let (path, service) = (path.to_owned(), self.service.clone());
                 let connector = tower::service_fn(move |_: Uri| {
-                    let path = path.clone();
-                    async move { connect_socket(&path, is_own).await.map(TokioIo::new) }
+                    let (path, service) = (path.clone(), service.clone());
+                    async move {
+                        match (connect_socket(&path, trusted).await, service) {
+                            (Err(error), Some(service)) if is_absent(error.kind()) => {
+                                started(service).await?;
+                                connect_socket(&path, trusted).await
+                            }
+                            (connected, _) => connected,
+                        }
+                        .map(TokioIo::new)
+                    }
                 });
                 // The name is never looked up: the connector ignores it.
                 adjust(Endpoint::from_static("http://localhost"))
@@ -193,14 +218,43 @@ impl DaemonAddress {
     }
 }
 
-async fn connect_socket(path: &Path, is_own: bool) -> io::Result<UnixStream> {
+/// Who may listen at a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trusted {
+    /// Whoever does: the path was named.
+    Any,
+    /// This user or root.
+    Server,
+    /// The same, in a folder of this user's alone.
+    Own,
+}
+
+/// Starts a service that is not there.
+async fn started(service: Service) -> io::Result<()> {
+    let starting = tokio::task::spawn_blocking(move || service.ensure()).await;
+    starting.map_err(io::Error::other)?.map_err(io::Error::other)
+}
+
+fn is_absent(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
+}
+
+async fn connect_socket(path: &Path, trusted: Trusted) -> io::Result<UnixStream> {
     let me = rustix::process::geteuid().as_raw();
-    if is_own {
+    if trusted == Trusted::Own {
         check_own(path, me)?;
     }
-    let stream = UnixStream::connect(path).await?;
+    let stream = match trusted {
+        // (A socket of this machine takes a connection at once, or its queue is full.)
+        Trusted::Server => {
+            let stream = service::connect(path)?;
+            stream.set_nonblocking(true)?;
+            UnixStream::from_std(stream)?
+        }
+        Trusted::Any | Trusted::Own => UnixStream::connect(path).await?,
+    };
     let server = stream.peer_cred()?.uid();
-    if is_own && server != me && server != 0 {
+    if trusted != Trusted::Any && server != me && server != 0 {
         return Err(not_trusted(format!("{} is served by uid {server}, not by you", path.display())));
     }
     Ok(stream)
@@ -257,7 +311,7 @@ fn failed(error: tonic::transport::Error) -> ReachError {
         cause = source;
     }
     match cause.downcast_ref::<io::Error>().map(io::Error::kind) {
-        Some(io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => ReachError::Absent(cause.to_string()),
+        Some(kind) if is_absent(kind) => ReachError::Absent(cause.to_string()),
         _ => ReachError::Connect(explained(&cause.to_string())),
     }
 }

@@ -167,7 +167,7 @@ pub async fn run(
     let of = |name: &str, has: bool| has.then(|| file(name).into());
     let (tls, mutual) = (way != Way::Plain, way == Way::MutualTls);
     let tls = Tls { ca: of("ca", tls), cert: of("client.cert", mutual), key: of("client.key", mutual) };
-    let address = DaemonAddress { url: daemon.url.clone(), tls };
+    let address = DaemonAddress { url: daemon.url.clone(), tls, service: None };
     let begun = Instant::now();
     let mut tasks = Vec::new();
     for (rank, chunks) in (0..streams).zip(prepared) {

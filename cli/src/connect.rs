@@ -1,8 +1,9 @@
-//! Where a question goes: a daemon that was named, a store that was named, this user's own daemon, the default store.
+//! Where a question goes: a daemon that was named, the local service of a folder that was named, this user's own daemon, the
+//! local service of the default folder; and, where there is to be no service, the store in this process.
 //!
 //! Guarantees: that order, as the command line's contract has it; every wait has an end; an
-//! embedded daemon is drained and closed before the process ends; where no daemon was named only the socket in this user's
-//! own folder is tried, never a port, on which anybody may listen. Refuses to make a store just to say that it is empty.
+//! embedded daemon is drained and closed before the process ends; where no daemon was named only sockets in this user's
+//! own folders are tried, never a port, on which anybody may listen. Refuses to make a store just to say that it is empty.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -14,7 +15,6 @@ use memctl_model::HumanBytes;
 use memctl_model::limits::MESSAGE_BYTES_MAX;
 use memctl_proto::v1::StatusRequest;
 use memctl_proto::v1::query_client::QueryClient;
-use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
@@ -22,7 +22,11 @@ use tonic_health::pb::health_client::HealthClient;
 use crate::args::Global;
 use crate::exit::Failure;
 use crate::render::text::safe;
-use crate::seams::{self, Credentials, Daemon, DaemonAddress, Embedded, ReachError, host, place, reach};
+use crate::seams::service::Service;
+use crate::seams::{
+    self, Asking, Beside, Credentials, Daemon, DaemonAddress, Embedded, ReachError, host, place, reach,
+};
+use crate::service;
 
 /// A daemon that was named may be on the other side of a slow network.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,6 +55,8 @@ const SAID_BYTES_MIN: u64 = 8 << 20;
 pub enum Source {
     /// A daemon.
     Daemon(DaemonAddress),
+    /// The local service of a data folder.
+    Service(Service),
     /// A store, opened in this process.
     DataDir(PathBuf),
 }
@@ -59,13 +65,11 @@ impl std::fmt::Display for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Daemon(address) => write!(f, "the daemon at {address}"),
+            Self::Service(service) => write!(f, "the local service of {}", service.files().folder().display()),
             Self::DataDir(dir) => write!(f, "the store in {}", dir.display()),
         }
     }
 }
-
-/// A connection over which what is known of the caller is shown.
-pub type Asking = InterceptedService<Channel, Credentials>;
 
 /// A connection to whoever answers.
 pub struct Connection {
@@ -89,25 +93,26 @@ impl Connection {
 
     /// For another client of the same connection.
     pub fn asking(&self) -> Asking {
-        InterceptedService::new(self.channel.clone(), self.credentials.clone())
+        Asking::new(self.channel.clone(), self.credentials.clone())
     }
 
     /// The same place, for agents.
     pub fn daemon(&self) -> Daemon {
         let daemon = match &self.place {
             Source::Daemon(address) => Daemon::Address(address.clone()),
+            Source::Service(service) => Daemon::Address(DaemonAddress::of_service(service.clone())),
             Source::DataDir(_) => Daemon::Connected(self.channel.clone()),
         };
         daemon.showing(self.credentials.clone())
     }
 
-    /// Serves the page of the store that is open here; gives the address that opens it once.
+    /// Serves the page of the store that is open here, on a port or, for 0, any; gives the address that opens it once.
     ///
     /// # Errors
     /// No port is free; a daemon answers, which serves its own page.
-    pub async fn page(&mut self) -> Result<String, Failure> {
+    pub async fn page(&mut self, port: u16) -> Result<String, Failure> {
         match &mut self.embedded {
-            Some(embedded) => embedded.page().await,
+            Some(embedded) => embedded.page(port).await,
             None => Err(Failure::usage(format!("{} serves its own page", self.place))),
         }
     }
@@ -149,7 +154,7 @@ pub async fn connect(global: &Global, missing: WhenMissing) -> Result<Connection
             )));
         }
         let flags = format!("--data-dir {}", shell_word(&dir.to_string_lossy()));
-        return open_store(dir, flags, global.credentials()).await;
+        return open_local(dir, flags, global, missing).await;
     }
     let (own, credentials) = (DaemonAddress::own(), global.credentials());
     if let Some(channel) = try_own(&own, &credentials, global).await? {
@@ -162,7 +167,7 @@ pub async fn connect(global: &Global, missing: WhenMissing) -> Result<Connection
             dir.display()
         )));
     }
-    open_store(&dir, String::new(), global.credentials()).await
+    open_local(&dir, String::new(), global, missing).await
 }
 
 /// Whether a store's folder is there. One that this user may not see is not told as missing.
@@ -331,7 +336,34 @@ async fn try_own(own: &DaemonAddress, credentials: &Credentials, global: &Global
     asking.map(|_| Some(channel)).map_err(|status| Failure::from_status(&status, &format!("the daemon at {own}")))
 }
 
-async fn open_store(dir: &Path, flags: String, credentials: Credentials) -> Result<Connection, Failure> {
+/// The local service of a folder; the store in this process where there is to be none, or none can be.
+async fn open_local(dir: &Path, flags: String, global: &Global, missing: WhenMissing) -> Result<Connection, Failure> {
+    if let Some(service) = service::of(dir, global) {
+        // The socket says who this is: a token is for another daemon.
+        let credentials = Credentials { token: None, ..global.credentials() };
+        match service::reached(&service, &credentials, usual).await {
+            Ok((channel, status)) => {
+                service::settle_version(&service, &status.version, global);
+                return Ok(connection((channel, credentials), Source::Service(service), flags, None));
+            }
+            Err(reason) => {
+                let opened = open_store(dir, flags, global.credentials(), missing).await;
+                if opened.is_ok() && !global.quiet {
+                    eprintln!("memctl: no local service ({}): this command opens the store itself", safe(&reason));
+                }
+                return opened;
+            }
+        }
+    }
+    open_store(dir, flags, global.credentials(), missing).await
+}
+
+async fn open_store(
+    dir: &Path,
+    flags: String,
+    credentials: Credentials,
+    missing: WhenMissing,
+) -> Result<Connection, Failure> {
     // As the daemon makes it: recordings tell what a person works on.
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| {
         Failure::unreachable(format!(
@@ -339,7 +371,12 @@ async fn open_store(dir: &Path, flags: String, credentials: Credentials) -> Resu
             dir.display()
         ))
     })?;
-    let embedded = seams::embedded(dir).await?;
+    let beside = match missing {
+        WhenMissing::Make => Beside::Refuse,
+        // A question can be answered beside whoever writes.
+        WhenMissing::Refuse => Beside::Read,
+    };
+    let embedded = seams::embedded(dir, beside).await?;
     Ok(connection((embedded.channel.clone(), credentials), Source::DataDir(dir.to_owned()), flags, Some(embedded)))
 }
 
@@ -349,7 +386,7 @@ async fn open_store(dir: &Path, flags: String, credentials: Credentials) -> Resu
 /// The store cannot be opened.
 pub async fn open_here(dir: &Path) -> Result<Connection, Failure> {
     let flags = format!("--data-dir {}", shell_word(&dir.to_string_lossy()));
-    open_store(dir, flags, Credentials::default()).await
+    open_store(dir, flags, Credentials::default(), WhenMissing::Make).await
 }
 
 fn connection(

@@ -17,6 +17,7 @@ mod page;
 mod render;
 mod run;
 mod seams;
+mod service;
 mod show;
 mod target;
 
@@ -38,6 +39,11 @@ fn main() -> ExitCode {
         // Prints help to standard output and errors to standard error; exit codes 0 and 2.
         Err(error) => error.exit(),
     };
+    if let args::Command::Daemon(args::Daemon { local: Some(args::LocalService::Service), .. }) = &cli.command
+        && let Err(failure) = commands::service::begin()
+    {
+        return report(&failure);
+    }
     if let Err(failure) = logs::start(logging(&cli.command)) {
         return report(&failure);
     }
@@ -87,9 +93,15 @@ fn report(failure: &exit::Failure) -> ExitCode {
 /// `error` on.
 fn logging(command: &args::Command) -> Logging {
     let (default, is_json) = match command {
+        args::Command::Daemon(args::Daemon {
+            local: Some(args::LocalService::Status | args::LocalService::Stop),
+            ..
+        }) => ("error", false),
         args::Command::Daemon(daemon) => ("info", daemon.log_format == args::LogFormat::Json),
         args::Command::Run(_) => ("warn,memctl_agent::uplink=error", false),
         _ => ("error", false),
     };
-    Logging { default, is_json, is_strict: matches!(command, args::Command::Daemon(_)) }
+    // (A wrong filter is no reason for a command to find no service.)
+    let is_strict = matches!(command, args::Command::Daemon(args::Daemon { local: None, .. }));
+    Logging { default, is_json, is_strict }
 }

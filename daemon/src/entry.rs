@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use crate::alerts::Rules;
 use crate::config::Config;
+use crate::http::{self, ForwardError, Forwarded};
 use crate::reload::Reread;
 use crate::server::{self, Embedded, ServeError};
 use crate::store::checking::{self, Checked, Depth};
@@ -46,8 +47,14 @@ pub fn stop_embedded(daemon: Embedded) -> Boxed<'static, Result<(), ServeError>>
 }
 
 /// See [`Embedded::page`].
-pub fn page(daemon: &mut Embedded) -> Boxed<'_, Result<String, ServeError>> {
-    Box::pin(daemon.page())
+pub fn page(daemon: &mut Embedded, port: u16) -> Boxed<'_, Result<String, ServeError>> {
+    Box::pin(daemon.page(port))
+}
+
+/// See [`http::forward`].
+#[must_use]
+pub fn forward(socket: &Path, port: u16) -> Boxed<'_, Result<Forwarded, ForwardError>> {
+    Box::pin(http::forward(socket, port))
 }
 
 /// See [`store::open`].

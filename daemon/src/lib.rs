@@ -25,6 +25,7 @@ pub mod explain;
 pub mod health;
 mod histogram;
 pub mod http;
+pub mod idle;
 pub mod ingest;
 pub mod judge;
 pub mod listen;

@@ -105,8 +105,11 @@ pub fn start<'py>(
         ring_events: environment("MEMCTL_RING_EVENTS").and_then(|text| text.parse().ok()).unwrap_or(RING_EVENTS),
         launcher,
         spool: spool(named.as_deref()),
-        daemon: named
-            .map_or_else(DaemonAddress::own, |url| DaemonAddress { url, tls: Tls::from_environment(&environment) }),
+        daemon: named.map_or_else(DaemonAddress::own, |url| DaemonAddress {
+            url,
+            tls: Tls::from_environment(&environment),
+            service: None,
+        }),
         thread_state,
         python: Some(python(py)),
         holders,

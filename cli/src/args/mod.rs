@@ -25,7 +25,7 @@ pub use questions::{
     Sites, Timeline, WhatIf,
 };
 pub use recording::{Import, Run};
-pub use serving::{Daemon, LogFormat};
+pub use serving::{Daemon, LocalService, LogFormat};
 pub use stores::{Backup, Check, Delete, Restore};
 pub use ui::{Demo, Ui};
 
@@ -51,9 +51,12 @@ pub struct Global {
     /// Ask this daemon (unix:/path, http://host:port, https://host:port) [env: MEMCTL_DAEMON, unless --data-dir is given].
     #[arg(long, global = true, value_name = "URL")]
     pub daemon: Option<String>,
-    /// Without a daemon: the folder of the store, which this command opens itself.
+    /// The folder of the store, which its local service keeps open [default: ~/.local/share/memctl].
     #[arg(long, global = true, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
+    /// Open the store in this command, without the local service [env: MEMCTL_SERVICE=off].
+    #[arg(long, global = true)]
+    pub in_process: bool,
     /// For https://: a PEM file with the authorities to trust [default: the system's; env: MEMCTL_TLS_CA].
     #[arg(long, global = true, value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,
@@ -102,7 +105,7 @@ impl Global {
     /// The address of the daemon that was named.
     #[must_use]
     pub fn daemon_address(&self) -> Option<DaemonAddress> {
-        self.daemon().map(|url| DaemonAddress { url: url.to_owned(), tls: self.tls() })
+        self.daemon().map(|url| DaemonAddress { url: url.to_owned(), tls: self.tls(), service: None })
     }
 
     /// What is shown to whoever answers: what a flag does not name the environment may name.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
 /// How log messages are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -13,9 +13,25 @@ pub enum LogFormat {
     Json,
 }
 
+/// What is done with the local service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
+pub enum LocalService {
+    /// Show the local service of a data folder: the daemon that commands start for themselves.
+    Status,
+    /// End the local service; what still runs starts it again.
+    Stop,
+    /// Be the local service of --data-dir.
+    #[command(hide = true)]
+    Service,
+}
+
 /// `memctl daemon`.
 #[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Daemon {
+    /// The local service, instead of a daemon of your own.
+    #[command(subcommand)]
+    pub local: Option<LocalService>,
     /// Where to listen: ADDR:PORT or unix:/path; may be repeated [default: a socket of your own].
     #[arg(long, env = "MEMCTL_LISTEN", value_name = "PLACE", value_delimiter = ',')]
     pub listen: Vec<String>,

@@ -5,6 +5,9 @@ use clap::Args;
 /// `memctl ui`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Ui {
+    /// The port of this machine that the page is on; 0 takes any [default: 7718, or any where that is taken].
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<u16>,
     /// Open it in this machine's browser, too.
     #[arg(long)]
     pub open: bool,

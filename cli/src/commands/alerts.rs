@@ -14,10 +14,11 @@ use memctl_proto::v1::alerts_client::AlertsClient;
 use crate::args::alerts::{self, AlertsCommand};
 use crate::args::{Format, Global};
 use crate::ask::{asking, hint};
-use crate::connect::{Asking, Connection};
+use crate::connect::Connection;
 use crate::exit::Failure;
 use crate::render::screen::Screen;
 use crate::render::text::safe;
+use crate::seams::Asking;
 use crate::show::show;
 
 /// Bytes of a list of as many alerts as there can be.

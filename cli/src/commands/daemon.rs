@@ -13,6 +13,7 @@ use crate::seams::{Serving, ServingTls, serve};
 pub async fn run(flags: &args::Daemon, global: &Global) -> Result<(), Failure> {
     // The format of the log was needed before anything could be logged.
     let args::Daemon {
+        local: _,
         listen,
         socket_mode,
         http_listen,

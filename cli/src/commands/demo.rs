@@ -57,7 +57,7 @@ pub async fn run(
     let quiet = Global { quiet: true, ..global.clone() };
     let told = match store(&connection, files).await {
         Err(failure) => Err(failure),
-        Ok(()) if args.ui => ui::serve(&mut connection, args.open, global, out).await,
+        Ok(()) if args.ui => ui::serve(&mut connection, None, args.open, global, out).await,
         Ok(()) => tell(&mut connection, &quiet, screen, out).await,
     };
     connection.close().await;

@@ -22,6 +22,7 @@ mod ranks;
 mod report;
 mod report_views;
 mod run;
+pub mod service;
 mod ui;
 mod what_if;
 
@@ -30,7 +31,7 @@ use std::process::ExitCode;
 
 use jiff::Timestamp;
 
-use crate::args::{Cli, Command, Global};
+use crate::args::{self, Cli, Command, Global, LocalService};
 use crate::connect::default_data_dir;
 use crate::exit::Failure;
 use crate::render::screen::Screen;
@@ -47,6 +48,9 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
         Command::Run(args) => return run::run(args, global).await,
         Command::Demo(args) => demo::run(args, global, screen, out).await,
         Command::Ui(args) => ui::run(args, global, out).await,
+        Command::Daemon(args::Daemon { local: Some(LocalService::Status), .. }) => service::status(global, out).await,
+        Command::Daemon(args::Daemon { local: Some(LocalService::Stop), .. }) => service::stop(global).await,
+        Command::Daemon(args::Daemon { local: Some(LocalService::Service), .. }) => service::serve(global).await,
         Command::Daemon(flags) => daemon::run(flags, global).await,
         Command::Import(args) => import::run(args, global, screen, out).await,
         Command::Jobs(args) => questions::jobs(args, global, screen, out).await,

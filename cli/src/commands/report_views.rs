@@ -15,10 +15,11 @@ use memctl_proto::v1::page_client::PageClient;
 use memctl_proto::v1::{self, PageQuestion};
 use serde_json::Value;
 
-use crate::connect::{ANSWER_BYTES_MAX, Asking, Connection};
+use crate::connect::{ANSWER_BYTES_MAX, Connection};
 use crate::exit::{Failure, Outcome};
 use crate::page::html::Inlined;
 use crate::render::text::plural;
+use crate::seams::Asking;
 
 /// Ranks whose course and moments are in the file.
 const RANKS_MOST: usize = 8;

@@ -1,4 +1,4 @@
-//! `memctl ui`: the page, for a store that is opened here, or the address of the one that a daemon serves.
+//! `memctl ui`: the page of the local service or of a store that is opened here, or the address of the one that a daemon serves.
 //!
 //! Guarantees: of a store that is opened here, only a port of this machine is listened at, and who has not the printed
 //! address sees nothing, other users of this machine included; no other process is shown the address. Everything is closed
@@ -15,7 +15,13 @@ use crate::args::{self, Format, Global};
 use crate::ask::asking;
 use crate::connect::{Connection, Source};
 use crate::exit::Failure;
-use crate::seams::told_to_stop;
+use crate::render::text::safe;
+use crate::seams::service::Service;
+use crate::seams::{forwarded, told_to_stop};
+use crate::service::keep;
+
+/// The page's usual port on this machine: one that can be forwarded by `ssh -L 7718:localhost:7718`.
+const PORT: u16 = 7718;
 
 /// See the module.
 ///
@@ -26,7 +32,8 @@ pub async fn run(args: &args::Ui, global: &Global, out: &mut (dyn Write + Send))
         return Err(Failure::usage("the page is for a browser; `memctl query` and other questions take -o"));
     }
     asking(global, async |connection| match connection.place.clone() {
-        Source::DataDir(_) => serve(connection, args.open, global, out).await,
+        Source::DataDir(_) => serve(connection, args.port, args.open, global, out).await,
+        Source::Service(service) => serve_of(&service, args, global, out).await,
         Source::Daemon(address) => {
             let asked = connection.query.get_status(StatusRequest {}).await;
             let status = asked.map_err(|status| connection.failure(&status))?.into_inner();
@@ -48,18 +55,52 @@ pub async fn run(args: &args::Ui, global: &Global, out: &mut (dyn Write + Send))
 /// No port, no browser.
 pub async fn serve(
     connection: &mut Connection,
+    port: Option<u16>,
     open: bool,
     global: &Global,
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
     let stopped = told_to_stop()?;
-    let address = connection.page().await?;
-    say(out, &address)?;
+    let address = match connection.page(port.unwrap_or(PORT)).await {
+        Err(_) if port.is_none() => connection.page(0).await?,
+        page => page?,
+    };
+    show(&address, open, stopped, global, out).await
+}
+
+/// Serves the page of the local service on a port of this machine, until it is told to stop.
+async fn serve_of(
+    service: &Service,
+    args: &args::Ui,
+    global: &Global,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    let stopped = told_to_stop()?;
+    let socket = service.files().page_socket();
+    let page = match forwarded(&socket, args.port.unwrap_or(PORT)).await {
+        Err(_) if args.port.is_none() => forwarded(&socket, 0).await?,
+        page => page?,
+    };
+    let complain = |line: String| eprintln!("memctl: {}", safe(&line));
+    tokio::select! {
+        shown = show(&page.address, args.open, stopped, global, out) => shown,
+        never = keep(service.clone(), complain) => never,
+    }
+}
+
+async fn show(
+    address: &str,
+    open: bool,
+    stopped: impl Future<Output = ()>,
+    global: &Global,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    say(out, address)?;
     if !global.quiet {
         eprintln!("memctl: the address opens the page once, in one browser; Ctrl-C ends it");
     }
     // Who sees the arguments of other users' processes would be in before the browser.
-    let leading = if open { Some(leading_to(&address).map_err(|error| no_browser(&error))?) } else { None };
+    let leading = if open { Some(leading_to(address).map_err(|error| no_browser(&error))?) } else { None };
     if let Some(file) = &leading {
         browse(&file.path().to_string_lossy())?;
     }

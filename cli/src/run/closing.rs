@@ -17,12 +17,12 @@ use memctl_proto::v1;
 use memctl_proto::v1::access_client::AccessClient;
 
 use super::child;
-use super::destination::Destination;
+use super::destination::{Destination, Kind};
 use super::say;
 use super::seen::Seen;
 use crate::args::{Format, Global};
 use crate::ask;
-use crate::connect::{self, Connection, Source, WhenMissing};
+use crate::connect::{self, Connection, WhenMissing};
 use crate::render::screen::Screen;
 use crate::render::text::plural;
 use crate::seams::host::{self, Summary};
@@ -61,13 +61,16 @@ pub struct Closing<'a> {
 impl Closing<'_> {
     /// Says it, delivers what waits in the spool for at most `patience`, and closes.
     pub async fn tell(&self, mut destination: Destination, patience: Duration, hurry: &Arc<AtomicBool>) {
-        if destination.is_deferred && !self.summary.ended.is_empty() {
+        if destination.kind == Kind::Deferred && !self.summary.ended.is_empty() {
             self.open_again(&mut destination, patience.min(STORE_WAIT_MAX), hurry).await;
         }
         let is_away = self.summary.ended.iter().any(|ended| !ended.delivered && ended.refused.is_none());
-        if let (Some(folder), false) =
-            (destination.folder(), destination.is_deferred || is_away && !destination.is_embedded)
-        {
+        let may_take = match destination.kind {
+            Kind::Deferred => false,
+            Kind::InProcess => true,
+            Kind::Daemon | Kind::Service(_) => !is_away,
+        };
+        if let (Some(folder), true) = (destination.folder(), may_take) {
             deliver(folder, destination.daemon.clone(), patience, hurry.clone()).await;
         }
         self.say_what_is_wrong(&destination);
@@ -113,8 +116,7 @@ impl Closing<'_> {
         while !hurry.load(Ordering::Relaxed) {
             if let Ok(connection) = connect::connect(self.global, WhenMissing::Make).await {
                 destination.daemon = connection.daemon();
-                destination.is_embedded = matches!(connection.place, Source::DataDir(_));
-                destination.is_deferred = false;
+                destination.kind = Kind::of(&connection.place);
                 destination.connection = Some(connection);
                 return;
             }
@@ -168,7 +170,7 @@ impl Closing<'_> {
         }
         let shown = jobs.get_key_value(self.job).or_else(|| jobs.first_key_value()).map(|(job, _)| *job);
         let page = match (&mut destination.connection, shown) {
-            (Some(connection), Some(job)) if destination.is_embedded => self.page(connection, job).await,
+            (Some(connection), Some(job)) if destination.kind.is_local() => self.page(connection, job).await,
             _ => false,
         };
         let flags = match (self.global.daemon_address(), &destination.connection) {

@@ -1,4 +1,4 @@
-//! Where a run is recorded: a daemon that was named, this user's own, or a store in this process.
+//! Where a run is recorded: a daemon that was named, this user's own, the local service, or a store in this process.
 //!
 //! Guarantees: a daemon that is away costs nothing but disk: what it has not taken waits in a spool in the data folder,
 //! one for each destination, and goes there with the next run that has the same one. A store that another program has
@@ -12,6 +12,7 @@ use crate::args::Global;
 use crate::connect::{self, Connection, Source, WhenMissing};
 use crate::exit::Failure;
 use crate::seams::host::Limits;
+use crate::seams::service::Service;
 use crate::seams::{Daemon, EMBEDDED_SILENCE_MAX, SpoolConfig, place, private};
 
 /// Nobody can listen on port 0: what goes there goes to the spool.
@@ -27,10 +28,37 @@ pub struct Destination {
     pub connection: Option<Connection>,
     /// A line for the user at the beginning.
     pub notice: Option<String>,
-    /// It is the store in this process.
-    pub is_embedded: bool,
+    /// What that is.
+    pub kind: Kind,
+}
+
+/// What a destination is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A daemon that somebody started.
+    Daemon,
+    /// The local service.
+    Service(Service),
+    /// The store in this process.
+    InProcess,
     /// A store that another program has open: to be tried again at the end.
-    pub is_deferred: bool,
+    Deferred,
+}
+
+impl Kind {
+    /// Of where a connection leads.
+    pub fn of(place: &Source) -> Self {
+        match place {
+            Source::Daemon(_) => Self::Daemon,
+            Source::Service(service) => Self::Service(service.clone()),
+            Source::DataDir(_) => Self::InProcess,
+        }
+    }
+
+    /// Whether the page is shown at the end: the store is this user's, and on this machine.
+    pub const fn is_local(&self) -> bool {
+        matches!(self, Self::Service(_) | Self::InProcess)
+    }
 }
 
 /// Whether the address that was named is one.
@@ -50,20 +78,18 @@ pub async fn open(global: &Global) -> Result<Destination, Failure> {
     if let Some(address) = global.daemon_address() {
         let (spool, notice) = spool(data_dir.as_deref(), Some(&address.url));
         let daemon = Daemon::Address(address).showing(global.credentials());
-        return Ok(Destination { daemon, spool, connection: None, notice, is_embedded: false, is_deferred: false });
+        return Ok(Destination { daemon, spool, connection: None, notice, kind: Kind::Daemon });
     }
     let (spool, mut notice) = spool(data_dir.as_deref(), None);
     let destination = match connect::connect(global, WhenMissing::Make).await {
         Ok(connection) => {
-            let is_embedded = matches!(connection.place, Source::DataDir(_));
-            let daemon = connection.daemon();
-            let connection = Some(connection);
-            Destination { daemon, spool, connection, notice, is_embedded, is_deferred: false }
+            let (kind, daemon) = (Kind::of(&connection.place), connection.daemon());
+            Destination { daemon, spool, connection: Some(connection), notice, kind }
         }
         Err(failure) if spool.is_some() => {
             notice = Some(format!("{failure}; what is recorded waits in the spool until that store can be opened"));
             let daemon = Daemon::Address(NOWHERE.into());
-            Destination { daemon, spool, connection: None, notice, is_embedded: false, is_deferred: true }
+            Destination { daemon, spool, connection: None, notice, kind: Kind::Deferred }
         }
         Err(failure) => return Err(failure),
     };
@@ -87,11 +113,11 @@ fn spool(data_dir: Result<&Path, &Failure>, daemon: Option<&str>) -> (Option<Spo
 impl Destination {
     /// How long the end may take: nothing is waited for where nobody takes anything.
     pub fn limits(&self, limits: Limits) -> Limits {
-        match self {
-            Self { is_deferred: true, .. } => Limits { patience: Duration::ZERO, ..limits },
+        match self.kind {
+            Kind::Deferred => Limits { patience: Duration::ZERO, ..limits },
             // A slow disk is not a daemon that went away.
-            Self { is_embedded: true, .. } => Limits { silence: EMBEDDED_SILENCE_MAX, ..limits },
-            Self { .. } => limits,
+            Kind::InProcess | Kind::Service(_) => Limits { silence: EMBEDDED_SILENCE_MAX, ..limits },
+            Kind::Daemon => limits,
         }
     }
 

@@ -25,8 +25,9 @@ use crate::args::{Global, Run};
 use crate::exit::Failure;
 use crate::seams::host::{self, Host, HostConfig, Limits, Summary};
 use crate::seams::{self, SourcePaths};
+use crate::service::keep;
 use child::Ended;
-use destination::Destination;
+use destination::{Destination, Kind};
 use folder::Folder;
 use progress::Progress;
 use seen::Seen;
@@ -104,7 +105,14 @@ impl Hosted<'_> {
             }
         };
         let environment = environment(args, &name, &folder);
-        let ended = follow(&args.command, &environment, &relay, Some((&host, folder.inject()))).await;
+        let running = follow(&args.command, &environment, &relay, Some((&host, folder.inject())));
+        let ended = match &destination.kind {
+            Kind::Service(service) => tokio::select! {
+                ended = running => ended,
+                never = keep(service.clone(), |line| say(global, &format!("{line}; what is recorded waits in the spool"))) => never,
+            },
+            _ => running.await,
+        };
         let (ended, missed) = ended;
         let started = Instant::now();
         let patience = args.patience.unwrap_or(PATIENCE);

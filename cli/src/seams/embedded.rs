@@ -20,12 +20,12 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Serves the page on a free port of this machine; gives the address that opens it once.
+    /// Serves the page on a port of this machine, for 0 any; gives the address that opens it once.
     ///
     /// # Errors
-    /// No port is free.
-    pub async fn page(&mut self) -> Result<String, Failure> {
-        entry::page(&mut self.daemon).await.map_err(|error| serve_failure(&error))
+    /// The port cannot be had.
+    pub async fn page(&mut self, port: u16) -> Result<String, Failure> {
+        entry::page(&mut self.daemon, port).await.map_err(|error| serve_failure(&error))
     }
 
     /// Drains, closes the store and waits for both.
@@ -38,16 +38,26 @@ impl Embedded {
     }
 }
 
+/// What is done with a store that another process writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    /// It is read, as it is at each moment.
+    Read,
+    /// It is left alone.
+    Refuse,
+}
+
 /// Hosts the daemon in this process on the SQLite store in `data_dir` (made when missing) and gives a way to it.
 ///
 /// # Errors
 /// A store that cannot be opened: no permission, newer version, in use by a daemon.
-pub async fn embedded(data_dir: &Path) -> Result<Embedded, Failure> {
+pub async fn embedded(data_dir: &Path, beside: Beside) -> Result<Embedded, Failure> {
     let holder = format!("another memctl (pid {})", std::process::id());
     let address = config::in_folder(data_dir);
     let opened = match entry::open(&address, &holder).await {
         // What cannot be written can be asked all the same.
         Err(StoreError::ReadOnly { .. }) => entry::open_read_only(&address).await,
+        Err(StoreError::InUse { .. }) if beside == Beside::Read => entry::open_read_only(&address).await,
         opened => opened,
     };
     let store = opened.map_err(|error| store_failure(&error))?;

@@ -5,7 +5,9 @@
 mod devices;
 mod durations;
 mod embedded;
+mod forwarded;
 mod importing;
+mod local_service;
 mod paths;
 mod playing;
 mod serving;
@@ -15,20 +17,24 @@ pub mod stores;
 
 use memctl_daemon::server::ServeError;
 use memctl_daemon::store::StoreError;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Channel;
 
 use crate::exit::Failure;
 
 pub use devices::devices;
 pub use durations::length_of_time_ns;
-pub use embedded::{Embedded, embedded};
+pub use embedded::{Beside, Embedded, embedded};
+pub use forwarded::forwarded;
 pub use importing::{
     DAEMON_SILENCE_MAX, EMBEDDED_SILENCE_MAX, ImportOutcome, ImportRequest, OnProgress, Progress, check_files,
     import_files,
 };
+pub use local_service::{say_cannot, serve_folder};
 pub use memctl_agent::credentials::{Credentials, TokenSource};
 pub use memctl_agent::reach::{self, DaemonAddress, ReachError, Tls};
 pub use memctl_agent::source_paths::{MODE_VARIABLE as SOURCE_PATHS_VARIABLE, Mode as SourcePathsMode, SourcePaths};
-pub use memctl_agent::{Daemon, SpoolConfig, host, identity, now_ns, place, private};
+pub use memctl_agent::{Daemon, SpoolConfig, host, identity, now_ns, place, private, service};
 pub use memctl_daemon::config::TlsLayer as ServingTls;
 pub use paths::{of_a_run, of_an_import};
 pub use serving::{Serving, serve};
@@ -41,6 +47,9 @@ pub fn page_files() -> (&'static str, &'static str) {
     let text = |bytes: &'static [u8]| std::str::from_utf8(bytes).unwrap_or_default();
     (text(memctl_daemon::http::SCRIPT), text(memctl_daemon::http::STYLE))
 }
+
+/// A connection over which what is known of the caller is shown.
+pub type Asking = InterceptedService<Channel, Credentials>;
 
 fn store_failure(error: &StoreError) -> Failure {
     Failure::unreachable(error.to_string())

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use crate::access::Access;
 use crate::alerts::{Rules, RulesError};
+use crate::idle::Idle;
 use crate::ingest::IngestLimits;
 use crate::judge;
 use crate::listen::{ConnectionLimits, Listen, SocketAccess, TlsFiles};
@@ -62,6 +63,8 @@ pub struct Config {
     pub otlp: Option<otlp::Settings>,
     /// Places of the HTTP port; none where there is no such port.
     pub http: Vec<Listen>,
+    /// When it ends by itself, if it does.
+    pub idle: Option<Idle>,
 }
 
 impl Config {
@@ -188,6 +191,7 @@ pub fn resolve(layers: &[(String, Layer)], defaults: &Defaults) -> Result<Config
         insecure,
         http: sockets::opened(layers, ports::http_listen(layers)?)?,
         otlp: otlp(layers)?,
+        idle: None,
     };
     match config.exposed().first() {
         Some(place) if !config.insecure => Err(ConfigError::Exposed { place: place.to_string() }),

@@ -27,6 +27,8 @@ use crate::store::opening::{hash, same};
 const TOKEN_COOKIE: &str = "memctl-token";
 /// What an address of [`Key`] ends with.
 const ENTER: &str = "/enter?key=";
+/// Said where the key is missing.
+pub(super) const NEEDS_KEY: &str = "open the address that `memctl ui` printed; it works once, for one browser";
 /// Sent by browsers: where a request comes from.
 const FETCH_SITE: &str = "sec-fetch-site";
 
@@ -63,8 +65,13 @@ impl Key {
         Ok((Self { cookie: format!("memctl-ui-{port}"), session, once: Mutex::new(Some(once)) }, path))
     }
 
-    fn knows(&self, headers: &HeaderMap) -> bool {
+    pub(super) fn knows(&self, headers: &HeaderMap) -> bool {
         cookie(headers, &self.cookie).is_some_and(|shown| equal(shown, &self.session))
+    }
+
+    /// The answer that ends the cookie.
+    pub(super) fn ended(&self) -> Response {
+        set(StatusCode::NO_CONTENT, &cookie_of(&self.cookie, "", false, true))
     }
 
     /// Whether this is the key; it is none any more then.
@@ -129,9 +136,7 @@ impl Door {
                     let name = if known { "whoever has the printed address" } else { "nobody" };
                     return Ok(Caller::owner(name, peer.map_or_else(String::new, ToString::to_string)));
                 }
-                Err(Refusal::Unauthenticated(
-                    "open the address that `memctl ui` printed; it works once, for one browser".into(),
-                ))
+                Err(Refusal::Unauthenticated(NEEDS_KEY.into()))
             }
         }
     }
@@ -208,7 +213,7 @@ pub(super) async fn login(
         return elsewhere();
     }
     if matches!(room.door, Door::Key(_)) {
-        return plain(StatusCode::CONFLICT, "this page takes no tokens: it is served by `memctl ui`\n".to_owned());
+        return takes_no_tokens();
     }
     let value = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let Some(token) = value.and_then(|value| value.split_once(' ')).map(|(_, token)| token.trim()) else {
@@ -216,6 +221,11 @@ pub(super) async fn login(
     };
     let encrypted = encrypted.is_some_and(|Extension(Encrypted(encrypted))| encrypted);
     set(StatusCode::NO_CONTENT, &cookie_of(TOKEN_COOKIE, token, encrypted, false))
+}
+
+/// The answer to a token where a key counts.
+pub(super) fn takes_no_tokens() -> Response {
+    plain(StatusCode::CONFLICT, "this page takes no tokens: it is served by `memctl ui`\n".to_owned())
 }
 
 /// `POST /logout`: the cookie ends. (A token counts on, until it is revoked.)
@@ -228,11 +238,10 @@ pub(super) async fn logout(
         return elsewhere();
     }
     let encrypted = encrypted.is_some_and(|Extension(Encrypted(encrypted))| encrypted);
-    let name = match &room.door {
-        Door::Gate(_) => TOKEN_COOKIE,
-        Door::Key(key) => &key.cookie,
-    };
-    set(StatusCode::NO_CONTENT, &cookie_of(name, "", encrypted, true))
+    match &room.door {
+        Door::Gate(_) => set(StatusCode::NO_CONTENT, &cookie_of(TOKEN_COOKIE, "", encrypted, true)),
+        Door::Key(key) => key.ended(),
+    }
 }
 
 /// `GET /enter?key=…`: the key becomes a cookie, and the page opens under an address without it.
@@ -240,15 +249,20 @@ pub(super) async fn enter(State(room): State<Room>, method: Method, uri: Uri, he
     let Door::Key(key) = &room.door else {
         return plain(StatusCode::NOT_FOUND, "this daemon takes tokens and no keys: the page is at /\n".to_owned());
     };
+    exchanged(key, &method, &uri, &headers)
+}
+
+/// The answer to whoever brings a key: the cookie, and the way to the page.
+pub(super) fn exchanged(key: &Key, method: &Method, uri: &Uri, headers: &HeaderMap) -> Response {
     // (The router takes HEAD for GET; whoever only looks whether there is an answer does not enter.)
-    if method != Method::GET {
+    if *method != Method::GET {
         return StatusCode::NO_CONTENT.into_response();
     }
     let home = [(LOCATION, HeaderValue::from_static("/")), (CACHE_CONTROL, HeaderValue::from_static("no-store"))];
-    if key.knows(&headers) {
+    if key.knows(headers) {
         return (StatusCode::SEE_OTHER, home).into_response();
     }
-    let shown = Asked::of(&uri).ok().and_then(|asked| asked.text("key").map(str::to_owned)).unwrap_or_default();
+    let shown = Asked::of(uri).ok().and_then(|asked| asked.text("key").map(str::to_owned)).unwrap_or_default();
     if !key.exchange(&shown) {
         return plain(
             StatusCode::FORBIDDEN,

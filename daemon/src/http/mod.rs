@@ -11,6 +11,7 @@ mod api;
 mod asked;
 mod assets;
 mod door;
+mod forward;
 mod health;
 mod live;
 mod over_grpc;
@@ -36,6 +37,7 @@ use axum::routing::{MethodRouter, get, post};
 use api::Trouble;
 pub use assets::{SCRIPT, STYLE};
 pub use door::{Door, Key};
+pub use forward::{ForwardError, Forwarded, forward};
 pub use over_grpc::PageService;
 pub use serve::{limits, serve};
 

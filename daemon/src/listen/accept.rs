@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -46,9 +46,22 @@ pub(super) enum Listener {
 /// The connections of all places.
 pub struct Incoming {
     accepted: mpsc::Receiver<Connection>,
-    /// Ends with this.
-    _accepting: JoinSet<()>,
-    _sockets: Vec<Socket>,
+    listening: Stopper,
+}
+
+/// What ends listening: at once, or with the last copy.
+#[derive(Clone)]
+pub struct Stopper(Arc<Mutex<Listening>>);
+
+/// What accepts, and the files of its sockets.
+type Listening = (JoinSet<()>, Vec<Socket>);
+
+impl Stopper {
+    /// Nobody can connect any more; sockets lose their files.
+    pub fn stop(&self) {
+        let listening = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(listening);
+    }
 }
 
 impl Incoming {
@@ -65,7 +78,12 @@ impl Incoming {
             let (short, turned_away) = (Short::default(), TurnedAway::default());
             accepting.spawn(Accepting { listener, speaks, connections, take, short, turned_away }.run());
         }
-        Self { accepted, _accepting: accepting, _sockets: sockets }
+        Self { accepted, listening: Stopper(Arc::new(Mutex::new((accepting, sockets)))) }
+    }
+
+    /// Ends listening while what was accepted is still served.
+    pub fn stopper(&self) -> Stopper {
+        self.listening.clone()
     }
 }
 

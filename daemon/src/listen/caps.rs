@@ -262,6 +262,11 @@ impl Connections {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Connections that were taken so far.
+    pub(crate) fn taken(&self) -> u64 {
+        self.lock().next
+    }
+
     /// A place for a connection of this peer, or the bound that it is beyond.
     pub(super) fn place(self: &Arc<Self>, peer: &Peer) -> Result<Place, String> {
         let whose = Whose::of(peer);

@@ -24,8 +24,8 @@ use std::sync::Arc;
 
 use tokio::net::TcpListener;
 
-pub use accept::Incoming;
 use accept::Listener;
+pub use accept::{Incoming, Stopper};
 pub use address::{Encryption, Listen, ListenAddressError, SocketAccess};
 pub use caps::{Admission, ConnectionLimits, Connections};
 pub use connection::{Caller, Connection, STALLED_MAX};

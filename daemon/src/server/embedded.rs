@@ -133,12 +133,12 @@ impl Embedded {
         self.channel.clone()
     }
 
-    /// Serves the page on a free port of this machine, until it is stopped; gives the address that opens it once.
+    /// Serves the page on a port of this machine, for 0 a free one, until it is stopped; gives the address that opens it once.
     ///
     /// # Errors
-    /// No port is free, or the system has no random numbers.
-    pub async fn page(&mut self) -> Result<String, ServeError> {
-        let place = Listen::Tcp { address: (Ipv4Addr::LOCALHOST, 0).into(), encryption: Encryption::Plain };
+    /// The port cannot be had, or the system has no random numbers.
+    pub async fn page(&mut self, port: u16) -> Result<String, ServeError> {
+        let place = Listen::Tcp { address: (Ipv4Addr::LOCALHOST, port).into(), encryption: Encryption::Plain };
         let bound = listen::bind(&[place], Speaks::Http, None).await?;
         let address = bound.places().concat();
         let port = address.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or_default();

@@ -20,6 +20,7 @@ use parts::{Parts, parts};
 use crate::alerts::{Alerting, Notifying};
 use crate::config::Config;
 use crate::http::{self, Door};
+use crate::idle;
 use crate::judge::{JudgeSettings, Judging};
 use crate::listen::{self, BindError, Bound, Certificates, Connections, Speaks, TlsError};
 use crate::otlp::Exporter;
@@ -142,6 +143,10 @@ pub async fn serve(
     }
     let (alerts, reloads) = (alerting.alerts.clone(), sources.reloads.clone());
     let (before, after) = (manager.clone(), manager.clone());
+    let idle = config
+        .idle
+        .clone()
+        .map(|idle| idle::wait(idle, [grpc_connections.clone(), http_connections.clone()], streams.clone()));
     let in_force = InForce { config, retention, alerts, certificates: certificates.clone(), gate, reloads };
     reporting.spawn(in_force.follow(reread, move || before.reloading(), move || after.ready()));
     reporting.spawn(manager.clone().keep_alive(sources.health.clone()));
@@ -151,15 +156,25 @@ pub async fn serve(
         reporting.spawn(certificates.follow());
     }
     manager.ready();
+    let listening = bound.accept(&grpc_connections);
+    let stop_listening = listening.stopper();
     let ending = async move {
-        shutdown.await;
+        match idle {
+            Some(idle) => tokio::select! {
+                () = shutdown => {}
+                () = idle => {}
+            },
+            None => shutdown.await,
+        }
+        // Whoever comes now finds nobody, and starts or waits for the next one.
+        stop_listening.stop();
         manager.stopping();
         tracing::info!("shutting down: streams are ended and received items committed");
         shut_down.send_replace(true);
         streams.end_all();
     };
     let (ended, end) = watch::channel(false);
-    let serving = router.serve_with_incoming_shutdown(bound.accept(&grpc_connections), async move {
+    let serving = router.serve_with_incoming_shutdown(listening, async move {
         ending.await;
         ended.send_replace(true);
     });

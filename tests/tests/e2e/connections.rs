@@ -144,6 +144,7 @@ async fn who_comes_beyond_a_bound_hears_which_one_and_what_to_do() {
         let address = memctl_agent::reach::DaemonAddress {
             url: daemon.url.clone(),
             tls: memctl_agent::reach::Tls { ca: encrypted.then(|| authority.file.clone()), ..Default::default() },
+            service: None,
         };
         // As many as there may be, and something is asked on each: none of them makes room.
         let mut holding = Vec::new();

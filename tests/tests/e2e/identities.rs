@@ -243,7 +243,11 @@ impl Certified {
 
     fn address(&self, daemon: &DaemonProcess, identity: &Identity) -> DaemonAddress {
         let (cert, key) = (Some(identity.cert.clone()), Some(identity.key.clone()));
-        DaemonAddress { url: daemon.url.clone(), tls: Tls { ca: Some(self.authority.file.clone()), cert, key } }
+        DaemonAddress {
+            url: daemon.url.clone(),
+            tls: Tls { ca: Some(self.authority.file.clone()), cert, key },
+            service: None,
+        }
     }
 }
 

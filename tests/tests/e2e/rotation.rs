@@ -43,7 +43,7 @@ struct Streaming {
 /// An agent that reads its certificate and its authorities from these files.
 fn start(agent: usize, url: &str, ca: &Path, identity: &Identity, stop: &Arc<AtomicBool>) -> Streaming {
     let tls = Tls { ca: Some(ca.to_owned()), cert: Some(identity.cert.clone()), key: Some(identity.key.clone()) };
-    let daemon = Daemon::Address(DaemonAddress { url: url.to_owned(), tls });
+    let daemon = Daemon::Address(DaemonAddress { url: url.to_owned(), tls, service: None });
     let config = streaming::config(&job(agent), url);
     let agent_started = Agent::start(AgentConfig { daemon, ..config }).expect("the agent starts");
     let (breaker, stop) = (agent_started.breaker(), stop.clone());

@@ -67,7 +67,7 @@ async fn import(
     let visible = !global.quiet && std::io::stderr().is_terminal();
     let (advice, silence_max) = match &connection.place {
         Source::Daemon(_) => ("see its log, then import again", seams::DAEMON_SILENCE_MAX),
-        Source::DataDir(_) => (
+        Source::Service(_) | Source::DataDir(_) => (
             "is its disk full? Free space there or choose another folder with --data-dir, then import again",
             seams::EMBEDDED_SILENCE_MAX,
         ),

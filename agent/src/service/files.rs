@@ -1,0 +1,133 @@
+//! The files of a local service, all in its data folder, and the locks that keep it the only one.
+//!
+//! Guarantees: whoever holds a lock holds it until it is dropped or its process ends, however that ends; what is left of a
+//! file without its lock means nothing.
+
+use std::fs::{File, TryLockError};
+use std::io::{Error, ErrorKind};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::private;
+
+/// The log may grow to this before the next service begins a new one.
+const LOG_BYTES_MAX: u64 = 1 << 20;
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    folder: PathBuf,
+}
+
+/// The lock of the service that serves a folder, for as long as it does.
+#[derive(Debug)]
+pub struct Alive {
+    _file: File,
+}
+
+impl Files {
+    /// Of a data folder.
+    ///
+    /// # Errors
+    /// It belongs to another user: root would leave files there that its owner cannot open.
+    pub fn of(folder: &Path) -> std::io::Result<Self> {
+        let folder = std::path::absolute(folder)?;
+        match folder.metadata() {
+            Ok(found) if found.uid() != rustix::process::geteuid().as_raw() => {
+                Err(Error::new(ErrorKind::PermissionDenied, "it belongs to another user"))
+            }
+            Ok(_) => Ok(Self { folder }),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self { folder }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Where agents and commands connect.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join("service.sock")
+    }
+
+    /// Where the page is served.
+    #[must_use]
+    pub fn page_socket(&self) -> PathBuf {
+        self.folder.join("page.sock")
+    }
+
+    /// What the service logs.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.folder.join("service.log")
+    }
+
+    /// The log, for appending; a long one becomes `service.log.1` first.
+    pub(super) fn open_log(&self) -> std::io::Result<File> {
+        let log = self.log();
+        if log.metadata().is_ok_and(|found| found.len() > LOG_BYTES_MAX) {
+            std::fs::rename(&log, self.folder.join("service.log.1"))?;
+        }
+        private::file().append(true).create(true).open(log)
+    }
+
+    /// The lock of whoever starts a service; `None` while another one holds it.
+    pub(super) fn lock_starting(&self) -> std::io::Result<Option<File>> {
+        private::make(&self.folder)?;
+        lock(&self.folder.join("service.start"))
+    }
+
+    /// The lock of the service itself; `None` while another one lives, or ends.
+    ///
+    /// # Errors
+    /// The file cannot be made.
+    pub fn lock_alive(&self) -> std::io::Result<Option<Alive>> {
+        Ok(lock(&self.folder.join("service.lock"))?.map(|file| Alive { _file: file }))
+    }
+
+    /// Whether a service lives here.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        let Ok(file) = File::open(self.folder.join("service.lock")) else { return false };
+        matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+    }
+}
+
+fn lock(path: &Path) -> std::io::Result<Option<File>> {
+    let file = private::file().write(true).create(true).truncate(false).open(path)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_service_a_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = Files::of(folder.path()).unwrap();
+        assert!(!files.is_alive());
+        let alive = files.lock_alive().unwrap();
+        assert!(alive.is_some() && files.is_alive());
+        assert!(files.lock_alive().unwrap().is_none());
+        drop(alive);
+        assert!(!files.is_alive() && files.lock_alive().unwrap().is_some());
+    }
+
+    #[test]
+    fn a_long_log_is_put_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = Files::of(folder.path()).unwrap();
+        std::fs::write(files.log(), vec![b'x'; LOG_BYTES_MAX as usize + 1]).unwrap();
+        assert_eq!(files.open_log().unwrap().metadata().unwrap().len(), 0);
+        assert!(folder.path().join("service.log.1").exists());
+    }
+}

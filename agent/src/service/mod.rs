@@ -1,0 +1,161 @@
+//! The local service of a data folder: this user's daemon for it, which the first command that needs it starts.
+//!
+//! Guarantees: of commands that start it at once, one does, and the others wait for it; a service that was killed is replaced
+//! by whoever connects next; the process that starts one is neither forked nor slowed: the program detaches itself.
+//! Refuses: a folder of another user, and one that cannot be written.
+
+mod files;
+mod socket;
+mod start;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+pub use files::{Alive, Files};
+pub use socket::{connect, server_process};
+pub use start::{Answer, KEPT_VARIABLES};
+
+/// Names the switch in the environment: `off` keeps every command from starting or using a service.
+pub const VARIABLE: &str = "MEMCTL_SERVICE";
+/// How long a service may take to start: it may bring a large store up to date first.
+const START_MAX: Duration = Duration::from_secs(90);
+/// Between two looks whether another command has started it.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The service of a folder, and the program that it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    files: Files,
+    program: PathBuf,
+}
+
+/// Why no service answers.
+#[derive(Debug, thiserror::Error)]
+pub enum Unstarted {
+    /// The folder cannot hold one.
+    #[error("{}: {source}", folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// There is no such program.
+    #[error("{} cannot be started: {source}", program.display())]
+    Program {
+        /// The program.
+        program: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It started, and ended with these words.
+    #[error("{0}")]
+    Ended(String),
+    /// It says nothing.
+    #[error("the local service did not answer within {} s; its log is {}", START_MAX.as_secs(), log.display())]
+    Silent {
+        /// Its log.
+        log: PathBuf,
+    },
+}
+
+impl Service {
+    /// The service of a folder.
+    ///
+    /// # Errors
+    /// The folder belongs to another user, or its path cannot be found out.
+    pub fn of(folder: &Path, program: &Path) -> std::io::Result<Self> {
+        Ok(Self { files: Files::of(folder)?, program: program.to_owned() })
+    }
+
+    /// Its files.
+    #[must_use]
+    pub fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// Whether it answers now.
+    #[must_use]
+    pub fn answers(&self) -> bool {
+        connect(&self.files.socket()).is_ok()
+    }
+
+    /// Starts it unless it answers; waits until it does. Blocks.
+    ///
+    /// # Errors
+    /// See [`Unstarted`].
+    pub fn ensure(&self) -> Result<(), Unstarted> {
+        if self.answers() {
+            return Ok(());
+        }
+        let end = Instant::now() + START_MAX;
+        let cannot = |source| Unstarted::Folder { folder: self.files.folder().to_owned(), source };
+        let starting = loop {
+            if let Some(lock) = self.files.lock_starting().map_err(cannot)? {
+                break lock;
+            }
+            // Another command starts it: it may be there before that one is done.
+            std::thread::sleep(LOOK_EVERY);
+            if self.answers() {
+                return Ok(());
+            }
+            if Instant::now() >= end {
+                return Err(Unstarted::Silent { log: self.files.log() });
+            }
+        };
+        if self.answers() {
+            return Ok(());
+        }
+        let started = start::start(&self.program, &self.files, end.saturating_duration_since(Instant::now()));
+        drop(starting);
+        started
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn script(folder: &Path, text: &str) -> PathBuf {
+        let program = folder.join("program");
+        std::fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        program
+    }
+
+    #[test]
+    fn the_words_of_a_program_that_ends_are_the_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = script(folder.path(), "echo \"-the store is in use by $2 $3\"; exit 3");
+        let service = Service::of(&folder.path().join("data"), &program).unwrap();
+        let error = service.ensure().unwrap_err().to_string();
+        assert_eq!(error, "the store is in use by service --data-dir");
+        assert!(!service.answers());
+        let silent = Service::of(&folder.path().join("data"), &script(folder.path(), "exit 0")).unwrap();
+        assert!(matches!(silent.ensure(), Err(Unstarted::Ended(_))), "an end is no start");
+        let none = Service::of(&folder.path().join("data"), Path::new("/nowhere/memctl")).unwrap();
+        assert!(matches!(none.ensure(), Err(Unstarted::Program { .. })));
+    }
+
+    #[test]
+    fn of_commands_that_come_at_once_one_starts_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let count = folder.path().join("count");
+        // It listens as long as the test needs it, in the place that the service has.
+        let listen = "python3 -c 'import socket,sys,time,os; s=socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(64); \
+                      print(\"+\", flush=True); os.close(1); time.sleep(20)' \"$4/service.sock\" &";
+        let program = script(folder.path(), &format!("echo x >> {}\n{listen}", count.display()));
+        let service = Service::of(&folder.path().join("data"), &program).unwrap();
+        std::thread::scope(|threads| {
+            for _ in 0..16 {
+                threads.spawn(|| service.ensure().unwrap());
+            }
+        });
+        assert_eq!(std::fs::read_to_string(&count).unwrap(), "x\n");
+        let pid = server_process(&service.files().socket()).unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+}

@@ -1,0 +1,103 @@
+//! Starting the program that becomes a service, and hearing whether it did.
+//!
+//! Guarantees: the program is started as any other (`posix_spawn`: no copy of this process is made); secrets of this
+//! environment do not go along. What it says is one line on its standard output, an [`Answer`], and then the end of it.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::process::{ChildStdout, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use super::{Files, Unstarted};
+
+/// Variables of memctl that a service keeps: what it logs, its alert rules, and when it ends.
+pub const KEPT_VARIABLES: [&str; 3] = ["MEMCTL_LOG", "MEMCTL_ALERT_RULES", "MEMCTL_SERVICE_IDLE"];
+/// More than any reason is long.
+const WORDS_BYTES_MAX: u64 = 8 << 10;
+
+/// What a program says that was started to be a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It serves, or another one does.
+    Serves,
+    /// It cannot, for this reason.
+    Cannot(String),
+}
+
+impl Answer {
+    /// As it is said.
+    #[must_use]
+    pub fn line(&self) -> String {
+        match self {
+            Self::Serves => "+\n".to_owned(),
+            Self::Cannot(reason) => format!("-{reason}\n"),
+        }
+    }
+
+    fn heard(text: &str) -> Option<Self> {
+        let line = text.lines().next()?;
+        if let Some(reason) = line.strip_prefix('-') {
+            return Some(Self::Cannot(reason.trim().to_owned()));
+        }
+        (line == "+").then_some(Self::Serves)
+    }
+}
+
+/// Starts the program and waits for its answer, so long at most.
+pub(super) fn start(program: &Path, files: &Files, wait: Duration) -> Result<(), Unstarted> {
+    let log = files.open_log().map_err(|source| Unstarted::Folder { folder: files.folder().to_owned(), source })?;
+    let mut command = Command::new(program);
+    command.args(["daemon", "service", "--data-dir"]).arg(files.folder());
+    for (name, _) in std::env::vars_os() {
+        let is_ours = name.to_string_lossy().starts_with("MEMCTL_");
+        if is_ours && !KEPT_VARIABLES.iter().any(|kept| name == *kept) {
+            command.env_remove(name);
+        }
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    let cannot = |source| Unstarted::Program { program: program.to_owned(), source };
+    let mut child = command.spawn().map_err(cannot)?;
+    let heard = child.stdout.take().and_then(|stdout| listen(stdout, wait));
+    // It detaches itself: what was started is only its first moment, and has ended where it was heard to the end.
+    let ended = if heard.is_some() { child.wait().map(Some) } else { child.try_wait() };
+    match heard.as_deref().map(Answer::heard) {
+        Some(Some(Answer::Serves)) => Ok(()),
+        Some(Some(Answer::Cannot(reason))) => Err(Unstarted::Ended(reason)),
+        Some(None) => {
+            let how = ended.ok().flatten().map_or_else(String::new, |status| format!(" ({status})"));
+            Err(Unstarted::Ended(format!(
+                "the local service ended without a word{how}; its log is {}",
+                files.log().display()
+            )))
+        }
+        None => Err(Unstarted::Silent { log: files.log() }),
+    }
+}
+
+/// What is said until the end; `None` where that does not come in time.
+fn listen(mut stdout: ChildStdout, wait: Duration) -> Option<String> {
+    let (tell, told) = mpsc::channel();
+    let listening = std::thread::Builder::new().name("memctl-service".into()).spawn(move || {
+        let mut words = Vec::new();
+        let _ = (&mut stdout).take(WORDS_BYTES_MAX).read_to_end(&mut words);
+        let _ = tell.send(String::from_utf8_lossy(&words).into_owned());
+    });
+    listening.ok()?;
+    told.recv_timeout(wait).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_heard() {
+        for answer in [Answer::Serves, Answer::Cannot("the store is in use".into())] {
+            assert_eq!(Answer::heard(&answer.line()), Some(answer));
+        }
+        for other in ["", "hello", "\n"] {
+            assert_eq!(Answer::heard(other), None);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! This process as the local service of a data folder.
+//!
+//! Guarantees: it serves two sockets in the folder, for its owner alone; it has said whether it serves before anybody waits
+//! in vain; it ends at SIGTERM, when nobody has been connected for long enough, or, told by SIGUSR1 that a newer version
+//! is to follow, as soon as no session streams.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use memctl_agent::service::{Alive, Answer, Files};
+use memctl_daemon::config::{self, AlertsLayer, Config, Defaults, Layer};
+use memctl_daemon::idle::Idle;
+use memctl_daemon::listen::{Listen, SocketAccess};
+use memctl_daemon::{entry, quantity};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+
+use super::{serve_failure, told_to_stop};
+use crate::exit::Failure;
+
+/// Names the time after which it ends by itself.
+const IDLE_VARIABLE: &str = "MEMCTL_SERVICE_IDLE";
+const IDLE: Duration = Duration::from_secs(600);
+/// A service that ends drains first; the next one waits for it.
+const FORMER_MAX: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Serves until it is time to end.
+///
+/// # Errors
+/// The store cannot be opened; the settings are wrong; a former service does not end.
+pub async fn serve_folder(folder: &Path) -> Result<(), Failure> {
+    let files = Files::of(folder).map_err(|error| unusable(folder, &error))?;
+    let Some(alive) = only_one(&files).await? else {
+        // Another one serves: that is what was wanted.
+        return Ok(say(&Answer::Serves));
+    };
+    let (retire, retiring) = watch::channel(false);
+    let mut wishes = signal(SignalKind::user_defined1()).map_err(|error| unusable(folder, &error))?;
+    let waiting = tokio::spawn(async move {
+        wishes.recv().await;
+        retire.send_replace(true);
+        // Dropped, the wish would be, too.
+        std::future::pending::<()>().await;
+    });
+    let config = configuration(&files, retiring)?;
+    let terminated = told_to_stop()?;
+    // (A path may be longer than a socket's address; this process has the folder as its own.)
+    std::env::set_current_dir(files.folder()).map_err(|error| unusable(folder, &error))?;
+    let (_nobody, reread) = mpsc::channel(1);
+    let ready = |_: &[String], _: &[String]| say(&Answer::Serves);
+    let served = entry::serve(config, Box::new(ready), Box::pin(terminated), reread).await;
+    waiting.abort();
+    drop(alive);
+    served.map_err(|error| serve_failure(&error))
+}
+
+/// Says that this process does not serve, and why.
+pub fn say_cannot(failure: &Failure) {
+    say(&Answer::Cannot(failure.to_string()));
+}
+
+/// The lock of the one service; `None` where another one serves already.
+async fn only_one(files: &Files) -> Result<Option<Alive>, Failure> {
+    let end = tokio::time::Instant::now() + FORMER_MAX;
+    loop {
+        if let Some(alive) = files.lock_alive().map_err(|error| unusable(files.folder(), &error))? {
+            return Ok(Some(alive));
+        }
+        if memctl_agent::service::connect(&files.socket()).is_ok() {
+            return Ok(None);
+        }
+        if tokio::time::Instant::now() >= end {
+            return Err(Failure::unreachable(format!(
+                "the former local service of {} does not end: see {}",
+                files.folder().display(),
+                files.log().display()
+            )));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+fn configuration(files: &Files, retiring: watch::Receiver<bool>) -> Result<Config, Failure> {
+    let rules = std::env::var_os("MEMCTL_ALERT_RULES").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let layer = Layer {
+        data_dir: Some(files.folder().to_owned()),
+        alerts: rules.map(|path| AlertsLayer { rules: Some(path) }),
+        ..Layer::default()
+    };
+    let defaults = Defaults { socket: Some(files.socket()), ..Defaults::default() };
+    let config = config::resolve(&[("the environment".to_owned(), layer)], &defaults);
+    let config = config.map_err(|error| Failure::usage(error.to_string()))?;
+    let here = |name: &str| Listen::Unix {
+        path: Path::new("/proc/self/cwd").join(name),
+        own_folder: false,
+        access: SocketAccess::Owner,
+    };
+    let idle = Idle { after: idle()?, retiring };
+    Ok(Config { listen: vec![here("service.sock")], http: vec![here("page.sock")], idle: Some(idle), ..config })
+}
+
+/// How long nobody has to be connected.
+fn idle() -> Result<Duration, Failure> {
+    let Some(text) = std::env::var(IDLE_VARIABLE).ok().filter(|text| !text.is_empty()) else { return Ok(IDLE) };
+    let wrong = |error| Failure::usage(format!("{IDLE_VARIABLE}: {error}"));
+    quantity::duration_ns(&text).map(Duration::from_nanos).map_err(wrong)
+}
+
+fn unusable(folder: &Path, error: &std::io::Error) -> Failure {
+    Failure::unreachable(format!("{}: {error}", folder.display()))
+}
+
+/// One line for whoever started this, and the end of standard output: that one waits for it.
+fn say(answer: &Answer) {
+    use std::io::Write as _;
+    let mut stdout = std::io::stdout();
+    // That nobody listens any more must not end a service.
+    let _ = stdout.write_all(answer.line().as_bytes()).and_then(|()| stdout.flush());
+    // SAFETY: both are open descriptors of this process; what is written from now on goes to the log.
+    unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) };
+}

@@ -1,0 +1,191 @@
+//! The local service, as a command uses it: whether it is used here, which one it is, and how this process becomes one.
+//!
+//! Guarantees: `MEMCTL_SERVICE=off` and `--in-process` start none and ask none. Refuses the folder of another user: a command
+//! opens that store itself, as it is allowed to.
+
+use std::path::Path;
+use std::time::Duration;
+
+use memctl_proto::v1::{Status, StatusRequest};
+use tonic::transport::{Channel, Endpoint};
+
+use crate::args::Global;
+use crate::exit::Failure;
+use crate::seams::service::{self, Service};
+use crate::seams::{Asking, Credentials, DaemonAddress};
+
+/// A service of this machine answers in this time.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// One that is just ending is replaced: so often it is tried again.
+const TRIES: u32 = 5;
+/// Between two looks whether it is alive.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+/// One that cannot be started is tried again after this.
+const RETRY_EVERY: Duration = Duration::from_secs(10);
+
+/// The service of a folder; `None` where none is to be used.
+pub fn of(folder: &Path, global: &Global) -> Option<Service> {
+    if global.in_process || is_off() {
+        return None;
+    }
+    let program = std::env::current_exe().ok()?;
+    Service::of(folder, &program).ok()
+}
+
+fn is_off() -> bool {
+    std::env::var(service::VARIABLE).is_ok_and(|value| value == "off" || value == "0")
+}
+
+/// A connection to it, and what it says of itself; it is started where it does not run.
+///
+/// # Errors
+/// Why there is none.
+pub async fn reached(
+    service: &Service,
+    credentials: &Credentials,
+    adjust: fn(Endpoint) -> Endpoint,
+) -> Result<(Channel, Status), String> {
+    let address = DaemonAddress::of_service(service.clone());
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let starting = service.clone();
+        let started =
+            tokio::task::spawn_blocking(move || starting.ensure()).await.map_err(|error| error.to_string())?;
+        started.map_err(|unstarted| unstarted.to_string())?;
+        let asked = tokio::time::timeout(ANSWER_MAX, async {
+            let channel = address.connect(adjust).await.map_err(|error| error.to_string())?;
+            let asking = Asking::new(channel.clone(), credentials.clone());
+            let mut client = memctl_proto::v1::query_client::QueryClient::new(asking);
+            let status = client.get_status(StatusRequest {}).await.map_err(|status| status.message().to_owned())?;
+            Ok((channel, status.into_inner()))
+        });
+        match asked.await.unwrap_or_else(|_| Err(format!("it says nothing for {} s", ANSWER_MAX.as_secs()))) {
+            Ok(reached) => return Ok(reached),
+            Err(reason) if tries == TRIES => return Err(format!("the local service does not answer: {reason}")),
+            // It ended between two moments: the next try starts another one.
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+/// What follows from the version of a service that answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// This one.
+    Same,
+    /// It is older: it ends as soon as nothing streams, and the next command starts this version.
+    Older,
+    /// It is newer, and stays.
+    Newer,
+}
+
+impl Version {
+    /// Of a service that says it is `theirs`.
+    #[must_use]
+    pub fn of(theirs: &str, mine: &str) -> Self {
+        let numbers = |text: &str| -> Vec<u64> {
+            let plain = text.split(['-', '+']).next().unwrap_or_default();
+            plain.split('.').map(|number| number.parse().unwrap_or(0)).collect()
+        };
+        match numbers(theirs).cmp(&numbers(mine)) {
+            _ if theirs == mine => Self::Same,
+            std::cmp::Ordering::Greater => Self::Newer,
+            std::cmp::Ordering::Less | std::cmp::Ordering::Equal => Self::Older,
+        }
+    }
+}
+
+/// Says that a service has another version, and has an older one end once nothing streams.
+pub fn settle_version(service: &Service, theirs: &str, global: &Global) {
+    let mine = env!("CARGO_PKG_VERSION");
+    let line = match Version::of(theirs, mine) {
+        Version::Same => return,
+        Version::Newer => {
+            format!("the local service is memctl {theirs}, and this is {mine}: use the newer program, too")
+        }
+        Version::Older => {
+            let _ = signal(service, libc::SIGUSR1);
+            format!(
+                "the local service is memctl {theirs}, and this is {mine}: it ends once nothing streams, and {mine} follows"
+            )
+        }
+    };
+    if !global.quiet {
+        eprintln!("memctl: {}", crate::render::text::safe(&line));
+    }
+}
+
+/// Sends it a signal; gives its process.
+///
+/// # Errors
+/// None runs, or it cannot be seen from here.
+pub fn signal(service: &Service, number: i32) -> std::io::Result<i32> {
+    let pid = service::server_process(&service.files().socket())?;
+    // SAFETY: takes two numbers; the process is the one that listens at this moment.
+    match unsafe { libc::kill(pid, number) } {
+        0 => Ok(pid),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// Keeps a service alive as long as this is not dropped; `say` hears once that it cannot be.
+pub async fn keep<T>(service: Service, say: impl Fn(String)) -> T {
+    let mut said = false;
+    loop {
+        tokio::time::sleep(WATCH_EVERY).await;
+        if service.files().is_alive() {
+            continue;
+        }
+        let starting = service.clone();
+        let started = tokio::task::spawn_blocking(move || starting.ensure()).await;
+        if let Ok(Err(unstarted)) = started {
+            if !std::mem::replace(&mut said, true) {
+                say(format!("the local service ended and does not start again: {unstarted}"));
+            }
+            tokio::time::sleep(RETRY_EVERY).await;
+        }
+    }
+}
+
+/// Leaves the session, the terminal and the open files of whoever started this program. Called before there is a second
+/// thread.
+///
+/// # Errors
+/// The system gives no process.
+pub fn detach() -> Result<(), Failure> {
+    let cannot =
+        || Failure::unreachable(format!("no process for the local service: {}", std::io::Error::last_os_error()));
+    // SAFETY: this process has one thread; the copy goes on as this program, the original ends without cleaning up.
+    match unsafe { libc::fork() } {
+        -1 => return Err(cannot()),
+        0 => {}
+        // SAFETY: ends this process at once.
+        _ => unsafe { libc::_exit(0) },
+    }
+    // SAFETY: no arguments; a process that was just made leads no group yet.
+    if unsafe { libc::setsid() } == -1 {
+        return Err(cannot());
+    }
+    // SAFETY: nothing of this program is open yet beyond the standard streams.
+    let _ = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_numbers() {
+        for (theirs, mine, which) in [
+            ("0.1.0", "0.1.0", Version::Same),
+            ("0.9.0", "0.10.0", Version::Older),
+            ("1.0.0", "0.10.0", Version::Newer),
+            ("0.1.0-rc1", "0.1.0", Version::Older),
+            ("", "0.1.0", Version::Older),
+        ] {
+            assert_eq!(Version::of(theirs, mine), which, "{theirs}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The end of a daemon that a command started: when nobody has been connected for long enough.
+//!
+//! Guarantees: an agent that streams, a page that is open and a question that is being answered are connections, and keep it;
+//! one that comes between two looks counts, too.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::listen::Connections;
+use crate::store::Scope;
+use crate::streams::Streams;
+
+/// Between two looks, at most.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// When it ends by itself.
+#[derive(Clone, Debug)]
+pub struct Idle {
+    /// After this long without a connection.
+    pub after: Duration,
+    /// Set when a newer version is to follow: it ends as soon as no session streams.
+    pub retiring: watch::Receiver<bool>,
+}
+
+/// Waits until it is to end.
+pub async fn wait(idle: Idle, connections: [Arc<Connections>; 2], streams: Streams) {
+    let step = LOOK_EVERY.min(idle.after / 4).max(Duration::from_millis(20));
+    let (mut quiet_since, mut known) = (Instant::now(), 0);
+    loop {
+        tokio::time::sleep(step).await;
+        if *idle.retiring.borrow() && streams.count(&Scope::All) == 0 {
+            tracing::info!("a newer version is to follow, and no session streams");
+            return;
+        }
+        let taken = connections.iter().map(|connections| connections.taken()).sum();
+        if taken != known || connections.iter().any(|connections| connections.count() > 0) {
+            (quiet_since, known) = (Instant::now(), taken);
+        }
+        if quiet_since.elapsed() >= idle.after {
+            tracing::info!(seconds = idle.after.as_secs_f64(), "nobody was connected for so long");
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memctl_proto::v1::HolderSearch;
+
+    use super::*;
+    use crate::listen::ConnectionLimits;
+    use crate::store::Tenant;
+
+    fn none() -> [Arc<Connections>; 2] {
+        [(); 2].map(|()| Connections::new(ConnectionLimits { total: 4, per_peer: 4 }))
+    }
+
+    #[tokio::test]
+    async fn it_ends_when_nobody_came_for_long_enough() {
+        let (_retire, retiring) = watch::channel(false);
+        let (began, after) = (Instant::now(), Duration::from_millis(100));
+        wait(Idle { after, retiring }, none(), Streams::default()).await;
+        assert!(began.elapsed() >= after);
+    }
+
+    #[tokio::test]
+    async fn one_that_retires_ends_with_its_last_session() {
+        let (retire, retiring) = watch::channel(true);
+        let streams = Streams::default();
+        let session = memctl_model::SessionId(*b"0123456789abcdef");
+        let (claim, _asked) = streams.claim(session, &Tenant::default(), HolderSearch::NotPython);
+        let waiting = wait(Idle { after: Duration::from_secs(600), retiring }, none(), streams);
+        let mut waiting = std::pin::pin!(waiting);
+        let looked = tokio::time::timeout(LOOK_EVERY * 3, &mut waiting).await;
+        assert!(looked.is_err(), "a session streams");
+        drop(claim);
+        waiting.await;
+        drop(retire);
+    }
+}
