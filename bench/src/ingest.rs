@@ -80,6 +80,7 @@ impl Daemon {
     /// Likewise on the store of a folder.
     pub(crate) fn start_on(memctl: &Path, folder: &Path, settings: &[(&str, &str)]) -> Result<Self, Box<dyn Error>> {
         let mut child = Command::new(memctl)
+            .env("MEMCTL_SERVICE", "off")
             .args(["daemon", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(folder)
             .env("MEMCTL_LOG", std::env::var("MEMCTL_LOG").unwrap_or_else(|_| "error".into()))

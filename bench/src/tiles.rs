@@ -48,6 +48,7 @@ struct Served {
 impl Served {
     fn on(memctl: &Path, folder: &Path) -> Result<Self, Box<dyn Error>> {
         let mut child = Command::new(memctl)
+            .env("MEMCTL_SERVICE", "off")
             .args(["daemon", "--listen", "http://127.0.0.1:0", "--http-listen", "http://127.0.0.1:0", "--data-dir"])
             .arg(folder)
             .env("MEMCTL_LOG", "error")

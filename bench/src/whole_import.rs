@@ -42,6 +42,7 @@ pub fn run(memctl: &Path, recording: &Path, work: &Path, size: u64, runs: usize)
     for _ in 0..runs {
         let data = tempfile::tempdir_in(work)?;
         let mut import = Command::new(memctl);
+        import.env("MEMCTL_SERVICE", "off");
         import.args(["import", "-q", "--job", "bench", "-o", "json", "--data-dir"]).arg(data.path()).arg(&path);
         ours.push(measure(&mut import)?);
         let mut load = Command::new("python3");

@@ -25,7 +25,7 @@ use std::io::Write;
 use std::pin::Pin;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches as _;
 
 use args::Cli;
 use exit::Outcome;
@@ -34,7 +34,8 @@ use render::screen::Screen;
 
 fn main() -> ExitCode {
     commands::completions::answer();
-    let cli = match Cli::try_parse() {
+    let parsed = args::help::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => Cli { global: cli.global.or_environment(std::env::var("MEMCTL_DAEMON").ok()), ..cli },
         // Prints help to standard output and errors to standard error; exit codes 0 and 2.
         Err(error) => error.exit(),
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
     if let Err(failure) = logs::start(logging(&cli.command)) {
         return report(&failure);
     }
-    let mut screen = Screen::detect(cli.global.no_color);
+    let mut screen = Screen::detect(cli.global.colour());
     if cli.global.output != args::Format::Table {
         screen.colour = false;
     }

@@ -130,14 +130,20 @@ fn serve(stream: TcpStream, received: &Mutex<Vec<Received>>, reply: &dyn Fn(usiz
 /// Status and body of a GET; `None` when nobody answers.
 #[must_use]
 pub fn get(url: &str) -> Option<(u16, String)> {
+    get_with(url, "").map(|(status, _, body)| (status, body))
+}
+
+/// Status, head and body of a GET with more lines in its head; `None` when nobody answers.
+#[must_use]
+pub fn get_with(url: &str, lines: &str) -> Option<(u16, String, String)> {
     let (host, path) = url.strip_prefix("http://")?.split_once('/')?;
     let mut stream = TcpStream::connect(host).ok()?;
     // HTTP 1.0: the answer ends with the connection and comes in one piece.
-    write!(stream, "GET /{path} HTTP/1.0\r\nHost: {host}\r\n\r\n").ok()?;
+    write!(stream, "GET /{path} HTTP/1.0\r\nHost: {host}\r\n{lines}\r\n").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     let (head, body) = answer.split_once("\r\n\r\n")?;
-    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+    Some((head.split(' ').nth(1)?.parse().ok()?, head.to_owned(), body.to_owned()))
 }
 
 /// Waits until it is so; the test fails when it is not within two minutes.

@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod alerts;
+pub mod help;
 pub mod job_names;
 mod questions;
 mod recording;
@@ -45,45 +46,71 @@ const EXIT_CODES: &str = "Exit codes: 0 done, 1 a finding at or above --fail-on 
 3 no daemon or store can be reached, 4 no such job, 5 bad input (nothing of it was stored), 6 not allowed (token, certificate or role).\n\
 Try `memctl demo` first: no GPU, no Python, no server.";
 
+/// The heading of flags that say who answers.
+const CONNECTION: &str = "Connection";
+/// The heading of flags that every command has.
+const OUTPUT: &str = "Output";
+
+/// When the answer has colours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Colour {
+    /// On a terminal, unless NO_COLOR is set.
+    #[default]
+    Auto,
+    /// Also in a pipe (`| less -R`).
+    Always,
+    /// Never.
+    Never,
+}
+
 /// Flags of every command.
 #[derive(Clone, Debug, Args)]
 pub struct Global {
     /// Ask this daemon (unix:/path, http://host:port, https://host:port) [env: MEMCTL_DAEMON, unless --data-dir is given].
-    #[arg(long, global = true, value_name = "URL")]
+    #[arg(long, global = true, value_name = "URL", help_heading = CONNECTION)]
     pub daemon: Option<String>,
     /// The folder of the store, which its local service keeps open [default: ~/.local/share/memctl].
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, value_name = "DIR", help_heading = CONNECTION)]
     pub data_dir: Option<PathBuf>,
     /// Open the store in this command, without the local service [env: MEMCTL_SERVICE=off].
-    #[arg(long, global = true)]
+    #[arg(long, global = true, hide_short_help = true, help_heading = CONNECTION)]
     pub in_process: bool,
     /// For https://: a PEM file with the authorities to trust [default: the system's; env: MEMCTL_TLS_CA].
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", hide_short_help = true, help_heading = CONNECTION)]
     pub tls_ca: Option<PathBuf>,
     /// A PEM file with the certificate of this side, the chain included: a client's, or the daemon's own [env: MEMCTL_TLS_CERT].
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", hide_short_help = true, help_heading = CONNECTION)]
     pub tls_cert: Option<PathBuf>,
     /// A PEM file with the key of that certificate [env: MEMCTL_TLS_KEY].
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", hide_short_help = true, help_heading = CONNECTION)]
     pub tls_key: Option<PathBuf>,
     /// A file that holds a token for the daemon [env: MEMCTL_TOKEN_FILE, else MEMCTL_TOKEN itself].
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", hide_short_help = true, help_heading = CONNECTION)]
     pub token_file: Option<PathBuf>,
     /// The tenant that is meant, for those who see all of them [env: MEMCTL_TENANT].
-    #[arg(long, global = true, value_name = "TENANT")]
+    #[arg(long, global = true, value_name = "TENANT", hide_short_help = true, help_heading = CONNECTION)]
     pub tenant: Option<String>,
     /// Format of the answer. CSV escapes control characters and puts ' before text that a spreadsheet would compute.
-    #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
+    #[arg(short, long, global = true, value_enum, default_value_t = Format::Table, help_heading = OUTPUT)]
     pub output: Format,
-    /// Print without colours (as NO_COLOR and pipes do).
-    #[arg(long, global = true)]
+    /// When to print colours.
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = Colour::Auto, help_heading = OUTPUT)]
+    pub color: Colour,
+    /// The same as --color never.
+    #[arg(long, global = true, conflicts_with = "color", hide_short_help = true, help_heading = OUTPUT)]
     pub no_color: bool,
     /// Print the answer alone, without progress and advice.
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, help_heading = OUTPUT)]
     pub quiet: bool,
 }
 
 impl Global {
+    /// When to print colours, whichever flag said so.
+    #[must_use]
+    pub const fn colour(&self) -> Colour {
+        if self.no_color { Colour::Never } else { self.color }
+    }
+
     /// The daemon that was named, unless the name is empty.
     #[must_use]
     pub fn daemon(&self) -> Option<&str> {
@@ -153,8 +180,10 @@ pub enum Command {
     /// Import PyTorch memory snapshots (torch.cuda.memory._dump_snapshot) as a job.
     Import(Import),
     /// List jobs, newest first.
+    #[command(visible_aliases = ["ls", "list"])]
     Jobs(Jobs),
     /// Summarize a job: levels and peaks by rank, what is wrong and where.
+    #[command(visible_aliases = ["show", "status"])]
     Query(Query),
     /// Show what grows, each finding in full.
     Leaks(Leaks),
@@ -193,6 +222,7 @@ pub enum Command {
     /// Check the store, the daemon and the recording environment, and say what to do.
     Doctor,
     /// Delete a job, or one attempt of it, and everything stored for it.
+    #[command(visible_alias = "rm")]
     Delete(Delete),
     /// Write everything that is stored into one new file, also while a daemon writes.
     Backup(Backup),
@@ -205,6 +235,8 @@ pub enum Command {
         /// Which shell.
         shell: Shell,
     },
+    /// Print the version.
+    Version,
 }
 
 #[cfg(test)]

@@ -4,17 +4,16 @@
 
 use std::io::Write;
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 use clap_complete::env::{CompleteEnv, Shells};
 
-use crate::args::Cli;
+use crate::args::help;
 use crate::args::job_names::ASKS;
 use crate::exit::Failure;
 
 /// Answers a shell that asks, and ends the program then.
 pub fn answer() {
-    CompleteEnv::with_factory(Cli::command).var(ASKS).complete();
+    CompleteEnv::with_factory(help::command).var(ASKS).complete();
 }
 
 /// Prints the script for a shell.

@@ -78,6 +78,8 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
         Command::Restore(args) => backup::restore(args, global).await,
         Command::Check(args) => check::run(args, global, out).await,
         Command::Completions { shell } => completions::run(*shell, out),
+        Command::Version => writeln!(out, "memctl {}", env!("CARGO_PKG_VERSION"))
+            .map_err(|error| Failure::output("standard output", &error)),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

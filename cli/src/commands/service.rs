@@ -11,6 +11,7 @@ use memctl_proto::v1;
 use memctl_proto::v1::query_client::QueryClient;
 use serde::Serialize;
 
+use crate::allocator;
 use crate::args::{Format, Global};
 use crate::connect::default_data_dir;
 use crate::exit::Failure;
@@ -44,7 +45,10 @@ struct Running<'a> {
 /// It cannot serve.
 pub async fn serve(global: &Global) -> Result<(), Failure> {
     let folder = global.data_dir.clone().map_or_else(default_data_dir, Ok)?;
-    let served = serve_folder(&folder).await;
+    let served = tokio::select! {
+        served = serve_folder(&folder) => served,
+        never = allocator::keep_little() => match never {},
+    };
     if let Err(failure) = &served {
         crate::seams::say_cannot(failure);
     }

@@ -1,9 +1,11 @@
 //! What the reader's screen can show: its width, its characters, its colours.
 //!
-//! Guarantees: no colour when piped, with `NO_COLOR`, `--no-color` or a dumb terminal; only ASCII
+//! Guarantees: no colour when piped, with `NO_COLOR`, `--color never` or a dumb terminal unless `--color always` asks for it; only ASCII
 //! when the locale is not UTF-8; no cutting when piped (unless `COLUMNS` says otherwise).
 
 use std::io::IsTerminal;
+
+use crate::args::Colour;
 
 /// Narrower terminals get the layout of this width: below it nothing useful fits.
 const COLUMNS_MIN: usize = 40;
@@ -35,12 +37,17 @@ pub enum Tone {
 impl Screen {
     /// The screen behind standard output.
     #[must_use]
-    pub fn detect(no_colour: bool) -> Self {
+    pub fn detect(colour: Colour) -> Self {
+        Self::of(std::io::stdout().is_terminal(), colour)
+    }
+
+    /// The screen behind a stream that is a terminal or not.
+    #[must_use]
+    pub fn of(is_terminal: bool, colour: Colour) -> Self {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let terminal = std::io::stdout().is_terminal();
         let columns = match variable("COLUMNS").and_then(|value| value.parse::<usize>().ok()) {
             Some(columns) => Some(columns),
-            None if terminal => Some(terminal_size::terminal_size().map_or(80, |(width, _)| usize::from(width.0))),
+            None if is_terminal => Some(terminal_size::terminal_size().map_or(80, |(width, _)| usize::from(width.0))),
             None => None,
         };
         let dumb = variable("TERM").as_deref() == Some("dumb");
@@ -49,7 +56,11 @@ impl Screen {
             unicode: is_utf8(
                 variable("LC_ALL").or_else(|| variable("LC_CTYPE")).or_else(|| variable("LANG")).as_deref(),
             ),
-            colour: terminal && !dumb && !no_colour && variable("NO_COLOR").is_none(),
+            colour: match colour {
+                Colour::Always => true,
+                Colour::Never => false,
+                Colour::Auto => is_terminal && !dumb && variable("NO_COLOR").is_none(),
+            },
         }
     }
 

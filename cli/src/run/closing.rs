@@ -232,11 +232,8 @@ impl Closing<'_> {
 
 /// The screen behind standard error.
 fn screen(global: &Global) -> Screen {
-    let terminal = std::io::stderr().is_terminal();
-    let screen = Screen::detect(global.no_color);
-    let plain = global.no_color || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    Screen { colour: terminal && !plain && !dumb, ..screen }
+    let is_terminal = std::io::stderr().is_terminal();
+    Screen::of(is_terminal, global.colour())
 }
 
 /// Delivers what lies in the spool and belongs to nobody.

@@ -17,6 +17,7 @@ fn golden_command_lines() {
     cases
         .register_bin("memctl", memctl_path())
         .env("MEMCTL_DAEMON", &daemon.url)
+        .env("MEMCTL_SERVICE", "off")
         .env("NO_COLOR", "1")
         .env("COLUMNS", "120")
         .env("LC_ALL", "C.UTF-8")

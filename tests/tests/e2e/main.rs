@@ -27,6 +27,7 @@ mod judged;
 mod kept_watches;
 mod kill_any;
 mod kill_daemon;
+mod local_service;
 mod many_blocks;
 mod operated;
 mod otlp;

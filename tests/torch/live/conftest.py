@@ -146,6 +146,8 @@ class Memctl:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         self.environment = kept
         self.environment["MEMCTL_CACHE"] = os.environ.get("MEMCTL_CACHE", os.path.expanduser("~/.cache/memctl"))
+        # No process stays behind a test.
+        self.environment["MEMCTL_SERVICE"] = "off"
         self.environment["FAKE_GPU_STATE"] = str(folder / "gpus")
         self.environment["TMPDIR"] = str(folder)
         # What nobody takes waits there, and not in the home of whoever runs the tests.

@@ -56,6 +56,7 @@ class Place:
         path += [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
         self.environment = kept | {
             "MEMCTL_CACHE": os.environ.get("MEMCTL_CACHE", os.path.expanduser("~/.cache/memctl")),
+            "MEMCTL_SERVICE": "off",
             "XDG_DATA_HOME": str(folder / "share"),
             "TMPDIR": str(folder),
             "PYTHONPATH": os.pathsep.join(path),

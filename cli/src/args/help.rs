@@ -1,0 +1,155 @@
+//! What `--help` shows beside flags: the commands in groups, and two examples of each.
+//!
+//! Guarantees: every command is in one group and has examples that parse (a test looks).
+
+use clap::{Command, CommandFactory};
+
+use super::Cli;
+
+/// The commands by what they are for, each in a few words.
+const GROUPS: [(&str, &[(&str, &str)]); 5] = [
+    ("Begin", &[("demo", "Ask about a recorded 4-GPU job: no GPU needed, nothing is left")]),
+    (
+        "Record",
+        &[
+            ("run", "Run a command and record every PyTorch process in it"),
+            ("import", "Import PyTorch memory snapshots as a job"),
+            ("daemon", "Receive from agents, store, judge and answer; status, stop"),
+        ],
+    ),
+    (
+        "Look",
+        &[
+            ("ui", "Show jobs, their memory and its sites in a browser"),
+            ("jobs", "List jobs, newest first"),
+            ("query", "Summarize a job: levels, peaks, what is wrong and where"),
+            ("leaks", "Show what grows, each finding in full"),
+            ("ranks", "Compare the ranks and show what stands out"),
+            ("diagnose", "Write a page: what is wrong, where, what to change, the proof"),
+            ("report", "Write a report to send: one HTML file, or Markdown"),
+            ("timeline", "Show memory over time, as a plot or as data"),
+            ("sites", "Show live memory by allocation site at one moment"),
+            ("holders", "Ask a running process what holds the tensors of a site"),
+            ("ledger", "Break the device's memory down into classes"),
+            ("oom", "Explain failed requests: the arithmetic, what filled the device"),
+            ("frag", "Show how memory is fragmented, and what pins it"),
+            ("fit", "Forecast what a training would hold at other sizes"),
+            ("what-if", "Replay a job under other allocator settings and limits"),
+            ("export", "Export what is stored in another tool's format"),
+        ],
+    ),
+    ("Prove", &[("assert", "Check conditions, for CI: exit code 1 when one does not hold")]),
+    (
+        "Operate",
+        &[
+            ("alerts", "List alerts, test receivers, silence alerts"),
+            ("doctor", "Check store, daemon and recording, and say what to do"),
+            ("delete", "Delete a job, or one attempt of it"),
+            ("backup", "Write everything that is stored into one new file"),
+            ("restore", "Put a backup into an empty store, of either database"),
+            ("check", "Check that what is stored is whole"),
+            ("token", "Make, list and revoke tokens"),
+            ("audit", "Show who changed what, and who tried to"),
+            ("completions", "Print the completion script for a shell"),
+            ("version", "Print the version"),
+        ],
+    ),
+];
+
+/// What people type.
+const EXAMPLES: [(&str, [&str; 2]); 30] = [
+    ("demo", ["memctl demo", "memctl demo --ui --open"]),
+    ("run", ["memctl run -- python train.py", "memctl run --job gpt2 -- torchrun --nproc-per-node 4 train.py"]),
+    ("import", ["memctl import --job gpt2 snapshot.pickle", "memctl import --job gpt2 snapshots/ --replace"]),
+    ("daemon", ["memctl daemon --listen 127.0.0.1:7717 --http-listen 127.0.0.1:9717", "memctl daemon status"]),
+    ("ui", ["memctl ui --open", "memctl ui --port 7718   # elsewhere: ssh -L 7718:localhost:7718 HOST"]),
+    ("jobs", ["memctl jobs", "memctl jobs -o json"]),
+    ("query", ["memctl query", "memctl query gpt2 --rank 0-3 --epoch 2.."]),
+    ("leaks", ["memctl leaks", "memctl leaks gpt2 --rank 3"]),
+    ("ranks", ["memctl ranks gpt2", "memctl ranks gpt2 -o csv"]),
+    ("diagnose", ["memctl diagnose", "memctl diagnose gpt2"]),
+    ("report", ["memctl report gpt2 -f gpt2.html", "memctl report gpt2 --markdown"]),
+    ("timeline", ["memctl timeline gpt2", "memctl timeline gpt2 -o csv"]),
+    ("sites", ["memctl sites gpt2 --peak", "memctl sites gpt2 --end --folded"]),
+    ("holders", ["memctl holders gpt2", "memctl holders gpt2 --site train.py:22"]),
+    ("ledger", ["memctl ledger gpt2", "memctl ledger gpt2 --peak"]),
+    ("oom", ["memctl oom", "memctl oom gpt2 --rank 2"]),
+    ("frag", ["memctl frag gpt2", "memctl frag gpt2 --rank 0"]),
+    ("fit", ["memctl fit --job gpt2=4 --at 8", "memctl fit --job gpt2=4 --job gpt2-b8=8 --at 16"]),
+    ("what-if", ["memctl what-if gpt2", "memctl what-if gpt2 --limit 40GiB"]),
+    (
+        "export",
+        [
+            "memctl export gpt2 --format csv -f events.csv",
+            "memctl export gpt2 --format memory-viz -f rank{rank}.pickle",
+        ],
+    ),
+    ("assert", ["memctl assert gpt2 no-leak 'peak<40GiB'", "memctl assert gpt2 stable --tolerance 5MiB"]),
+    ("alerts", ["memctl alerts", "memctl alerts rules"]),
+    ("doctor", ["memctl doctor", "memctl doctor -o json"]),
+    ("delete", ["memctl delete gpt2", "memctl delete gpt2 --attempt 0 --yes"]),
+    ("backup", ["memctl backup memctl-backup.db", "memctl backup copy.db --data-dir /var/lib/memctl"]),
+    (
+        "restore",
+        ["memctl restore memctl-backup.db --data-dir DIR", "memctl restore copy.db --store postgres://host/memctl"],
+    ),
+    ("check", ["memctl check", "memctl check --deep"]),
+    ("token", ["memctl token create ci --role agent", "memctl token list"]),
+    ("audit", ["memctl audit", "memctl audit -o json"]),
+    ("completions", ["source <(memctl completions bash)", "memctl completions zsh >~/.zfunc/_memctl"]),
+];
+
+/// The command line with its groups and examples.
+#[must_use]
+pub fn command() -> Command {
+    let plain = Cli::command();
+    let listed = listed();
+    let template = format!("{{about}}\n\n{{usage-heading}} {{usage}}\n\n{listed}\nOptions:\n{{options}}{{after-help}}");
+    let command = EXAMPLES.iter().fold(plain, |command, (name, lines)| {
+        let lines: Vec<String> = lines.iter().map(|line| format!("  {line}")).collect();
+        let text = format!("Examples:\n{}", lines.join("\n"));
+        command.mut_subcommand(name, |command| command.after_help(text))
+    });
+    // (Subcommands are listed above, by group.)
+    command.help_template(template)
+}
+
+fn listed() -> String {
+    let lines = GROUPS.iter().map(|(group, commands)| {
+        let lines: Vec<String> = commands.iter().map(|(name, words)| format!("  {name:<12} {words}\n")).collect();
+        format!("{group}:\n{}", lines.concat())
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_command_is_in_one_group_and_has_examples() {
+        let command = Cli::command();
+        let known: BTreeSet<&str> = command.get_subcommands().map(Command::get_name).collect();
+        let grouped: Vec<&str> =
+            GROUPS.iter().flat_map(|(_, commands)| commands.iter().map(|(name, _)| *name)).collect();
+        assert_eq!(grouped.iter().copied().collect::<BTreeSet<_>>(), known);
+        assert_eq!(grouped.len(), known.len(), "one group each");
+        assert!(listed().lines().all(|line| line.len() <= 80), "a terminal's width");
+        let with_examples: BTreeSet<&str> = EXAMPLES.iter().map(|(name, _)| *name).collect();
+        assert_eq!(&known - &with_examples, BTreeSet::from(["version"]));
+    }
+
+    #[test]
+    fn examples_parse() {
+        for line in EXAMPLES.iter().flat_map(|(_, lines)| lines) {
+            let words = line.split('#').next().unwrap().replace('\'', "");
+            let words = words.strip_prefix("source <(").map_or(words.clone(), |rest| rest.replace(')', ""));
+            let words: Vec<&str> = words.split_whitespace().take_while(|word| !word.starts_with('>')).collect();
+            if let Err(error) = command().try_get_matches_from(words) {
+                panic!("{line}: {error}");
+            }
+        }
+    }
+}
