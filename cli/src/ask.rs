@@ -9,8 +9,9 @@ use memctl_answers::timeline::Timeline;
 use memctl_proto::v1;
 
 use crate::args::Global;
-use crate::connect::{Connection, WhenMissing, connect, take_in};
+use crate::connect::{Connection, WhenMissing, connect};
 use crate::exit::Failure;
+use crate::spooled::take_in;
 
 /// Connects, asks, and closes whatever came of it.
 ///

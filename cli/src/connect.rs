@@ -8,10 +8,9 @@
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use memctl_answers::naming::shell_word;
-use memctl_model::HumanBytes;
 use memctl_model::limits::MESSAGE_BYTES_MAX;
 use memctl_proto::v1::StatusRequest;
 use memctl_proto::v1::query_client::QueryClient;
@@ -23,9 +22,7 @@ use crate::args::Global;
 use crate::exit::Failure;
 use crate::render::text::safe;
 use crate::seams::service::Service;
-use crate::seams::{
-    self, Asking, Beside, Credentials, Daemon, DaemonAddress, Embedded, ReachError, host, place, reach,
-};
+use crate::seams::{self, Asking, Beside, Credentials, Daemon, DaemonAddress, Embedded, ReachError, place, reach};
 use crate::service;
 
 /// A daemon that was named may be on the other side of a slow network.
@@ -42,13 +39,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// A report of thousands of ranks is larger than an item.
 pub const ANSWER_BYTES_MAX: usize = 8 * MESSAGE_BYTES_MAX;
-
-/// What waits is taken in for at most so long before a question is asked.
-const TAKING_MAX: Duration = Duration::from_secs(120);
-/// Living processes that are named.
-const LIVING_MAX: usize = 8;
-/// Taking in more than this takes long enough to be said.
-const SAID_BYTES_MIN: u64 = 8 << 20;
 
 /// Where a command's answers come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -216,49 +206,6 @@ pub fn default_socket() -> PathBuf {
 pub fn default_data_dir() -> Result<PathBuf, Failure> {
     place::data_dir(&|name| std::env::var_os(name).map(PathBuf::from))
         .ok_or_else(|| Failure::unreachable("neither XDG_DATA_HOME nor HOME is set: name a folder with --data-dir DIR"))
-}
-
-/// Takes in what waits on this machine for where a connection leads: sessions that ended, or were killed, when nobody
-/// took them. A question has to find them.
-pub async fn take_in(connection: &Connection, global: &Global) {
-    let Some(data_dir) = global.data_dir.clone().or_else(|| default_data_dir().ok()) else { return };
-    let folder = place::spool_folder(&data_dir, global.daemon());
-    let say = |line: String| {
-        if !global.quiet {
-            eprintln!("memctl: {line}");
-        }
-    };
-    for session in host::living_spools(&folder).iter().take(LIVING_MAX) {
-        let process = session.pid.map_or_else(|| "a process".to_owned(), |pid| format!("process {pid}"));
-        let job = safe(&session.job);
-        say(format!(
-            "{process} records job {job} to disk, because no daemon takes it: this answer lacks it until the process ends or \
-             `memctl daemon` is started"
-        ));
-    }
-    let bytes = host::spooled_bytes(&folder);
-    if bytes == 0 {
-        return;
-    }
-    let daemon = connection.daemon();
-    if bytes > SAID_BYTES_MIN {
-        say(format!("storing {} that wait in {}", HumanBytes::of(bytes), folder.display()));
-    }
-    let end = Instant::now() + TAKING_MAX;
-    let work = {
-        let folder = folder.clone();
-        move || host::deliver_spool(&folder, &daemon, seams::backoff(), &|| Instant::now() >= end)
-    };
-    // A panic in it was logged there; what is in the spool stays.
-    let _ = tokio::task::spawn_blocking(work).await;
-    let left = host::spooled_bytes(&folder);
-    if left > 0 {
-        let (left, place) = (HumanBytes::of(left), &connection.place);
-        say(format!(
-            "{left} still wait in {} and are not in this answer: {place} did not accept them",
-            folder.display()
-        ));
-    }
 }
 
 async fn open_daemon(address: DaemonAddress, flags: String, credentials: Credentials) -> Result<Connection, Failure> {

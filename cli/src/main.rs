@@ -19,6 +19,7 @@ mod run;
 mod seams;
 mod service;
 mod show;
+mod spooled;
 mod target;
 
 use std::io::Write;

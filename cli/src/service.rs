@@ -25,15 +25,11 @@ const RETRY_EVERY: Duration = Duration::from_secs(10);
 
 /// The service of a folder; `None` where none is to be used.
 pub fn of(folder: &Path, global: &Global) -> Option<Service> {
-    if global.in_process || is_off() {
+    if global.in_process || !service::is_allowed() {
         return None;
     }
     let program = std::env::current_exe().ok()?;
     Service::of(folder, &program).ok()
-}
-
-fn is_off() -> bool {
-    std::env::var(service::VARIABLE).is_ok_and(|value| value == "off" || value == "0")
 }
 
 /// A connection to it, and what it says of itself; it is started where it does not run.

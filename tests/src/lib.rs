@@ -71,6 +71,16 @@ fn nobodys_folder() -> PathBuf {
     folder
 }
 
+/// The commands that a help page lists, in groups or in one list; `help` itself is left out.
+#[must_use]
+pub fn commands_in(help: &str) -> Vec<String> {
+    let lists = help.split("\nOptions:\n").next().unwrap_or_default();
+    let names = lists.lines().skip_while(|line| !line.ends_with(':') || line.starts_with("Usage"));
+    let names = names.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let names = names.filter_map(|line| line.split_whitespace().next());
+    names.filter(|name| *name != "help" && !name.starts_with(['[', '<', '-'])).map(str::to_owned).collect()
+}
+
 /// What a command printed.
 #[must_use]
 pub fn stdout(output: &Output) -> String {

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import sys
 from typing import Any, Callable, Optional
 
@@ -104,6 +105,7 @@ class Session:
         self._lifecycle: Optional[Lifecycle] = None
         self._wanted: dict[str, Any] = {}
         self._stacks = self._auto = True
+        self._quiet = False
         self._started: dict[str, object] = {}
         self._watches_forks = False
         self._at_end: Optional[Callable[[], None]] = None
@@ -136,7 +138,7 @@ class Session:
                 note(text)
             return False if quiet else self._refuse(text)
         self._native, self._torch, self._wanted = native, torch, wanted
-        self._stacks, self._auto = stacks, auto
+        self._stacks, self._auto, self._quiet = stacks, auto, quiet
         self.book, self.trouble, self.level = Book(), None, "off"
         self.state = ARMED
         self._watch_forks()
@@ -233,8 +235,18 @@ class Session:
         if self._auto:
             self._watch_loop()
         self._asked.begin(native)
+        if not self._quiet:
+            self._say_where_to_look()
         if why:
             self._refuse(f"level {self.level}: {why}")
+
+    def _say_where_to_look(self) -> None:
+        """One line for whoever attached by hand: what this process is called, and what shows it."""
+        if self._started.get("mode") != "thread" or not is_first_local_rank():
+            return
+        job = shlex.quote(str(self._started.get("job")))
+        place = "" if self._started.get("is_local") else f" --daemon {self._started.get('daemon')}"
+        say(f"recording as job {job}; `memctl query {job}{place}` shows it, `memctl ui{place}` its page")
 
     def _has_stacks(self) -> bool:
         try:

@@ -3,13 +3,14 @@
 //! Guarantees: without a session every function does nothing and says so by its return value.
 
 use std::ffi::{c_int, c_void};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use memctl_agent::identity::{self, Given, Identity, Process};
 use memctl_agent::live::{self, LiveConfig, Shown, code_died, mark_kind};
-use memctl_agent::reach::{DaemonAddress, Tls};
+use memctl_agent::reach::{self, DaemonAddress, Tls};
+use memctl_agent::service::{self, Service};
 use memctl_agent::source_paths::{self, Mode, SourcePaths};
 use memctl_agent::{RING_EVENTS, SpoolConfig, now_ns, place, settings};
 use memctl_model::limits::DEVICES_MAX;
@@ -105,27 +106,42 @@ pub fn start<'py>(
         ring_events: environment("MEMCTL_RING_EVENTS").and_then(|text| text.parse().ok()).unwrap_or(RING_EVENTS),
         launcher,
         spool: spool(named.as_deref()),
-        daemon: named.map_or_else(DaemonAddress::own, |url| DaemonAddress {
-            url,
-            tls: Tls::from_environment(&environment),
-            service: None,
-        }),
+        daemon: match named {
+            Some(url) => DaemonAddress { url, tls: Tls::from_environment(&environment), service: None },
+            None => local_daemon(py, data_dir.as_deref()),
+        },
         thread_state,
         python: Some(python(py)),
         holders,
         holders_unasked: holders,
     };
+    let is_local = config.daemon.service.is_some();
     // The launcher is asked over a socket: other Python threads need not wait for that.
     let live = py.detach(|| live::start(config)).map_err(refuse)?;
     let told = PyDict::new(py);
     told.set_item("mode", if live.has_launcher() { "launcher" } else { "thread" })?;
     told.set_item("session", live.session().id.to_string())?;
     told.set_item("daemon", live.daemon())?;
+    told.set_item("is_local", is_local)?;
     told.set_item("job", &live.session().job)?;
     told.set_item("rank", live.session().rank)?;
     told.set_item("attempt", live.session().attempt)?;
     told.set_item("complaints", who.complaints)?;
     Ok(told)
+}
+
+/// Where this process goes when nobody was named: this user's own daemon if it runs, else the local service of the data
+/// folder, which the first connection starts.
+fn local_daemon(py: Python<'_>, data_dir: Option<&Path>) -> DaemonAddress {
+    let interpreter = py.import("sys").and_then(|sys| sys.getattr("executable")).and_then(|it| it.extract::<PathBuf>());
+    let service = || {
+        let program = service::program(interpreter.ok().as_deref())?;
+        Service::of(data_dir?, &program).ok()
+    };
+    if !service::is_allowed() || service::connect(&reach::own_socket()).is_ok() {
+        return DaemonAddress::own();
+    }
+    service().map_or_else(DaemonAddress::own, DaemonAddress::of_service)
 }
 
 /// Where what the daemon does not take waits: the folder that the command line looks into.

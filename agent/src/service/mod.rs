@@ -17,6 +17,28 @@ pub use start::{Answer, KEPT_VARIABLES};
 
 /// Names the switch in the environment: `off` keeps every command from starting or using a service.
 pub const VARIABLE: &str = "MEMCTL_SERVICE";
+/// Whether the environment allows a service.
+#[must_use]
+pub fn is_allowed() -> bool {
+    !std::env::var(VARIABLE).is_ok_and(|value| value == "off" || value == "0")
+}
+
+/// The program `memctl`: beside another program (the interpreter of a virtual environment), else on the search path.
+#[must_use]
+pub fn program(beside: Option<&Path>) -> Option<PathBuf> {
+    let near = beside.and_then(Path::parent).map(Path::to_path_buf);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    near.into_iter()
+        .chain(std::env::split_paths(&path))
+        .map(|folder| folder.join("memctl"))
+        .find(|file| is_program(file))
+}
+
+fn is_program(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}
+
 /// How long a service may take to start: it may bring a large store up to date first.
 const START_MAX: Duration = Duration::from_secs(90);
 /// Between two looks whether another command has started it.

@@ -20,6 +20,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::render::screen::Colour;
 use crate::seams::{Credentials, DaemonAddress, Tls, TokenSource};
 pub use questions::{
     Assert, Diagnose, Export, ExportFormat, FailOn, Fit, Frag, Holders, Jobs, Leaks, Ledger, Oom, Query, Ranks, Report,
@@ -28,7 +29,7 @@ pub use questions::{
 pub use recording::{Import, Run};
 pub use serving::{Daemon, LocalService, LogFormat};
 pub use stores::{Backup, Check, Delete, Restore};
-pub use ui::{Demo, Ui};
+pub use ui::{Demo, UI_PORT, Ui};
 
 /// Show what GPU memory does in a training job: what grows, where it was allocated, on which rank.
 #[derive(Debug, Parser)]
@@ -50,18 +51,6 @@ Try `memctl demo` first: no GPU, no Python, no server.";
 const CONNECTION: &str = "Connection";
 /// The heading of flags that every command has.
 const OUTPUT: &str = "Output";
-
-/// When the answer has colours.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Colour {
-    /// On a terminal, unless NO_COLOR is set.
-    #[default]
-    Auto,
-    /// Also in a pipe (`| less -R`).
-    Always,
-    /// Never.
-    Never,
-}
 
 /// Flags of every command.
 #[derive(Clone, Debug, Args)]

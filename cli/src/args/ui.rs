@@ -2,6 +2,9 @@
 
 use clap::Args;
 
+/// The page's usual port on this machine: one that is easily forwarded (`ssh -L 7718:localhost:7718 HOST`).
+pub const UI_PORT: u16 = 7718;
+
 /// `memctl ui`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Ui {

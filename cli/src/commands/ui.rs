@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use memctl_proto::v1::StatusRequest;
 use tempfile::NamedTempFile;
 
-use crate::args::{self, Format, Global};
+use crate::args::{self, Format, Global, UI_PORT};
 use crate::ask::asking;
 use crate::connect::{Connection, Source};
 use crate::exit::Failure;
@@ -19,9 +19,6 @@ use crate::render::text::safe;
 use crate::seams::service::Service;
 use crate::seams::{forwarded, told_to_stop};
 use crate::service::keep;
-
-/// The page's usual port on this machine: one that can be forwarded by `ssh -L 7718:localhost:7718`.
-const PORT: u16 = 7718;
 
 /// See the module.
 ///
@@ -61,7 +58,7 @@ pub async fn serve(
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
     let stopped = told_to_stop()?;
-    let address = match connection.page(port.unwrap_or(PORT)).await {
+    let address = match connection.page(port.unwrap_or(UI_PORT)).await {
         Err(_) if port.is_none() => connection.page(0).await?,
         page => page?,
     };
@@ -77,7 +74,7 @@ async fn serve_of(
 ) -> Result<(), Failure> {
     let stopped = told_to_stop()?;
     let socket = service.files().page_socket();
-    let page = match forwarded(&socket, args.port.unwrap_or(PORT)).await {
+    let page = match forwarded(&socket, args.port.unwrap_or(UI_PORT)).await {
         Err(_) if args.port.is_none() => forwarded(&socket, 0).await?,
         page => page?,
     };

@@ -5,10 +5,22 @@
 
 use std::io::IsTerminal;
 
-use crate::args::Colour;
+use clap::ValueEnum;
 
 /// Narrower terminals get the layout of this width: below it nothing useful fits.
 const COLUMNS_MIN: usize = 40;
+
+/// When the answer has colours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Colour {
+    /// On a terminal, unless NO_COLOR is set.
+    #[default]
+    Auto,
+    /// Also in a pipe (`| less -R`).
+    Always,
+    /// Never.
+    Never,
+}
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

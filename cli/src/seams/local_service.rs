@@ -33,7 +33,8 @@ pub async fn serve_folder(folder: &Path) -> Result<(), Failure> {
     let files = Files::of(folder).map_err(|error| unusable(folder, &error))?;
     let Some(alive) = only_one(&files).await? else {
         // Another one serves: that is what was wanted.
-        return Ok(say(&Answer::Serves));
+        say(&Answer::Serves);
+        return Ok(());
     };
     let (retire, retiring) = watch::channel(false);
     let mut wishes = signal(SignalKind::user_defined1()).map_err(|error| unusable(folder, &error))?;

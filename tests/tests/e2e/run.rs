@@ -209,6 +209,7 @@ fn the_command_is_what_it_would_be_without_us() {
     let quiet = output(&mut place.run(&["--quiet"], &["true"]));
     assert_eq!((stdout(&quiet), stderr(&quiet)), (String::new(), String::new()));
     let fed = Command::new("sh")
+        .env("MEMCTL_SERVICE", "off")
         .args(["-c", "echo fed | \"$@\"", "sh"])
         .arg(memctl_tests::memctl_path())
         .args(["run", "--data-dir"])
@@ -311,6 +312,7 @@ fn a_signal_that_is_ignored_stays_ignored() {
     let this = memctl_tests::memctl_path();
     let ignored = |trap: &str| {
         let ran = Command::new("sh")
+            .env("MEMCTL_SERVICE", "off")
             .args(["-c", &format!("{trap} exec \"$@\""), "sh"])
             .arg(&this)
             .args(["run", "-q", "--data-dir"])

@@ -11,7 +11,7 @@ use std::path::Path;
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::jobs::{self, Training, record, session};
 use memctl_tests::recordings::folder;
-use memctl_tests::{memctl, run, stderr, stdout};
+use memctl_tests::{commands_in, memctl, run, stderr, stdout};
 use serde_json::Value;
 
 /// A verb: what it is asked, or why it says nothing about a job.
@@ -66,7 +66,7 @@ const VERBS: [(&str, Verb); 31] = [
     ("restore", Silent),
     ("check", Silent),
     ("audit", Silent),
-    ("help", Silent),
+    ("version", Silent),
 ];
 /// Words behind `alerts`; none of them says how a job is.
 const ALERTS: [&str; 6] = ["test", "silence", "unsilence", "silences", "rules", "help"];
@@ -138,13 +138,9 @@ fn ask(url: &str, words: &[&str], place: &Path) -> Said {
     Said { page: stdout(&output), beside: stderr(&output), code: output.status.code() }
 }
 
-/// The commands that a help page lists, as clap wrote it.
+/// The commands that a help page lists.
 fn listed(words: &[&str]) -> BTreeSet<String> {
-    let help = run(memctl().args(words).arg("--help"));
-    let (_, commands) = help.split_once("Commands:\n").expect("a list of commands");
-    let (commands, _) = commands.split_once("\n\n").expect("its end");
-    let names = commands.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    names.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+    commands_in(&run(memctl().args(words).arg("--help"))).into_iter().collect()
 }
 
 fn set<'a>(words: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {

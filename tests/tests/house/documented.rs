@@ -16,7 +16,7 @@ use memctl_tests::https::{Port, address};
 use memctl_tests::recordings::folder;
 use memctl_tests::streaming::until;
 use memctl_tests::trainer::{Trainer, list_holds};
-use memctl_tests::{jobs, memctl, run, stdout};
+use memctl_tests::{commands_in, jobs, memctl, run, stdout};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
@@ -53,20 +53,13 @@ fn flags(help: &str) -> BTreeSet<String> {
     found
 }
 
-/// The commands in a help text.
-fn commands(help: &str) -> Vec<String> {
-    let listed = help.split("\nCommands:\n").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap_or_default();
-    let names = listed.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").map(str::to_owned).collect()
-}
-
 /// Every command, `alerts silence` among them, with its flags.
 fn program() -> BTreeMap<String, BTreeSet<String>> {
-    let help = |words: &[&str]| run(memctl().args(words).arg("-h"));
+    let help = |words: &[&str]| run(memctl().args(words).arg("--help"));
     let mut found = BTreeMap::new();
-    for command in commands(&help(&[])) {
+    for command in commands_in(&help(&[])) {
         let text = help(&[&command]);
-        for below in commands(&text) {
+        for below in commands_in(&text) {
             found.insert(format!("{command} {below}"), flags(&help(&[&command, &below])));
         }
         found.insert(command, flags(&text));
@@ -118,7 +111,7 @@ fn every_flag_stands_in_configuration_and_no_other() {
         assert!(lost.is_empty(), "docs/configuration.md names {lost:?} for all questions, not for `memctl {command}`");
     }
     assert!(documented.is_empty(), "docs/configuration.md names flags of commands that do not exist: {documented:?}");
-    let whole = stdout(&memctl().arg("-h").output().unwrap());
+    let whole = stdout(&memctl().arg("--help").output().unwrap());
     let strange: Vec<_> = global.iter().filter(|flag| !flags(&whole).contains(*flag)).collect();
     assert!(strange.is_empty(), "docs/configuration.md names {strange:?} for every command");
 }
@@ -264,7 +257,8 @@ fn variables(text: &str) -> BTreeSet<String> {
     let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let mut found = BTreeSet::new();
     let literals = || text.split('"').skip(1).step_by(2);
-    found.extend(literals().filter(|name| name.starts_with("MEMCTL_")).map(str::to_owned));
+    // (The prefix alone is no name.)
+    found.extend(literals().filter(|name| name.starts_with("MEMCTL_") && !name.ends_with('_')).map(str::to_owned));
     for read in READS {
         found.extend(text.split(read).skip(1).filter_map(|rest| rest.split('"').next()).map(str::to_owned));
     }

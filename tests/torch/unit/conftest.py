@@ -6,6 +6,7 @@ Run them with the Python of a torch on the fake GPU (`tests/fakegpu/setup`).
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,9 @@ from typing import Optional
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "agent" / "python"))
+
+# No process stays behind a test.
+os.environ["MEMCTL_SERVICE"] = "off"
 
 from memctl_agent import _session
 from memctl_agent._annotations import Annotations

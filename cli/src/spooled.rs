@@ -1,0 +1,62 @@
+//! What waits on this machine for a daemon that was not there: taken in before a question is asked.
+//!
+//! Guarantees: that has an end; what was not taken in, and why, is said.
+
+use std::time::{Duration, Instant};
+
+use memctl_model::HumanBytes;
+
+use crate::args::Global;
+use crate::connect::{Connection, default_data_dir};
+use crate::render::text::safe;
+use crate::seams::{self, host, place};
+
+/// What waits is taken in for at most so long before a question is asked.
+const TAKING_MAX: Duration = Duration::from_secs(120);
+/// Living processes that are named.
+const LIVING_MAX: usize = 8;
+/// Taking in more than this takes long enough to be said.
+const SAID_BYTES_MIN: u64 = 8 << 20;
+
+/// Takes in what waits on this machine for where a connection leads: sessions that ended, or were killed, when nobody
+/// took them. A question has to find them.
+pub async fn take_in(connection: &Connection, global: &Global) {
+    let Some(data_dir) = global.data_dir.clone().or_else(|| default_data_dir().ok()) else { return };
+    let folder = place::spool_folder(&data_dir, global.daemon());
+    let say = |line: String| {
+        if !global.quiet {
+            eprintln!("memctl: {line}");
+        }
+    };
+    for session in host::living_spools(&folder).iter().take(LIVING_MAX) {
+        let process = session.pid.map_or_else(|| "a process".to_owned(), |pid| format!("process {pid}"));
+        let job = safe(&session.job);
+        say(format!(
+            "{process} records job {job} to disk, because no daemon takes it: this answer lacks it until the process ends or \
+             `memctl daemon` is started"
+        ));
+    }
+    let bytes = host::spooled_bytes(&folder);
+    if bytes == 0 {
+        return;
+    }
+    let daemon = connection.daemon();
+    if bytes > SAID_BYTES_MIN {
+        say(format!("storing {} that wait in {}", HumanBytes::of(bytes), folder.display()));
+    }
+    let end = Instant::now() + TAKING_MAX;
+    let work = {
+        let folder = folder.clone();
+        move || host::deliver_spool(&folder, &daemon, seams::backoff(), &|| Instant::now() >= end)
+    };
+    // A panic in it was logged there; what is in the spool stays.
+    let _ = tokio::task::spawn_blocking(work).await;
+    let left = host::spooled_bytes(&folder);
+    if left > 0 {
+        let (left, place) = (HumanBytes::of(left), &connection.place);
+        say(format!(
+            "{left} still wait in {} and are not in this answer: {place} did not accept them",
+            folder.display()
+        ));
+    }
+}

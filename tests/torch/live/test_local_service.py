@@ -1,0 +1,74 @@
+"""The local service, from inside a training: `attach()` starts it and says where to look, and outlives its death.
+
+Elsewhere in these tests no process stays behind (`MEMCTL_SERVICE=off`); here each test ends its service.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from conftest import Memctl, finish
+
+ATTACHED = """
+import torch, memctl_agent, small
+memctl_agent.attach("notebook")
+training = small.Training()
+training.steps(20)
+small.pause("looked-at")
+training.steps(20)
+small.pause("killed")
+training.steps(20)
+small.tell("produced", memctl_agent.status()["produced"])
+training.report()
+"""
+
+
+@pytest.fixture
+def served(memctl: Memctl) -> Iterator[dict[str, str]]:
+    """The environment of a user whose commands share a service."""
+    environment = {name: value for name, value in memctl.environment.items() if name != "MEMCTL_SERVICE"}
+    yield environment
+    finish([memctl.command, "daemon", "stop"], environment)
+
+
+def ask(memctl: Memctl, served: dict[str, str], *words: str) -> Any:
+    run = finish([memctl.command, *words, "-q", "-o", "json"], served)
+    assert run.code == 0, run
+    return json.loads(run.out)
+
+
+def test_who_attaches_is_asked_while_it_runs_and_survives_its_service(
+    memctl: Memctl, script: Any, served: dict[str, str]
+) -> None:
+    memctl.environment.pop("MEMCTL_SERVICE")
+    going = memctl.start([sys.executable, str(script(ATTACHED))], {}, pausing=True)
+    going.until_paused("looked-at")
+    [line] = [line for line in going.now().lines() if "recording as job notebook" in line]
+    assert "`memctl query notebook` shows it" in line, line
+
+    def events() -> int:
+        jobs = ask(memctl, served, "jobs")["jobs"]
+        return sum(job["events"] for job in jobs)
+
+    going.until(lambda: events() > 100, "events of a process that runs")
+    status = ask(memctl, served, "daemon", "status")
+    assert status["sessions_streaming"] == 1, status
+    going.go_on("looked-at")
+    going.until_paused("killed")
+    os.kill(status["pid"], signal.SIGKILL)
+    # A question starts another one, unless the training's own connection was faster.
+    assert events() > 100
+    assert ask(memctl, served, "daemon", "status")["pid"] != status["pid"]
+    going.go_on("killed")
+    run = going.wait()
+    assert run.code == 0, run
+    answer = ask(memctl, served, "query", "notebook")
+    assert answer["ranks"][0]["events"] >= run.told("produced") > 100, answer
+    assert answer["completeness"]["exact"] and answer["job"]["state"] == "finished", answer
