@@ -20,6 +20,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 const TRIES: u32 = 5;
 /// Between two looks whether it is alive.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
+/// One without sessions ends within this.
+const GIVES_WAY_MAX: Duration = Duration::from_secs(15);
 /// One that cannot be started is tried again after this.
 const RETRY_EVERY: Duration = Duration::from_secs(10);
 
@@ -123,6 +125,28 @@ pub fn signal(service: &Service, number: i32) -> std::io::Result<i32> {
         0 => Ok(pid),
         _ => Err(std::io::Error::last_os_error()),
     }
+}
+
+/// Has the service of a folder end, where one runs: a daemon of the user's own, or a restored store, is to follow.
+///
+/// # Errors
+/// It has sessions that stream.
+pub async fn give_way(folder: &Path) -> Result<(), Failure> {
+    let service = std::env::current_exe().ok().and_then(|program| Service::of(folder, &program).ok());
+    let Some(service) = service.filter(|service| service.files().is_alive()) else { return Ok(()) };
+    // One that has just ended needs no signal.
+    let _ = signal(&service, libc::SIGUSR1);
+    let end = tokio::time::Instant::now() + GIVES_WAY_MAX;
+    while service.files().is_alive() {
+        if tokio::time::Instant::now() >= end {
+            return Err(Failure::unreachable(format!(
+                "the local service of {} takes events of processes that run: wait for their end, or end it with `memctl daemon stop`",
+                folder.display()
+            )));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
 }
 
 /// Keeps a service alive as long as this is not dropped; `say` hears once that it cannot be.

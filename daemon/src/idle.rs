@@ -26,11 +26,18 @@ pub struct Idle {
 }
 
 /// Waits until it is to end.
-pub async fn wait(idle: Idle, connections: [Arc<Connections>; 2], streams: Streams) {
+pub async fn wait(mut idle: Idle, connections: [Arc<Connections>; 2], streams: Streams) {
     let step = LOOK_EVERY.min(idle.after / 4).max(Duration::from_millis(20));
     let (mut quiet_since, mut known) = (Instant::now(), 0);
     loop {
-        tokio::time::sleep(step).await;
+        let wished = async {
+            // An error means that nobody will ever wish: time alone decides.
+            if *idle.retiring.borrow() || idle.retiring.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        // An end of the wait is all that is wanted.
+        let _ = tokio::time::timeout(step, wished).await;
         if *idle.retiring.borrow() && streams.count(&Scope::All) == 0 {
             tracing::info!("a newer version is to follow, and no session streams");
             return;

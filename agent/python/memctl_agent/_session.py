@@ -366,7 +366,8 @@ class Session:
         if attached:
             self.book.close(failure is not None)
         started = self._started
-        patience = 0.0 if started.get("mode") == "launcher" else PATIENCE_S
+        # (A launcher that was killed has left the session to this process.)
+        patience = 0.0 if attached and native.status().get("mode") == "launcher" else PATIENCE_S
         self._let_go()
         if not attached:
             return None

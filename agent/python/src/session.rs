@@ -12,7 +12,7 @@ use memctl_agent::live::{self, LiveConfig, Shown, code_died, mark_kind};
 use memctl_agent::reach::{self, DaemonAddress, Tls};
 use memctl_agent::service::{self, Service};
 use memctl_agent::source_paths::{self, Mode, SourcePaths};
-use memctl_agent::{RING_EVENTS, SpoolConfig, now_ns, place, settings};
+use memctl_agent::{RING_EVENTS, now_ns, place, settings};
 use memctl_model::limits::DEVICES_MAX;
 use memctl_model::{DeviceIndex, DeviceInfo, MarkKind, SessionId, SessionInfo, SourceKind};
 use pyo3::prelude::*;
@@ -90,13 +90,13 @@ pub fn start<'py>(
         tracing::warn!(complaint, "identity");
     }
     let launcher = environment("MEMCTL_RUN_SOCKET").map(PathBuf::from);
-    let named = daemon.or_else(|| environment("MEMCTL_DAEMON"));
+    // Where a launcher sends it this process sends it, too, should the launcher be killed.
+    let of_launcher = |name: &str| environment(name).filter(|_| launcher.is_some());
+    let named = daemon.or_else(|| of_launcher("MEMCTL_RUN_DAEMON")).or_else(|| environment("MEMCTL_DAEMON"));
+    let data_dir = of_launcher("MEMCTL_RUN_DATA_DIR").map(PathBuf::from);
+    let data_dir = data_dir.or_else(|| place::data_dir(&|name| std::env::var_os(name).map(PathBuf::from)));
     // Before anything is recorded: paths that must not leave do not, so an error here is the end of it.
-    let data_dir = place::data_dir(&|name| std::env::var_os(name).map(PathBuf::from));
-    let source_paths = match launcher {
-        Some(_) => SourcePaths::default(),
-        None => SourcePaths::from_environment(&environment, data_dir.as_deref()).map_err(refuse)?,
-    };
+    let source_paths = SourcePaths::from_environment(&environment, data_dir.as_deref()).map_err(refuse)?;
     // Whatever else it says was meant to forbid it.
     let allows = environment("MEMCTL_HOLDERS").is_none_or(|text| text == "on" || text == "leaks");
     let holders = allows && holders != Some(false);
@@ -105,7 +105,7 @@ pub fn start<'py>(
         session: session_info(&who, &process, parent_pid, framework, conf, devices)?,
         ring_events: environment("MEMCTL_RING_EVENTS").and_then(|text| text.parse().ok()).unwrap_or(RING_EVENTS),
         launcher,
-        spool: spool(named.as_deref()),
+        spool: data_dir.as_deref().map(|folder| place::spool(folder, named.as_deref())),
         daemon: match named {
             Some(url) => DaemonAddress { url, tls: Tls::from_environment(&environment), service: None },
             None => local_daemon(py, data_dir.as_deref()),
@@ -142,12 +142,6 @@ fn local_daemon(py: Python<'_>, data_dir: Option<&Path>) -> DaemonAddress {
         return DaemonAddress::own();
     }
     service().map_or_else(DaemonAddress::own, DaemonAddress::of_service)
-}
-
-/// Where what the daemon does not take waits: the folder that the command line looks into.
-fn spool(daemon: Option<&str>) -> Option<SpoolConfig> {
-    let data_dir = place::data_dir(&|name| std::env::var_os(name).map(PathBuf::from))?;
-    Some(place::spool(&data_dir, daemon))
 }
 
 fn session_info(

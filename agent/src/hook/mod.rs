@@ -139,6 +139,13 @@ pub struct Hook {
     forward: Box<[AtomicU64]>,
 }
 
+/// How a hook walks stacks: what was proved of an interpreter holds as long as its process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Walks {
+    version: u8,
+    by_place: bool,
+}
+
 const VERSIONS: [Version; 5] = [Version::V310, Version::V311, Version::V312, Version::V313, Version::V314];
 
 // SAFETY: `producer` and `trail` are touched only under their device's allocator lock, `unknown` only under the latch;
@@ -483,6 +490,20 @@ impl Hook {
     pub fn trust_places(&self, version: Version) {
         // Relaxed: a switch; both ways give the same stacks.
         self.by_place.store(version.has_places(), Ordering::Relaxed);
+    }
+
+    /// How stacks are walked here, for a hook that follows this one in the same process.
+    #[must_use]
+    pub fn walks(&self) -> Walks {
+        // Relaxed: see `version`.
+        Walks { version: self.version.load(Ordering::Relaxed), by_place: self.by_place.load(Ordering::Relaxed) }
+    }
+
+    /// Walks stacks as the hook before did.
+    pub fn walk_as(&self, Walks { version, by_place }: Walks) {
+        self.set_stacks(version);
+        // Relaxed: a switch; both ways give the same stacks.
+        self.by_place.store(by_place, Ordering::Relaxed);
     }
 
     /// Where the rings stand.

@@ -9,10 +9,10 @@
 //!
 //! (Over 400 lines: a session's start, its calls and its end share one state and one set of promises.)
 
+mod alone;
 pub mod foreign;
 mod shim;
 
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
@@ -32,6 +32,7 @@ use crate::region::{Region, messages, notes};
 use crate::ring::Position;
 use crate::source_paths::SourcePaths;
 use crate::uplink::Daemon;
+use alone::Launcher;
 use shim::{RawOutOfMemory, Shim};
 
 pub use crate::hook::code_deaths::died as code_died;
@@ -46,6 +47,7 @@ pub use shim::{ABI as SHIM_ABI, ShimError};
 const DEVICE_EVERY_NS: u64 = 100_000_000;
 
 /// Everything a session in a training process needs to know.
+#[derive(Clone)]
 pub struct LiveConfig {
     /// Who this is. Its devices are numbered from 0 without gaps: CUDA ordinals.
     pub session: SessionInfo,
@@ -53,11 +55,11 @@ pub struct LiveConfig {
     pub ring_events: usize,
     /// The launcher's socket, when there is a launcher.
     pub launcher: Option<PathBuf>,
-    /// The daemon, when there is none.
+    /// The daemon, when there is none, or none any more.
     pub daemon: DaemonAddress,
     /// Disk for what that daemon does not take.
     pub spool: Option<SpoolConfig>,
-    /// What leaves the host of the paths of source files, when there is no launcher: it decides where there is one.
+    /// What leaves the host of the paths of source files, when there is no launcher (any more): it decides where there is one.
     pub source_paths: SourcePaths,
     /// Gives the calling thread's Python thread state, 0 when it has none.
     pub thread_state: extern "C" fn() -> usize,
@@ -87,6 +89,9 @@ pub enum LiveError {
     /// The hook.
     #[error(transparent)]
     Shim(#[from] ShimError),
+    /// No number for a session.
+    #[error("no random number is available: {0}")]
+    NoRandom(String),
     /// One source of events a session.
     #[error("PyTorch's allocator is recorded here, and a session has one source of events: detach first")]
     Hooked,
@@ -100,7 +105,7 @@ pub enum LiveError {
 
 enum Host {
     /// The launcher; the connection's end is the session's.
-    Launcher(#[expect(dead_code, reason = "held for its Drop")] UnixStream),
+    Launcher(Launcher),
     /// Threads of this process.
     Threads(Option<Box<Agent>>),
 }
@@ -167,6 +172,18 @@ pub fn start(config: LiveConfig) -> Result<Arc<Live>, LiveError> {
     if let Some(running) = &*slot {
         return Err(LiveError::Attached(running.session.job.clone()));
     }
+    let alone = config.launcher.is_some().then(|| config.clone());
+    let session = Arc::new(made(config)?);
+    SILENT.store(false, Ordering::Relaxed);
+    *slot = Some(session.clone());
+    if let (Host::Launcher(launcher), Some(alone)) = (&*session.host(), alone) {
+        launcher.watch(&session, alone);
+    }
+    Ok(session)
+}
+
+/// A session that nothing leads to yet.
+fn made(config: LiveConfig) -> Result<Live, LiveError> {
     let region = Region::create(config.session.devices.len() as u32, config.ring_events)?;
     if let Some((major, minor)) = config.python {
         region.set_python(major, minor);
@@ -175,10 +192,10 @@ pub fn start(config: LiveConfig) -> Result<Arc<Live>, LiveError> {
         region.forbid_holders();
     }
     let host = match &config.launcher {
-        Some(socket) => Host::Launcher(link::greet(socket, &config.session, region.fd())?),
+        Some(socket) => Host::Launcher(Launcher::new(link::greet(socket, &config.session, region.fd())?)),
         None => Host::Threads(Some(Box::new(own_host(&config, &region)?))),
     };
-    let session = Arc::new(Live {
+    Ok(Live {
         notes: Mutex::new(region.notes_writer()),
         session: config.session,
         region,
@@ -189,10 +206,7 @@ pub fn start(config: LiveConfig) -> Result<Arc<Live>, LiveError> {
         thread_state: config.thread_state,
         device_asked_ns: AtomicU64::new(0),
         daemon: config.daemon.url,
-    });
-    SILENT.store(false, Ordering::Relaxed);
-    *slot = Some(session.clone());
-    Ok(session)
+    })
 }
 
 /// Threads of this process take what is recorded. They keep on disk what the daemon does not take, where they can, and

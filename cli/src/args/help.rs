@@ -62,7 +62,7 @@ const EXAMPLES: [(&str, [&str; 2]); 30] = [
     ("run", ["memctl run -- python train.py", "memctl run --job gpt2 -- torchrun --nproc-per-node 4 train.py"]),
     ("import", ["memctl import --job gpt2 snapshot.pickle", "memctl import --job gpt2 snapshots/ --replace"]),
     ("daemon", ["memctl daemon --listen 127.0.0.1:7717 --http-listen 127.0.0.1:9717", "memctl daemon status"]),
-    ("ui", ["memctl ui --open", "memctl ui --port 7718   # elsewhere: ssh -L 7718:localhost:7718 HOST"]),
+    ("ui", ["memctl ui --open", "memctl ui --port 7719   # elsewhere: ssh -L 7719:localhost:7719 HOST"]),
     ("jobs", ["memctl jobs", "memctl jobs -o json"]),
     ("query", ["memctl query", "memctl query gpt2 --rank 0-3 --epoch 2.."]),
     ("leaks", ["memctl leaks", "memctl leaks gpt2 --rank 3"]),

@@ -4,9 +4,11 @@ use memctl_model::HumanBytes;
 
 use super::store_place;
 use crate::args::{Backup, Global, Restore};
+use crate::connect::default_data_dir;
 use crate::exit::Failure;
 use crate::render::text::{plural, safe};
 use crate::seams::stores::{self, Copied};
+use crate::service::give_way;
 
 /// `memctl backup`.
 ///
@@ -25,6 +27,9 @@ pub async fn backup(args: &Backup, global: &Global) -> Result<(), Failure> {
 /// No sound backup, a store that holds something already.
 pub async fn restore(args: &Restore, global: &Global) -> Result<(), Failure> {
     let place = store_place("restore", args.store.as_deref(), global)?;
+    if args.store.is_none() {
+        give_way(&global.data_dir.clone().map_or_else(default_data_dir, Ok)?).await?;
+    }
     let copied = stores::restore(&args.source, &place, args.damaged).await?;
     say(global, &format!("restored {} into {}", described(&copied), safe(&place.shown())));
     Ok(())

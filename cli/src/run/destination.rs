@@ -5,6 +5,7 @@
 //! open is waited for at the end, not at the beginning.
 //! Refuses: to send what was meant for one daemon to another.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::args::Global;
 use crate::connect::{self, Connection, Source, WhenMissing};
 use crate::exit::Failure;
 use crate::seams::host::Limits;
-use crate::seams::service::Service;
+use crate::seams::service::{Service, VARIABLE};
 use crate::seams::{Daemon, EMBEDDED_SILENCE_MAX, SpoolConfig, place, private};
 
 /// Nobody can listen on port 0: what goes there goes to the spool.
@@ -30,6 +31,8 @@ pub struct Destination {
     pub notice: Option<String>,
     /// What that is.
     pub kind: Kind,
+    /// The address of a daemon that somebody started.
+    pub address: Option<String>,
 }
 
 /// What a destination is.
@@ -77,19 +80,24 @@ pub async fn open(global: &Global) -> Result<Destination, Failure> {
     let data_dir = global.data_dir.clone().map_or_else(connect::default_data_dir, Ok);
     if let Some(address) = global.daemon_address() {
         let (spool, notice) = spool(data_dir.as_deref(), Some(&address.url));
+        let named = Some(address.url.clone());
         let daemon = Daemon::Address(address).showing(global.credentials());
-        return Ok(Destination { daemon, spool, connection: None, notice, kind: Kind::Daemon });
+        return Ok(Destination { daemon, spool, connection: None, notice, kind: Kind::Daemon, address: named });
     }
     let (spool, mut notice) = spool(data_dir.as_deref(), None);
     let destination = match connect::connect(global, WhenMissing::Make).await {
         Ok(connection) => {
             let (kind, daemon) = (Kind::of(&connection.place), connection.daemon());
-            Destination { daemon, spool, connection: Some(connection), notice, kind }
+            let address = match &connection.place {
+                Source::Daemon(address) => Some(address.url.clone()),
+                Source::Service(_) | Source::DataDir(_) => None,
+            };
+            Destination { daemon, spool, connection: Some(connection), notice, kind, address }
         }
         Err(failure) if spool.is_some() => {
             notice = Some(format!("{failure}; what is recorded waits in the spool until that store can be opened"));
             let daemon = Daemon::Address(NOWHERE.into());
-            Destination { daemon, spool, connection: None, notice, kind: Kind::Deferred }
+            Destination { daemon, spool, connection: None, notice, kind: Kind::Deferred, address: None }
         }
         Err(failure) => return Err(failure),
     };
@@ -119,6 +127,20 @@ impl Destination {
             Kind::InProcess | Kind::Service(_) => Limits { silence: EMBEDDED_SILENCE_MAX, ..limits },
             Kind::Daemon => limits,
         }
+    }
+
+    /// What leads the processes there, should they outlive their launcher.
+    pub fn environment(&self) -> Vec<(&'static str, OsString)> {
+        let mut variables = Vec::new();
+        if let (Kind::Daemon, Some(address)) = (&self.kind, &self.address) {
+            variables.push(("MEMCTL_RUN_DAEMON", OsString::from(address)));
+        }
+        if matches!(self.kind, Kind::InProcess | Kind::Deferred) {
+            variables.push((VARIABLE, "off".into()));
+        }
+        let data_dir = self.folder().and_then(|spool| Some(spool.parent()?.parent()?.to_owned()));
+        variables.extend(data_dir.map(|folder| ("MEMCTL_RUN_DATA_DIR", folder.into_os_string())));
+        variables
     }
 
     /// The spool's folder.

@@ -104,7 +104,8 @@ impl Hosted<'_> {
                 return unrecorded(args, &relay).await;
             }
         };
-        let environment = environment(args, &name, &folder);
+        let mut environment = environment(args, &name, &folder);
+        environment.extend(destination.environment());
         let running = follow(&args.command, &environment, &relay, Some((&host, folder.inject())));
         let ended = match &destination.kind {
             Kind::Service(service) => tokio::select! {

@@ -87,7 +87,10 @@ pub async fn serve(
     let store = if config.read_only {
         store::open_read_only(&config.store).await?
     } else {
-        let holder = format!("the memctl daemon at {} (pid {})", places.join(", "), std::process::id());
+        let holder = match config.idle {
+            Some(_) => format!("the local service (pid {}): `memctl daemon stop` ends it", std::process::id()),
+            None => format!("the memctl daemon at {} (pid {})", places.join(", "), std::process::id()),
+        };
         store::open(&config.store, &holder).await?
     };
     let retention = if config.read_only { Retention::default() } else { config.retention };

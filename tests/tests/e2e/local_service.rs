@@ -319,6 +319,28 @@ fn a_daemon_of_ones_own_goes_first_and_is_said_where_it_has_the_store() {
 }
 
 #[test]
+fn a_daemon_of_ones_own_follows_a_service_that_takes_nothing() {
+    let home = Home::new();
+    run(home.memctl(&["import", "-q", "--job", "a"]).arg(folder("cnn_rank0_cache")));
+    let service = home.service();
+    let daemon = DaemonProcess::sqlite(&home.data(), free_port());
+    assert!(!is_running(service), "it gave way");
+    assert_eq!(
+        run_json(memctl().args(["jobs", "-o", "json", "--daemon", &daemon.url]))["jobs"].as_array().unwrap().len(),
+        1
+    );
+    assert_eq!(daemon.terminate(), 0);
+    let mut run = home.train("streams", &[("FAKE_WAIT_FOR", "go")]);
+    wait_for("half of it", || home.has("half0") && home.events("streams") == EVENTS / 2);
+    let refused = home.memctl(&["daemon", "--data-dir"]).arg(home.data()).output().unwrap();
+    assert_eq!(refused.status.code(), Some(3), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("`memctl daemon stop`"), "{}", stderr(&refused));
+    home.order("go");
+    assert!(run.wait().unwrap().success());
+    assert_eq!(home.events("streams"), EVENTS, "nothing was lost");
+}
+
+#[test]
 fn a_folder_with_a_long_path_has_one_too() {
     let home = Home::new();
     let long = home.0.path().join("x".repeat(100)).join("y".repeat(60));

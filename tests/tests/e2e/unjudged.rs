@@ -69,7 +69,7 @@ const VERBS: [(&str, Verb); 31] = [
     ("version", Silent),
 ];
 /// Words behind `alerts`; none of them says how a job is.
-const ALERTS: [&str; 6] = ["test", "silence", "unsilence", "silences", "rules", "help"];
+const ALERTS: [&str; 5] = ["test", "silence", "unsilence", "silences", "rules"];
 /// What a condition of `assert` is decided by.
 #[derive(Clone, Copy, PartialEq)]
 enum By {

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -72,3 +73,52 @@ def test_who_attaches_is_asked_while_it_runs_and_survives_its_service(
     answer = ask(memctl, served, "query", "notebook")
     assert answer["ranks"][0]["events"] >= run.told("produced") > 100, answer
     assert answer["completeness"]["exact"] and answer["job"]["state"] == "finished", answer
+
+
+OUTLIVES = """
+import os, torch, small
+training = small.Training()
+training.steps(20)
+small.tell("pid", os.getpid())
+small.pause("recorded")
+small.pause("killed")
+training.steps(20)
+training.kept.append(torch.empty(1 << 20, device="cuda"))
+training.steps(20)
+small.tell("status", small.status())
+training.report()
+small.tell("done", True)
+"""
+
+
+def test_a_training_outlives_its_launcher(memctl: Memctl, script: Any, served: dict[str, str]) -> None:
+    memctl.environment.pop("MEMCTL_SERVICE")
+    going = memctl.start(
+        [memctl.command, "run", "--job", "outlives", "--", sys.executable, str(script(OUTLIVES))], {}, pausing=True
+    )
+    going.until_paused("recorded")
+
+    def events() -> int:
+        return sum(job["events"] for job in ask(memctl, served, "jobs")["jobs"])
+
+    going.until(lambda: events() > 100, "events of the first half")
+    before = events()
+    going.process.kill()
+    assert going.process.wait(60) == -signal.SIGKILL
+    going.go_on("recorded")
+    deadline = time.monotonic() + 60
+    while "is recorded on by the process itself" not in going.now().err:
+        assert time.monotonic() < deadline, going.now()
+        time.sleep(0.01)
+    going.go_on("killed")
+    while "TELL done" not in going.now().err:
+        assert time.monotonic() < deadline, going.now()
+        time.sleep(0.01)
+    status = going.now().told("status")
+    assert status["attached"] and status["mode"] == "thread" and status["level"] == "full", status
+    while events() < before + status["produced"]:
+        assert time.monotonic() < deadline, (before, status, events())
+        time.sleep(0.05)
+    answer = ask(memctl, served, "query", "outlives")
+    sites = json.dumps(ask(memctl, served, "sites", "outlives", "--end"))
+    assert answer["job"]["state"] == "finished" and "small.py" in sites, (answer["job"], sites[:2000])

@@ -1,0 +1,118 @@
+//! A session that outlives its launcher: when that is killed, threads of this process take over.
+//!
+//! Guarantees: the training waits for nothing but the exchange of the hook; whatever goes wrong leaves it unrecorded, as it
+//! would have been. Refuses: to go on where the session has ended meanwhile, and in a forked child.
+
+use std::io::Read as _;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use memctl_model::{KeyframeReason, SessionId};
+
+use super::{Level, Live, LiveConfig, LiveError, is_silent, live, made};
+use crate::hook::{self, Hook};
+
+/// Of a thread that waits for one byte.
+const STACK_BYTES: usize = 256 << 10;
+
+/// The connection to a launcher. Its end is the session's.
+pub(super) struct Launcher {
+    stream: UnixStream,
+    /// Set when this side ends it.
+    left: Arc<AtomicBool>,
+    owner: u32,
+}
+
+impl Launcher {
+    pub(super) fn new(stream: UnixStream) -> Self {
+        Self { stream, left: Arc::default(), owner: std::process::id() }
+    }
+
+    /// Goes on without the launcher, as `config` says, when that ends first.
+    pub(super) fn watch(&self, session: &Arc<Live>, config: LiveConfig) {
+        let Ok(mut stream) = self.stream.try_clone() else { return };
+        let (left, session) = (self.left.clone(), Arc::downgrade(session));
+        let watching = std::thread::Builder::new().name("memctl-launcher".into()).stack_size(STACK_BYTES);
+        let watched = watching.spawn(move || {
+            // A launcher that lives says nothing.
+            while stream.read(&mut [0; 16]).is_ok_and(|bytes| bytes > 0) {}
+            // Relaxed: set before the connection was ended, which is what was seen.
+            if !left.load(Ordering::Relaxed) {
+                go_on(&session, config);
+            }
+        });
+        if let Err(error) = watched {
+            tracing::warn!(%error, "no thread to notice the launcher's end: what follows it is not recorded");
+        }
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        // A forked child has the parent's connection, not its session.
+        if self.owner == std::process::id() {
+            self.left.store(true, Ordering::Relaxed);
+            let _ = self.stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn go_on(session: &Weak<Live>, config: LiveConfig) {
+    let Some(old) = session.upgrade() else { return };
+    if is_silent() {
+        return;
+    }
+    let job = config.session.job.clone();
+    match exchanged(&old, config) {
+        Ok(true) => say(&format!("the launcher has ended; job {job} is recorded on by the process itself")),
+        Ok(false) => {}
+        Err(error) => say(&format!("the launcher has ended, and recording with it: {error}")),
+    }
+    // Addresses in its region may be known elsewhere in this process.
+    std::mem::forget(old);
+}
+
+/// Whether another session took this one's place.
+fn exchanged(old: &Arc<Live>, mut config: LiveConfig) -> Result<bool, LiveError> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|error| LiveError::NoRandom(error.to_string()))?;
+    config.session.id = SessionId(id);
+    config.session.started_ns = crate::clock::now_ns();
+    config.launcher = None;
+    // What asks for holders knows the old region.
+    config.holders = false;
+    let new = Arc::new(made(config)?);
+    let mut slot = live();
+    if !slot.as_ref().is_some_and(|current| Arc::ptr_eq(current, old)) || is_silent() {
+        return Ok(false);
+    }
+    let (level, walks) = (old.region.level(), old.hook().as_ref().map(|hook| hook.walks()));
+    old.close_gate();
+    if let (Some(shim), Some(walks)) = (old.shim.get(), walks) {
+        let _ = new.shim.set(*shim);
+        let mut hook = new.hook.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let hook = hook.insert(Box::new(Hook::new(new.region.clone(), new.thread_state, shim.for_hook())));
+        hook.walk_as(walks);
+        // SAFETY: `close_gate` takes it down before the box goes.
+        unsafe { hook::install(Some(hook)) };
+        new.region.set_level(Level::Events);
+    }
+    *slot = Some(new.clone());
+    drop(slot);
+    if new.shim.get().is_some() {
+        new.snapshot(KeyframeReason::Start);
+    }
+    new.region.set_level(level);
+    Ok(true)
+}
+
+/// One line for the user, of the first process of a machine.
+fn say(line: &str) {
+    if std::env::var("LOCAL_RANK").is_ok_and(|rank| rank != "0") {
+        return;
+    }
+    // Standard error may be gone with the launcher's terminal: that is no reason to stop.
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("memctl: {line}\n").as_bytes());
+}
