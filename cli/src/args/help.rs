@@ -108,7 +108,16 @@ pub fn command() -> Command {
     let command = EXAMPLES.iter().fold(plain, |command, (name, lines)| {
         let lines: Vec<String> = lines.iter().map(|line| format!("  {line}")).collect();
         let text = format!("Examples:\n{}", lines.join("\n"));
-        command.mut_subcommand(name, |command| command.after_help(text))
+        command.mut_subcommand(name, |command| {
+            // What a command says below its flags comes first.
+            let own = command.get_after_help().map(|own| format!("{own}\n\n")).unwrap_or_default();
+            let long = command.get_after_long_help().map(|own| format!("{own}\n\n{text}"));
+            let command = command.after_help(format!("{own}{text}"));
+            match long {
+                Some(long) => command.after_long_help(long),
+                None => command,
+            }
+        })
     });
     // (Subcommands are listed above, by group.)
     command.help_template(template)
