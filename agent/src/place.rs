@@ -4,6 +4,7 @@
 //! it (a launcher, a process that attached by itself) and whoever delivers it; what was meant for one daemon is not
 //! found by another.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use crate::agent::SpoolConfig;
@@ -14,9 +15,68 @@ const SPOOL_BYTES_MAX: u64 = 1 << 30;
 /// The spool of this user's daemon and of stores in the data folder: they are one place for whoever names none.
 const LOCAL: &str = "local";
 
-/// `$XDG_DATA_HOME/memctl`, else `~/.local/share/memctl`; `None` where neither variable is set.
+/// Below a data folder that several hosts share: a folder for each.
+const HOSTS: &str = "hosts";
+
+/// What `statfs` says of file systems that several hosts use at once, where SQLite's log must not lie: NFS, SMB and CIFS,
+/// Lustre, GPFS, Ceph, AFS, BeeGFS, PanFS, OCFS2 (linux/magic.h and the sources of those that are not in it).
+const SHARED: [u32; 10] = [
+    0x0000_6969,
+    0xfe53_4d42,
+    0xff53_4d42,
+    0x0bd0_0bd0,
+    0x4750_4653,
+    0x00c3_6400,
+    0x5346_414f,
+    0x1983_0326,
+    0xaad7_aaea,
+    0x7461_636f,
+];
+
+/// The data folder of this host: below one that other hosts may use at the same time, a folder of its own.
 #[must_use]
 pub fn data_dir(environment: &dyn Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    shared_dir(environment).map(|folder| of_host(folder, &is_shared, &host))
+}
+
+/// The folder of this host, where `is_shared` says that others may be there.
+fn of_host(folder: PathBuf, is_shared: &dyn Fn(&Path) -> bool, host: &str) -> PathBuf {
+    // What is not there yet will lie where the nearest folder that is there lies.
+    let there = folder.ancestors().find(|folder| folder.exists());
+    match there.is_some_and(is_shared) {
+        true => folder.join(HOSTS).join(plain(host)),
+        false => folder,
+    }
+}
+
+fn is_shared(folder: &Path) -> bool {
+    // (The magic number is 32 bits wide in all kernels; the field is not everywhere.)
+    rustix::fs::statfs(folder).is_ok_and(|found| SHARED.contains(&(found.f_type as u32)))
+}
+
+/// Stores of other hosts beside this host's folder, and one of all hosts above them: by the folder, sorted.
+#[must_use]
+pub fn other_stores(folder: &Path) -> Vec<PathBuf> {
+    let hosts = folder.parent().filter(|parent| parent.file_name() == Some(OsStr::new(HOSTS)));
+    let Some(hosts) = hosts else { return Vec::new() };
+    let beside = std::fs::read_dir(hosts).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut found: Vec<PathBuf> = beside.chain(hosts.parent().map(Path::to_path_buf)).collect();
+    found.retain(|other| other != folder && other.join("memctl.db").is_file());
+    found.sort();
+    found
+}
+
+/// A host's name as a folder's name.
+fn plain(host: &str) -> String {
+    let plain =
+        |character: char| if character.is_ascii_alphanumeric() || ".-".contains(character) { character } else { '_' };
+    let name: String = host.chars().map(plain).take(200).collect();
+    if name.trim_matches('.').is_empty() { "host".to_owned() } else { name }
+}
+
+/// `$XDG_DATA_HOME/memctl`, else `~/.local/share/memctl`; `None` where neither variable is set.
+fn shared_dir(environment: &dyn Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     // The XDG specification: a relative path is to be ignored.
     let absolute = |name: &str| environment(name).filter(|folder| folder.is_absolute());
     absolute("XDG_DATA_HOME")
@@ -67,9 +127,30 @@ mod tests {
     }
 
     #[test]
+    fn hosts_that_share_a_home_have_a_folder_each() {
+        let home = tempfile::tempdir().unwrap();
+        let base = home.path().join("not/there/yet");
+        let on = |shared: bool, host: &str| of_host(base.clone(), &|folder| folder == home.path() && shared, host);
+        assert_eq!(on(false, "a"), base);
+        assert_eq!(on(true, "gpu-1.cluster"), base.join("hosts/gpu-1.cluster"));
+        assert_eq!(on(true, "../x"), base.join("hosts/.._x"));
+        assert_eq!(on(true, ".."), base.join("hosts/host"));
+        assert!(!is_shared(Path::new("/proc")), "a file system of this host alone");
+        let store = |folder: &Path| {
+            std::fs::create_dir_all(folder).unwrap();
+            std::fs::write(folder.join("memctl.db"), "").unwrap();
+        };
+        let (a, b) = (on(true, "a"), on(true, "b"));
+        [&base, &a, &b].into_iter().for_each(|folder| store(folder));
+        std::fs::create_dir(base.join("hosts/empty")).unwrap();
+        assert_eq!(other_stores(&a), [base.clone(), b]);
+        assert_eq!(other_stores(&base), Vec::<PathBuf>::new());
+    }
+
+    #[test]
     fn the_data_folder_follows_xdg() {
         let of = |xdg: Option<&str>, home: Option<&str>| {
-            data_dir(&|name| if name == "HOME" { home } else { xdg }.map(PathBuf::from))
+            shared_dir(&|name| if name == "HOME" { home } else { xdg }.map(PathBuf::from))
         };
         assert_eq!(of(Some("/x"), Some("/h")), Some(PathBuf::from("/x/memctl")));
         assert_eq!(of(Some("x"), Some("/h")), Some(PathBuf::from("/h/.local/share/memctl")));

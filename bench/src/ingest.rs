@@ -99,7 +99,7 @@ impl Daemon {
         &self.url
     }
 
-    fn peak_bytes(&self) -> Option<u64> {
+    pub(crate) fn peak_bytes(&self) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
         Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)

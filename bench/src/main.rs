@@ -1,6 +1,6 @@
 //! memctl's benchmarks, each with its rival in the same run: `cargo run --release -p memctl-bench -- NAME…`.
 //!
-//! `hook`, `codec`, `batch`, `tables`, `import`, `ingest`, `tls`, `store`, `query`, `tiles`, `judge`, `replay`, or `all`; `leakbench` by itself, with
+//! `hook`, `codec`, `batch`, `tables`, `import`, `ingest`, `tls`, `load`, `store`, `query`, `tiles`, `judge`, `replay`, or `all`; `leakbench` by itself, with
 //! its own options (`--part PART`, `--view VIEW`, `--runs N`, `--json FILE`, `--wrong`). BENCHMARKS.md has the method and the
 //! results. `MEMCTL_TEST_POSTGRES` is the admin URL of a throw-away Postgres (`tests/postgres start DIR`) for the
 //! rivals of `store`; `MEMCTL_BIN` names the built command line (default: beside this program).
@@ -13,6 +13,7 @@ mod import;
 mod ingest;
 mod judge;
 mod leakbench;
+mod load;
 mod query;
 mod recordings;
 mod replay;
@@ -24,8 +25,9 @@ mod whole_import;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-const NAMES: [&str; 12] =
-    ["hook", "codec", "batch", "tables", "import", "ingest", "tls", "store", "query", "tiles", "judge", "replay"];
+const NAMES: [&str; 13] = [
+    "hook", "codec", "batch", "tables", "import", "ingest", "tls", "load", "store", "query", "tiles", "judge", "replay",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut asked: Vec<String> = std::env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
@@ -46,6 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             "import" => run_import()?,
             "ingest" => runtime.block_on(run_ingest())?,
             "tls" => runtime.block_on(run_tls())?,
+            "load" => runtime.block_on(run_load())?,
             "store" => runtime.block_on(run_store())?,
             "leakbench" => leakbench::run(&std::env::args().skip(2).collect::<Vec<_>>())?,
             "query" => runtime.block_on(run_query())?,
@@ -174,6 +177,31 @@ async fn run_ingest() -> Result<(), Box<dyn Error>> {
             run.events as f64 / run.seconds / 1e6,
             run.bytes as f64 / run.seconds / 1e6,
             run.daemon_peak_bytes as f64 / 1e6
+        );
+    }
+    Ok(())
+}
+
+/// Sixty-four askers and eight agents at once.
+async fn run_load() -> Result<(), Box<dyn Error>> {
+    let recording = recordings::recording(&recordings::folder().join("gpt_clean/rank0.pickle.zst"))?;
+    let events = recordings::events(&recording);
+    println!(
+        "| ranks × steps | stored MB | askers | questions | asked again | answer ms, median | p99 | largest answer MB | durable ms, median | p99 | daemon's peak MiB |\n|---|---|---|---|---|---|---|---|---|---|---|"
+    );
+    for (ranks, steps) in [(64, 10_000), (640, 100_000)] {
+        let load = load::run(&memctl()?, &events, (ranks, steps), (64, 4), 8).await?;
+        println!(
+            "| {ranks} × {steps} | {:.1} | 64 | {} | {} | {:.0} | {:.0} | {:.1} | {:.1} | {:.1} | {:.0} |",
+            load.store_bytes as f64 / 1e6,
+            load.answered_ms.len(),
+            load.refused,
+            load::quantile(&load.answered_ms, 0.5),
+            load::quantile(&load.answered_ms, 0.99),
+            load.answer_bytes as f64 / 1e6,
+            load::quantile(&load.durable_ms, 0.5),
+            load::quantile(&load.durable_ms, 0.99),
+            load.peak_bytes as f64 / f64::from(1 << 20),
         );
     }
     Ok(())

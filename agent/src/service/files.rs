@@ -4,7 +4,7 @@
 //! file without its lock means nothing.
 
 use std::fs::{File, TryLockError};
-use std::io::{Error, ErrorKind};
+use std::io::{Error, ErrorKind, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -86,7 +86,17 @@ impl Files {
     /// # Errors
     /// The file cannot be made.
     pub fn lock_alive(&self) -> std::io::Result<Option<Alive>> {
-        Ok(lock(&self.folder.join("service.lock"))?.map(|file| Alive { _file: file }))
+        let Some(mut file) = lock(&self.folder.join("service.lock"))? else { return Ok(None) };
+        file.set_len(0)?;
+        file.write_all(host().as_bytes())?;
+        Ok(Some(Alive { _file: file }))
+    }
+
+    /// The host whose service lives here, where that is another one: a process of it cannot be seen or reached.
+    #[must_use]
+    pub fn other_host(&self) -> Option<String> {
+        let known = std::fs::read_to_string(self.folder.join("service.lock")).ok()?;
+        (self.is_alive() && !known.is_empty() && known != host()).then_some(known)
     }
 
     /// Whether a service lives here.
@@ -95,6 +105,12 @@ impl Files {
         let Ok(file) = File::open(self.folder.join("service.lock")) else { return false };
         matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
     }
+}
+
+/// Name and boot: a machine that was started again is another one.
+fn host() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    format!("{} {}", rustix::system::uname().nodename().to_string_lossy(), boot.trim())
 }
 
 fn lock(path: &Path) -> std::io::Result<Option<File>> {
@@ -118,6 +134,9 @@ mod tests {
         let alive = files.lock_alive().unwrap();
         assert!(alive.is_some() && files.is_alive());
         assert!(files.lock_alive().unwrap().is_none());
+        assert_eq!(files.other_host(), None, "it is this one");
+        std::fs::write(folder.path().join("service.lock"), "gpu-2 another-boot").unwrap();
+        assert_eq!(files.other_host().as_deref(), Some("gpu-2 another-boot"));
         drop(alive);
         assert!(!files.is_alive() && files.lock_alive().unwrap().is_some());
     }

@@ -62,6 +62,17 @@ pub enum Unstarted {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Another host has it.
+    #[error(
+        "the local service of {} runs on host {host}: run a daemon for both (--daemon), or name a folder of this host's own (--data-dir)",
+        folder.display()
+    )]
+    Elsewhere {
+        /// The folder.
+        folder: PathBuf,
+        /// The host.
+        host: String,
+    },
     /// There is no such program.
     #[error("{} cannot be started: {source}", program.display())]
     Program {
@@ -109,6 +120,10 @@ impl Service {
     pub fn ensure(&self) -> Result<(), Unstarted> {
         if self.answers() {
             return Ok(());
+        }
+        if let Some(host) = self.files.other_host() {
+            let host = host.split(' ').next().unwrap_or_default().to_owned();
+            return Err(Unstarted::Elsewhere { folder: self.files.folder().to_owned(), host });
         }
         let end = Instant::now() + START_MAX;
         let cannot = |source| Unstarted::Folder { folder: self.files.folder().to_owned(), source };

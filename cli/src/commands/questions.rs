@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use memctl_answers::finding::Finding;
 use memctl_answers::format::time;
 use memctl_answers::jobs::Jobs;
+use memctl_answers::naming::shell_word;
 use memctl_answers::report::Report;
 use memctl_answers::sites::View;
 use memctl_model::Severity;
@@ -14,10 +15,12 @@ use memctl_proto::v1;
 use crate::args::FailOn;
 use crate::args::{self, Format, Global};
 use crate::ask::{asking, course, hint, live, report};
+use crate::connect::default_data_dir;
 use crate::exit::Failure;
 use crate::page;
 use crate::render::screen::Screen;
-use crate::render::text::plural;
+use crate::render::text::{plural, safe};
+use crate::seams::place;
 use crate::show::show;
 
 /// Points a rank asked for as data.
@@ -49,7 +52,19 @@ pub async fn jobs(
         let response = response.map_err(|status| connection.failure(&status))?;
         Ok(Jobs::new(response.into_inner(), filtered))
     });
-    show(&answer.await?, global, screen, out)
+    show(&answer.await?, global, screen, out)?;
+    say_other_stores(global);
+    Ok(())
+}
+
+/// Names the stores of other hosts that share this home: what they hold is not in the list.
+fn say_other_stores(global: &Global) {
+    let named = global.daemon().is_some() || global.data_dir.is_some();
+    let Some(folder) = default_data_dir().ok().filter(|_| !named && !global.quiet) else { return };
+    for other in place::other_stores(&folder) {
+        let other = shell_word(&other.to_string_lossy());
+        eprintln!("memctl: another host has a store, too: `memctl jobs --in-process --data-dir {}`", safe(&other));
+    }
 }
 
 /// `memctl query`.
