@@ -3,7 +3,7 @@
 //! Guarantees: the training waits for nothing but the exchange of the hook; whatever goes wrong leaves it unrecorded, as it
 //! would have been. Refuses: to go on where the session has ended meanwhile, and in a forked child.
 
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,8 +36,7 @@ impl Launcher {
         let (left, session) = (self.left.clone(), Arc::downgrade(session));
         let watching = std::thread::Builder::new().name("memctl-launcher".into()).stack_size(STACK_BYTES);
         let watched = watching.spawn(move || {
-            // A launcher that lives says nothing.
-            while stream.read(&mut [0; 16]).is_ok_and(|bytes| bytes > 0) {}
+            while !has_ended(&mut stream) {}
             // Relaxed: set before the connection was ended, which is what was seen.
             if !left.load(Ordering::Relaxed) {
                 go_on(&session, config);
@@ -46,6 +45,14 @@ impl Launcher {
         if let Err(error) = watched {
             tracing::warn!(%error, "no thread to notice the launcher's end: what follows it is not recorded");
         }
+    }
+}
+
+/// Waits for a word or the end; whether it is the end. A launcher that lives says nothing for as long as it likes.
+fn has_ended(stream: &mut UnixStream) -> bool {
+    match stream.read(&mut [0; 16]) {
+        Ok(bytes) => bytes == 0,
+        Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted),
     }
 }
 
@@ -115,4 +122,24 @@ fn say(line: &str) {
     }
     // Standard error may be gone with the launcher's terminal: that is no reason to stop.
     let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("memctl: {line}\n").as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_launcher_that_says_nothing_lives() {
+        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+        // As the greeting leaves it.
+        ours.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        assert!(!has_ended(&mut ours), "silence is no end");
+        theirs.write_all(b"x").unwrap();
+        assert!(!has_ended(&mut ours));
+        drop(theirs);
+        assert!(has_ended(&mut ours));
+    }
 }

@@ -185,8 +185,12 @@ fn an_address_in_use() {
 fn two_daemons_on_one_file() {
     let folder = tempfile::tempdir().unwrap();
     let first = DaemonProcess::sqlite(folder.path(), free_port());
-    // Whoever comes second learns who has it and how to ask there.
-    refused(folder.path(), &["memctl.db", "in use", "process ", &first.url, "--daemon"]);
+    // Whoever wants to write beside it learns who has it and how to ask there; questions are answered beside it.
+    for command in [import(folder.path(), "new").arg(recorded(1)), &mut daemon(folder.path(), free_port())] {
+        let output = command.output().unwrap();
+        assert_said(&output, &["memctl.db", "in use", "process ", &first.url, "--daemon"], &format!("{command:?}"));
+    }
+    assert_eq!(run_json(&mut jobs(folder.path()))["jobs"].as_array().unwrap().len(), 0);
     run(memctl().args(["import", "-q", "--job", "kept", "--daemon", &first.url]).arg(recorded(1)));
     assert_eq!(first.terminate(), 0);
     // The lock went with the process.
