@@ -23,7 +23,7 @@ pub struct DaemonAddress {
     pub url: String,
     /// For `https://`.
     pub tls: Tls,
-    /// Who listens there is started by whoever connects.
+    /// The service that listens there; the first connection starts it.
     pub service: Option<Service>,
 }
 
@@ -221,7 +221,7 @@ impl DaemonAddress {
 /// Who may listen at a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trusted {
-    /// Whoever does: the path was named.
+    /// Any user: the path was named.
     Any,
     /// This user or root.
     Server,

@@ -10,11 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use memctl_daemon::ingest::prepare::{Scale, prepare};
-use memctl_daemon::store::{Append, SqliteStore, Store as _};
-use memctl_model::{
-    Boundary, Counters, DeviceIndex, Dropped, Event, Frame, Peaks, SessionEnd, SiteRow, SiteTable, StackId,
-};
+use memctl_daemon::store::{SqliteStore, Store as _};
+use memctl_model::{Boundary, Counters, DeviceIndex, Event, Frame, Peaks, SessionEnd, SiteRow, SiteTable, StackId};
 use memctl_proto::item::Packed;
 use memctl_proto::v1::agent_message::Body as Said;
 use memctl_proto::v1::daemon_message::Body as Heard;
@@ -31,6 +28,7 @@ use tonic::transport::Channel;
 
 use crate::chunks::Chunks;
 use crate::ingest::{Daemon, session};
+use crate::query::appended;
 
 /// Sites that a rank has live.
 const SITES: u32 = 4;
@@ -130,7 +128,6 @@ async fn ask(
     for round in 0..rounds {
         let began = Instant::now();
         loop {
-            let size = |bytes: usize| Ok(bytes);
             let answer = match (asker + round) % 4 {
                 0 => {
                     let request = TimelineRequest { selection: selection(), points: 10_000 };
@@ -152,7 +149,7 @@ async fn ask(
             };
             match answer.or_else(|status| match status.code() {
                 // What these recordings do not show is an answer, too.
-                Code::FailedPrecondition | Code::NotFound => size(0),
+                Code::FailedPrecondition | Code::NotFound => Ok(0),
                 _ => Err(status),
             }) {
                 Ok(bytes) => {
@@ -209,7 +206,7 @@ async fn fill(folder: &Path, ranks: u32, steps: u64) -> Result<(), Box<dyn Error
     for rank in 0..ranks {
         let opened = store.open_session(&session("wide", rank), 1).await?;
         for part in items.chunks(256) {
-            store.append(vec![append(opened.key, part)?]).await?;
+            store.append(vec![appended(opened.key, part)?]).await?;
         }
     }
     Ok(store.close().await?)
@@ -261,27 +258,4 @@ fn table(step: u64, boundary: Boundary) -> SiteTable {
         private_pools: Vec::new(),
         rows,
     }
-}
-
-fn append(key: i64, items: &[Item]) -> Result<Append, Box<dyn Error>> {
-    let mut append = Append {
-        session: key,
-        items: Vec::new(),
-        gaps: Vec::new(),
-        durable_seq: items.last().map_or(0, |item| item.seq),
-        duplicates: 0,
-        heard_ns: 1,
-        devices: Vec::new(),
-        epoch_ends: Vec::new(),
-        end: None,
-        dropped: Dropped::default(),
-    };
-    for item in items {
-        let prepared = prepare(key, &[0], item, &Scale::default())?;
-        append.items.push(prepared.item);
-        append.devices.extend(prepared.devices);
-        append.epoch_ends.extend(prepared.epoch_ends);
-        append.end = prepared.end.or(append.end);
-    }
-    Ok(append)
 }

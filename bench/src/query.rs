@@ -14,6 +14,7 @@ use memctl_model::{
 };
 use memctl_proto::StackSender;
 use memctl_proto::item::Packed;
+use memctl_proto::v1::Item;
 
 use crate::chunks::Chunks;
 use crate::ingest::session;
@@ -198,11 +199,26 @@ fn tables(epoch: u32, at_event: u64) -> Vec<SiteTable> {
 }
 
 async fn append(store: &SqliteStore, key: i64, seq: &mut u64, items: &mut Vec<Packed>) -> Result<(), Box<dyn Error>> {
+    let numbered: Vec<Item> = items
+        .drain(..)
+        .map(|packed| {
+            *seq += 1;
+            packed.numbered(*seq)
+        })
+        .collect();
+    Ok(store.append(vec![appended(key, &numbered)?]).await?)
+}
+
+/// What appends these items of a session, whose numbers follow each other.
+///
+/// # Errors
+/// An item that is none.
+pub(crate) fn appended(key: i64, items: &[Item]) -> Result<Append, Box<dyn Error>> {
     let mut append = Append {
         session: key,
         items: Vec::new(),
         gaps: Vec::new(),
-        durable_seq: 0,
+        durable_seq: items.last().map_or(0, |item| item.seq),
         duplicates: 0,
         heard_ns: 1,
         devices: Vec::new(),
@@ -210,9 +226,8 @@ async fn append(store: &SqliteStore, key: i64, seq: &mut u64, items: &mut Vec<Pa
         end: None,
         dropped: Dropped::default(),
     };
-    for packed in items.drain(..) {
-        *seq += 1;
-        let prepared = prepare(key, &[0], &packed.numbered(*seq), &Scale::default())?;
+    for item in items {
+        let prepared = prepare(key, &[0], item, &Scale::default())?;
         append.items.push(prepared.item);
         for update in prepared.devices {
             match append.devices.first_mut() {
@@ -228,8 +243,7 @@ async fn append(store: &SqliteStore, key: i64, seq: &mut u64, items: &mut Vec<Pa
         append.epoch_ends.extend(prepared.epoch_ends);
         append.end = prepared.end.or(append.end);
     }
-    append.durable_seq = *seq;
-    Ok(store.append(vec![append]).await?)
+    Ok(append)
 }
 
 /// Times whole runs of the command line, process start included; `place` says where the store is.

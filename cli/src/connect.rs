@@ -320,7 +320,7 @@ async fn open_store(
     })?;
     let beside = match missing {
         WhenMissing::Make => Beside::Refuse,
-        // A question can be answered beside whoever writes.
+        // A question can be answered beside the process that writes.
         WhenMissing::Refuse => Beside::Read,
     };
     let embedded = seams::embedded(dir, beside).await?;

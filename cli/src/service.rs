@@ -168,7 +168,7 @@ pub async fn keep<T>(service: Service, say: impl Fn(String)) -> T {
     }
 }
 
-/// Leaves the session, the terminal and the open files of whoever started this program. Called before there is a second
+/// Leaves the session, the terminal and the open files of the process that started this program. Called before there is a second
 /// thread.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! The end of a daemon that a command started: when nobody has been connected for long enough.
+//! The end of a daemon that a command started: when no connection was open for long enough.
 //!
 //! Guarantees: an agent that streams, a page that is open and a question that is being answered are connections, and keep it;
 //! one that comes between two looks counts, too.
@@ -31,7 +31,7 @@ pub async fn wait(mut idle: Idle, connections: [Arc<Connections>; 2], streams: S
     let (mut quiet_since, mut known) = (Instant::now(), 0);
     loop {
         let wished = async {
-            // An error means that nobody will ever wish: time alone decides.
+            // An error means that the sender is gone: time alone decides.
             if *idle.retiring.borrow() || idle.retiring.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -47,7 +47,7 @@ pub async fn wait(mut idle: Idle, connections: [Arc<Connections>; 2], streams: S
             (quiet_since, known) = (Instant::now(), taken);
         }
         if quiet_since.elapsed() >= idle.after {
-            tracing::info!(seconds = idle.after.as_secs_f64(), "nobody was connected for so long");
+            tracing::info!(seconds = idle.after.as_secs_f64(), "no connection was open for so long");
             return;
         }
     }

@@ -241,7 +241,7 @@ class Session:
             self._refuse(f"level {self.level}: {why}")
 
     def _say_where_to_look(self) -> None:
-        """One line for whoever attached by hand: what this process is called, and what shows it."""
+        """One line for a user who called attach(): the job's name, and the command that shows it."""
         if self._started.get("mode") != "thread" or not is_first_local_rank():
             return
         job = shlex.quote(str(self._started.get("job")))

@@ -130,7 +130,7 @@ pub fn start<'py>(
     Ok(told)
 }
 
-/// Where this process goes when nobody was named: this user's own daemon if it runs, else the local service of the data
+/// Where this process goes when no daemon was named: this user's own daemon if it runs, else the local service of the data
 /// folder, which the first connection starts.
 fn local_daemon(py: Python<'_>, data_dir: Option<&Path>) -> DaemonAddress {
     let interpreter = py.import("sys").and_then(|sys| sys.getattr("executable")).and_then(|it| it.extract::<PathBuf>());

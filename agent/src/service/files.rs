@@ -1,6 +1,6 @@
 //! The files of a local service, all in its data folder, and the locks that keep it the only one.
 //!
-//! Guarantees: whoever holds a lock holds it until it is dropped or its process ends, however that ends; what is left of a
+//! Guarantees: a holder of a lock holds it until it is dropped or its process ends, however that ends; what is left of a
 //! file without its lock means nothing.
 
 use std::fs::{File, TryLockError};
@@ -75,7 +75,7 @@ impl Files {
         private::file().append(true).create(true).open(log)
     }
 
-    /// The lock of whoever starts a service; `None` while another one holds it.
+    /// The lock of the process that starts a service; `None` while another one holds it.
     pub(super) fn lock_starting(&self) -> std::io::Result<Option<File>> {
         private::make(&self.folder)?;
         lock(&self.folder.join("service.start"))

@@ -1,7 +1,7 @@
 //! The local service of a data folder: this user's daemon for it, which the first command that needs it starts.
 //!
 //! Guarantees: of commands that start it at once, one does, and the others wait for it; a service that was killed is replaced
-//! by whoever connects next; the process that starts one is neither forked nor slowed: the program detaches itself.
+//! by the next connection; the process that starts one is neither forked nor slowed: the program detaches itself.
 //! Refuses: a folder of another user, and one that cannot be written.
 
 mod files;

@@ -1,12 +1,10 @@
 //! `memctl daemon`.
 
-use std::path::PathBuf;
-
 use crate::allocator;
 use crate::args::{self, Global};
 use crate::connect::{default_data_dir, default_socket};
 use crate::exit::Failure;
-use crate::seams::{Serving, ServingTls, serve};
+use crate::seams::{Serving, ServingTls, serve, store_folder};
 use crate::service::give_way;
 
 /// Serves until it is told to stop.
@@ -63,16 +61,11 @@ pub async fn run(flags: &args::Daemon, global: &Global) -> Result<(), Failure> {
         default_data_dir,
         default_socket,
     };
-    if let (None, Some(folder)) = (&wanted.store, data_dir_of(&wanted)) {
+    if let Some(folder) = store_folder(&wanted)? {
         give_way(&folder).await?;
     }
     tokio::select! {
         served = serve(&wanted) => served,
         never = allocator::keep_little() => match never {},
     }
-}
-
-/// The folder whose store it is to have, unless its configuration file names another one.
-fn data_dir_of(wanted: &Serving) -> Option<PathBuf> {
-    wanted.data_dir.clone().or_else(|| wanted.default_data_dir.clone())
 }

@@ -55,7 +55,7 @@ pub async fn serve(global: &Global) -> Result<(), Failure> {
     served
 }
 
-/// Leaves whoever started this program; before there is a second thread.
+/// Leaves the parent's session; called before there is a second thread.
 ///
 /// # Errors
 /// No process.

@@ -1,8 +1,8 @@
 //! This process as the local service of a data folder.
 //!
-//! Guarantees: it serves two sockets in the folder, for its owner alone; it has said whether it serves before anybody waits
-//! in vain; it ends at SIGTERM, when nobody has been connected for long enough, or, told by SIGUSR1 that a newer version
-//! is to follow, as soon as no session streams.
+//! Guarantees: it serves two sockets in the folder, for its owner alone; it reports whether it serves, so that its starter never waits
+//! in vain; it ends at SIGTERM, when no connection was open for long enough, or, after SIGUSR1 (a newer version
+//! is to follow), as soon as no session streams.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -101,7 +101,7 @@ fn configuration(files: &Files, retiring: watch::Receiver<bool>) -> Result<Confi
     Ok(Config { listen: vec![here("service.sock")], http: vec![here("page.sock")], idle: Some(idle), ..config })
 }
 
-/// How long nobody has to be connected.
+/// How long no connection may be open.
 fn idle() -> Result<Duration, Failure> {
     let Some(text) = std::env::var(IDLE_VARIABLE).ok().filter(|text| !text.is_empty()) else { return Ok(IDLE) };
     let wrong = |error| Failure::usage(format!("{IDLE_VARIABLE}: {error}"));
@@ -112,11 +112,11 @@ fn unusable(folder: &Path, error: &std::io::Error) -> Failure {
     Failure::unreachable(format!("{}: {error}", folder.display()))
 }
 
-/// One line for whoever started this, and the end of standard output: that one waits for it.
+/// One line for the process that started this one, and the end of standard output, which it waits for.
 fn say(answer: &Answer) {
     use std::io::Write as _;
     let mut stdout = std::io::stdout();
-    // That nobody listens any more must not end a service.
+    // A starter that is gone must not end a service.
     let _ = stdout.write_all(answer.line().as_bytes()).and_then(|()| stdout.flush());
     // SAFETY: both are open descriptors of this process; what is written from now on goes to the log.
     unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) };

@@ -37,7 +37,7 @@ pub use memctl_agent::source_paths::{MODE_VARIABLE as SOURCE_PATHS_VARIABLE, Mod
 pub use memctl_agent::{Daemon, SpoolConfig, host, identity, now_ns, place, private, service};
 pub use memctl_daemon::config::TlsLayer as ServingTls;
 pub use paths::{of_a_run, of_an_import};
-pub use serving::{Serving, serve};
+pub use serving::{Serving, serve, store_folder};
 pub use signals::told_to_stop;
 pub use spool::backoff;
 

@@ -2,10 +2,11 @@
 //!
 //! Guarantees: flags go before the environment, the environment before the file, the file before the default folder.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use memctl_daemon::config::{self, AlertsLayer, Config, Defaults, HttpLayer, Layer, Listed, TlsLayer};
 use memctl_daemon::entry;
+use memctl_daemon::store::StoreAddress;
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
@@ -77,6 +78,17 @@ pub async fn serve(wanted: &Serving) -> Result<(), Failure> {
     served.map_err(|error| serve_failure(&error))?;
     say("memctl daemon has drained and closed its store");
     Ok(())
+}
+
+/// The data folder whose store a daemon is to have, by its whole configuration; `None` for another store.
+///
+/// # Errors
+/// A configuration that is wrong.
+pub fn store_folder(wanted: &Serving) -> Result<Option<PathBuf>, Failure> {
+    let store = configuration(wanted)?.store;
+    let StoreAddress::Sqlite(path) = &store else { return Ok(None) };
+    let folder = path.parent().map(Path::to_path_buf);
+    Ok(folder.filter(|folder| config::in_folder(folder) == store))
 }
 
 /// Reads the configuration again at each hangup; what is wrong with it is told.

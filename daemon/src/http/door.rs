@@ -252,7 +252,7 @@ pub(super) async fn enter(State(room): State<Room>, method: Method, uri: Uri, he
     exchanged(key, &method, &uri, &headers)
 }
 
-/// The answer to whoever brings a key: the cookie, and the way to the page.
+/// The answer to a caller that brings a key: the cookie, and the way to the page.
 pub(super) fn exchanged(key: &Key, method: &Method, uri: &Uri, headers: &HeaderMap) -> Response {
     // (The router takes HEAD for GET; whoever only looks whether there is an answer does not enter.)
     if *method != Method::GET {

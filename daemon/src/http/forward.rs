@@ -1,4 +1,4 @@
-//! The page of a daemon at a socket, served on a port of this machine for whoever has the printed key.
+//! The page of a daemon at a socket, served on a port of this machine for callers that have the printed key.
 //!
 //! Guarantees: nothing passes without the key; the daemon at the socket sees its owner and no cookie; each request has a
 //! connection of its own, so that a daemon that was replaced is found again. Refuses other places than this machine's.
@@ -103,7 +103,7 @@ async fn passed(socket: &Path, request: Request) -> Result<Response, String> {
     let stream = UnixStream::connect(socket).await.map_err(|error| error.to_string())?;
     let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = shaken.map_err(|error| error.to_string())?;
-    // It ends with the answer's last byte, or when nobody reads that any more.
+    // It ends with the answer's last byte, or when its reader is gone.
     tokio::spawn(async move {
         let _ = connection.await;
     });

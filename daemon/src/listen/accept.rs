@@ -57,7 +57,7 @@ pub struct Stopper(Arc<Mutex<Listening>>);
 type Listening = (JoinSet<()>, Vec<Socket>);
 
 impl Stopper {
-    /// Nobody can connect any more; sockets lose their files.
+    /// No more connections are accepted; sockets lose their files.
     pub fn stop(&self) {
         let listening = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         drop(listening);

@@ -169,7 +169,7 @@ pub async fn serve(
             },
             None => shutdown.await,
         }
-        // Whoever comes now finds nobody, and starts or waits for the next one.
+        // A client that comes now finds no socket, and starts or waits for the next service.
         stop_listening.stop();
         manager.stopping();
         tracing::info!("shutting down: streams are ended and received items committed");

@@ -185,7 +185,7 @@ fn an_address_in_use() {
 fn two_daemons_on_one_file() {
     let folder = tempfile::tempdir().unwrap();
     let first = DaemonProcess::sqlite(folder.path(), free_port());
-    // Whoever wants to write beside it learns who has it and how to ask there; questions are answered beside it.
+    // A second writer is refused and learns which process has it; questions are answered beside it.
     for command in [import(folder.path(), "new").arg(recorded(1)), &mut daemon(folder.path(), free_port())] {
         let output = command.output().unwrap();
         assert_said(&output, &["memctl.db", "in use", "process ", &first.url, "--daemon"], &format!("{command:?}"));

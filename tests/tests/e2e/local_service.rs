@@ -1,4 +1,4 @@
-//! The local service: started by whoever comes first, shared by all, replaced when it was killed, gone when nobody needs it.
+//! The local service: the first command starts it, all share it, a killed one is replaced, an idle one ends.
 //!
 //! Trainers are those of [`crate::run`]. No test waits for a fixed time; every fault is checked to have happened.
 
@@ -127,7 +127,7 @@ fn of_many_commands_at_once_one_starts_the_service_and_all_are_answered() {
     }
     let jobs = run_json(&mut home.memctl(&["jobs", "-o", "json"]));
     assert_eq!(jobs["jobs"].as_array().unwrap().len(), 6);
-    assert_eq!(home.services(), [home.service()], "one, whoever looks");
+    assert_eq!(home.services(), [home.service()], "one");
     let log = std::fs::read_to_string(home.data().join("service.log")).unwrap();
     assert_eq!(log.matches("memctl_daemon::server: serving").count(), 1, "{log}");
     for name in ["service.sock", "page.sock", "service.log"] {
@@ -218,7 +218,7 @@ fn a_service_that_is_killed_is_replaced_and_nothing_is_lost() {
     assert_eq!(home.events("killed"), EVENTS);
 }
 
-/// Kills the service, the launcher or the trainer in turn, at moments that nobody chose. `MEMCTL_ROUNDS` asks for more.
+/// Kills the service, the launcher or the trainer in turn, at random moments. `MEMCTL_ROUNDS` asks for more.
 #[test]
 fn kills_at_random_lose_nothing_that_was_acknowledged() {
     let rounds = std::env::var("MEMCTL_ROUNDS").map_or(9, |text| text.parse().unwrap());
@@ -330,13 +330,17 @@ fn a_daemon_of_ones_own_follows_a_service_that_takes_nothing() {
         1
     );
     assert_eq!(daemon.terminate(), 0);
-    let mut run = home.train("streams", &[("FAKE_WAIT_FOR", "go")]);
+    let mut training = home.train("streams", &[("FAKE_WAIT_FOR", "go")]);
     wait_for("half of it", || home.has("half0") && home.events("streams") == EVENTS / 2);
     let refused = home.memctl(&["daemon", "--data-dir"]).arg(home.data()).output().unwrap();
     assert_eq!(refused.status.code(), Some(3), "{}", stderr(&refused));
     assert!(stderr(&refused).contains("`memctl daemon stop`"), "{}", stderr(&refused));
+    // One whose configuration names another store has nothing to wait for.
+    let (config, other) = (home.0.path().join("memctl.toml"), home.0.path().join("other.db"));
+    std::fs::write(&config, format!("store = 'sqlite:{}'\n", other.display())).unwrap();
+    run(home.memctl(&["daemon", "--check", "--listen", "127.0.0.1:0", "--config"]).arg(&config));
     home.order("go");
-    assert!(run.wait().unwrap().success());
+    assert!(training.wait().unwrap().success());
     assert_eq!(home.events("streams"), EVENTS, "nothing was lost");
 }
 

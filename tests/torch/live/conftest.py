@@ -76,6 +76,14 @@ def finish(command: list[str], environment: dict[str, str]) -> Run:
     return Run(process.returncode, out, err)
 
 
+def until(done: Callable[[], bool], what: Callable[[], object]) -> None:
+    """Waits until something is so; `what` is shown where it never is."""
+    deadline = time.monotonic() + LIMIT_S
+    while not done():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.01)
+
+
 class Going:
     """A command that runs; its output goes to files, so nobody has to read it meanwhile."""
 
@@ -123,6 +131,11 @@ class Going:
             self._out.read_text("utf-8", "replace"),
             self._err.read_text("utf-8", "replace"),
         )
+
+    def until_said(self, words: str) -> Run:
+        """Waits until it, or a process that outlives it, has said this."""
+        until(lambda: words in self.now().out + self.now().err, self.now)
+        return self.now()
 
     def wait(self) -> Run:
         """Waits for its end."""

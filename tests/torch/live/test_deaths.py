@@ -11,7 +11,6 @@ import contextlib
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -112,7 +111,7 @@ def test_the_launcher_dies(memctl: Memctl, script: Any, daemon: Daemon) -> None:
     assert going.process.wait(10) == -9
     going.go_on("half")
     # Nobody waits for the ranks now; they print when they are done.
-    run = until_printed(going)
+    run = going.until_said("codes")
     results = [line for line in run.out.splitlines() if line.startswith("result")]
     assert len(results) == RANKS and len(set(results)) == 1, run
     assert "codes 0 0 0 0" in run.out, run
@@ -141,14 +140,6 @@ def until_stored(memctl: Memctl, daemon: Daemon, going: Going) -> dict[int, int]
     going.until(all_have_some, "events of every rank")
     return found
 
-
-def until_printed(going: Going) -> Any:
-    """Waits for the spawner's last line: it is not our child, and the launcher that was is dead."""
-    deadline = time.monotonic() + 60
-    while "codes" not in going.now().out:
-        assert time.monotonic() < deadline, going.now()
-        time.sleep(0.02)
-    return going.now()
 
 
 def test_the_daemon_dies(memctl: Memctl, script: Any, daemon: Daemon) -> None:

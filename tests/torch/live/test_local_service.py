@@ -9,13 +9,12 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from conftest import Memctl, finish
+from conftest import Memctl, finish, until
 
 ATTACHED = """
 import torch, memctl_agent, small
@@ -106,19 +105,11 @@ def test_a_training_outlives_its_launcher(memctl: Memctl, script: Any, served: d
     going.process.kill()
     assert going.process.wait(60) == -signal.SIGKILL
     going.go_on("recorded")
-    deadline = time.monotonic() + 60
-    while "is recorded on by the process itself" not in going.now().err:
-        assert time.monotonic() < deadline, going.now()
-        time.sleep(0.01)
+    going.until_said("is recorded on by the process itself")
     going.go_on("killed")
-    while "TELL done" not in going.now().err:
-        assert time.monotonic() < deadline, going.now()
-        time.sleep(0.01)
-    status = going.now().told("status")
+    status = going.until_said("TELL done").told("status")
     assert status["attached"] and status["mode"] == "thread" and status["level"] == "full", status
-    while events() < before + status["produced"]:
-        assert time.monotonic() < deadline, (before, status, events())
-        time.sleep(0.05)
+    until(lambda: events() >= before + status["produced"], lambda: (before, status, events()))
     answer = ask(memctl, served, "query", "outlives")
     sites = json.dumps(ask(memctl, served, "sites", "outlives", "--end"))
     assert answer["job"]["state"] == "finished" and "small.py" in sites, (answer["job"], sites[:2000])
