@@ -61,6 +61,7 @@ mod holders;
 mod hook;
 pub mod host;
 pub mod identity;
+pub mod launcher;
 mod layout;
 mod ledger;
 mod link;

@@ -79,6 +79,8 @@ pub struct Alert {
     pub state: &'static str,
     /// The job.
     pub job: String,
+    /// The run in which it was last seen; null where the daemon knows no runs.
+    pub run: Option<u32>,
     /// The attempt in which it was last seen.
     pub attempt: u32,
     /// The finding's id.
@@ -179,6 +181,15 @@ fn nanoseconds(now: Timestamp) -> u64 {
     u64::try_from(now.as_nanosecond()).unwrap_or(0)
 }
 
+impl Alert {
+    /// What its job is asked for by.
+    #[must_use]
+    pub fn address(&self) -> String {
+        let run = self.run.filter(|run| *run > 1);
+        run.map_or_else(|| self.job.clone(), |run| format!("{}#{run}", self.job))
+    }
+}
+
 impl From<v1::Alert> for Alert {
     fn from(wire: v1::Alert) -> Self {
         let (state, severity) = (state(wire.phase()), severity(wire.severity()));
@@ -213,12 +224,14 @@ impl From<v1::Alert> for Alert {
             job_labels: _,
             silenced_by,
             tenant,
+            run,
         } = wire;
         Self {
             id,
             rule,
             state,
             job,
+            run: (run > 0).then_some(run),
             attempt,
             finding,
             kind,
@@ -277,6 +290,7 @@ impl Answer for Alerts {
             "rule",
             "state",
             "job",
+            "run",
             "attempt",
             "kind",
             "severity",
@@ -295,6 +309,7 @@ impl Answer for Alerts {
                 Cell::text(&alert.rule),
                 Cell::plain(alert.state),
                 Cell::text(&alert.job),
+                Cell::maybe(alert.run),
                 Cell::plain(alert.attempt),
                 Cell::text(&alert.kind),
                 Cell::maybe(alert.severity),

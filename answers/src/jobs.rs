@@ -19,14 +19,17 @@ pub struct Jobs {
     /// For the page: only some states or labels were asked for.
     #[serde(skip)]
     pub filtered: bool,
+    /// For the page: when it was asked.
+    #[serde(skip)]
+    pub now_ns: u64,
 }
 
 impl Jobs {
     /// From the wire.
     #[must_use]
-    pub fn new(wire: v1::ListJobsResponse, filtered: bool) -> Self {
+    pub fn new(wire: v1::ListJobsResponse, filtered: bool, now_ns: u64) -> Self {
         let v1::ListJobsResponse { jobs } = wire;
-        Self { schema: SCHEMA, jobs: jobs.into_iter().map(Job::from).collect(), filtered }
+        Self { schema: SCHEMA, jobs: jobs.into_iter().map(Job::from).collect(), filtered, now_ns }
     }
 }
 
@@ -44,6 +47,7 @@ impl Answer for Jobs {
             out,
             &[
                 "job",
+                "run",
                 "attempt",
                 "state",
                 "started_at",
@@ -65,7 +69,8 @@ impl Answer for Jobs {
         self.jobs.iter().try_for_each(|job| {
             let labels: Vec<String> = job.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
             let cells = [
-                Cell::text(&job.id),
+                Cell::text(&job.name),
+                Cell::maybe(job.run),
                 Cell::plain(job.attempt),
                 Cell::plain(job.state.name()),
                 Cell::plain(&job.started_at),

@@ -77,13 +77,19 @@ pub trait Answer {
 /// A job.
 #[derive(Clone, Debug, Serialize)]
 pub struct Job {
-    /// Its name.
+    /// What it is asked for by: its name, and behind `#` its run where the name has several.
     pub id: String,
+    /// Its name, which its runs share.
+    pub name: String,
+    /// The number of the run; null where the daemon knows no runs.
+    pub run: Option<u32>,
     /// `running`, `finished`, `failed` or `lost`.
     #[serde(serialize_with = "by_name")]
     pub state: JobState,
     /// When it began.
     pub started_at: String,
+    /// When it was started, or imported.
+    pub arrived_at: String,
     /// When it ended.
     pub ended_at: Option<String>,
     /// Ranks it should have.
@@ -112,6 +118,9 @@ pub struct Job {
     pub verdict: Option<JobVerdict>,
     /// For the page.
     #[serde(skip)]
+    pub arrived_ns: u64,
+    /// For the page.
+    #[serde(skip)]
     pub started_ns: u64,
     /// For the page.
     #[serde(skip)]
@@ -137,10 +146,19 @@ impl From<v1::Job> for Job {
             processes,
             earlier_sessions,
             tenant,
+            name,
+            run,
+            arrived_ns,
             verdict,
         } = wire;
+        // An older daemon says neither.
+        let arrived_ns = if arrived_ns == 0 { started_ns } else { arrived_ns };
         Self {
+            name: if name.is_empty() { id.clone() } else { name },
             id,
+            run: (run > 0).then_some(run),
+            arrived_at: time::rfc3339(arrived_ns),
+            arrived_ns,
             state,
             started_at: time::rfc3339(started_ns),
             ended_at: ended_ns.map(time::rfc3339),

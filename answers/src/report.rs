@@ -164,6 +164,8 @@ pub struct Rank {
     pub stands_out: Vec<String>,
     /// Ids of the findings that tell it apart from other ranks.
     pub findings: Vec<String>,
+    /// Expandable segments are exported and not in force, as the segments show.
+    pub expandable_overruled: bool,
 }
 
 /// What was measured last of each quantity, within the last half minute that was recorded.
@@ -364,6 +366,7 @@ impl From<v1::RankReport> for Rank {
             end_allocated_bytes,
             end_reserved_bytes,
             findings,
+            expandable_overruled,
         } = wire;
         Self {
             rank,
@@ -400,6 +403,7 @@ impl From<v1::RankReport> for Rank {
             end_reserved_bytes,
             stands_out,
             findings,
+            expandable_overruled,
         }
     }
 }
@@ -569,6 +573,7 @@ impl Answer for Report {
             out,
             &[
                 "job",
+                "run",
                 "attempt",
                 "rank",
                 "host",
@@ -599,9 +604,10 @@ impl Answer for Report {
 }
 
 impl Report {
-    fn csv_cells(&self, rank: &Rank) -> [Cell; 24] {
+    fn csv_cells(&self, rank: &Rank) -> [Cell; 25] {
         [
-            Cell::text(&self.job.id),
+            Cell::text(&self.job.name),
+            Cell::maybe(self.job.run),
             Cell::plain(self.job.attempt),
             Cell::plain(rank.rank),
             Cell::maybe_text(rank.host.as_deref()),

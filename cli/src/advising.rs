@@ -97,7 +97,12 @@ pub async fn on_failure(connection: &mut Connection, answer: &Oom, selection: &v
 }
 
 /// The request of a process that failed, where one did.
-async fn failure(connection: &mut Connection, selection: &v1::Selection, rank: u32, process: &str) -> Option<Failed> {
+pub async fn failure(
+    connection: &mut Connection,
+    selection: &v1::Selection,
+    rank: u32,
+    process: &str,
+) -> Option<Failed> {
     let request = v1::OomRequest { selection: Some(selection.clone()) };
     let wire = connection.query.get_oom(request).await.ok()?.into_inner();
     let oom = Oom::new(wire, None).ok()?;

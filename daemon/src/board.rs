@@ -59,6 +59,8 @@ pub struct JobFigures {
     pub name: String,
     /// Whose it is.
     pub tenant: String,
+    /// The number of the run.
+    pub run: u32,
     /// The attempt.
     pub attempt: u32,
     /// How it is doing.
@@ -135,7 +137,7 @@ impl Board {
         self.lock().remove(&job);
     }
 
-    /// The jobs to show: those that run first, then by name and attempt.
+    /// The jobs to show: those that run first, then by name, run and attempt.
     #[must_use]
     pub fn shown(&self) -> Vec<Arc<JobFigures>> {
         self.shown_at(Instant::now())
@@ -146,8 +148,9 @@ impl Board {
         jobs.retain(|_, entry| entry.is_shown(now));
         let mut shown: Vec<Arc<JobFigures>> = jobs.values().map(|entry| entry.figures.clone()).collect();
         drop(jobs);
-        let order =
-            |job: &JobFigures| (job.state != JobState::Running, job.tenant.clone(), job.name.clone(), job.attempt);
+        let order = |job: &JobFigures| {
+            (job.state != JobState::Running, job.tenant.clone(), job.name.clone(), job.run, job.attempt)
+        };
         shown.sort_by_cached_key(|job| order(job));
         shown
     }
@@ -168,6 +171,7 @@ pub(crate) mod tests {
             key: 0,
             name: name.into(),
             tenant: "default".into(),
+            run: 1,
             attempt: 0,
             state,
             expected_ranks: None,

@@ -21,6 +21,8 @@ pub struct Poked {
     pub tenant: Tenant,
     /// The job's name.
     pub job: String,
+    /// The number of the run.
+    pub run: u32,
     /// The attempt.
     pub attempt: u32,
 }
@@ -140,7 +142,7 @@ mod tests {
     use super::*;
 
     fn job(name: usize) -> Poked {
-        Poked { tenant: Tenant::default(), job: name.to_string(), attempt: 0 }
+        Poked { tenant: Tenant::default(), job: name.to_string(), run: 1, attempt: 0 }
     }
 
     #[test]

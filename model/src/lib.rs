@@ -43,7 +43,7 @@ pub use keyframe::{BlockState, BlockUse, Keyframe, KeyframeReason, SegmentKind, 
 pub use mark::{Mark, MarkKind, Phase, Phases};
 pub use rollup::{Levels, Rollup};
 pub use sample::Sample;
-pub use session::{DeviceInfo, SessionEnd, SessionId, SessionInfo, SourceKind};
+pub use session::{DeviceInfo, Launch, SessionEnd, SessionId, SessionInfo, SourceKind};
 pub use settings::AllocatorSettings;
 pub use site::{Boundary, PoolRow, SiteRow, SiteTable};
 pub use stack::{Frame, FrameId, Stack, StackId, site_of};

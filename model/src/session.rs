@@ -1,10 +1,11 @@
-//! Who sends: `(job, attempt, rank, session)`. A session is one attached process; it never resumes under another id.
+//! Who sends: `(job, attempt, rank, session)`. A session is one attached process; it never resumes under another id. Which
+//! run of its job a session belongs to is decided where it is stored, from its [`Launch`].
 
 use crate::completeness::Dropped;
 use crate::event::DeviceIndex;
 use crate::settings::AllocatorSettings;
 
-/// A session: 16 random bytes, or a digest of an imported file, so that importing it twice is recognised.
+/// A session: 16 random bytes, or a digest of an imported file and of its import.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub [u8; 16]);
 
@@ -43,6 +44,19 @@ pub struct DeviceInfo {
     pub total_bytes: Option<u64>,
 }
 
+/// What started a session: processes that were started together are one run of their job.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Launch {
+    /// What started the process on its host: a `memctl run`, an `import`, the parent of all ranks. Unknown of older agents.
+    pub launcher: Option<u64>,
+    /// What the processes of one launch have in common over all hosts: a step of a scheduler, an address where they meet.
+    pub group: Option<String>,
+    /// It was attached by its own program, not by `memctl run`: the same process may attach again, as a run of its own.
+    pub attached: bool,
+    /// The number of the run that it belongs to, where a person said so.
+    pub into_run: Option<u32>,
+}
+
 /// Everything that is known when a session begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionInfo {
@@ -64,8 +78,8 @@ pub struct SessionInfo {
     pub pid: Option<u32>,
     /// Process id of its parent.
     pub parent_pid: Option<u32>,
-    /// The launcher's run that recorded it: processes of one run never take each other's places.
-    pub run: Option<u64>,
+    /// What started it, and with which others.
+    pub launch: Launch,
     /// What the process does in the job (`trainer`, `worker`, `loader`), when it is known.
     pub role: Option<String>,
     /// How the boundaries of a recording that marks none were found: `the loop at train.py:31`.
@@ -100,7 +114,7 @@ impl SessionInfo {
             host: None,
             pid: None,
             parent_pid: None,
-            run: None,
+            launch: Launch::default(),
             role: None,
             found_by: None,
             started_ns,

@@ -59,6 +59,7 @@ const SESSION: Shape = Shape {
         (13, Field::Many(size_of::<v1::Label>(), &LABEL)),
         (16, Field::Text),
         (17, Field::Text),
+        (19, Field::Text),
     ],
 };
 const HOLDERS: Shape = Shape { fields: &[(2, Field::One(&HOLDERS_FOUND)), (3, Field::Text)] };

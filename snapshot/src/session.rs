@@ -1,8 +1,8 @@
 //! Whose a recording is: the session under which it is stored.
 //!
-//! Guarantees: the same file under the same name is the same session.
+//! Guarantees: the same file of one import is the same session.
 
-use memctl_model::{DeviceInfo, SessionId, SessionInfo, SourceKind};
+use memctl_model::{DeviceInfo, Launch, SessionId, SessionInfo, SourceKind};
 
 use crate::read::Recording;
 
@@ -22,6 +22,8 @@ pub struct Identity {
     pub world_size: Option<u32>,
     /// Labels of the job.
     pub labels: Vec<(String, String)>,
+    /// The import.
+    pub launch: Launch,
 }
 
 /// The session of a recording. Its id follows from the file's content and the identity.
@@ -39,7 +41,7 @@ pub fn session(recording: &Recording, identity: &Identity) -> SessionInfo {
         host: None,
         pid: None,
         parent_pid: None,
-        run: None,
+        launch: identity.launch.clone(),
         role: None,
         found_by: recording.found.by.clone(),
         started_ns: recording.started_ns,
@@ -51,9 +53,11 @@ pub fn session(recording: &Recording, identity: &Identity) -> SessionInfo {
     }
 }
 
-/// Mixes the identity into the digest: the same file may be imported under two names.
+/// Mixes the identity into the digest: the same file may be imported under two names, and twice under one.
 fn session_id(digest: [u8; 16], identity: &Identity) -> SessionId {
-    let text = format!("{}\0{}\0{}", identity.job, identity.attempt, identity.rank);
+    let Identity { job, attempt, rank, launch, .. } = identity;
+    let import = launch.launcher.unwrap_or(0);
+    let text = format!("{job}\0{attempt}\0{rank}\0{import:x}");
     let mut id = digest;
     for (index, seed) in [0_u32, 0x9e37_79b9, 0x85eb_ca6b, 0xc2b2_ae35].into_iter().enumerate() {
         let word = crc32c::crc32c_append(seed, text.as_bytes()).to_le_bytes();

@@ -57,8 +57,8 @@ def allocator_conf(torch: Any) -> str:
             settings = ""
         if isinstance(settings, str) and settings:
             return settings
-    # Where both are set, the older name wins in every version that reads both.
-    return os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
+    # Where both are set, the older name wins in every version that reads both, also where it is set to nothing.
+    return os.environ.get("PYTORCH_CUDA_ALLOC_CONF", os.environ.get("PYTORCH_ALLOC_CONF", ""))
 
 
 def devices(torch: Any) -> list[Device]:

@@ -12,9 +12,9 @@ use memctl_agent::live::{self, LiveConfig, Shown, code_died, mark_kind};
 use memctl_agent::reach::{self, DaemonAddress, Tls};
 use memctl_agent::service::{self, Service};
 use memctl_agent::source_paths::{self, Mode, SourcePaths};
-use memctl_agent::{RING_EVENTS, now_ns, place, settings};
+use memctl_agent::{RING_EVENTS, launcher, now_ns, place, settings};
 use memctl_model::limits::DEVICES_MAX;
-use memctl_model::{DeviceIndex, DeviceInfo, MarkKind, SessionId, SessionInfo, SourceKind};
+use memctl_model::{DeviceIndex, DeviceInfo, Launch, MarkKind, SessionId, SessionInfo, SourceKind};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tracing_subscriber::filter::Targets;
@@ -89,10 +89,11 @@ pub fn start<'py>(
     for complaint in &who.complaints {
         tracing::warn!(complaint, "identity");
     }
-    let launcher = environment("MEMCTL_RUN_SOCKET").map(PathBuf::from);
+    let socket = environment("MEMCTL_RUN_SOCKET").map(PathBuf::from);
     // Where a launcher sends it this process sends it, too, should the launcher be killed.
-    let of_launcher = |name: &str| environment(name).filter(|_| launcher.is_some());
+    let of_launcher = |name: &str| environment(name).filter(|_| socket.is_some());
     let named = daemon.or_else(|| of_launcher("MEMCTL_RUN_DAEMON")).or_else(|| environment("MEMCTL_DAEMON"));
+    let number = of_launcher(launcher::VARIABLE).and_then(|text| text.parse().ok());
     let data_dir = of_launcher("MEMCTL_RUN_DATA_DIR").map(PathBuf::from);
     let data_dir = data_dir.or_else(|| place::data_dir(&|name| std::env::var_os(name).map(PathBuf::from)));
     // Before anything is recorded: paths that must not leave do not, so an error here is the end of it.
@@ -102,9 +103,9 @@ pub fn start<'py>(
     let holders = allows && holders != Some(false);
     let config = LiveConfig {
         source_paths,
-        session: session_info(&who, &process, parent_pid, framework, conf, devices)?,
+        session: session_info(&who, &process, (parent_pid, number), framework, conf, devices)?,
         ring_events: environment("MEMCTL_RING_EVENTS").and_then(|text| text.parse().ok()).unwrap_or(RING_EVENTS),
-        launcher,
+        launcher: socket,
         spool: data_dir.as_deref().map(|folder| place::spool(folder, named.as_deref())),
         daemon: match named {
             Some(url) => DaemonAddress { url, tls: Tls::from_environment(&environment), service: None },
@@ -147,7 +148,7 @@ fn local_daemon(py: Python<'_>, data_dir: Option<&Path>) -> DaemonAddress {
 fn session_info(
     who: &Identity,
     process: &Process,
-    parent_pid: u32,
+    (parent_pid, launcher): (u32, Option<u64>),
     framework: String,
     conf: &str,
     devices: Vec<Device>,
@@ -173,7 +174,7 @@ fn session_info(
         pid: Some(process.pid),
         // 0: it is in another namespace.
         parent_pid: Some(parent_pid).filter(|pid| *pid > 0),
-        run: None,
+        launch: launch_of(who, process, parent_pid, launcher),
         role: who.role.clone(),
         found_by: None,
         started_ns: process.started_ns,
@@ -183,6 +184,17 @@ fn session_info(
         labels: who.labels.clone(),
         resolution_ns: RESOLUTION_NS,
     })
+}
+
+/// What started this process: `memctl run`, whose number is given, else the parent of its ranks or siblings, else itself.
+fn launch_of(who: &Identity, process: &Process, parent_pid: u32, launcher: Option<u64>) -> Launch {
+    let group = who.group.clone();
+    if launcher.is_some() {
+        return Launch { launcher, group, ..Launch::default() };
+    }
+    let is_one_of_several = who.world_size.is_some_and(|size| size > 1) || process.child.is_some();
+    let starter = if is_one_of_several && parent_pid > 0 { parent_pid } else { process.pid };
+    Launch { launcher: Some(launcher::of_process(starter)), group, attached: true, into_run: None }
 }
 
 /// Whether the script's name is not to leave the host.

@@ -3,7 +3,8 @@
 //! Guarantees: one session after the other, each from where the daemon stands; ends at once when the host closes, and
 //! what is not delivered then stays. Refuses: spools that a living process owns.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,7 +40,10 @@ pub(super) fn run(shared: &Shared) {
 /// Delivers what lies in a spool folder and belongs to no living process, until it is out, nothing moves any more, or
 /// `enough` says so (asked 20 times a second). Blocks.
 pub fn deliver_spool(folder: &Path, daemon: &Daemon, backoff: Backoff, enough: &dyn Fn() -> bool) {
-    let spools = Spool::orphans(folder);
+    deliver_all(Spool::orphans(folder), daemon, backoff, enough);
+}
+
+fn deliver_all(spools: Vec<Spool>, daemon: &Daemon, backoff: Backoff, enough: &dyn Fn() -> bool) {
     if spools.is_empty() {
         return;
     }
@@ -101,6 +105,42 @@ pub fn spooled_bytes(folder: &Path) -> u64 {
 #[must_use]
 pub fn living_spools(folder: &Path) -> Vec<SessionInfo> {
     Spool::living(folder)
+}
+
+/// A session of which something waits on this disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The session.
+    pub session: SessionInfo,
+    /// Bytes that wait.
+    pub bytes: u64,
+    /// A living process records it.
+    pub is_recorded: bool,
+    folder: PathBuf,
+}
+
+impl Waiting {
+    /// Delivers it, until it is out, nothing moves any more, or `enough` says so (asked 20 times a second). Blocks.
+    pub fn deliver(&self, daemon: &Daemon, backoff: Backoff, enough: &dyn Fn() -> bool) {
+        deliver_all(Spool::orphan(&self.folder).into_iter().collect(), daemon, backoff, enough);
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// A living process records it, or the disk refuses.
+    pub fn discard(&self) -> io::Result<()> {
+        Spool::discard(&self.folder)
+    }
+}
+
+/// What waits in a spool folder, by start.
+#[must_use]
+pub fn waiting(folder: &Path) -> Vec<Waiting> {
+    let known = |(folder, session, bytes, is_recorded)| Waiting { session, bytes, is_recorded, folder };
+    let mut waiting: Vec<Waiting> = Spool::every(folder).into_iter().map(known).collect();
+    waiting.sort_by_key(|waiting| (waiting.session.started_ns, waiting.session.rank));
+    waiting
 }
 
 /// Whether nobody holds the lock of a session's folder. (It is given back at once: who wants it then tries again.)

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use memctl_model::{SessionId, SessionInfo};
 
 use crate::agent::{Breaker, SpoolConfig};
-use crate::clock::now_ns;
+use crate::launcher;
 use crate::ledger::Counts;
 use crate::link;
 use crate::source_paths::SourcePaths;
@@ -36,7 +36,7 @@ use crate::uplink::Daemon;
 use crate::uplink::backoff::Backoff;
 
 pub use crate::sample::host::Exit;
-pub use leftover::{deliver_spool, living_spools, spooled_bytes};
+pub use leftover::{Waiting, deliver_spool, living_spools, spooled_bytes, waiting};
 pub use wait::can_watch_processes;
 
 /// How often a wait looks whether it was cut short.
@@ -83,6 +83,8 @@ pub struct HostConfig {
     pub measure_every: Duration,
     /// What leaves the host of the paths of source files.
     pub source_paths: SourcePaths,
+    /// The number of this launch, which its sessions have in common.
+    pub launcher: u64,
     /// Whether trainers may be asked what holds their tensors.
     pub holders: bool,
     /// Whether the daemon may ask that by itself, once for each leak that it confirms.
@@ -101,6 +103,7 @@ impl HostConfig {
             backoff: Backoff { most: Duration::from_secs(2), ..Backoff::default() },
             measure_every: Duration::from_secs(1),
             source_paths: SourcePaths::default(),
+            launcher: launcher::drawn(),
             holders: true,
             holders_unasked: false,
         }
@@ -167,8 +170,6 @@ struct Shared {
     /// Given when nobody is to be recorded any more.
     closing: wait::Order,
     exits: death::Exits,
-    /// Tells the sessions of this run from those of another one of the same job.
-    run: u64,
     registry: Mutex<Registry>,
     changed: Condvar,
 }
@@ -241,8 +242,6 @@ impl Host {
             config,
             closing: wait::Order::new()?,
             exits: death::Exits::default(),
-            // Two hosts that start within one nanosecond differ by their process ids.
-            run: now_ns() ^ (u64::from(std::process::id()) << 40),
             registry: Mutex::default(),
             changed: Condvar::new(),
         });

@@ -115,7 +115,7 @@ fn meet(shared: &Arc<Shared>, stream: &mut UnixStream, claim: &mut Option<Claim>
     // Opened before anything is heard: a pid that is reused later is not taken for the trainer.
     let process = wait::process(pid);
     let (mut session, fd) = link::hear(stream).map_err(|error| error.to_string())?;
-    session.run = Some(shared.run);
+    session.launch.launcher = Some(shared.config.launcher);
     let region = Region::open(fd).map_err(|error| error.to_string())?;
     let place = identity(region.fd()).map_err(|error| error.to_string())?;
     *claim = Some(Claim::new(shared, session.id, place)?);

@@ -6,17 +6,11 @@
 //! | torchrun | `--rdzv-id` (not `none`); after the script's name when it is only a number, and not when it is SLURM's job id |
 //! | SLURM | `NAME-JOBID`, `NAME-ARRAYJOB_TASK`, with `.STEP` for a step after the first |
 //! | Kubernetes | the pod's name without what tells the pods of one job apart (`-INDEX-xxxxx`, `-worker-3`), after `NAMESPACE/` |
-//! | made | see below |
+//! | made | the script's (`job` when there is none) |
 //!
-//! A made name begins with the script's (`job` when there is none). What all ranks of one run have in common, and no
-//! other run, ends it, as 8 hexadecimal digits: the folder that torchrun makes for one run on one host
-//! (`TORCHELASTIC_ERROR_FILE`; only when all ranks are on that host), a random run id (`--standalone`), MPI's
-//! `PMIX_NAMESPACE`. Such a name has no date, so that a restart after midnight stays in its job.
-//! Failing these, `MASTER_ADDR:MASTER_PORT` and the day (UTC): all ranks agree, except those that begin on two sides of
-//! midnight; two runs on one day at the same address share a name. With nothing in common the name has the second
-//! and the host and process in it, and is of this process alone.
+//! The name is that of a series: what is launched under it again is a run of its own (`group.rs` says what belongs together).
 
-use super::text::{cleaned, cut, day_and_time, set};
+use super::text::{SPECIAL_STEPS, cleaned, cut, set};
 use super::{Complaints, Environment, Process, Source};
 
 /// Names the job, and says who did.
@@ -50,7 +44,7 @@ pub(super) fn name(
             return (clean, source);
         }
     }
-    (made(environment, &script, process), Source::Made)
+    (script, Source::Made)
 }
 
 /// The script's name without folders and `.py`, cleaned and short enough that what follows it fits.
@@ -70,7 +64,7 @@ fn torchrun(environment: Environment<'_>, script: &str) -> Option<String> {
 }
 
 /// torchrun's run id, unless it is the default `none`.
-fn run_id(environment: Environment<'_>) -> Option<String> {
+pub(super) fn run_id(environment: Environment<'_>) -> Option<String> {
     set(environment, "TORCHELASTIC_RUN_ID").filter(|id| !id.eq_ignore_ascii_case("none"))
 }
 
@@ -85,10 +79,10 @@ fn slurm(environment: Environment<'_>) -> Option<String> {
         (Some(job), Some(task)) => format!("{job}_{task}"),
         _ => set(environment, "SLURM_JOB_ID")?,
     };
-    // Two trainings in one allocation are two steps, and two jobs. Names of special steps are numbers near 2^32.
+    // Two trainings in one allocation are two steps, and two jobs.
     let step = set(environment, "SLURM_STEP_ID")
         .and_then(|step| step.parse::<u32>().ok())
-        .filter(|&step| step > 0 && step < 0xffff_fff0)
+        .filter(|&step| step > 0 && step < SPECIAL_STEPS)
         .map_or_else(String::new, |step| format!(".{step}"));
     Some(match set(environment, "SLURM_JOB_NAME") {
         // SLURM takes names of any length; the id must survive.
@@ -111,7 +105,7 @@ fn kubernetes(environment: Environment<'_>) -> Option<String> {
 
 /// A pod's name without what tells it from the other pods of its job: an indexed job's `-INDEX[-xxxxx]`, a training
 /// operator's `-worker-3`. Without either the pod is the job: its random end tells one try from the next.
-fn job_of_pod<'a>(pod: &'a str, index: Option<&str>) -> &'a str {
+pub(super) fn job_of_pod<'a>(pod: &'a str, index: Option<&str>) -> &'a str {
     if let Some(index) = index {
         let without_random = pod.rsplit_once('-').filter(|(_, end)| end.len() == 5).map_or(pod, |(job, _)| job);
         for name in [without_random, pod] {
@@ -130,36 +124,4 @@ fn job_of_pod<'a>(pod: &'a str, index: Option<&str>) -> &'a str {
         .and_then(|(front, _)| ROLES.iter().find_map(|role| front.strip_suffix(role)))
         .filter(|job| !job.is_empty())
         .unwrap_or(pod)
-}
-
-/// A name when nobody gave one; the module's documentation says what it is made of.
-fn made(environment: Environment<'_>, script: &str, process: &Process) -> String {
-    if let Some(run) = of_one_run(environment) {
-        return format!("{script}-{:08x}", crc32c::crc32c(run.as_bytes()));
-    }
-    let (day, time) = day_and_time(process.started_ns);
-    if let Some(address) = set(environment, "MASTER_ADDR") {
-        let port = set(environment, "MASTER_PORT").unwrap_or_default();
-        return format!("{script}-{day}-{:08x}", crc32c::crc32c(format!("{address}:{port}").as_bytes()));
-    }
-    let host = process.host.as_deref().unwrap_or_default();
-    let alone = format!("{host}\0{}\0{}", process.pid, process.started_ns);
-    format!("{script}-{day}-{time}-{:08x}", crc32c::crc32c(alone.as_bytes()))
-}
-
-/// What all ranks of this run share, and no other run has.
-fn of_one_run(environment: Environment<'_>) -> Option<String> {
-    if let Some(id) = run_id(environment).filter(|id| is_random(id)) {
-        return Some(id);
-    }
-    let all_here =
-        set(environment, "LOCAL_WORLD_SIZE").is_some_and(|here| set(environment, "WORLD_SIZE") == Some(here));
-    if all_here
-        && let Some(file) = set(environment, "TORCHELASTIC_ERROR_FILE")
-        // …/none_RANDOM/attempt_0/2/error.json
-        && let Some((folder, _)) = file.rsplit_once("/attempt_")
-    {
-        return Some(folder.to_owned());
-    }
-    set(environment, "PMIX_NAMESPACE")
 }

@@ -3,8 +3,9 @@
 //! Pure: the environment comes in as a function, time and host as values, so every launcher is a row of a table of tests.
 //! Each field is filled by the first source that has it ([`Source`] lists them in order). What comes out is accepted
 //! by the wire; what had to be ignored or cleaned on the way is said in [`Identity::complaints`], for a log.
-//! Refuses: to fail. With nothing to go by it makes a name (`job.rs` says how, and when ranks share it).
+//! Refuses: to fail. With nothing to go by the script names the job.
 
+mod group;
 mod job;
 mod role;
 mod text;
@@ -110,6 +111,8 @@ pub struct Identity {
     pub host: Option<String>,
     /// Labels of the job, each key once.
     pub labels: Vec<(String, String)>,
+    /// What the processes of its launch have in common (`group.rs` says what).
+    pub group: Option<String>,
     /// What it does in the job, when that is known (`role.rs` says how).
     pub role: Option<String>,
     /// Who named the job.
@@ -182,6 +185,7 @@ pub fn identify(environment: Environment<'_>, given: &Given, process: &Process) 
     let labels = labels(environment, &given.labels, &mut complaints);
     let (job, source_of_job) = job::name(environment, given.job.as_deref(), process, &mut complaints);
     let is_rank = source_of_rank == Source::Given || source_of_rank != Source::Made && !process.rank_is_inherited;
+    let group = group::group(environment, world_size, host.as_deref());
     let role = role::role(environment, given.role.as_deref(), process, is_rank);
     let complaints = complaints.0;
     Identity {
@@ -192,6 +196,7 @@ pub fn identify(environment: Environment<'_>, given: &Given, process: &Process) 
         local_rank,
         host,
         labels,
+        group,
         role,
         source_of_job,
         source_of_rank,

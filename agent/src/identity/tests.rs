@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use memctl_model::limits::is_job_name;
-use memctl_model::{SessionId, SessionInfo};
+use memctl_model::{Launch, SessionId, SessionInfo};
 use memctl_proto::v1;
 use proptest::prelude::*;
 
@@ -65,10 +65,10 @@ const LAUNCHERS: &[Row] = &[
        ("SLURM_STEP_NUM_TASKS", "2"), ("OMPI_COMM_WORLD_RANK", "6"), ("OMPI_COMM_WORLD_SIZE", "8"),
        ("OMPI_COMM_WORLD_LOCAL_RANK", "2")],
      "cfd-12", Source::Slurm, 0, 6, Some(8)),
-    // mpirun; crc32c("prterun-node7-99@1") ends the name
+    // mpirun
     (&[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2"), ("PMIX_RANK", "1"),
        ("PMIX_NAMESPACE", "prterun-node7-99@1")],
-     "train-b994d8aa", Source::Made, 0, 1, Some(2)),
+     "train", Source::Made, 0, 1, Some(2)),
     (&[("PMI_RANK", "3"), ("PMI_SIZE", "4"), ("MEMCTL_JOB", "mpich")], "mpich", Source::Memctl, 0, 3, Some(4)),
     (&[("MV2_COMM_WORLD_RANK", "1"), ("MV2_COMM_WORLD_SIZE", "2"), ("MEMCTL_JOB", "m")], "m", Source::Memctl, 0, 1, Some(2)),
     // Kubernetes: an indexed job, with and without its random end; a training operator's replica; a single pod
@@ -79,7 +79,7 @@ const LAUNCHERS: &[Row] = &[
      "bert", Source::Kubernetes, 0, 3, Some(4)),
     (&[("POD_NAME", "one-off-abcde"), ("HOSTNAME", "x")], "one-off-abcde", Source::Kubernetes, 0, 0, None),
     // A plain host's name names no job.
-    (&[("HOSTNAME", "node7-worker-1")], "train-20250601-142233-306ccb6a", Source::Made, 0, 0, None),
+    (&[("HOSTNAME", "node7-worker-1")], "train", Source::Made, 0, 0, None),
 ];
 
 #[test]
@@ -184,74 +184,48 @@ fn names_are_cleaned() {
     assert!(from(&[("SLURM_JOB_ID", "5"), ("SLURM_JOB_NAME", &long)]).job.ends_with("n-5"));
 }
 
-/// Ranks of one run share a made name; another run has another.
+/// Environment, and group.
+#[rustfmt::skip]
+const GROUPS: &[(&[(&str, &str)], Option<&str>)] = &[
+    (&[], None),
+    (&[("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "node1")], None),
+    (&[("MEMCTL_RUN_ID", "a b"), ("SLURM_JOB_ID", "1")], Some("id/a b")),
+    // Steps of several tasks; a shell in an allocation is one of one task, a batch script is none.
+    (&[("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "3"), ("SLURM_STEP_NUM_TASKS", "8"), ("SLURM_CLUSTER_NAME", "c"),
+       ("TORCHELASTIC_RUN_ID", "x")], Some("slurm/c/7.3")),
+    (&[("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")], None),
+    (&[("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "4294967290"), ("SLURM_NTASKS", "4")], None),
+    (&[("SLURM_JOB_ID", "7"), ("SLURM_NTASKS", "4")], None),
+    (&[("TORCHELASTIC_RUN_ID", "nightly"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "n")], Some("torchrun/nightly")),
+    (&[("TORCHELASTIC_RUN_ID", "none"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "n"), ("MASTER_PORT", "29500")],
+     Some("master/n:29500")),
+    // Every machine has a localhost of its own.
+    (&[("WORLD_SIZE", "4"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")], Some("master/127.0.0.1:1@node7")),
+    (&[("PMIX_NAMESPACE", "prterun-node7-99@1"), ("OMPI_COMM_WORLD_SIZE", "2")], Some("mpi/prterun-node7-99@1")),
+    (&[("JOB_COMPLETION_INDEX", "3"), ("HOSTNAME", "gpt2-3-x7k2p"), ("POD_NAMESPACE", "ml")], Some("kubernetes/ml/gpt2")),
+];
+
 #[test]
-fn a_made_name_is_common_to_the_ranks() {
-    let rank = |rank: &str, run: &str, restart: &str| {
-        let file = format!("/tmp/torchelastic_x/none_{run}/attempt_{restart}/{rank}/error.json");
-        let variables = [
-            ("RANK", rank),
-            ("WORLD_SIZE", "4"),
-            ("LOCAL_WORLD_SIZE", "4"),
-            ("TORCHELASTIC_RUN_ID", "none"),
-            ("TORCHELASTIC_ERROR_FILE", file.as_str()),
-            ("MASTER_ADDR", "127.0.0.1"),
-            ("MASTER_PORT", "29500"),
-        ];
-        from(&variables).job
-    };
-    assert_eq!(rank("0", "abc", "0"), rank("3", "abc", "0"));
-    assert_eq!(rank("0", "abc", "0"), rank("0", "abc", "1"), "a restart stays in its job");
-    assert_ne!(rank("0", "abc", "0"), rank("0", "abd", "0"));
-    assert!(rank("0", "abc", "0").starts_with("train-"));
-
-    // Over several hosts the folder is of one host: the address is what is common.
-    let of_host = |file: &str| {
-        from(&[
-            ("WORLD_SIZE", "8"),
-            ("LOCAL_WORLD_SIZE", "4"),
-            ("TORCHELASTIC_ERROR_FILE", file),
-            ("MASTER_ADDR", "node1"),
-            ("MASTER_PORT", "29500"),
-        ])
-        .job
-    };
-    assert_eq!(of_host("/tmp/a/attempt_0/0/error.json"), of_host("/tmp/b/attempt_0/1/error.json"));
-    assert!(of_host("").starts_with("train-20250601-"));
-
-    let standalone = |id| from(&[("TORCHELASTIC_RUN_ID", id)]);
-    let one = standalone("0f8fad5b-d9cb-469f-a165-70867728950e");
-    assert_eq!((one.source_of_job, one.job.len()), (Source::Made, "train-01234567".len()));
-    assert_ne!(one.job, standalone("1f8fad5b-d9cb-469f-a165-70867728950e").job);
+fn what_was_launched_together_has_something_in_common() {
+    for (variables, group) in GROUPS {
+        assert_eq!(from(variables).group.as_deref(), *group, "{variables:?}");
+    }
+    assert_eq!(from(&[("MEMCTL_RUN_ID", &"x".repeat(1_000))]).group.unwrap().len(), 256);
 }
 
 #[test]
-fn a_process_alone_is_named_after_its_script_and_second() {
-    assert!(from(&[]).job.starts_with("train-20250601-142233-"));
+fn a_script_names_its_series() {
+    assert_eq!(from(&[]).job, "train");
+    let standalone = from(&[("TORCHELASTIC_RUN_ID", "0f8fad5b-d9cb-469f-a165-70867728950e")]);
+    assert_eq!((standalone.job.as_str(), standalone.source_of_job), ("train", Source::Made));
     let nothing = identify(&|_| None, &Given::default(), &Process::default());
-    assert!(nothing.job.starts_with("job-19700101-000000-"), "{}", nothing.job);
-    assert_eq!((nothing.host, nothing.local_rank), (None, None));
-    for (script, begin) in [("a/b/my script.py", "my-script-"), ("-m", "m-"), ("日本.py", "job-"), ("", "job-")] {
+    assert_eq!((nothing.job.as_str(), nothing.host, nothing.local_rank), ("job", None, None));
+    for (script, name) in
+        [("a/b/my script.py", "my-script"), ("-m", "m"), ("日本.py", "job"), ("", "job"), ("latest.py", "job")]
+    {
         let process = Process { script: Some(script.into()), ..process() };
-        let job = identify(&|_| None, &Given::default(), &process).job;
-        assert!(job.starts_with(begin), "{script}: {job}");
+        assert_eq!(identify(&|_| None, &Given::default(), &process).job, name, "{script}");
     }
-}
-
-#[test]
-fn days_are_those_of_the_calendar() {
-    for (seconds, day, time) in [
-        (0, "19700101", "000000"),
-        (951_782_400, "20000229", "000000"),
-        (951_868_799, "20000229", "235959"),
-        (1_709_164_800, "20240229", "000000"),
-        (1_735_689_599, "20241231", "235959"),
-        (4_107_542_400, "21000301", "000000"),
-    ] {
-        assert_eq!(text::day_and_time(seconds * 1_000_000_000), (day.to_owned(), time.to_owned()));
-    }
-    let (day, _) = text::day_and_time(u64::MAX);
-    assert_eq!(day, "25540721");
 }
 
 /// The session of an identity, as the agent sends it.
@@ -263,11 +237,13 @@ fn session(identity: &Identity) -> SessionInfo {
         host: identity.host.clone(),
         pid: Some(1),
         labels: identity.labels.clone(),
+        launch: Launch { group: identity.group.clone(), ..Launch::default() },
         ..SessionInfo::live(SessionId([7; 16]), identity.job.clone(), NOON_NS)
     }
 }
 
-const VARIABLES: [&str; 40] = [
+const VARIABLES: [&str; 41] = [
+    "MEMCTL_RUN_ID",
     "MEMCTL_JOB",
     "MEMCTL_RANK",
     "MEMCTL_WORLD_SIZE",

@@ -1,10 +1,13 @@
-//! Reads and cleans the text that launchers leave behind: numbers, names, dates.
+//! Reads and cleans the text that launchers leave behind: numbers, names.
 //!
 //! Guarantees: a number that does not parse is a complaint, not a failure; a cleaned name is one that the wire accepts.
 
 use memctl_model::limits::{LABEL_BYTES_MAX, is_job_name};
 
 use super::{Complaints, Environment};
+
+/// Names of SLURM's special steps (batch, extern, interactive) are numbers from here on.
+pub(super) const SPECIAL_STEPS: u32 = 0xffff_fff0;
 
 /// A variable that is there and not blank.
 pub(super) fn set(environment: Environment<'_>, name: &str) -> Option<String> {
@@ -46,20 +49,4 @@ pub(super) fn cleaned(name: &str) -> Option<String> {
     let clean = parts.join("/");
     let clean = clean.trim_start_matches('-').trim_end_matches(['-', '/']);
     is_job_name(clean).then(|| clean.to_owned())
-}
-
-/// The day in UTC and the second of it, `("20250601", "142233")`, of a time in nanoseconds since the Unix epoch.
-pub(super) fn day_and_time(time_ns: u64) -> (String, String) {
-    let seconds = time_ns / 1_000_000_000;
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Counting years from 1 March puts the leap day last; an era of 400 years has 146,097 days.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    (format!("{year:04}{month:02}{day:02}"), format!("{:02}{:02}{:02}", second / 3_600, second / 60 % 60, second % 60))
 }

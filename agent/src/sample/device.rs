@@ -13,9 +13,9 @@ pub struct DeviceProcess {
     pub used_bytes: Option<u64>,
 }
 
-/// What NVML says about a device at one moment.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct DeviceReading {
+/// The memory of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct DeviceMemory {
     /// All bytes of the device, those that the driver keeps for itself included.
     pub total_bytes: u64,
     /// Bytes that the driver and firmware keep for themselves.
@@ -24,6 +24,13 @@ pub struct DeviceReading {
     pub used_bytes: u64,
     /// Bytes that programs can still have.
     pub free_bytes: u64,
+}
+
+/// What NVML says about a device at one moment. Each field stands for itself: that one is not told takes no other along.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct DeviceReading {
+    /// Its memory; `None` where the driver does not answer that (unified memory: GB10, Grace, Jetson).
+    pub memory: Option<DeviceMemory>,
     /// Share of the last period during which a kernel ran, 0 to 100.
     pub utilisation_percent: Option<u32>,
     /// Processes with a compute context; `None` when the driver does not list them.

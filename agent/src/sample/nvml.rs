@@ -12,7 +12,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 
 use super::Unavailable;
-use super::device::{DeviceProcess, DeviceReading, Devices};
+use super::device::{DeviceMemory, DeviceProcess, DeviceReading, Devices};
 
 /// The library's name as the driver installs it.
 const LIBRARY: &str = "libnvidia-ml.so.1";
@@ -92,12 +92,14 @@ impl Nvml {
 impl Devices for Nvml {
     fn read(&self, uuid: &str) -> Result<DeviceReading, Unavailable> {
         let device = self.device(uuid)?;
-        let memory = device.memory_info().map_err(|error| refused("the memory of the device", &error))?;
-        Ok(DeviceReading {
+        let memory = device.memory_info().ok().map(|memory| DeviceMemory {
             total_bytes: memory.total,
             reserved_bytes: memory.reserved,
             used_bytes: memory.used,
             free_bytes: memory.free,
+        });
+        Ok(DeviceReading {
+            memory,
             utilisation_percent: device.utilization_rates().ok().map(|rates| rates.gpu),
             processes: processes(&device),
         })
@@ -147,7 +149,8 @@ mod tests {
             Ok(nvml) => {
                 for device in nvml.devices().expect("devices of an open NVML") {
                     let reading = nvml.read(&device.uuid).expect("a device that was listed");
-                    assert!(reading.used_bytes + reading.free_bytes <= reading.total_bytes, "{reading:?}");
+                    let memory = reading.memory.unwrap_or_default();
+                    assert!(memory.used_bytes + memory.free_bytes <= memory.total_bytes, "{reading:?}");
                 }
                 assert!(matches!(nvml.read("no-such-uuid"), Err(Unavailable::NoDevice(_))));
             }

@@ -71,11 +71,12 @@ pub fn combine(
         .and_then(|reading| reading.processes.as_deref())
         .map(|processes| shares(processes, pid, &descendants, pids_are_ours))
         .unwrap_or_default();
+    let memory = reading.and_then(|reading| reading.memory);
     Sample {
         device,
         time_ns,
-        device_used_bytes: reading.map(|reading| reading.used_bytes),
-        device_total_bytes: reading.map(|reading| reading.total_bytes.saturating_sub(reading.reserved_bytes)),
+        device_used_bytes: memory.map(|memory| memory.used_bytes),
+        device_total_bytes: memory.map(|memory| memory.total_bytes.saturating_sub(memory.reserved_bytes)),
         process_used_bytes: shares.ours_bytes,
         foreign_used_bytes: shares.foreign_bytes,
         utilisation_percent: reading.and_then(|reading| reading.utilisation_percent),

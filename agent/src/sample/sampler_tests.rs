@@ -27,10 +27,7 @@ fn descendant(pid: u32, resident_bytes: Option<u64>) -> Descendant {
 
 fn reading(processes: Option<Vec<DeviceProcess>>) -> DeviceReading {
     DeviceReading {
-        total_bytes: 1_000,
-        reserved_bytes: 100,
-        used_bytes: 500,
-        free_bytes: 400,
+        memory: Some(DeviceMemory { total_bytes: 1_000, reserved_bytes: 100, used_bytes: 500, free_bytes: 400 }),
         utilisation_percent: Some(87),
         processes,
     }
@@ -80,6 +77,10 @@ fn a_sample_has_what_is_known_and_nothing_else() {
     // No list of processes, no driver, no host: each takes its own fields along.
     let unlisted = Sample { process_used_bytes: None, foreign_used_bytes: None, ..wanted };
     assert_eq!(combine(DeviceIndex(2), 99, 10, Some(&reading(None)), Some(&host), true), unlisted);
+    // A driver that keeps the device's memory to itself (unified memory) still lists processes.
+    let unmeasured = DeviceReading { memory: None, ..full.clone() };
+    let shares_alone = Sample { device_used_bytes: None, device_total_bytes: None, ..wanted };
+    assert_eq!(combine(DeviceIndex(2), 99, 10, Some(&unmeasured), Some(&host), true), shares_alone);
     let undriven = Sample { device_used_bytes: None, device_total_bytes: None, utilisation_percent: None, ..unlisted };
     assert_eq!(combine(DeviceIndex(2), 99, 10, None, Some(&host), true), undriven);
     let nothing = Sample { device: DeviceIndex(2), time_ns: 99, ..Sample::default() };

@@ -119,7 +119,7 @@ fn growth(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
 /// Why growth of a device cannot be told: `needs 3 epoch ends, found 1`.
 fn too_few(watch: &RankWatch) -> (String, &'static str) {
     const MARK: &str =
-        "record with global_record_annotations=True, or call memctl_agent.step() at the end of each step";
+        "call memctl_agent.step() at the end of each step, or record the snapshot with global_record_annotations=True";
     let seen = |per: Per| watch.history.of(per).seen;
     let (epochs, steps, windows) = (seen(Per::Epoch), seen(Per::Step), seen(Per::Window));
     if windows > 0 && steps < STEPS_MIN && epochs < EPOCH_ENDS_MIN {

@@ -140,7 +140,7 @@ fn in_mib(bytes: u64) -> String {
 
 /// The job's name with `-fixed` or the like behind it, as long as names may be.
 fn named_after(job: &Job, suffix: &str) -> Job {
-    let mut id = job.id.clone();
+    let mut id = job.name.clone();
     let mut most = memctl_model::limits::LABEL_BYTES_MAX.saturating_sub(suffix.len()).min(id.len());
     while !id.is_char_boundary(most) {
         most -= 1;

@@ -35,6 +35,18 @@ pub fn duration(ns: u64) -> String {
     }
 }
 
+/// How long ago something was, in its largest unit: `12 s`, `3 min`, `5 h`, `12 d`.
+#[must_use]
+pub fn age(ns: u64) -> String {
+    let seconds = ns / 1_000_000_000;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min", seconds / 60),
+        3_600..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -44,7 +44,8 @@ const GROUPS: [(&str, &[(&str, &str)]); 5] = [
         &[
             ("alerts", "List alerts, test receivers, silence alerts"),
             ("doctor", "Check store, daemon and recording, and say what to do"),
-            ("delete", "Delete a job, or one attempt of it"),
+            ("spool", "Show what waits on this disk, deliver it elsewhere, discard it"),
+            ("delete", "Delete a run of a job, or one attempt of it"),
             ("backup", "Write everything that is stored into one new file"),
             ("restore", "Put a backup into an empty store, of either database"),
             ("check", "Check that what is stored is whole"),
@@ -57,7 +58,7 @@ const GROUPS: [(&str, &[(&str, &str)]); 5] = [
 ];
 
 /// What people type.
-const EXAMPLES: [(&str, [&str; 2]); 30] = [
+const EXAMPLES: [(&str, [&str; 2]); 31] = [
     ("demo", ["memctl demo", "memctl demo --ui --open"]),
     ("run", ["memctl run -- python train.py", "memctl run --job gpt2 -- torchrun --nproc-per-node 4 train.py"]),
     ("import", ["memctl import --job gpt2 snapshot.pickle", "memctl import --job gpt2 snapshots/ --replace"]),
@@ -87,7 +88,8 @@ const EXAMPLES: [(&str, [&str; 2]); 30] = [
     ("assert", ["memctl assert gpt2 no-leak 'peak<40GiB'", "memctl assert gpt2 stable --tolerance 5MiB"]),
     ("alerts", ["memctl alerts", "memctl alerts rules"]),
     ("doctor", ["memctl doctor", "memctl doctor -o json"]),
-    ("delete", ["memctl delete gpt2", "memctl delete gpt2 --attempt 0 --yes"]),
+    ("spool", ["memctl spool", "memctl spool deliver --data-dir DIR"]),
+    ("delete", ["memctl delete 'gpt2#3'", "memctl delete gpt2 --all-runs --yes"]),
     ("backup", ["memctl backup memctl-backup.db", "memctl backup copy.db --data-dir /var/lib/memctl"]),
     (
         "restore",

@@ -10,6 +10,7 @@ pub mod job_names;
 mod questions;
 mod recording;
 mod serving;
+pub mod spool;
 mod stores;
 mod ui;
 pub mod values;
@@ -208,6 +209,8 @@ pub enum Command {
     Audit(access::Audit),
     /// Export what is stored in another tool's format.
     Export(Export),
+    /// List what waits on this disk because no daemon took it, deliver it elsewhere, or discard it.
+    Spool(spool::Spool),
     /// Check the store, the daemon and the recording environment, and say what to do.
     Doctor,
     /// Delete a job, or one attempt of it, and everything stored for it.
@@ -253,6 +256,7 @@ mod tests {
         assert_eq!(cli.global.output, Format::Json);
         let Command::Query(query) = cli.command else { panic!("not a query") };
         let expected = v1::Selection {
+            launcher: None,
             job: "j".into(),
             attempt: Some(2),
             ranks: vec![0, 1, 3],

@@ -97,6 +97,7 @@ impl Part {
     pub fn selection(&self, job: String, now: Timestamp) -> v1::Selection {
         let Self { attempt, rank, processes, device, epoch, since, until } = self;
         v1::Selection {
+            launcher: None,
             job,
             attempt: *attempt,
             ranks: rank.clone().unwrap_or_default().0,

@@ -53,13 +53,13 @@ pub struct Import {
     /// Snapshots (.pickle, .pickle.gz, .pickle.zst), or a folder of them; `rankN` in a file's name is its rank.
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// Name of the job.
+    /// Name of the job; the import is a new run of it.
     #[arg(long, env = "MEMCTL_JOB", hide_env_values = true, value_name = "JOB", value_parser = values::new_job)]
     pub job: String,
-    /// Add the snapshots to the job as this attempt.
+    /// Add the snapshots to the newest run of the job, as this attempt.
     #[arg(long, value_name = "N", conflicts_with = "replace")]
     pub attempt: Option<u32>,
-    /// Delete the job of that name first, once the files have been checked.
+    /// Delete the newest run of that name first, once the files have been checked.
     #[arg(long)]
     pub replace: bool,
     /// A label of the job; may be repeated.

@@ -50,7 +50,7 @@ pub struct Check {
 /// `memctl delete`.
 #[derive(Clone, Debug, Args)]
 pub struct Delete {
-    /// The job's name.
+    /// The job: its newest run, or a run like gpt2#3.
     #[arg(value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names), conflicts_with = "job", required_unless_present = "job")]
     pub named: Option<String>,
     /// The job's name, as a flag.
@@ -59,6 +59,9 @@ pub struct Delete {
     /// Only this attempt [default: all].
     #[arg(long, value_name = "N")]
     pub attempt: Option<u32>,
+    /// Every run of the name.
+    #[arg(long)]
+    pub all_runs: bool,
     /// Do not ask for confirmation.
     #[arg(short, long)]
     pub yes: bool,

@@ -151,6 +151,9 @@ pub fn new_job(text: &str) -> Result<String, String> {
     if memctl_model::limits::is_job_name(text) {
         return Ok(text.to_owned());
     }
+    if let Some((name, _)) = text.split_once('#') {
+        return Err(format!("what follows # is the number of a run, which memctl gives; name the job: {name}"));
+    }
     Err(format!(
         "a job's name consists of letters, digits and ._:@/+- (no leading -, no leading or trailing /, no . or .. between /), {} bytes at most",
         memctl_model::limits::LABEL_BYTES_MAX

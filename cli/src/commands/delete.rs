@@ -22,7 +22,12 @@ pub async fn run(args: &Delete, global: &Global) -> Result<(), Failure> {
         eprintln!("memctl: nothing was deleted");
         return Ok(());
     }
-    let request = v1::DeleteJobRequest { job: args.name().to_owned(), attempt: args.attempt };
+    let request = v1::DeleteJobRequest {
+        job: args.name().to_owned(),
+        attempt: args.attempt,
+        all_runs: args.all_runs,
+        launcher: None,
+    };
     let answer = asking(global, async |connection| {
         let response = connection.query.delete_job(request).await;
         response.map(tonic::Response::into_inner).map_err(|status| connection.failure(&status))
@@ -30,7 +35,8 @@ pub async fn run(args: &Delete, global: &Global) -> Result<(), Failure> {
     let gone = answer.await?;
     if !global.quiet {
         let (sessions, bytes) = (plural(u64::from(gone.sessions), "session"), HumanBytes::of(gone.stored_bytes));
-        eprintln!("memctl: deleted {}: {sessions}, {bytes}", safe(args.name()));
+        let runs = if gone.runs.is_empty() { args.name().to_owned() } else { gone.runs.join(", ") };
+        eprintln!("memctl: deleted {}: {sessions}, {bytes}", safe(&runs));
     }
     Ok(())
 }
@@ -43,7 +49,12 @@ fn confirmed(args: &Delete) -> Result<bool, Failure> {
         )));
     }
     let attempt = args.attempt.map_or(String::new(), |attempt| format!(" (attempt {attempt})"));
-    eprint!("Delete job {}{attempt} and everything stored for it? [y/N] ", safe(args.name()));
+    let what = match (args.all_runs, args.name().contains('#')) {
+        (true, _) => "all runs of ",
+        (false, true) => "run ",
+        (false, false) => "the newest run of ",
+    };
+    eprint!("Delete {what}{}{attempt} and everything stored for it? [y/N] ", safe(args.name()));
     // The question is there to be seen before the answer is read.
     let _ = std::io::stderr().flush();
     let mut line = String::new();

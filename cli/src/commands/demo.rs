@@ -83,6 +83,7 @@ fn unpack(folder: &Path) -> std::io::Result<Vec<(u32, PathBuf)>> {
 
 async fn store(connection: &Connection, files: Vec<(u32, PathBuf)>) -> Result<(), Failure> {
     let request = ImportRequest {
+        launch: memctl_model::Launch::default(),
         job: JOB.to_owned(),
         attempt: 0,
         labels: Vec::new(),
@@ -107,7 +108,7 @@ async fn tell(
 
     say(out, screen, "A recorded training job: a CNN on 4 GPUs. Which jobs are there?", "memctl jobs")?;
     let jobs = connection.query.list_jobs(v1::ListJobsRequest { judge: true, ..Default::default() }).await;
-    let jobs = Jobs::new(jobs.map_err(|status| connection.failure(&status))?.into_inner(), false);
+    let jobs = Jobs::new(jobs.map_err(|status| connection.failure(&status))?.into_inner(), false, seams::now_ns());
     show(&jobs, global, screen, out)?;
 
     say(out, screen, "How did its memory develop?", "memctl timeline --job demo --rank 0-1")?;

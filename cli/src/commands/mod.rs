@@ -23,6 +23,7 @@ mod report;
 mod report_views;
 mod run;
 pub mod service;
+mod spool;
 mod ui;
 mod what_if;
 
@@ -72,6 +73,7 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
         Command::Token(args) => access::token(args, global, screen, now, out).await,
         Command::Audit(args) => access::audit(args, global, screen, out).await,
         Command::Export(args) => export::run(args, global, now, out).await,
+        Command::Spool(args) => spool::run(args, global, screen, out).await,
         Command::Doctor => doctor::run(global, screen, out).await,
         Command::Delete(args) => delete::run(args, global).await,
         Command::Backup(args) => backup::backup(args, global).await,

@@ -50,7 +50,7 @@ pub async fn jobs(
     let answer = asking(global, async |connection| {
         let response = connection.query.list_jobs(request).await;
         let response = response.map_err(|status| connection.failure(&status))?;
-        Ok(Jobs::new(response.into_inner(), filtered))
+        Ok(Jobs::new(response.into_inner(), filtered, crate::seams::now_ns()))
     });
     show(&answer.await?, global, screen, out)?;
     say_other_stores(global);

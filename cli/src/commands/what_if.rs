@@ -9,6 +9,7 @@ use memctl_answers::report::{Rank, Report};
 use memctl_answers::what_if::{NEVER, WhatIf};
 use memctl_proto::v1;
 
+use crate::advising;
 use crate::args::{self, Global};
 use crate::ask::{asking, report, same_job};
 use crate::connect::Connection;
@@ -39,9 +40,14 @@ pub async fn run(
         let selection = args.selection();
         let report = report(connection, selection.clone(), global).await?;
         let chosen = chosen(&report, !selection.ranks.is_empty());
-        let (mut ranks, mut not_looked_at) = (Vec::new(), Vec::new());
+        let (mut ranks, mut not_looked_at, mut is_limited) = (Vec::new(), Vec::new(), true);
         for rank in &chosen {
             let selection = same_job(selection.clone(), &report, rank);
+            let question = match args.limits.is_empty() && rank.ooms > 0 {
+                true => recorded_limit(connection, &selection, rank, &question).await,
+                false => question.clone(),
+            };
+            is_limited &= !question.limits.is_empty();
             let mut replaying = replayed(connection, &selection, &question).await?;
             if replaying.wants_other_rule {
                 let question = Question { by_other_rule: true, ..question.clone() };
@@ -64,13 +70,26 @@ pub async fn run(
         if left_out > 0 {
             answer.not_looked_at.push(format!("{left_out} other ranks (--rank selects)."));
         }
-        if args.limits.is_empty() {
+        if !is_limited {
             answer.not_looked_at.push("The size of the device: without --limit no request fails.".to_owned());
         }
         answer.not_looked_at.extend(NEVER.map(str::to_owned));
         Ok(answer)
     });
     show(&answer.await?, global, screen, out)
+}
+
+/// The question with the limit at which a request of this rank failed: one where it is known, two where an interval is.
+async fn recorded_limit(
+    connection: &mut Connection,
+    selection: &v1::Selection,
+    rank: &Rank,
+    question: &Question,
+) -> Question {
+    let failed = advising::failure(connection, selection, rank.rank, &rank.process).await;
+    let mut limits = failed.map_or_else(Vec::new, |failed| failed.limits());
+    limits.dedup();
+    Question { is_interval: limits.len() > 1, limits, ..question.clone() }
 }
 
 /// The rank with the highest peak and the odd ones, or all that were asked for.

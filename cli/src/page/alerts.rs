@@ -41,7 +41,7 @@ pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
         }
         out.push_str(&table.show(screen));
         for alert in alerts.alerts.iter().filter(|alert| alert.state == "firing") {
-            let line = format!("{}: {}", alert.job, alert.title);
+            let line = format!("{}: {}", alert.address(), alert.title);
             out.push_str(&format!("\n{}\n", screen.fit(&safe(&line), 0)));
             if !alert.advice.is_empty() {
                 out.push_str(&format!("  {}\n", screen.paint(Tone::Faint, &screen.fit(&safe(&alert.advice), 2))));
@@ -61,7 +61,7 @@ pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
         }
     }
     if let (Some(hint), Some(firing)) = (&alerts.hint, alerts.alerts.iter().find(|alert| alert.state == "firing")) {
-        let job = shell_word(&firing.job);
+        let job = shell_word(&firing.address());
         let with = |line: String| format!("{line}{}{hint}", if hint.is_empty() { "" } else { " " });
         let ways = [
             (with(format!("memctl query --job {job}")), "the job's page"),
@@ -114,7 +114,7 @@ fn row(alert: &Alert, now_ns: u64) -> Vec<(String, Option<Tone>)> {
         (alert.state.to_owned(), tone),
         (alert.severity.unwrap_or("-").to_owned(), None),
         (alert.rule.clone(), Some(Tone::Strong)),
-        (alert.job.clone(), None),
+        (alert.address(), None),
         (format!("{listed}{more}"), None),
         (time::duration(now_ns.saturating_sub(alert.since_ns)), None),
         (alert.silenced_by.clone().unwrap_or_default(), None),

@@ -32,21 +32,26 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
     }
     // Jobs of several tenants may have one name.
     let several = jobs.jobs.iter().any(|job| job.tenant != jobs.jobs[0].tenant);
+    let attempts = jobs.jobs.iter().any(|job| job.attempt > 0);
     let mut columns = vec![
+        right("AGE", 0),
         left("JOB", 0),
-        right("ATTEMPT", 4),
         left("STATE", 0),
         left("VERDICT", 1),
         right("RANKS", 2),
-        left("STARTED", 4),
-        right("LASTED", 3),
-        right("EVENTS", 2),
+        right("LASTED", 2),
         right("STORED", 3),
+        right("EVENTS", 4),
+        left("STARTED", 5),
         left("SOURCE", 5),
         left("LABELS", 6),
     ];
+    // Behind the job.
+    if attempts {
+        columns.insert(2, right("ATTEMPT", 1));
+    }
     if several {
-        columns.insert(0, left("TENANT", 0));
+        columns.insert(1, left("TENANT", 0));
     }
     let mut table = Table::new(&columns);
     for job in &jobs.jobs {
@@ -58,20 +63,23 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
         let labels: Vec<String> =
             job.labels.iter().map(|(key, value)| format!("{key}={}", shell_word(value))).collect();
         let mut cells = vec![
+            (time::age(jobs.now_ns.saturating_sub(job.arrived_ns)), None),
             (job.id.clone(), Some(Tone::Strong)),
-            (job.attempt.to_string(), None),
             (job.state.name().to_owned(), tone),
             verdict(job),
             (super::ranks_of(job).replace(" ranks", "").replace(" rank", ""), None),
-            (time::date(job.started_ns), None),
             (job.ended_ns.map(|end| time::duration(end.saturating_sub(job.started_ns))).unwrap_or_default(), None),
-            (count(job.events), None),
             (HumanBytes::of(job.stored_bytes).to_string(), None),
+            (count(job.events), None),
+            (time::date(job.started_ns), None),
             (job.source.unwrap_or("-").to_owned(), None),
             (labels.join(" "), None),
         ];
+        if attempts {
+            cells.insert(2, (job.attempt.to_string(), None));
+        }
         if several {
-            cells.insert(0, (job.tenant.clone(), None));
+            cells.insert(1, (job.tenant.clone(), None));
         }
         table.toned(cells);
     }
@@ -103,7 +111,7 @@ mod tests {
             let job =
                 |tenant: &&str| v1::Job { id: "cache".into(), tenant: (*tenant).to_owned(), ..v1::Job::default() };
             let jobs = v1::ListJobsResponse { jobs: tenants.iter().map(job).collect() };
-            page(&Jobs::new(jobs, false), &Screen { columns: Some(80), unicode: true, colour: false })
+            page(&Jobs::new(jobs, false, 0), &Screen { columns: Some(80), unicode: true, colour: false })
         };
         let several = of(&["default", "vision"]);
         assert!(several.contains("TENANT") && several.contains("vision"), "{several}");

@@ -60,9 +60,6 @@ pub fn heading(job: &Job, screen: &Screen) -> String {
         parts.push(time::duration(ended.saturating_sub(job.started_ns)));
     }
     parts.push(stored(job));
-    if let Some(each) = bytes_each(job) {
-        parts.push(each);
-    }
     let mut used = width(&name) + 2 + width(job.state.name());
     let fitting = parts.into_iter().take_while(|part| {
         used += 2 + width(part);
@@ -81,10 +78,6 @@ fn ranks_of(job: &Job) -> String {
 
 fn stored(job: &Job) -> String {
     format!("{} in {}", plural(job.events, "event"), HumanBytes::of(job.stored_bytes))
-}
-
-fn bytes_each(job: &Job) -> Option<String> {
-    (job.events > 0).then(|| format!("({:.2} B each)", job.stored_bytes as f64 / job.events as f64))
 }
 
 /// What the answer rests on, in a line.

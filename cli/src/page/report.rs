@@ -31,16 +31,22 @@ impl Page for Report {
 pub fn page(report: &Report, screen: &Screen) -> String {
     let mut out = judged::headline(report.verdict.as_ref(), &report.scope, screen);
     out.push_str(&heading(&report.job, screen));
+    // What is wrong comes first: the tables are what it rests on.
+    let wrong = troubles(report, screen) + &findings(report, screen);
+    if !wrong.is_empty() {
+        out.push('\n');
+        out.push_str(&wrong);
+    }
     out.push('\n');
     out.push_str(&ranks(report, screen));
     out.push('\n');
     out.push_str(&super::processes::table(report, screen));
     out.push_str(&origins(report, screen));
     out.push_str(&measured(report, screen));
-    out.push_str(&troubles(report, screen));
-    out.push_str(&findings(report, screen));
     out.push_str(&growth(report, screen));
-    out.push('\n');
+    if !out.ends_with("\n\n") {
+        out.push('\n');
+    }
     out.push_str(&completeness(&report.completeness, report.job.state == JobState::Running, screen));
     if let Some(hint) = &report.hint {
         out.push_str(&advice(report, hint, screen));
@@ -134,6 +140,13 @@ fn origins(report: &Report, screen: &Screen) -> String {
             "Nothing marks steps; the job was judged over {} of time.",
             plural(boundaries.windows, "window")
         ));
+    }
+    if report.ranks.iter().any(|rank| rank.expandable_overruled) {
+        lines.push(
+            "expandable_segments:True is exported and not in force, as the segments show: it came after CUDA was initialised, \
+             another variable overrules it, or it is misspelt."
+                .to_owned(),
+        );
     }
     let torn_down = report.ranks.iter().filter_map(|rank| rank.end_allocated_bytes).max();
     if let Some(left) = torn_down {
@@ -330,7 +343,6 @@ fn advice(report: &Report, hint: &str, screen: &Screen) -> String {
     let meant = told.and_then(|name| report.ranks.iter().find(|rank| rank.process == *name));
     let meant = meant.or_else(|| grown.and_then(|grown| report.ranks.iter().find(|rank| rank.rank == grown.rank)));
     let meant = meant.or(report.ranks.first());
-    let rank = meant.map_or(0, |rank| rank.rank);
     let flag = meant.map_or_else(String::new, |rank| process_flag(&rank.process, rank.rank));
     // What grew is live at an epoch's end; when the job has ended it may be gone.
     let ends = meant.and_then(|rank| rank.epoch_ends.last());
@@ -338,15 +350,14 @@ fn advice(report: &Report, hint: &str, screen: &Screen) -> String {
         (Some(_), Some(end)) => format!("{flag} --epoch-end {}", end.epoch),
         _ => flag.clone(),
     };
+    let failed = report.ranks.iter().any(|rank| rank.ooms > 0);
+    let oom = (command("oom", job, "", hint), "the requests that failed, and what filled the device");
     let commands = [
         (command("diagnose", job, "", hint), "the diagnosis: what to change, how to prove it"),
         (command("sites", job, &moment, hint), "whose memory is live then"),
         (command("sites", job, &format!("{flag} --peak"), hint), "whose memory was live at the peak"),
         (command("timeline", job, "", hint), "memory over time, rank by rank"),
-        (
-            command("export", job, &format!("{flag} --format memory-viz -f rank{rank}.pickle"), hint),
-            "for PyTorch's own viewer",
-        ),
     ];
+    let commands: Vec<(String, &str)> = failed.then_some(oom).into_iter().chain(commands).collect();
     next(&commands, screen)
 }

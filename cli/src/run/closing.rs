@@ -46,6 +46,8 @@ pub struct Closing<'a> {
     pub global: &'a Global,
     /// The run's job.
     pub job: &'a str,
+    /// The number of this launch.
+    pub launcher: u64,
     /// This launcher's rank.
     pub rank: u32,
     /// How the command ended.
@@ -215,7 +217,8 @@ impl Closing<'_> {
 
     /// Prints the job's page; `false` when there is none.
     async fn page(&self, connection: &mut Connection, job: &str) -> bool {
-        let selection = v1::Selection { job: job.to_owned(), ..v1::Selection::default() };
+        let selection =
+            v1::Selection { job: job.to_owned(), launcher: Some(self.launcher), ..v1::Selection::default() };
         let report = match ask::report(connection, selection, self.global).await {
             Ok(report) => report,
             Err(failure) => {

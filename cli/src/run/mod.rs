@@ -89,9 +89,11 @@ struct Hosted<'a> {
 impl Hosted<'_> {
     async fn run(self) -> u8 {
         let Self { args, global, name, relay, destination, mut folder, source_paths } = self;
+        let number = seams::launcher::drawn();
         let config = HostConfig {
             trainers_max: host::trainers_max(child::descriptors_max()),
             source_paths,
+            launcher: number,
             holders: !forbids_holders(args),
             holders_unasked: !forbids_holders(args),
             ..HostConfig::new(destination.daemon.clone(), destination.spool.clone())
@@ -106,6 +108,7 @@ impl Hosted<'_> {
         };
         let mut environment = environment(args, &name, &folder);
         environment.extend(destination.environment());
+        environment.push((seams::launcher::VARIABLE, number.to_string().into()));
         let running = follow(&args.command, &environment, &relay, Some((&host, folder.inject())));
         let ended = match &destination.kind {
             Kind::Service(service) => tokio::select! {
@@ -125,8 +128,16 @@ impl Hosted<'_> {
         drop(folder);
         let left = args.patience.map_or(SPOOL_PATIENCE, |patience| patience.saturating_sub(started.elapsed()));
         let (words, job) = (&args.command, &name.job);
-        let page =
-            closing::Closing { global, job, words, rank: name.rank, ended: &ended, summary: &summary, seen: &seen };
+        let page = closing::Closing {
+            global,
+            job,
+            launcher: number,
+            words,
+            rank: name.rank,
+            ended: &ended,
+            summary: &summary,
+            seen: &seen,
+        };
         page.tell(destination, left, &hurry).await;
         ended.code
     }

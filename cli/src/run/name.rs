@@ -1,7 +1,7 @@
 //! The job's name for all processes of a run: from the flags, the environment, and what the command line says.
 //!
-//! A launcher on every node (`memctl run -- torchrun …`) has to come to the same name on each: what torchrun would put
-//! into its workers' environment (`--rdzv-id`, the master's address) is read from its arguments before it runs.
+//! A launcher on every node (`memctl run -- torchrun …`) has to come to the same name on each: the id that torchrun would
+//! put into its workers' environment (`--rdzv-id`) is read from its arguments before it runs.
 //! Guarantees: pure but for reading the environment, the clock and the host's name; always a name that the wire accepts.
 
 use crate::args::Run;
@@ -66,7 +66,6 @@ fn host() -> Option<String> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Torchrun {
     run_id: Option<String>,
-    master: Option<(String, String)>,
 }
 
 impl Torchrun {
@@ -78,25 +77,12 @@ impl Torchrun {
         let Some(at) = words.iter().position(is_torchrun) else { return Self::default() };
         let options = &words[at + 1..];
         let value = |name: &str| value(options, name);
-        // On one node the name need not be agreed upon, and a port is taken by one run after the other.
-        let several = value("nnodes").is_some_and(|nodes| nodes != "1" && nodes != "1:1");
-        let address = || {
-            let endpoint = value("rdzv-endpoint").filter(|endpoint| !endpoint.is_empty());
-            let split = |endpoint: String| match endpoint.rsplit_once(':') {
-                Some((host, port)) => (host.to_owned(), port.to_owned()),
-                None => (endpoint, String::new()),
-            };
-            let master = || Some((value("master-addr")?, value("master-port").unwrap_or_default()));
-            endpoint.map(split).or_else(master)
-        };
-        Self { run_id: value("rdzv-id"), master: several.then(address).flatten() }
+        Self { run_id: value("rdzv-id") }
     }
 
     fn variable(&self, name: &str) -> Option<String> {
         match name {
             "TORCHELASTIC_RUN_ID" => self.run_id.clone(),
-            "MASTER_ADDR" => self.master.as_ref().map(|(host, _)| host.clone()),
-            "MASTER_PORT" => self.master.as_ref().map(|(_, port)| port.clone()),
             _ => None,
         }
     }
@@ -138,15 +124,15 @@ mod tests {
     #[test]
     fn the_script_names_the_job() {
         for (line, script) in [
-            ("python train.py --lr 3", "train-"),
-            ("/usr/bin/python3 -u /a/b/train.py", "train-"),
-            ("python -m pkg.train", "pkg.train-"),
-            ("python -m torch.distributed.run -m mine.train", "mine.train-"),
-            ("torchrun --nproc-per-node 4 fit.py x.py", "fit-"),
-            ("./run.sh", "run.sh-"),
+            ("python train.py --lr 3", "train"),
+            ("/usr/bin/python3 -u /a/b/train.py", "train"),
+            ("python -m pkg.train", "pkg.train"),
+            ("python -m torch.distributed.run -m mine.train", "mine.train"),
+            ("torchrun --nproc-per-node 4 fit.py x.py", "fit"),
+            ("./run.sh", "run.sh"),
         ] {
             let job = named(line, &[]).job;
-            assert!(job.starts_with(script), "{line}: {job}");
+            assert_eq!(job, script, "{line}");
         }
     }
 
@@ -163,10 +149,6 @@ mod tests {
         let line = |node: u32, rest: &str| format!("torchrun --nnodes=2 --node_rank={node} {rest} t.py --rdzv-id no");
         assert_eq!(named(&line(0, "--rdzv-id exp"), &[]).job, "exp");
         assert_eq!(named(&line(0, "--rdzv_id=17"), &[]).job, "t-17");
-        for rest in ["--rdzv-endpoint=h:29400", "--master_addr h --master_port 29400"] {
-            assert_eq!(named(&line(0, rest), &[]).job, named(&line(1, rest), &[]).job, "{rest}");
-        }
-        let one = named("torchrun --nnodes 1 --master-addr h t.py", &[]).job;
-        assert_ne!(one, named("torchrun --nnodes 2 --master-addr h t.py", &[]).job);
+        assert_eq!(named(&line(1, "--master_addr h"), &[]).job, "t");
     }
 }

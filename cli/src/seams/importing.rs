@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use memctl_agent::source_paths::SourcePaths;
 use memctl_agent::{Agent, AgentConfig, Breaker, Daemon, Outcome, SessionSecret};
+use memctl_model::Launch;
 use memctl_snapshot::session::{self, Identity};
 use memctl_snapshot::{self as snapshot, Recording};
 
@@ -35,6 +36,8 @@ pub struct ImportRequest {
     pub attempt: u32,
     /// Its labels.
     pub labels: Vec<(String, String)>,
+    /// The import, and the run that it adds to.
+    pub launch: Launch,
     /// What is left of the paths of source files.
     pub source_paths: SourcePaths,
     /// Files by rank, in the order of the ranks, each rank once.
@@ -116,6 +119,7 @@ pub async fn import_files(
             rank,
             world_size,
             labels: request.labels.clone(),
+            launch: request.launch.clone(),
         };
         let (words, source_paths) = (&request.taker, request.source_paths.clone());
         let taker = Taker { daemon: daemon.clone(), words, silence_max: request.silence_max, source_paths };

@@ -34,7 +34,7 @@ pub use local_service::{say_cannot, serve_folder};
 pub use memctl_agent::credentials::{Credentials, TokenSource};
 pub use memctl_agent::reach::{self, DaemonAddress, ReachError, Tls};
 pub use memctl_agent::source_paths::{MODE_VARIABLE as SOURCE_PATHS_VARIABLE, Mode as SourcePathsMode, SourcePaths};
-pub use memctl_agent::{Daemon, SpoolConfig, host, identity, now_ns, place, private, service};
+pub use memctl_agent::{Daemon, SpoolConfig, host, identity, launcher, now_ns, place, private, service};
 pub use memctl_daemon::config::TlsLayer as ServingTls;
 pub use paths::{of_a_run, of_an_import};
 pub use serving::{Serving, serve, store_folder};

@@ -35,6 +35,8 @@ pub struct JobFacts {
     pub tenant: String,
     /// Its name.
     pub name: String,
+    /// The number of its run.
+    pub run: u32,
     /// Its attempt.
     pub attempt: u32,
     /// Its labels.
@@ -63,7 +65,9 @@ pub struct Alert {
     pub rule: String,
     /// The job.
     pub job: String,
-    /// The attempt in which it was last seen, or found missing.
+    /// The run in which it was last seen, or found missing.
+    pub run: u32,
+    /// The attempt of it.
     pub attempt: u32,
     /// When that run began.
     pub run_started_ns: u64,
@@ -186,6 +190,7 @@ fn alert(rules: &Rules, rule: &Rule, job: &JobFacts, finding: &Finding, now_ns: 
         tenant: job.tenant.clone(),
         rule: rule.name.clone(),
         job: job.name.clone(),
+        run: job.run,
         attempt: job.attempt,
         run_started_ns: job.started_ns,
         phase: Phase::Pending,

@@ -20,8 +20,8 @@ pub(super) struct Observation {
     pub(super) now_ns: u64,
 }
 
-/// By start, name and attempt.
-type Run = (u64, String, u32);
+/// By start, name, run and attempt.
+type Run = (u64, String, u32, u32);
 
 #[derive(Default)]
 struct Waiting {
@@ -60,8 +60,8 @@ impl Mailbox {
 
 impl Waiting {
     fn put(&mut self, observation: Observation, replaces: bool) -> bool {
-        let JobFacts { tenant, name, started_ns, attempt, .. } = &observation.job;
-        let key = (*started_ns, name.clone(), *attempt);
+        let JobFacts { tenant, name, started_ns, run, attempt, .. } = &observation.job;
+        let key = (*started_ns, name.clone(), *run, *attempt);
         let own = self.tenants.get(tenant);
         if own.is_some_and(|runs| runs.contains_key(&key)) {
             if replaces && let Some(runs) = self.tenants.get_mut(tenant) {
@@ -100,6 +100,7 @@ mod tests {
         let job = JobFacts {
             tenant: tenant.into(),
             name: "job".into(),
+            run: 1,
             attempt: 0,
             labels: Vec::new(),
             state: None,

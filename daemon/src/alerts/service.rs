@@ -95,6 +95,7 @@ fn test_alert(now_ns: u64) -> Alert {
         tenant: DEFAULT_TENANT.into(),
         rule: TEST.into(),
         job: "memctl-test".into(),
+        run: 1,
         attempt: 0,
         run_started_ns: now_ns,
         phase: Phase::Firing,

@@ -175,7 +175,9 @@ pub async fn jobs(State(room): State<Room>, Extension(caller): Extension<Caller>
     let limit = asked.number("limit")?.unwrap_or(0);
     let asking = Asking { room: &room, caller };
     let request = asking.request(v1::ListJobsRequest { limit, judge: true, ..v1::ListJobsRequest::default() });
-    asking.told(async { Ok(Jobs::new(room.query.list_jobs(request).await?.into_inner(), false)) }).await
+    asking
+        .told(async { Ok(Jobs::new(room.query.list_jobs(request).await?.into_inner(), false, crate::clock::now_ns())) })
+        .await
 }
 
 /// As `memctl query`.

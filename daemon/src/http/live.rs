@@ -46,6 +46,7 @@ struct News<'a> {
 #[derive(Serialize)]
 struct Job<'a> {
     job: &'a str,
+    run: u32,
     attempt: u32,
     tenant: &'a str,
 }
@@ -115,8 +116,9 @@ async fn tell(pokes: &Pokes, caller: &Caller, out: &Out) {
 fn event(news: Option<Vec<Poked>>, caller: &Caller) -> Option<String> {
     let Some(news) = news else { return Some("event: all\ndata: {}\n\n".to_owned()) };
     let own = news.iter().filter(|poked| caller.scope.admits(&poked.tenant));
-    let jobs: Vec<Job<'_>> =
-        own.map(|poked| Job { job: &poked.job, attempt: poked.attempt, tenant: poked.tenant.name() }).collect();
+    let jobs: Vec<Job<'_>> = own
+        .map(|poked| Job { job: &poked.job, run: poked.run, attempt: poked.attempt, tenant: poked.tenant.name() })
+        .collect();
     if jobs.is_empty() {
         return None;
     }

@@ -312,7 +312,8 @@ impl IngestService {
         let mut shutting_down = self.shutting_down.clone();
         let acknowledging = tokio::spawn(acknowledge(progress, answers.clone(), self.committer.counts()));
         let mut failures = durable.subscribe();
-        let poked = Poked { tenant: tenant.clone(), job: session.job.clone(), attempt: session.attempt };
+        let poked =
+            Poked { tenant: tenant.clone(), job: session.job.clone(), run: opened.run, attempt: session.attempt };
         let mut unwanted = std::pin::pin!(self.gate.ended(caller));
         loop {
             let message = tokio::select! {

@@ -206,6 +206,11 @@ impl Prepared {
         let update = self.device(header.device.0);
         update.events = u64::from(header.events);
         update.ooms = rollup.count(Action::Oom);
+        update.expandable = match (rollup.count(Action::SegmentMap), rollup.count(Action::SegmentAlloc)) {
+            (1.., _) => Some(true),
+            (0, 1..) => Some(false),
+            (0, 0) => None,
+        };
     }
 
     fn tables(&mut self, session: SessionKey, tables: &[SiteTable]) {

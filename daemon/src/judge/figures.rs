@@ -48,6 +48,7 @@ pub(super) fn of(
         key: found.job.key,
         name: found.job.name.clone(),
         tenant: found.job.tenant.clone(),
+        run: found.job.run,
         attempt: found.job.attempt,
         state: summary.state,
         expected_ranks: found.job.world_size,

@@ -20,7 +20,7 @@ use crate::clock::now_ns;
 use crate::pokes::{Poked, Pokes};
 use crate::read::job::Summary;
 use crate::read::{Found, ReadError, find};
-use crate::store::{Scope, Scoped};
+use crate::store::{Scope, Scoped, Which};
 use crate::supervise::Tasks;
 
 /// A job is judged at most this often.
@@ -105,7 +105,7 @@ impl Looking {
                 Ok(true) => {}
                 Ok(false) => self.pokes.forget(&job),
                 Err(error) => {
-                    tracing::warn!(tenant = %job.tenant, job = job.job, attempt = job.attempt, %error, "the job cannot be judged now")
+                    tracing::warn!(tenant = %job.tenant, job = job.job, run = job.run, attempt = job.attempt, %error, "the job cannot be judged now")
                 }
             }
         }
@@ -113,8 +113,9 @@ impl Looking {
 
     /// Judges one job; says whether it goes on.
     async fn look(&self, poked: &Poked) -> Result<bool, ReadError> {
-        let Poked { tenant, job: name, attempt } = poked;
-        let selection = v1::Selection { job: name.clone(), attempt: Some(*attempt), ..Default::default() };
+        let Poked { tenant, job: name, run, attempt } = poked;
+        let job = Which::Run(name.clone(), *run).to_string();
+        let selection = v1::Selection { job, attempt: Some(*attempt), ..Default::default() };
         let store = Scoped::of(&self.judge.store, &Scope::One(tenant.clone()));
         let found = match find(&*store, &selection).await {
             Ok(found) => Arc::new(found),
@@ -130,7 +131,7 @@ impl Looking {
         let figures = figures::of(&found, &summary, judgement.as_ref(), &watched, &self.judge.streams, now_ns());
         self.judge.board.put(found.job.key, figures);
         if let Some(judgement) = judgement {
-            tracing::debug!(job = name, attempt, findings = judgement.findings.len(), "judged");
+            tracing::debug!(job = name, run, attempt, findings = judgement.findings.len(), "judged");
             self.alerts.observe(&facts(&found, &summary), &judgement.findings, now_ns());
             if let Some(unasked) = &self.unasked {
                 unasked.look(poked, &found, &judgement.findings);
@@ -147,6 +148,7 @@ fn facts(found: &Found, summary: &Summary) -> JobFacts {
     JobFacts {
         tenant: found.job.tenant.clone(),
         name: found.job.name.clone(),
+        run: found.job.run,
         attempt: found.job.attempt,
         labels: found.job.labels.clone(),
         state: Some(summary.state),

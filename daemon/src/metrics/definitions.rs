@@ -5,10 +5,10 @@
 
 use super::family::{Definition, Kind};
 
-/// Whose figures they are: a job's attempt.
-const JOB: &[&str] = &["job", "tenant", "run"];
+/// Whose figures they are: an attempt of a run of a job.
+const JOB: &[&str] = &["job", "tenant", "run", "attempt"];
 /// A device of a process of a job. `gpu`, `UUID` and `host` join with what dcgm-exporter tells.
-pub const DEVICE: &[&str] = &["job", "tenant", "run", "rank", "process", "host", "gpu", "UUID"];
+pub const DEVICE: &[&str] = &["job", "tenant", "run", "attempt", "rank", "process", "host", "gpu", "UUID"];
 
 macro_rules! metrics {
     ($($constant:ident = $kind:ident $name:literal $labels:expr, $help:literal;)*) => {
@@ -62,14 +62,14 @@ metrics! {
     EXPORTS = Counter "memctl_otlp_exports_total" &["outcome"], "How often all metrics were sent by OTLP: delivered or failed. Absent where they are not sent.";
     JOBS_SHOWN = Gauge "memctl_jobs_exported" &[], "Jobs that have series here: those that run or ended within the last 15 minutes.";
     JOBS_LEFT_OUT = Gauge "memctl_jobs_not_exported" &[], "Jobs that would have series here and have none, because there are too many.";
-    JOB_INFO = Gauge "memctl_job_info" &["job", "tenant", "run", "state"], "Always 1; the label tells the job's state: running, finished, failed or lost.";
-    JOB_RANKS = Gauge "memctl_job_ranks" &["job", "tenant", "run", "state"], "Processes of the job by their state.";
+    JOB_INFO = Gauge "memctl_job_info" &["job", "tenant", "run", "attempt", "state"], "Always 1; the label tells the job's state: running, finished, failed or lost.";
+    JOB_RANKS = Gauge "memctl_job_ranks" &["job", "tenant", "run", "attempt", "state"], "Processes of the job by their state.";
     JOB_EXPECTED = Gauge "memctl_job_expected_ranks" JOB, "Ranks that the launcher said there would be.";
     JOB_DEVICES = Gauge "memctl_job_devices" JOB, "Devices that the job's processes use.";
     JOB_DEVICES_SHOWN = Gauge "memctl_job_devices_exported" JOB, "Devices of the job that have series here: all, or of a large job the extremes.";
     JOB_JUDGED = Gauge "memctl_job_judged_timestamp_seconds" JOB, "When the figures of the job were taken.";
-    JOB_ALLOCATED = Gauge "memctl_job_allocator_allocated_bytes" &["job", "tenant", "run", "aggregation"], "Allocated bytes over all devices of the job: min, median, max and sum.";
-    JOB_RESERVED = Gauge "memctl_job_allocator_reserved_bytes" &["job", "tenant", "run", "aggregation"], "Reserved bytes over all devices of the job: min, median, max and sum.";
+    JOB_ALLOCATED = Gauge "memctl_job_allocator_allocated_bytes" &["job", "tenant", "run", "attempt", "aggregation"], "Allocated bytes over all devices of the job: min, median, max and sum.";
+    JOB_RESERVED = Gauge "memctl_job_allocator_reserved_bytes" &["job", "tenant", "run", "attempt", "aggregation"], "Reserved bytes over all devices of the job: min, median, max and sum.";
     JOB_EPOCHS = Counter "memctl_job_epochs_total" JOB, "Epochs that the furthest rank has ended.";
     JOB_STEPS = Counter "memctl_job_steps_total" JOB, "Steps that the furthest rank has ended.";
     JOB_EVENTS = Counter "memctl_job_events_total" JOB, "Events of the job that were stored.";
@@ -78,7 +78,7 @@ metrics! {
     JOB_OOMS = Counter "memctl_ooms_total" JOB, "Requests for memory that failed, over all ranks of the job.";
     JOB_RETRIES = Counter "memctl_alloc_retries_total" JOB, "How often the allocators of the job emptied their caches and tried again.";
     JOB_TIME_TO_OOM = Gauge "memctl_time_to_out_of_memory_seconds" JOB, "Time until a device of the job is full at the slope of what grows; absent where nothing grows.";
-    JOB_FINDINGS = Gauge "memctl_findings" &["job", "tenant", "run", "kind", "severity"], "What is wrong with the job, by kind and severity.";
+    JOB_FINDINGS = Gauge "memctl_findings" &["job", "tenant", "run", "attempt", "kind", "severity"], "What is wrong with the job, by kind and severity.";
     ALLOCATED = Gauge "memctl_allocator_allocated_bytes" DEVICE, "Bytes that the allocator has handed out, at the last boundary.";
     RESERVED = Gauge "memctl_allocator_reserved_bytes" DEVICE, "Bytes that the allocator holds from the driver, at the last boundary.";
     PEAK = Gauge "memctl_allocator_peak_allocated_bytes" DEVICE, "Most bytes that the allocator had handed out at a time since the process began.";

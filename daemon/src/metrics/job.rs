@@ -44,15 +44,15 @@ pub fn families(jobs: &[Arc<JobFigures>], kept: &HashMap<i64, u64>) -> Vec<Famil
 }
 
 /// A job's labels, in the order of the definitions.
-fn labels(job: &JobFigures) -> [String; 3] {
-    [cut(&job.name), cut(&job.tenant), job.attempt.to_string()]
+fn labels(job: &JobFigures) -> [String; 4] {
+    [cut(&job.name), cut(&job.tenant), job.run.to_string(), job.attempt.to_string()]
 }
 
 fn cut(text: &str) -> String {
     text.chars().take(LABEL_CHARS_MAX).collect()
 }
 
-fn with<'a>(job: &'a [String; 3], more: &[&'a str]) -> Vec<&'a str> {
+fn with<'a>(job: &'a [String; 4], more: &[&'a str]) -> Vec<&'a str> {
     job.iter().map(String::as_str).chain(more.iter().copied()).collect()
 }
 
@@ -94,7 +94,7 @@ fn of_jobs(jobs: &[Arc<JobFigures>]) -> Vec<Family> {
 }
 
 /// The worst first; what there is no room for is told as one.
-fn tell_findings(job: &JobFigures, own: &[String; 3], family: &mut Family) {
+fn tell_findings(job: &JobFigures, own: &[String; 4], family: &mut Family) {
     let worst: Vec<_> = job.findings.iter().rev().collect();
     let told = if worst.len() > FINDINGS_MAX { FINDINGS_MAX - 1 } else { worst.len() };
     for ((severity, kind), count) in &worst[..told] {
@@ -269,7 +269,7 @@ mod tests {
             let shown: Vec<&str> = series
                 .iter()
                 .filter(|(name, _)| name == "memctl_allocator_allocated_bytes")
-                .map(|(_, labels)| labels[3].as_str())
+                .map(|(_, labels)| labels[4].as_str())
                 .collect();
             match devices {
                 0..=8 => assert_eq!(shown.len(), devices as usize),
@@ -303,7 +303,7 @@ mod tests {
         let text = render(&families(&[Arc::new(large(1_024))], &kept()));
         for (aggregation, value) in [("min", 1_000), ("median", 1_000), ("max", 1_001), ("sum", 1_024_001)] {
             let line = format!(
-                "memctl_job_allocator_allocated_bytes{{job=\"large\",tenant=\"default\",run=\"0\",aggregation=\"{aggregation}\"}} {value}\n"
+                "memctl_job_allocator_allocated_bytes{{job=\"large\",tenant=\"default\",run=\"1\",attempt=\"0\",aggregation=\"{aggregation}\"}} {value}\n"
             );
             assert!(text.contains(&line), "{line}{text}");
         }

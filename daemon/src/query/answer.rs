@@ -15,14 +15,17 @@ pub(super) fn found_job(found: &Found, streams: &Streams) -> v1::Job {
 /// A job; nobody has judged it.
 pub(super) fn job(job: &JobRow, summary: Summary) -> v1::Job {
     let Summary { state, ended_ns, source, ranks, processes, earlier_sessions, events, stored_bytes } = summary;
-    let JobRow { key: _, tenant, name, attempt, started_ns, world_size, labels, attempts } = job;
+    let JobRow { tenant, name, attempt, started_ns, world_size, labels, attempts, run, arrived_ns, .. } = job;
     let source = match source {
         Some(SourceKind::Import) => v1::SourceKind::Import,
         Some(SourceKind::Live) => v1::SourceKind::Live,
         None => v1::SourceKind::Unspecified,
     };
     v1::Job {
-        id: name.clone(),
+        id: job.label(),
+        name: name.clone(),
+        run: *run,
+        arrived_ns: *arrived_ns,
         tenant: tenant.clone(),
         attempt: *attempt,
         state: v1::JobState::from(state) as i32,

@@ -52,7 +52,7 @@ use crate::judge::{Judge, Range};
 use crate::read::job::{Summary, no_job};
 use crate::read::{ReadError, find};
 use crate::slots::{ANSWERS_MAX, Slots};
-use crate::store::{Scope, Scoped, Store, Tenant};
+use crate::store::{JobRow, Scope, Scoped, Store, Tenant, Which};
 use crate::streams::Streams;
 use crate::supervise::{TaskState, Tasks};
 pub(crate) use apart::slot;
@@ -249,7 +249,8 @@ impl QueryService {
         if caller.scope != Scope::All || job.is_empty() || job == "latest" {
             return Ok(caller.scope.clone());
         }
-        match self.store.tenants_of(job).await?.as_slice() {
+        let which = Which::written(job);
+        match self.store.tenants_of(which.name().unwrap_or_default()).await?.as_slice() {
             [] => Ok(Scope::All),
             [only] => Ok(Scope::One(Tenant::stored(only))),
             several => Err(ReadError::Invalid(format!(
@@ -278,15 +279,16 @@ impl QueryService {
             }
             if request.judge {
                 // A job that takes longer, or cannot be judged, is listed as not judged.
-                answer.verdict = tokio::time::timeout_at(until, self.verdict(&answer)).await.ok().and_then(Result::ok);
+                answer.verdict = tokio::time::timeout_at(until, self.verdict(&job)).await.ok().and_then(Result::ok);
             }
             jobs.push(answer);
         }
         Ok(v1::ListJobsResponse { jobs })
     }
 
-    async fn verdict(&self, job: &v1::Job) -> Result<v1::JobVerdict, ReadError> {
-        let selection = v1::Selection { job: job.id.clone(), attempt: Some(job.attempt), ..Default::default() };
+    async fn verdict(&self, job: &JobRow) -> Result<v1::JobVerdict, ReadError> {
+        let selection =
+            v1::Selection { job: job.address().to_string(), attempt: Some(job.attempt), ..Default::default() };
         let store = Scoped::of(&self.store, &Scope::One(Tenant::stored(&job.tenant)));
         let found = Arc::new(find(&*store, &selection).await?);
         let judgement = self.judge.judgement(&found, &found, Range::default(), true).await?;
@@ -344,33 +346,41 @@ impl QueryService {
     }
 
     async fn delete(&self, caller: &Caller, request: v1::DeleteJobRequest) -> Result<v1::DeleteJobResponse, ReadError> {
-        let v1::DeleteJobRequest { job: name, attempt } = request;
-        if name.is_empty() || name == "latest" {
+        let v1::DeleteJobRequest { job: name, attempt, launcher, all_runs } = request;
+        let which = match launcher {
+            Some(launcher) => Which::OfLauncher(name.clone(), launcher),
+            None => Which::written(&name),
+        };
+        if which == Which::Latest {
             return Err(ReadError::Invalid("a job is deleted by its own name only".into()));
         }
         let store = self.seen(caller, &name).await?;
-        let mut answer = v1::DeleteJobResponse::default();
-        let (mut last, mut tenant) = (None, String::new());
+        let Some(first) = store.job(&which, attempt).await? else {
+            return Err(no_job(&*store, &which, attempt).await);
+        };
+        // The run that is meant now: while it goes, the next one becomes the newest.
+        let doomed = if all_runs { Which::Newest(first.name.clone()) } else { first.address() };
+        let (mut answer, mut last) = (v1::DeleteJobResponse::default(), None);
         // All attempts, or the one that was named.
-        while let Some(job) = store.job(Some(&name), attempt).await? {
-            tenant.clone_from(&job.tenant);
+        while let Some(job) = store.job(&doomed, attempt).await? {
             let sessions = store.sessions(job.key).await?;
             if sessions.iter().any(|session| self.streams.is_streaming(session.key)) {
-                return Err(ReadError::Recording { name });
+                return Err(ReadError::Recording { name: job.label() });
             }
             last = last.max(sessions.iter().map(|session| (session.info.started_ns, job.attempt)).max());
             let gone = store.delete_job(job.key).await?;
             self.judge.forget(job.key);
             answer.sessions += gone.sessions as u32;
             answer.stored_bytes += gone.bytes;
+            if !answer.runs.contains(&job.label()) {
+                answer.runs.push(job.label());
+            }
         }
-        if answer.sessions == 0 {
-            return Err(no_job(&*store, &name, attempt).await);
-        }
-        // Where another attempt is left, only what the deleted one and those before it raised is over.
-        let everything = store.job(Some(&name), None).await?.is_none();
+        // Where a run or an attempt is left, only what the deleted one and those before it raised is over.
+        let everything = store.job(&Which::Newest(first.name.clone()), None).await?.is_none();
         let (started_ns, attempt) = last.filter(|_| !everything).unwrap_or((now_ns(), u32::MAX));
-        self.alerts.observe(&gone(tenant, name, started_ns, attempt), &[], now_ns());
+        let run = if everything { u32::MAX } else { first.run };
+        self.alerts.observe(&gone(&first, run, started_ns, attempt), &[], now_ns());
         Ok(answer)
     }
 }
@@ -381,10 +391,11 @@ fn task((name, state): (&'static str, TaskState)) -> v1::TaskStatus {
 }
 
 /// What alerting needs to know of runs that are gone with everything stored for them, up to this one.
-fn gone(tenant: String, name: String, started_ns: u64, attempt: u32) -> JobFacts {
+fn gone(JobRow { tenant, name, .. }: &JobRow, run: u32, started_ns: u64, attempt: u32) -> JobFacts {
     JobFacts {
-        tenant,
-        name,
+        tenant: tenant.clone(),
+        name: name.clone(),
+        run,
         attempt,
         labels: Vec::new(),
         state: None,

@@ -26,7 +26,7 @@ pub(super) struct Rank<'a> {
     pub session: &'a SessionRow,
     device: &'a DeviceRow,
     epoch_ends: Vec<&'a EpochEndRow>,
-    process: String,
+    pub process: String,
     state: JobState,
     completeness: Completeness,
     /// At the boundary of [`Self::levels_at`].
@@ -97,7 +97,7 @@ impl<'a> Rank<'a> {
     /// Bytes of the device that nobody uses, as far as they were measured.
     pub fn device_free_bytes(&self) -> Option<u64> {
         let total = self.sample.and_then(|sample| sample.device_total_bytes).or(self.device.info.total_bytes)?;
-        let used = self.sample.and_then(|sample| sample.device_used_bytes).or(self.device.device_used_bytes)?;
+        let used = self.device_used_bytes()?;
         Some(total.saturating_sub(used))
     }
 
@@ -112,7 +112,7 @@ impl<'a> Rank<'a> {
     /// Adds what was measured. A framework that tells no events (JAX) has only that: its own counters stand for the figures
     /// that events would give.
     pub fn measured(&mut self, sample: Option<&Sample>, highest: Option<&Sample>) {
-        (self.sample, self.highest) = (sample.copied(), highest.copied());
+        (self.sample, self.highest) = (sample.copied().map(|sample| self.as_of_now(sample)), highest.copied());
         let Some(sample) = sample.filter(|sample| sample.allocated_bytes.is_some()) else { return };
         let nothing = |amount: Option<u64>| amount.unwrap_or(0) == 0;
         let Amounts { allocated_bytes, reserved_bytes } = self.levels;
@@ -122,6 +122,21 @@ impl<'a> Rank<'a> {
                 Amounts { allocated_bytes: sample.peak_allocated_bytes, reserved_bytes: sample.peak_reserved_bytes };
             self.fragmentation_ratio = None;
         }
+    }
+
+    /// A measurement without what the allocator has outgrown since: less than it holds now was measured before it held that.
+    fn as_of_now(&self, sample: Sample) -> Sample {
+        let is_of_now = |bytes: &u64| *bytes >= self.levels.reserved_bytes.unwrap_or(0);
+        let device_used_bytes = sample.device_used_bytes.filter(is_of_now);
+        let process_used_bytes = sample.process_used_bytes.filter(is_of_now);
+        Sample { device_used_bytes, process_used_bytes, ..sample }
+    }
+
+    /// Bytes of the device in use by everybody, as of now.
+    fn device_used_bytes(&self) -> Option<u64> {
+        let held = self.levels.reserved_bytes.unwrap_or(0);
+        let measured = self.sample.and_then(|sample| sample.device_used_bytes).or(self.device.device_used_bytes);
+        measured.filter(|used| *used >= held)
     }
 
     /// For the answer.
@@ -143,7 +158,7 @@ impl<'a> Rank<'a> {
             reserved_bytes: self.levels.reserved_bytes,
             peak_allocated_bytes: self.peaks.allocated_bytes,
             peak_reserved_bytes: self.peaks.reserved_bytes,
-            device_used_bytes: device.device_used_bytes,
+            device_used_bytes: self.device_used_bytes(),
             device_total_bytes: device.info.total_bytes,
             fragmentation_ratio: self.fragmentation_ratio,
             growth_bytes_per_epoch: self.growth_bytes_per_epoch,
@@ -162,6 +177,7 @@ impl<'a> Rank<'a> {
             end_allocated_bytes: self.left.allocated_bytes,
             end_reserved_bytes: self.left.reserved_bytes,
             findings: self.findings,
+            expandable_overruled: self.session.overruled,
         }
     }
 }

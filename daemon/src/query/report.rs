@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use memctl_model::{Finding, FindingKind};
 use memctl_proto::convert::finding::to_wire as finding_to_wire;
 use memctl_proto::v1;
 
@@ -16,6 +17,9 @@ use crate::read::job::{Found, everybody, find};
 use crate::read::samples;
 use crate::store::{EpochEndRow, SessionKey, Store};
 use crate::streams::Streams;
+
+/// Rates of one leak differ by so much at most, as a share: by what else comes and goes beside it.
+const SAME_RATE: f64 = 0.05;
 
 /// Answers a report request.
 pub(super) async fn report(
@@ -48,6 +52,7 @@ pub(super) async fn report(
     let job = &found.job.name;
     let growth_through = explained(&mut growth, &judgement.findings, job);
     let spread = standing::compare(&mut ranks);
+    one_rate(&mut ranks, &judgement.findings);
     standing::tell_apart(&mut ranks, &judgement.findings, job);
     Ok(v1::Report {
         job: Some(answer::found_job(&found, streams)),
@@ -63,6 +68,24 @@ pub(super) async fn report(
         processes: answer::processes(&found, streams),
         verdict: Some((&verdict).into()),
     })
+}
+
+/// Of one leak one rate is told: where a single one explains what a rank grows by, the rank grows as its finding says. (All
+/// live memory and that of one line differ by what else comes and goes.)
+fn one_rate(ranks: &mut [Rank<'_>], findings: &[Finding]) {
+    for rank in ranks {
+        let of_rank = |finding: &&Finding| {
+            finding.kind == FindingKind::Leak
+                && finding.ranks.contains(&rank.number())
+                && (finding.processes.is_empty() || finding.processes.contains(&rank.process))
+        };
+        let mut rates = findings.iter().filter(of_rank).filter_map(|finding| finding.bytes_per_epoch);
+        let (Some(rate), None) = (rates.next(), rates.next()) else { continue };
+        let explains = |measured: f64| (measured - rate.value).abs() <= SAME_RATE * rate.value.abs();
+        if rank.growth_bytes_per_epoch.is_some_and(explains) {
+            rank.growth_bytes_per_epoch = Some(rate.value);
+        }
+    }
 }
 
 /// The part of a job that was asked for.

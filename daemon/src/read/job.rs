@@ -10,7 +10,7 @@ use super::error::ReadError;
 use super::like;
 use super::processes::{Process, names, superseded};
 use crate::clock::now_ns;
-use crate::store::{DeviceRow, JobRow, SessionKey, SessionRow, Store};
+use crate::store::{DeviceRow, JobRow, SessionKey, SessionRow, Store, Which};
 use crate::streams::Streams;
 
 /// A session that is not streaming and was not heard of for this long is lost: three times the longest wait between attempts to reach the daemon.
@@ -33,25 +33,41 @@ pub(crate) struct Found {
 
 /// Newest jobs that are looked through for a name like the one asked for.
 const JOBS_ASKED: u32 = 1_000;
+/// Runs that are named where one is asked for that is not there.
+const RUNS_NAMED: usize = 3;
+
+/// Which job a selection means.
+pub(crate) fn which(selection: &v1::Selection) -> Which {
+    match selection.launcher {
+        Some(launcher) => Which::OfLauncher(selection.job.clone(), launcher),
+        None => Which::written(&selection.job),
+    }
+}
 
 /// There is no such job, and what may have been meant.
-pub(crate) async fn no_job(store: &dyn Store, name: &str, attempt: Option<u32>) -> ReadError {
+pub(crate) async fn no_job(store: &dyn Store, which: &Which, attempt: Option<u32>) -> ReadError {
     let there = match store.jobs(JOBS_ASKED).await {
         Ok(jobs) => jobs,
         Err(error) => return error.into(),
     };
-    let like = like::names(name, there.into_iter().map(|job| job.name));
-    let name = attempt.map_or_else(|| name.to_owned(), |attempt| format!("{name} (attempt {attempt})"));
+    let series = which.name().unwrap_or_default();
+    let runs = there.iter().filter(|job| job.name == series).map(JobRow::label);
+    let like = match which.run() {
+        // The name is right: which runs are there is what helps.
+        Some(_) if there.iter().any(|job| job.name == series) => runs.take(RUNS_NAMED).collect(),
+        _ => like::names(series, there.iter().map(|job| job.name.clone())),
+    };
+    let name = attempt.map_or_else(|| which.to_string(), |attempt| format!("{which} (attempt {attempt})"));
     ReadError::NoJob { name, like }
 }
 
 /// Finds the job of a selection and narrows it to the processes and devices asked for.
 pub(crate) async fn find(store: &dyn Store, selection: &v1::Selection) -> Result<Found, ReadError> {
-    let name = (!selection.job.is_empty() && selection.job != "latest").then_some(selection.job.as_str());
-    let Some(job) = store.job(name, selection.attempt).await? else {
-        return match name {
-            Some(name) => Err(no_job(store, name, selection.attempt).await),
-            None => Err(ReadError::Empty),
+    let which = which(selection);
+    let Some(job) = store.job(&which, selection.attempt).await? else {
+        return match which {
+            Which::Latest => Err(ReadError::Empty),
+            which => Err(no_job(store, &which, selection.attempt).await),
         };
     };
     let all = store.sessions(job.key).await?;
@@ -88,14 +104,14 @@ fn check(
 ) -> Result<(), ReadError> {
     let known: BTreeSet<u32> = sessions.iter().map(|session| session.info.rank).collect();
     if let Some(&rank) = selection.ranks.iter().find(|rank| !known.contains(rank)) {
-        return Err(ReadError::NoRank { job: job.name.clone(), rank, known: ranks(&known) });
+        return Err(ReadError::NoRank { job: job.label(), rank, known: ranks(&known) });
     }
     let is_known = |name: &&String| processes.values().any(|process| answers_to(process, name));
     if let Some(name) = selection.processes.iter().find(|name| !is_known(name)) {
         let mut known: Vec<&str> = processes.values().map(|process| process.name.as_str()).collect();
         known.sort_unstable();
         let known = listed(known.iter().map(|name| (*name).to_owned()), known.len());
-        return Err(ReadError::NoProcess { job: job.name.clone(), process: name.clone(), known });
+        return Err(ReadError::NoProcess { job: job.label(), process: name.clone(), known });
     }
     Ok(())
 }
@@ -193,7 +209,7 @@ impl Found {
         let known: BTreeSet<u32> = self.devices.iter().map(|device| u32::from(device.info.index.0)).collect();
         if let Some(&device) = wanted.iter().find(|device| !known.contains(device)) {
             let known = listed(known.iter().map(u32::to_string), known.len());
-            return Err(ReadError::NoDevice { job: self.job.name.clone(), device, known });
+            return Err(ReadError::NoDevice { job: self.job.label(), device, known });
         }
         self.devices.retain(|device| wanted.contains(&u32::from(device.info.index.0)));
         let uses = |session: &SessionRow| !self.devices_of(session.key).is_empty();

@@ -6,7 +6,7 @@
 //! (Over 400 lines: one reader a record, each in the order of its statement.)
 
 use bytes::Bytes;
-use memctl_model::Dropped;
+use memctl_model::{Dropped, SessionInfo};
 use sqlx::Row;
 
 use super::StoreError;
@@ -20,6 +20,7 @@ use super::rows::{
     ChunkLevels, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemIndex, ItemPage, ItemRow, JobRow, OpenedSession,
     SessionKey, SessionRow, Totals, WatchRow,
 };
+use super::runs::{self, Grouped, Launched};
 use super::wire_form;
 
 /// What went wrong inside a backend, before it has a place and an operation.
@@ -129,8 +130,13 @@ pub(super) fn alert_record(row: &impl Cells) -> Result<AlertRecord, Fault> {
 
 /// `session_find.sql`: the session as it is opened, and what the next hello is measured by.
 pub(super) fn held(row: &impl Cells) -> Result<(OpenedSession, Held), Fault> {
-    let opened = OpenedSession { key: row.int(0)?, job: row.int(1)?, durable_seq: row.word(2)?, ended: row.flag(3)? };
-    // What it said of itself is what its job is called: the job's own row, which many write, is not read.
+    let opened = OpenedSession {
+        key: row.int(0)?,
+        job: row.int(1)?,
+        durable_seq: row.word(2)?,
+        ended: row.flag(3)?,
+        run: row.small(7)?,
+    };
     let info = wire_form::read_session_info(&row.blob(4)?).map_err(Fault::Damaged)?;
     let memctl_model::SessionInfo { job, attempt, rank, .. } = info;
     let held = Held { job, attempt, rank, owner: row.text(5)?, secret: row.blob_or_null(6)?, ended: opened.ended };
@@ -187,6 +193,7 @@ pub(super) fn session_state(row: &impl Cells) -> Result<(SessionKey, SessionStat
         duplicates: row.word(11)?,
         missing_items: row.word(12)?,
         stored_items: row.word(13)?,
+        expandable: row.int_or_null(14)?.map(|expandable| expandable != 0),
     };
     Ok((row.int(0)?, state))
 }
@@ -194,13 +201,15 @@ pub(super) fn session_state(row: &impl Cells) -> Result<(SessionKey, SessionStat
 /// `sessions.sql`: the state's columns, then the description.
 pub(super) fn session(row: &impl Cells) -> Result<SessionRow, Fault> {
     let (key, state) = session_state(row)?;
-    let info = wire_form::read_session_info(&row.blob(14)?).map_err(Fault::Damaged)?;
+    let info = wire_form::read_session_info(&row.blob(15)?).map_err(Fault::Damaged)?;
     Ok(state.into_row(key, info))
 }
 
 impl SessionState {
     /// The row that callers see.
-    pub(super) fn into_row(self, key: SessionKey, info: memctl_model::SessionInfo) -> SessionRow {
+    ///
+    /// What the segments show counts, and not what was exported: a setting may be misspelt, come too late, or be overruled.
+    pub(super) fn into_row(self, key: SessionKey, mut info: memctl_model::SessionInfo) -> SessionRow {
         let Self {
             job,
             durable_seq,
@@ -213,7 +222,10 @@ impl SessionState {
             expired_events,
             duplicates,
             missing_items,
+            expandable,
         } = self;
+        let exported = info.settings.expandable_segments;
+        info.settings.expandable_segments = expandable.unwrap_or(exported);
         SessionRow {
             key,
             job,
@@ -228,6 +240,7 @@ impl SessionState {
             expired_events,
             duplicates,
             missing_items,
+            overruled: exported && expandable == Some(false),
         }
     }
 }
@@ -243,6 +256,31 @@ pub(super) fn job(row: &impl Cells) -> Result<JobRow, Fault> {
         labels: wire_form::read_labels(&row.blob(5)?).map_err(Fault::Damaged)?,
         attempts: row.small(6)?,
         tenant: row.text(7)?,
+        run: row.small(8)?,
+        has_other_runs: row.flag(9)?,
+        arrived_ns: row.word(10)?,
+    })
+}
+
+/// `run_launched.sql`: the sessions of a launcher in a run.
+pub(super) fn launched(run: u32, rows: &[impl Cells], info: &SessionInfo) -> Result<Launched, Fault> {
+    let mut has_process = false;
+    for row in rows {
+        let known = wire_form::read_session_info(&row.blob(0)?).map_err(Fault::Damaged)?;
+        has_process = has_process || runs::is_process(&known, info);
+    }
+    Ok(Launched { run, has_process })
+}
+
+/// `run_group.sql`.
+pub(super) fn grouped(run: u32, row: &impl Cells) -> Result<Grouped, Fault> {
+    Ok(Grouped {
+        run,
+        highest_attempt: row.small(0)?,
+        started_ns: row.word_or_null(1)?,
+        world_size: row.small_or_null(2)?,
+        is_taken: row.flag(3)?,
+        goes_on: row.flag(4)?,
     })
 }
 

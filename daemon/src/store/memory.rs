@@ -24,6 +24,7 @@ use super::rows::{
     Append, ChunkRow, DeviceRow, DeviceUpdate, EpochEndRow, Expired, Gap, ItemPage, ItemRow, JobRow, NewItem,
     OpenedSession, PAGE_BYTES, Retention, Selection, SessionKey, SessionRow, StoreInfo, Totals, WatchRow,
 };
+use super::runs::{self, Grouped, Launched, Series, Which};
 use super::tenant::{Scope, Tenant};
 use super::{Store, StoreError, wire_form};
 
@@ -57,6 +58,9 @@ struct Job {
     started_ns: u64,
     world_size: Option<u32>,
     labels: Vec<(String, String)>,
+    run: u32,
+    group: String,
+    arrived_ns: u64,
 }
 
 struct Session {
@@ -115,28 +119,28 @@ impl Store for MemoryStore {
     async fn jobs_in(&self, scope: &Scope, limit: u32) -> Result<Vec<JobRow>, StoreError> {
         let inner = self.inner()?;
         let mut rows: Vec<JobRow> = inner.jobs_in(scope).filter_map(|(&key, _)| inner.job_row(key)).collect();
-        rows.sort_by_key(|row| std::cmp::Reverse((row.started_ns, row.key)));
+        rows.sort_by_key(|row| std::cmp::Reverse((row.arrived_ns, row.key)));
         rows.truncate(limit as usize);
         Ok(rows)
     }
 
-    async fn job_in(
-        &self,
-        scope: &Scope,
-        name: Option<&str>,
-        attempt: Option<u32>,
-    ) -> Result<Option<JobRow>, StoreError> {
+    async fn job_in(&self, scope: &Scope, which: &Which, attempt: Option<u32>) -> Result<Option<JobRow>, StoreError> {
         let inner = self.inner()?;
-        let latest = inner.jobs_in(scope).max_by_key(|(key, job)| (job.started_ns, **key)).map(|(_, job)| job);
-        let (name, scope) = match (name, latest) {
-            (Some(name), _) => (name, scope.clone()),
-            (None, Some(latest)) => (latest.name.as_str(), Scope::One(latest.tenant.clone())),
+        let latest = inner.jobs_in(scope).max_by_key(|(key, job)| (job.arrived_ns, **key)).map(|(_, job)| job);
+        let (name, scope, run) = match (which.name(), latest) {
+            (Some(name), _) => (name, scope.clone(), which.run()),
+            (None, Some(latest)) => (latest.name.as_str(), Scope::One(latest.tenant.clone()), Some(latest.run)),
             (None, None) => return Ok(None),
+        };
+        let is_of_launcher = |key: i64| {
+            let of_launcher = |session: &Session| session.info.launch.launcher == which.launcher();
+            which.launcher().is_none() || inner.sessions_of(key).any(|(_, session)| of_launcher(session))
         };
         let found = inner
             .jobs_in(&scope)
             .filter(|(_, job)| job.name == name && attempt.is_none_or(|attempt| job.attempt == attempt))
-            .max_by_key(|(_, job)| (job.attempt, job.started_ns));
+            .filter(|(key, job)| run.is_none_or(|run| job.run == run) && is_of_launcher(**key))
+            .max_by_key(|(_, job)| (job.run, job.attempt, job.started_ns));
         Ok(found.and_then(|(&key, _)| inner.job_row(key)))
     }
 
@@ -488,6 +492,7 @@ impl Inner {
 
     fn job_row(&self, key: i64) -> Option<JobRow> {
         let job = self.jobs.get(&key)?;
+        let series = || self.jobs.values().filter(|it| (&it.tenant, &it.name) == (&job.tenant, &job.name));
         Some(JobRow {
             key,
             tenant: job.tenant.name().to_owned(),
@@ -496,7 +501,10 @@ impl Inner {
             started_ns: job.started_ns,
             world_size: job.world_size,
             labels: job.labels.clone(),
-            attempts: self.jobs.values().filter(|it| (&it.tenant, &it.name) == (&job.tenant, &job.name)).count() as u32,
+            attempts: series().filter(|it| it.run == job.run).count() as u32,
+            run: job.run,
+            has_other_runs: series().any(|it| it.run != job.run),
+            arrived_ns: job.arrived_ns,
         })
     }
 
@@ -537,15 +545,58 @@ impl Inner {
         }
         let opened = self.by_id.get(&id).and_then(|key| Some((*key, &self.sessions.get(key)?.state)));
         let (key, state) = opened.ok_or(StoreError::NoSession { place: PLACE.into(), session: 0 })?;
-        Ok(OpenedSession { key, job: state.job, durable_seq: state.durable_seq, ended: state.end.is_some() })
+        let run = self.jobs.get(&state.job).map_or(1, |job| job.run);
+        Ok(OpenedSession { key, job: state.job, run, durable_seq: state.durable_seq, ended: state.end.is_some() })
+    }
+
+    /// What is known of the series that a new session belongs to.
+    fn series(&self, opening: &Opening<'_>) -> Series {
+        let Opening { tenant, info, now_ns, .. } = opening;
+        let jobs: Vec<(i64, &Job)> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| (&job.tenant, &job.name) == (*tenant, &info.job))
+            .map(|(key, job)| (*key, job))
+            .collect();
+        let sessions = |key: i64| self.sessions_of(key).map(|(_, session)| session);
+        let of_launcher =
+            |session: &Session| info.launch.launcher.is_some() && session.info.launch.launcher == info.launch.launcher;
+        let launched = jobs.iter().filter(|(key, _)| sessions(*key).any(of_launcher)).map(|(_, job)| job.run).max();
+        let of_run = |run: u32| jobs.iter().copied().filter(move |(_, job)| job.run == run);
+        let has_process = |run| {
+            let is_it = |session: &Session| of_launcher(session) && runs::is_process(&session.info, info);
+            of_run(run).any(|(key, _)| sessions(key).any(is_it))
+        };
+        let group = jobs.iter().filter(|(_, job)| job.group == runs::group_of(info)).map(|(_, job)| job.run).max();
+        let grouped = |run| {
+            let own = of_run(run).find(|(_, job)| job.attempt == info.attempt);
+            let any = |is_it: &dyn Fn(&Session) -> bool| own.is_some_and(|(key, _)| sessions(key).any(is_it));
+            let heard_ns = runs::heard_since_ns(*now_ns);
+            Grouped {
+                run,
+                highest_attempt: of_run(run).map(|(_, job)| job.attempt).max().unwrap_or(0),
+                started_ns: own.map(|(_, job)| job.started_ns),
+                world_size: own.and_then(|(_, job)| job.world_size),
+                is_taken: any(&|session| session.info.rank == info.rank),
+                goes_on: any(&|session| session.state.end.is_none() && session.state.heard_ns >= heard_ns),
+            }
+        };
+        Series {
+            newest: jobs.iter().map(|(_, job)| job.run).max().unwrap_or(0),
+            of_launcher: launched.map(|run| Launched { run, has_process: has_process(run) }),
+            of_group: group.map(grouped),
+        }
     }
 
     fn open_job(&mut self, opening: &Opening<'_>) -> i64 {
         let Opening { tenant, info, .. } = opening;
-        let is_it = |job: &Job| (&job.tenant, &job.name, job.attempt) == (*tenant, &info.job, info.attempt);
+        let (run, _) = self.series(opening).run_of(info);
+        let is_it =
+            |job: &Job| (&job.tenant, &job.name, job.run, job.attempt) == (*tenant, &info.job, run, info.attempt);
         let found = self.jobs.iter_mut().find(|(_, job)| is_it(job));
         if let Some((key, job)) = found {
             job.started_ns = job.started_ns.min(info.started_ns);
+            job.arrived_ns = job.arrived_ns.min(opening.arrived_ns());
             job.world_size = job.world_size.or(info.world_size);
             if job.labels.is_empty() {
                 job.labels.clone_from(&info.labels);
@@ -558,6 +609,9 @@ impl Inner {
             name: info.job.clone(),
             attempt: info.attempt,
             started_ns: info.started_ns,
+            run,
+            group: runs::group_of(info).to_owned(),
+            arrived_ns: opening.arrived_ns(),
             world_size: info.world_size,
             labels: info.labels.clone(),
         };

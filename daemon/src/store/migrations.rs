@@ -20,6 +20,7 @@ const SQLITE: &[Step] = &[
     (5, "items_counted_and_checked", include_str!("../../../migrations/sqlite/0005_items_counted_and_checked.sql")),
     (6, "watches", include_str!("../../../migrations/sqlite/0006_watches.sql")),
     (7, "holders", include_str!("../../../migrations/sqlite/0007_holders.sql")),
+    (8, "runs", include_str!("../../../migrations/sqlite/0008_runs.sql")),
 ];
 const POSTGRES: &[Step] = &[
     (1, "init", include_str!("../../../migrations/postgres/0001_init.sql")),
@@ -29,6 +30,7 @@ const POSTGRES: &[Step] = &[
     (5, "items_counted_and_checked", include_str!("../../../migrations/postgres/0005_items_counted_and_checked.sql")),
     (6, "watches", include_str!("../../../migrations/postgres/0006_watches.sql")),
     (7, "holders", include_str!("../../../migrations/postgres/0007_holders.sql")),
+    (8, "runs", include_str!("../../../migrations/postgres/0008_runs.sql")),
 ];
 
 /// The newest schema this program knows, the same on both.

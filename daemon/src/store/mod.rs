@@ -26,6 +26,7 @@ pub mod opening;
 mod plan;
 pub mod postgres;
 pub mod rows;
+pub mod runs;
 pub mod scoped;
 mod secrets;
 mod selection;
@@ -52,6 +53,7 @@ pub use rows::{
     JobRow, Latest, NewItem, OpenedSession, PAGE_BYTES, Retention, Selection, SessionKey, SessionRow, StoreInfo,
     Totals, WatchRow,
 };
+pub use runs::Which;
 pub use scoped::Scoped;
 pub use sqlite::SqliteStore;
 pub use tenant::{DEFAULT_TENANT, Scope, Tenant};
@@ -175,7 +177,7 @@ pub trait Store: Send + Sync + 'static {
     /// What this store is.
     async fn info(&self) -> Result<StoreInfo, StoreError>;
 
-    /// Finds or makes the job `(tenant, name, attempt)` and the session. An existing session keeps what it has; its `durable_seq` tells where to go on.
+    /// Finds or makes the job `(tenant, name, run, attempt)` and the session. An existing session keeps what it has; its `durable_seq` tells where to go on.
     ///
     /// # Errors
     /// [`StoreError::Foreign`] when the session is there and [`Opening::may_continue`] says no; nothing is changed then.
@@ -202,7 +204,7 @@ pub trait Store: Send + Sync + 'static {
     /// [`StoreError::Refused`] and [`StoreError::NoSession`] name the one session that is to blame ([`StoreError::session`]).
     async fn append(&self, appends: Vec<Append>) -> Result<(), StoreError>;
 
-    /// Jobs of a scope, the most recently started first; attempts of one job are rows of their own.
+    /// Jobs of a scope, the most recently started or imported first; runs and attempts are rows of their own.
     async fn jobs_in(&self, scope: &Scope, limit: u32) -> Result<Vec<JobRow>, StoreError>;
 
     /// All jobs that this store shows.
@@ -210,17 +212,12 @@ pub trait Store: Send + Sync + 'static {
         self.jobs_in(&Scope::All, limit).await
     }
 
-    /// One job of a scope: by name, or of the name of the most recently started when `None`; the given attempt, or the highest.
-    async fn job_in(
-        &self,
-        scope: &Scope,
-        name: Option<&str>,
-        attempt: Option<u32>,
-    ) -> Result<Option<JobRow>, StoreError>;
+    /// One job of a scope: the run that is meant, of it the given attempt, or the highest.
+    async fn job_in(&self, scope: &Scope, which: &Which, attempt: Option<u32>) -> Result<Option<JobRow>, StoreError>;
 
     /// One of all jobs that this store shows.
-    async fn job(&self, name: Option<&str>, attempt: Option<u32>) -> Result<Option<JobRow>, StoreError> {
-        self.job_in(&Scope::All, name, attempt).await
+    async fn job(&self, which: &Which, attempt: Option<u32>) -> Result<Option<JobRow>, StoreError> {
+        self.job_in(&Scope::All, which, attempt).await
     }
 
     /// The tenants that have a job of this name, the first 16.

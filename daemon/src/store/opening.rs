@@ -6,9 +6,10 @@
 //! Refuses: to tell a stranger what differs; and to find a session of one tenant for another, because its id is stored
 //! mixed with the tenant's name.
 
-use memctl_model::{SessionId, SessionInfo};
+use memctl_model::{SessionId, SessionInfo, SourceKind};
 use sha2::{Digest as _, Sha256};
 
+use super::plan::SUM_MAX;
 use super::tenant::{DEFAULT_TENANT, Tenant};
 
 /// The hash of a session's secret.
@@ -51,6 +52,15 @@ impl Opening<'_> {
     #[must_use]
     pub fn stored_id(&self) -> SessionId {
         stored_id(self.tenant, self.info.id)
+    }
+
+    /// When the run that it may begin was started, or imported: what orders a list of runs.
+    #[must_use]
+    pub fn arrived_ns(&self) -> u64 {
+        match self.info.source {
+            SourceKind::Live => self.info.started_ns,
+            SourceKind::Import => self.now_ns.min(SUM_MAX),
+        }
     }
 
     /// Whether this hello may go on with a session that is there.

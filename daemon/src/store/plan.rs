@@ -38,6 +38,8 @@ pub(super) struct SessionState {
     pub expired_events: u64,
     pub duplicates: u64,
     pub missing_items: u64,
+    /// Whether segments are expandable, once one was seen.
+    pub expandable: Option<bool>,
 }
 
 /// An item that is to be stored.
@@ -158,6 +160,10 @@ impl SessionState {
             // Until the last word tells by reason, what the chunks announced is what is known.
             let announced = item.levels.map_or(0, |levels| levels.dropped_before);
             self.dropped.ring_full = add(self.dropped.ring_full, announced);
+        }
+        for expandable in append.devices.iter().filter_map(|update| update.expandable) {
+            // Pools of one's own have ordinary segments whatever the setting is: one that is expandable decides.
+            self.expandable = Some(expandable || self.expandable.unwrap_or(false));
         }
         self.durable_seq = self.durable_seq.max(append.durable_seq);
         self.duplicates = add(self.duplicates, append.duplicates);

@@ -9,6 +9,8 @@ use memctl_model::limits::{DEVICES_MAX, ITEM_BYTES_MAX};
 use memctl_model::{Counters, DeviceInfo, Dropped, Peaks, SessionEnd, SessionInfo};
 use memctl_proto::v1::ItemKind;
 
+use super::runs::Which;
+
 /// A session within its store.
 pub type SessionKey = i64;
 
@@ -32,6 +34,8 @@ pub struct OpenedSession {
     pub key: SessionKey,
     /// Its job's key.
     pub job: i64,
+    /// The number of its run.
+    pub run: u32,
     /// All items up to this one are stored (or known to be missing); 0 when new.
     pub durable_seq: u64,
     /// Whether its end is stored: it takes nothing more.
@@ -154,6 +158,8 @@ pub struct DeviceUpdate {
     pub device_used_bytes: Option<u64>,
     /// Latest measured allocator retries, if any came.
     pub alloc_retries: Option<u64>,
+    /// Whether segments that were seen are expandable, if any was.
+    pub expandable: Option<bool>,
 }
 
 /// Figures of a device at its latest boundary.
@@ -190,8 +196,28 @@ pub struct JobRow {
     pub world_size: Option<u32>,
     /// Labels of the first session that had any.
     pub labels: Vec<(String, String)>,
-    /// How many attempts of this name its tenant has.
+    /// How many attempts this run has.
     pub attempts: u32,
+    /// The number of the run within the series of its name.
+    pub run: u32,
+    /// Whether the series has other runs.
+    pub has_other_runs: bool,
+    /// When it was started, or imported: ns since the Unix epoch.
+    pub arrived_ns: u64,
+}
+
+impl JobRow {
+    /// What means this run and no other, whatever is stored later.
+    #[must_use]
+    pub fn address(&self) -> Which {
+        Which::Run(self.name.clone(), self.run)
+    }
+
+    /// What a person reads: the name alone where that is this run.
+    #[must_use]
+    pub fn label(&self) -> String {
+        if self.run > 1 || self.has_other_runs { self.address().to_string() } else { self.name.clone() }
+    }
 }
 
 /// A session with what is stored of it.
@@ -223,6 +249,8 @@ pub struct SessionRow {
     pub duplicates: u64,
     /// Items that never came.
     pub missing_items: u64,
+    /// Expandable segments are exported and not in force: `info` has what is.
+    pub overruled: bool,
 }
 
 /// A device of a session with its latest figures.

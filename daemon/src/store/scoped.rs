@@ -15,7 +15,7 @@ use super::alert_records::{AlertPut, AlertRecord, AlertSelection, PutOutcome};
 use super::{
     Append, AuditRow, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, Held, HoldersIndex, HoldersRow, ItemPage,
     ItemRow, JobRow, OpenedSession, Opening, Retention, Scope, Selection, SessionKey, SessionRow, Store, StoreError,
-    StoreInfo, Tenant, TokenRow, Totals, WatchRow,
+    StoreInfo, Tenant, TokenRow, Totals, WatchRow, Which,
 };
 
 /// See the module.
@@ -57,13 +57,8 @@ impl Store for Scoped {
         self.store.jobs_in(&self.scope.and(scope), limit).await
     }
 
-    async fn job_in(
-        &self,
-        scope: &Scope,
-        name: Option<&str>,
-        attempt: Option<u32>,
-    ) -> Result<Option<JobRow>, StoreError> {
-        self.store.job_in(&self.scope.and(scope), name, attempt).await
+    async fn job_in(&self, scope: &Scope, which: &Which, attempt: Option<u32>) -> Result<Option<JobRow>, StoreError> {
+        self.store.job_in(&self.scope.and(scope), which, attempt).await
     }
 
     async fn tenants_of(&self, job: &str) -> Result<Vec<String>, StoreError> {

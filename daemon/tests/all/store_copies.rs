@@ -11,7 +11,7 @@ use memctl_daemon::store::checking::{Checked, Depth, check};
 use memctl_daemon::store::copying::{backup, restore};
 use memctl_daemon::store::{
     AlertKind, AlertPut, AlertRecord, AlertSelection, DeviceUpdate, Gap, Selection, Store, StoreAddress, StoreError,
-    open as open_store,
+    Which, open as open_store,
 };
 use memctl_proto::v1::ItemKind;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor};
@@ -93,7 +93,7 @@ async fn fill(store: &dyn Store) {
         (failed.index.finding, failed.index.counted_epoch, failed.index.unasked) = (None, None, false);
         store.put_holders(&failed).await.unwrap();
     }
-    let gone = store.job(Some("gone"), None).await.unwrap().unwrap().key;
+    let gone = store.job(&Which::written("gone"), None).await.unwrap().unwrap().key;
     store.delete_job(gone).await.unwrap();
     let record = AlertRecord {
         kind: AlertKind::Silence,
@@ -226,7 +226,7 @@ async fn is_one_moment(backend: Backend) {
         restore(&file, &target.address, false).await.unwrap();
         assert_eq!(target.check(false).await.problems, []);
         let restored = target.open().await;
-        let rows = restored.sessions(restored.job(None, None).await.unwrap().unwrap().key).await.unwrap();
+        let rows = restored.sessions(restored.job(&Which::Latest, None).await.unwrap().unwrap().key).await.unwrap();
         // An append names all four: each session is as far as the others.
         assert!(rows.iter().all(|row| row.durable_seq == rows[0].durable_seq && row.events == row.durable_seq * 10));
         assert_eq!(copied.totals.events, rows.iter().map(|row| row.events).sum::<u64>());
@@ -237,7 +237,7 @@ async fn is_one_moment(backend: Backend) {
     stop.store(true, Ordering::Relaxed);
     let last = appending.await.unwrap();
     assert!(seen.is_sorted() && *seen.last().unwrap() < last, "in the midst: {seen:?} of {last}");
-    let rows = store.sessions(store.job(None, None).await.unwrap().unwrap().key).await.unwrap();
+    let rows = store.sessions(store.job(&Which::Latest, None).await.unwrap().unwrap().key).await.unwrap();
     assert!(rows.iter().all(|row| row.durable_seq == last && row.events == last * 10));
     store.close().await.unwrap();
     ground.remove().await;
@@ -410,7 +410,7 @@ async fn a_deep_check_reads_every_answer_about_holders() {
         let ground = Ground::make(backend, folder.path(), "answers").await;
         let store = ground.open().await;
         let key = open(&*store, 1, "job", 0).await;
-        let job = store.job(None, None).await.unwrap().unwrap().key;
+        let job = store.job(&Which::Latest, None).await.unwrap().unwrap().key;
         for asked_ns in 1..=5 {
             store.put_holders(&made::holders(key, asked_ns, 20)).await.unwrap();
         }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use memctl_daemon::store::sqlite::SqliteOptions;
-use memctl_daemon::store::{NewItem, Retention, Selection, SqliteStore, Store, StoreError};
+use memctl_daemon::store::{NewItem, Retention, Selection, SqliteStore, Store, StoreError, Which};
 use memctl_proto::v1::ItemKind;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor};
@@ -32,7 +32,7 @@ fn large(seq: u64) -> NewItem {
 
 /// What is stored of the first session is whole: `durable` chunks with their payloads and sums.
 async fn assert_whole(store: &SqliteStore, key: i64, durable: u64) {
-    let job = store.job(None, None).await.unwrap().unwrap();
+    let job = store.job(&Which::Latest, None).await.unwrap().unwrap();
     let row = store.sessions(job.key).await.unwrap().remove(0);
     let chunks = store.chunks(key, 0, Selection::default()).await.unwrap();
     assert_eq!((row.durable_seq, row.events), (durable, durable * 10));
@@ -125,7 +125,7 @@ async fn the_second_opener_learns_who_is_first() {
 }
 
 /// Back to what lay there before migration 3.
-const BEFORE_3: [&str; 14] = [
+const BEFORE_3: [&str; 17] = [
     "DROP TABLE holders",
     "DROP TABLE watch",
     "DROP TABLE access_token",
@@ -142,6 +142,9 @@ const BEFORE_3: [&str; 14] = [
     "ALTER TABLE older RENAME TO payload",
     "ALTER TABLE session DROP COLUMN stored_items",
     "ALTER TABLE session DROP COLUMN expired_items",
+    "DROP INDEX session_launcher",
+    "ALTER TABLE session DROP COLUMN launcher",
+    "ALTER TABLE session DROP COLUMN expandable",
     "DELETE FROM memctl_migration WHERE version >= 3",
 ];
 
@@ -181,7 +184,7 @@ async fn a_newer_database_is_left_alone() {
     connection.close().await.unwrap();
     let before = std::fs::read(&path).unwrap();
     let Err(error) = opened(&path).await else { panic!("opened") };
-    assert!(matches!(&error, StoreError::Newer { found: 99, known: 7, .. }), "{error}");
+    assert!(matches!(&error, StoreError::Newer { found: 99, known: 8, .. }), "{error}");
     assert!(error.to_string().contains("use the newer memctl"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }
@@ -282,7 +285,7 @@ async fn a_blob_that_is_no_message_is_damage() {
     let store = opened(&path).await.unwrap();
     let key = open(&store, 1, "job", 0).await;
     store.append(vec![append(key, vec![large(1)])]).await.unwrap();
-    let job = store.job(None, None).await.unwrap().unwrap().key;
+    let job = store.job(&Which::Latest, None).await.unwrap().unwrap().key;
     store.close().await.unwrap();
     for change in [
         "session SET info = x'ff'",
@@ -438,7 +441,7 @@ async fn a_store_that_is_only_read_stays_as_it_is() {
         store.put_holders(&answer).await.err(),
     ];
     assert!(refused.iter().all(|error| matches!(error, Some(StoreError::ReadOnly { .. }))), "{refused:?}");
-    let job = store.job(None, None).await.unwrap().unwrap().key;
+    let job = store.job(&Which::Latest, None).await.unwrap().unwrap().key;
     assert_eq!(store.holders(job, key, 7).await.unwrap(), Some(answer));
     store.expire(Retention::default(), NOW_NS).await.unwrap();
     // Nobody writes what is taken to stay as it is.

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use memctl_daemon::store::checking::{Depth, check};
-use memctl_daemon::store::{MemoryStore, PostgresStore, Selection, SqliteStore, Store, StoreAddress, StoreError};
+use memctl_daemon::store::{
+    MemoryStore, PostgresStore, Selection, SqliteStore, Store, StoreAddress, StoreError, Which,
+};
 use memctl_proto::v1;
 use memctl_proto::v1::ItemKind;
 use prost::Message;
@@ -203,7 +205,7 @@ async fn today(store: &dyn Store) {
 
 /// Everything that can be asked, without keys.
 async fn contents(store: &dyn Store) -> String {
-    let job = store.job(Some("job"), None).await.unwrap().unwrap();
+    let job = store.job(&Which::written("job"), None).await.unwrap().unwrap();
     let mut session = store.sessions(job.key).await.unwrap().remove(0);
     let key = std::mem::take(&mut session.key);
     session.job = 0;
@@ -231,7 +233,7 @@ async fn goes_on(store: Arc<dyn Store>) {
     store.append(vec![append(key, vec![chunk(1, 0), item(2, ItemKind::Marks, None)])]).await.unwrap();
     assert_eq!(store.totals().await.unwrap().sessions, 2);
     // Sessions of before get what came later, too.
-    let job = store.job(Some("job"), None).await.unwrap().unwrap().key;
+    let job = store.job(&Which::written("job"), None).await.unwrap().unwrap().key;
     for session in store.sessions(job).await.unwrap() {
         let row = made::holders(session.key, NOW_NS + session.key.unsigned_abs(), 9);
         store.put_holders(&row).await.unwrap();

@@ -2,7 +2,7 @@
 
 use memctl_model::limits::{DEVICES_MAX, LABEL_BYTES_MAX, LABELS_MAX, NAME_BYTES_MAX, is_job_name};
 use memctl_model::{
-    AllocatorSettings, Counters, DeviceIndex, DeviceInfo, Dropped, Peaks, SessionEnd, SessionId, SessionInfo,
+    AllocatorSettings, Counters, DeviceIndex, DeviceInfo, Dropped, Launch, Peaks, SessionEnd, SessionId, SessionInfo,
     SourceKind,
 };
 
@@ -24,7 +24,7 @@ impl From<&SessionInfo> for v1::SessionInfo {
             host,
             pid,
             parent_pid,
-            run,
+            launch: Launch { launcher, group, attached, into_run },
             role,
             found_by,
             started_ns,
@@ -47,7 +47,10 @@ impl From<&SessionInfo> for v1::SessionInfo {
             host: host.clone(),
             pid: *pid,
             parent_pid: *parent_pid,
-            run: *run,
+            launcher: *launcher,
+            launch_group: group.clone(),
+            attached: *attached,
+            into_run: *into_run,
             role: role.clone(),
             found_by: found_by.clone(),
             started_ns: *started_ns,
@@ -106,7 +109,12 @@ impl TryFrom<v1::SessionInfo> for SessionInfo {
             host: short("session.host", wire.host)?,
             pid: wire.pid,
             parent_pid: wire.parent_pid,
-            run: wire.run,
+            launch: Launch {
+                launcher: wire.launcher,
+                group: short("session.launch_group", wire.launch_group)?,
+                attached: wire.attached,
+                into_run: wire.into_run,
+            },
             role: short("session.role", wire.role)?,
             found_by: short("session.found_by", wire.found_by)?,
             started_ns: wire.started_ns,

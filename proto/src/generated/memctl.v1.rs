@@ -37,9 +37,18 @@ pub struct SessionInfo {
     /// How the boundaries of a recording that marks none were found.
     #[prost(string, optional, tag = "17")]
     pub found_by: ::core::option::Option<::prost::alloc::string::String>,
-    /// The launcher's run that recorded it: processes of one run never take each other's places.
+    /// What started the process on its host: a `memctl run`, an import, the parent of all ranks.
     #[prost(fixed64, optional, tag = "18")]
-    pub run: ::core::option::Option<u64>,
+    pub launcher: ::core::option::Option<u64>,
+    /// What the processes of one launch have in common over all hosts.
+    #[prost(string, optional, tag = "19")]
+    pub launch_group: ::core::option::Option<::prost::alloc::string::String>,
+    /// It was attached by its own program, not by `memctl run`.
+    #[prost(bool, tag = "20")]
+    pub attached: bool,
+    /// The number of the run that it belongs to, where a person said so.
+    #[prost(uint32, optional, tag = "21")]
+    pub into_run: ::core::option::Option<u32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Label {
@@ -1735,6 +1744,9 @@ pub struct Alert {
     /// The tenant whose job it is about.
     #[prost(string, tag = "30")]
     pub tenant: ::prost::alloc::string::String,
+    /// The number of the run; 0 where it is the first.
+    #[prost(uint32, tag = "31")]
+    pub run: u32,
 }
 /// What one receiver knows of an alert.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2991,7 +3003,7 @@ pub struct LiveBlock {
     #[prost(uint32, tag = "9")]
     pub owner: u32,
 }
-/// Which part of a job. `job` is a name or `latest`.
+/// Which part of a job. `job` is the name of a series (its newest run is meant), `NAME#RUN`, or `latest`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Selection {
     #[prost(string, tag = "1")]
@@ -3016,9 +3028,13 @@ pub struct Selection {
     /// Indexes of devices within their process; all when empty.
     #[prost(uint32, repeated, tag = "9")]
     pub devices: ::prost::alloc::vec::Vec<u32>,
+    /// The run that this launcher started.
+    #[prost(fixed64, optional, tag = "10")]
+    pub launcher: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Job {
+    /// What it is asked for by: the name, and behind `#` the run where the series has several.
     #[prost(string, tag = "1")]
     pub id: ::prost::alloc::string::String,
     #[prost(uint32, tag = "2")]
@@ -3052,6 +3068,15 @@ pub struct Job {
     /// The tenant whose it is.
     #[prost(string, tag = "15")]
     pub tenant: ::prost::alloc::string::String,
+    /// The name of the series.
+    #[prost(string, tag = "16")]
+    pub name: ::prost::alloc::string::String,
+    /// The number of the run within it; 0 from daemons that know no runs.
+    #[prost(uint32, tag = "17")]
+    pub run: u32,
+    /// When it was started, or imported.
+    #[prost(fixed64, tag = "18")]
+    pub arrived_ns: u64,
     /// What judging it came to; absent where it was not judged for this answer.
     #[prost(message, optional, tag = "20")]
     pub verdict: ::core::option::Option<JobVerdict>,
@@ -3349,6 +3374,9 @@ pub struct RankReport {
     /// Ids of the findings that are about this rank and tell it apart from others.
     #[prost(string, repeated, tag = "44")]
     pub findings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Expandable segments are exported and not in force, as the segments show.
+    #[prost(bool, tag = "46")]
+    pub expandable_overruled: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EpochEnd {
@@ -3666,13 +3694,23 @@ pub struct TaskStatus {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeleteJobRequest {
+    /// As in a selection, but not `latest`.
     #[prost(string, tag = "1")]
     pub job: ::prost::alloc::string::String,
     #[prost(uint32, optional, tag = "2")]
     pub attempt: ::core::option::Option<u32>,
+    /// The run that this launcher started.
+    #[prost(fixed64, optional, tag = "3")]
+    pub launcher: ::core::option::Option<u64>,
+    /// Every run of the name.
+    #[prost(bool, tag = "4")]
+    pub all_runs: bool,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeleteJobResponse {
+    /// Runs of which something was deleted.
+    #[prost(string, repeated, tag = "3")]
+    pub runs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(uint32, tag = "1")]
     pub sessions: u32,
     #[prost(uint64, tag = "2")]

@@ -109,7 +109,7 @@ fn request(path: &str, silence: &str, token: &str) -> Vec<u8> {
     match path.rsplit('/').next().unwrap() {
         "Check" | "List" | "Watch" | "ServerReflectionInfo" => Vec::new(),
         "Push" => {
-            let said = v1::agent_message::Body::Hello(hello(&SessionInfo { job: JOB.into(), ..session(77) }));
+            let said = v1::agent_message::Body::Hello(hello(&SessionInfo { job: "pushed".into(), ..session(77) }));
             v1::AgentMessage { body: Some(said) }.encode_to_vec()
         }
         "ListJobs" => v1::ListJobsRequest { judge: true, ..Default::default() }.encode_to_vec(),
@@ -124,7 +124,7 @@ fn request(path: &str, silence: &str, token: &str) -> Vec<u8> {
         "FindHolders" => v1::HoldersRequest { selection: selection(), ..Default::default() }.encode_to_vec(),
         "Ask" => v1::PageQuestion { job: JOB.into(), question: "query".into() }.encode_to_vec(),
         "GetStatus" => v1::StatusRequest {}.encode_to_vec(),
-        "DeleteJob" => v1::DeleteJobRequest { job: "not-there".into(), attempt: None }.encode_to_vec(),
+        "DeleteJob" => v1::DeleteJobRequest { job: "not-there".into(), ..Default::default() }.encode_to_vec(),
         "ListAlerts" => v1::ListAlertsRequest { firing_only: false }.encode_to_vec(),
         "TestReceivers" => v1::TestReceiversRequest { receiver: Some("log".into()) }.encode_to_vec(),
         "AddSilence" => {
@@ -232,7 +232,7 @@ async fn every_role_calls_what_it_may_and_sees_its_own_tenant_alone() {
         assert!(listed.iter().all(|token| token.revoked_ns.is_none()), "a token of {tenant} was revoked");
     }
     // A job is deleted in one tenant and stays in the other.
-    let delete = v1::DeleteJobRequest { job: JOB.into(), attempt: None }.encode_to_vec();
+    let delete = v1::DeleteJobRequest { job: JOB.into(), ..Default::default() }.encode_to_vec();
     let a = asking(&daemon, &of(Role::Operator, TENANTS[0])).await;
     let deleted = async || call(&a, "/memctl.v1.Query/DeleteJob", delete.clone()).await.1;
     // The streams that were tried above have to be gone.

@@ -52,6 +52,7 @@ fn job(name: &str, state: Option<JobState>, started_ns: u64) -> JobFacts {
     JobFacts {
         tenant: "default".into(),
         name: name.into(),
+        run: 1,
         attempt: 0,
         labels: vec![("team".into(), "vision".into())],
         state,

@@ -207,8 +207,7 @@ fn one_bad_file_among_good_ones() {
 #[test]
 fn a_job_that_exists() {
     let scene = Scene::new();
-    let words = ["kept", "exists", "--attempt", "--replace"];
-    scene.refused(scene.import("kept").arg(recorded(0)), BAD_INPUT, &words);
+    scene.refused(scene.import("kept#1").arg(recorded(0)), USAGE, &["number of a run", "name the job: kept"]);
     run(scene.import("kept").args(["--attempt", "1"]).arg(recorded(0)));
     scene.refused(scene.import("kept").args(["--attempt", "1"]).arg(recorded(0)), BAD_INPUT, &["kept", "attempt 1"]);
     let rank = |attempt: &str| {

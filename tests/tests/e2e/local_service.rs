@@ -358,3 +358,20 @@ fn a_folder_with_a_long_path_has_one_too() {
     assert_eq!(run_json(&mut at(&["daemon", "status", "-o", "json"]))["running"], true);
     run(&mut at(&["daemon", "stop"]));
 }
+
+#[test]
+fn runs_of_one_name_at_once_are_two_and_each_shows_its_own_page() {
+    let home = Home::new();
+    let first = home.train("gpt2", &[("FAKE_WAIT_FOR", "go")]);
+    wait_for("half of the first", || home.has("half0"));
+    let second = home.train("gpt2", &[]).wait_with_output().unwrap();
+    home.order("go");
+    let first = first.wait_with_output().unwrap();
+    for (ran, id) in [(&first, "gpt2#1"), (&second, "gpt2#2")] {
+        assert!(ran.status.success() && stderr(ran).contains(&format!("\n{id}  finished")), "{}", stderr(ran));
+    }
+    // Both have rank 0 of one name, and one process each.
+    for run in ["gpt2#1", "gpt2#2"] {
+        assert_eq!(home.events(run), EVENTS, "{run}");
+    }
+}

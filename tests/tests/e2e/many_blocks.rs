@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use memctl_agent::{Agent, AgentConfig, Daemon};
 use memctl_daemon::server::Embedded;
-use memctl_daemon::store::SqliteStore;
+use memctl_daemon::store::{Selection, SqliteStore, Store as _, Which};
 use memctl_model::{DeviceIndex, DeviceInfo, Frame, SessionId, SessionInfo, StackId};
 use memctl_proto::v1;
 use memctl_proto::v1::query_client::QueryClient;
@@ -106,4 +106,53 @@ async fn a_hundred_thousand_live_blocks_are_stored_judged_and_told() {
 async fn a_line_beyond_those_that_are_told_apart_is_not_called_another() {
     let finding = found(memctl_analysis::judge::SITES_MAX as u64 + 1).await;
     assert_eq!((&finding.site, finding.stack.len()), (&None, 0), "{finding:#?}");
+}
+
+/// With many blocks keyframes are rare, and chunks that time cuts are many: every block between two keyframes is told by
+/// the step that it was born in, however many chunks lie before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_is_told_by_its_own_step_however_far_its_keyframe_is() {
+    const LIVE: u64 = 20_000;
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(SqliteStore::open(&folder.path().join("memctl.db"), "a test").await.unwrap());
+    let daemon = Embedded::start(store.clone()).await.unwrap();
+    let linger = Some(Duration::from_millis(1));
+    let config = AgentConfig { linger, ..AgentConfig::new(session(), Daemon::Connected(daemon.channel())) };
+    let recorded = tokio::task::spawn_blocking(move || {
+        let agent = Agent::start(config).unwrap();
+        let mut recorder = agent.recorder(DeviceIndex(0)).unwrap();
+        let (build, keep) = (agent.stack_waiting(&[frame(1)]).unwrap(), agent.stack_waiting(&[frame(2)]).unwrap());
+        assert!(recorder.segment_alloc(BASE, 1 << 30, 0));
+        for block in 0..LIVE {
+            assert!(recorder.alloc(BASE + block * BLOCK_BYTES, BLOCK_BYTES, 0, build));
+        }
+        for step in 0..100 {
+            assert!(agent.step_begin(step));
+            assert!(recorder.alloc(BASE + (LIVE + step) * BLOCK_BYTES, BLOCK_BYTES, 0, keep));
+            assert!(agent.step_end(step));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        agent.stop(None, PATIENCE)
+    });
+    assert!(recorded.await.unwrap().delivered);
+    let job = store.job(&Which::written("many"), None).await.unwrap().unwrap();
+    let key = store.sessions(job.key).await.unwrap()[0].key;
+    let chunks = store.chunks(key, 0, Selection::default()).await.unwrap();
+    let last = chunks.last().unwrap().index;
+    let end = last.first_event + last.count;
+    let from = store.keyframe_before(key, 0, end).await.unwrap().map_or(0, |row| row.index.first_event);
+    let behind = chunks.iter().filter(|chunk| chunk.index.first_event + chunk.index.count > from).count();
+    assert!(behind > 17, "the chunks are cut by time: {behind}");
+
+    let selection = Some(v1::Selection { job: "many".into(), ..v1::Selection::default() });
+    let moment = Some(v1::ledger_request::Moment::End(true));
+    let request = v1::LedgerRequest { selection, moment, blocks: true };
+    let ledger = QueryClient::new(daemon.channel()).get_ledger(request).await.unwrap().into_inner();
+    let kept = BASE + LIVE * BLOCK_BYTES;
+    let blocks = ledger.ranks[0].blocks.iter().filter(|block| block.address >= kept);
+    let mut told: Vec<(u64, u64)> =
+        blocks.map(|block| ((block.address - kept) / BLOCK_BYTES, block.birth_step)).collect();
+    told.sort_unstable();
+    assert_eq!(told, (0..100).map(|step| (step, step)).collect::<Vec<_>>());
+    daemon.stop().await.unwrap();
 }

@@ -224,7 +224,9 @@ fn health_is_told_over_http_and_other_pages_are_not_there() {
     assert_eq!(get(&format!("http://{http}/nothing")).map(|(status, _)| status), Some(404));
     record(&_daemon.url, session("small", 0), |agent| train(agent, Training::default()));
     let deadline = Instant::now() + Duration::from_secs(60);
-    while !scrape(&http).contains("memctl_job_info{job=\"small\",tenant=\"default\",run=\"0\",state=\"finished\"} 1") {
+    while !scrape(&http)
+        .contains("memctl_job_info{job=\"small\",tenant=\"default\",run=\"1\",attempt=\"0\",state=\"finished\"} 1")
+    {
         assert!(Instant::now() < deadline, "{}", scrape(&http));
         std::thread::yield_now();
     }

@@ -140,7 +140,8 @@ async fn what_is_scraped_is_sent_over_http_and_over_grpc() {
         assert!(points(&last.metrics()["memctl_commit_duration_seconds"])[0]["count"].as_u64() > Some(0));
         let job = &points(&last.metrics()["memctl_job_events_total"])[0];
         assert_eq!(attributes(job)["job"], "sent");
-        let scraped = figure(&http, "memctl_job_events_total{job=\"sent\",tenant=\"default\",run=\"0\"}").unwrap();
+        let scraped =
+            figure(&http, "memctl_job_events_total{job=\"sent\",tenant=\"default\",run=\"1\",attempt=\"0\"}").unwrap();
         assert_eq!(job["as_double"].as_f64(), Some(scraped as f64));
         assert_eq!(last.metrics()["memctl_ingest_bytes_total"]["unit"], "By");
         assert!(exports(&http, "delivered") > 0 && exports(&http, "failed") == 0);

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::path::Path;
 
 use memctl_analysis::{Birth, BlockMap};
-use memctl_daemon::store::{Selection, SqliteStore, Store as _};
+use memctl_daemon::store::{Selection, SqliteStore, Store as _, Which};
 use memctl_proto::chunk::Decoder;
 use memctl_proto::item::{Content, Packed};
 use memctl_proto::v1::ItemKind;
@@ -55,7 +55,7 @@ fn tile(port: &Port, path: &str) -> Tile {
 /// The levels behind every stored event of rank 0: time, allocated, reserved.
 async fn levels(folder: &Path) -> Vec<(u64, u64, u64)> {
     let store = SqliteStore::open(&folder.join("memctl.db"), "a test").await.unwrap();
-    let job = store.job(Some(JOB), None).await.unwrap().unwrap();
+    let job = store.job(&Which::written(JOB), None).await.unwrap().unwrap();
     let session = store.sessions(job.key).await.unwrap().into_iter().find(|session| session.info.rank == 0).unwrap();
     let chunks = store.chunks(session.key, 0, Selection::default()).await.unwrap();
     let mut map = BlockMap::new(&session.info.settings);

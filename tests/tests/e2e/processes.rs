@@ -8,7 +8,7 @@ use memctl_agent::{Agent, AgentConfig, Daemon, Recorder};
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::{MemoryStore, Store};
 use memctl_model::limits::TIMELINE_POINTS_MAX;
-use memctl_model::{DeviceIndex, DeviceInfo, Frame, Sample, SessionId, SessionInfo, StackId};
+use memctl_model::{DeviceIndex, DeviceInfo, Frame, Launch, Sample, SessionId, SessionInfo, StackId};
 use memctl_proto::v1;
 use memctl_proto::v1::query_client::QueryClient;
 use tonic::Code;
@@ -33,7 +33,7 @@ fn session(rank: u32, pid: u32, parent_pid: u32, devices: u8) -> SessionInfo {
         host: Some("here".into()),
         pid: Some(pid),
         parent_pid: Some(parent_pid),
-        run: Some(7),
+        launch: Launch { launcher: Some(7), ..Launch::default() },
         devices: (0..devices).map(device).collect(),
         ..SessionInfo::live(SessionId([pid as u8; 16]), "job", START_NS + u64::from(pid))
     }

@@ -14,7 +14,7 @@ use memctl_daemon::server::Embedded;
 use memctl_daemon::store::{
     AlertPut, AlertRecord, AlertSelection, Append, AuditRow, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, Held,
     HoldersIndex, HoldersRow, ItemPage, ItemRow, JobRow, MemoryStore, OpenedSession, Opening, PutOutcome, Retention,
-    Scope, Selection, SessionKey, SessionRow, Store, StoreError, StoreInfo, Tenant, TokenRow, Totals, WatchRow,
+    Scope, Selection, SessionKey, SessionRow, Store, StoreError, StoreInfo, Tenant, TokenRow, Totals, WatchRow, Which,
 };
 use memctl_model::{DeviceIndex, DeviceInfo, Frame, SessionId, SessionInfo};
 use memctl_proto::v1::query_client::QueryClient;
@@ -74,13 +74,8 @@ impl Store for Faulty {
     async fn jobs_in(&self, scope: &Scope, limit: u32) -> Result<Vec<JobRow>, StoreError> {
         self.inner.jobs_in(scope, limit).await
     }
-    async fn job_in(
-        &self,
-        scope: &Scope,
-        name: Option<&str>,
-        attempt: Option<u32>,
-    ) -> Result<Option<JobRow>, StoreError> {
-        self.inner.job_in(scope, name, attempt).await
+    async fn job_in(&self, scope: &Scope, which: &Which, attempt: Option<u32>) -> Result<Option<JobRow>, StoreError> {
+        self.inner.job_in(scope, which, attempt).await
     }
     async fn tenants_of(&self, job: &str) -> Result<Vec<String>, StoreError> {
         self.inner.tenants_of(job).await

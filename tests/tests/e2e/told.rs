@@ -1,7 +1,7 @@
 //! What commands tell of a job: the process that is meant, the step that was highest, names like the one that was typed,
 //! one figure for one thing; each with real agents, a real daemon and the command line.
 
-use memctl_model::SessionInfo;
+use memctl_model::{Launch, SessionInfo};
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::jobs::{self, Training, record, session};
 use memctl_tests::{memctl, run, run_json, stderr, stdout};
@@ -41,7 +41,13 @@ fn commands_that_are_proposed_are_about_the_process_that_is_meant() {
         info.id.0[15] = pid as u8;
         let parent_pid = Some(if pid == 10 { 1 } else { 10 });
         let started_ns = info.started_ns + u64::from(pid);
-        let info = SessionInfo { pid: Some(pid), parent_pid, run: Some(7), started_ns, ..info };
+        let info = SessionInfo {
+            pid: Some(pid),
+            parent_pid,
+            launch: Launch { launcher: Some(7), ..Launch::default() },
+            started_ns,
+            ..info
+        };
         record(&daemon.url, info, |agent| jobs::train(agent, training));
     }
     let query = ask(&daemon, &["query", "--job", "job"]);
@@ -140,7 +146,7 @@ fn jobs_are_filtered_by_state_and_label_and_show_their_worst_finding() {
     assert_eq!(names(&["--state", "failed", "--state", "running"]), Vec::<String>::new());
     assert_eq!(ask(&daemon, &["jobs", "--state", "failed"]), "No job matches.\n");
     let page = ask(&daemon, &["jobs"]);
-    let row = |job: &str| page.lines().find(|line| line.starts_with(job)).unwrap_or_default().to_owned();
+    let row = |job: &str| page.lines().find(|line| line.contains(&format!(" {job} "))).unwrap_or_default().to_owned();
     assert!(row("leaks").contains(" leak "), "{page}");
     assert!(row("well").contains(" steady "), "{page}");
     daemon.terminate();

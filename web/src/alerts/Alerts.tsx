@@ -18,6 +18,9 @@ const LOOKED_AT = 100;
 
 const HEADS = [{ text: 'Alert' }, { text: 'Job' }, { text: 'State' }, { text: 'Since' }, { text: 'Rule' }, { text: 'Silence' }];
 
+/** What the job of an alert is asked for by. */
+const addressOfJob = (alert: Alert): string => (alert.run !== null && alert.run > 1 ? `${alert.job}#${alert.run}` : alert.job);
+
 /** What a silence is about, in words. */
 export function about(of: Silence): string {
   const parts = [of.job === null ? null : `job ${of.job}`, of.kind === null ? null : of.kind.replaceAll('_', ' '), of.rule === null ? null : `rule ${of.rule}`];
@@ -59,7 +62,7 @@ function Row({ alert, silences, may, now, done }: { alert: Alert; silences: Sile
         {lost.map((receiver) => <p key={receiver.receiver} class="trouble">{`${receiver.receiver} was not told: ${receiver.last_error ?? ''}`}</p>)}
       </th>
       <td class="name">
-        <Link to={{ view: 'job', job: { name: alert.job, attempt: null, rank: null, tenant: null }, since: null, until: null }}>{alert.job}</Link>
+        <Link to={{ view: 'job', job: { name: addressOfJob(alert), attempt: null, rank: null, tenant: null }, since: null, until: null }}>{addressOfJob(alert)}</Link>
       </td>
       <td>{alert.silenced_by === null ? alert.state : `${alert.state}, silenced`}</td>
       <td title={date(moment(alert.since))}>{ago(moment(alert.since), now)}</td>

@@ -6,9 +6,15 @@
 import { signal } from '@preact/signals';
 
 /** Something new of a job; `null` of any. */
-export type News = { job: string; attempt: number; tenant: string } | null;
+export type News = { job: string; run: number; attempt: number; tenant: string } | null;
 
 type Heard = (news: News) => void;
+
+/** Whether news are of the job that an address names: `gpt2` is whichever run is the newest, `gpt2#3` one. */
+export function isOf(news: { job: string; run: number }, address: string): boolean {
+  const at = address.lastIndexOf('#');
+  return at < 0 ? news.job === address : news.job === address.slice(0, at) && String(news.run) === address.slice(at + 1);
+}
 
 /** Whether the daemon tells by itself. */
 export const isLive = signal(false);

@@ -20,7 +20,11 @@ export interface Verdict extends Partial<Memory> {
 }
 
 export interface JobRow {
+  /** What it is asked for by: its name, and behind # its run where the name has several. */
   id: string;
+  name: string;
+  run: number | null;
+  arrived_at: string;
   state: 'running' | 'finished' | 'failed' | 'lost';
   started_at: string;
   ended_at: string | null;
@@ -378,6 +382,7 @@ export interface Alert {
   rule: string;
   state: 'pending' | 'firing' | 'resolved';
   job: string;
+  run: number | null;
   attempt: number;
   kind: string;
   severity: Severity | null;

@@ -4,6 +4,7 @@
 
 import type { JSX } from 'preact';
 import { useAsked } from '../api/ask';
+import { isOf } from '../api/live';
 import type { Diagnosis, Heat, Oom, Report, Timeline } from '../api/types';
 import { Link, Waiting } from '../parts/parts';
 import { question, type JobAddress } from '../route';
@@ -25,7 +26,7 @@ export function chosenRank(report: Report, asked: number | null): number {
 /** See the module. */
 export function Job({ job, since, until, over, classes }: { job: JobAddress; since: string | null; until: string | null; over: string; classes: 'on' | 'off' | null }): JSX.Element {
   const runs = (answer: { job: { state: string } }): boolean => answer.job.state === 'running';
-  const own = (news: { job: string }): boolean => news.job === job.name;
+  const own = (news: { job: string; run: number }): boolean => isOf(news, job.name);
   const note = useAsked<Diagnosis>(question(job, 'diagnose'), runs, own);
   const report = useAsked<Report>(question(job, 'query'), runs, own);
   // A rank that the address names is asked for at once, and not only when the job's ranks are known.

@@ -61,7 +61,7 @@ export function fits(job: JobRow, filter: string): boolean {
 }
 
 function addressFor(job: JobRow, all: JobRow[]): JobAddress {
-  const hasNamesake = all.some((other) => other.id === job.id && other.tenant !== job.tenant);
+  const hasNamesake = all.some((other) => other.name === job.name && other.tenant !== job.tenant);
   const hasLater = all.some((other) => other.id === job.id && other.tenant === job.tenant && other.attempt > job.attempt);
   return {
     name: job.id,

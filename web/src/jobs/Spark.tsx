@@ -5,7 +5,7 @@
 import type { JSX } from 'preact';
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { ask } from '../api/ask';
-import { listen } from '../api/live';
+import { isOf, listen } from '../api/live';
 import type { Sparkline } from '../api/types';
 import { UNITS, sparkline } from '../draw/sparkline';
 import { question, type JobAddress } from '../route';
@@ -60,7 +60,7 @@ export function Spark({ job, runs }: { job: JobAddress; runs: boolean }): JSX.El
       if (inSight && (runs || last === -Infinity)) soon();
     });
     watch.observe(place);
-    const unheard = runs ? listen((news) => { if (news === null || news.job === job.name) soon(); }) : undefined;
+    const unheard = runs ? listen((news) => { if (news === null || isOf(news, job.name)) soon(); }) : undefined;
     return () => {
       cancel.abort();
       clearTimeout(timer);

@@ -1,8 +1,8 @@
 //! `memctl import`: finds the files and their ranks, makes room in the store, imports, takes back what failed.
 //!
-//! Guarantees: files are complete and distinct in their ranks before anything is stored; a job
-//! that exists is never touched unless `--replace` says so, and then only after every file was
-//! read to its end; a failed or interrupted import leaves nothing behind.
+//! Guarantees: files are complete and distinct in their ranks before anything is stored; an import is a run of its own;
+//! runs that exist are never touched unless `--replace` says so, and then only after every file was read to its end; a
+//! failed or interrupted import leaves nothing behind.
 
 mod files;
 mod progress;
@@ -11,6 +11,7 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use memctl_model::Launch;
 use memctl_proto::v1;
 use tonic::Code;
 
@@ -34,11 +35,13 @@ const TAKE_BACK_TRIES: u32 = 120;
 pub async fn run(args: &Import, global: &Global, screen: &Screen, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     let files = files::find(&args.paths)?;
     let mut connection = connect(global, WhenMissing::Make).await?;
-    let result = import(args, files, &mut connection, global).await;
+    let launcher = seams::launcher::drawn();
+    let result = import(args, (files, launcher), &mut connection, global).await;
     let answer = match result {
         Ok(outcome) => {
             tell(&outcome, global);
-            Ok(report(&mut connection, only(&args.job, args.attempt), global).await)
+            let selection = v1::Selection { launcher: Some(launcher), ..only(&args.job, args.attempt) };
+            Ok(report(&mut connection, selection, global).await)
         }
         Err(failure) => Err(failure),
     };
@@ -56,12 +59,12 @@ pub async fn run(args: &Import, global: &Global, screen: &Screen, out: &mut (dyn
 
 async fn import(
     args: &Import,
-    files: Vec<(u32, PathBuf)>,
+    (files, launcher): (Vec<(u32, PathBuf)>, u64),
     connection: &mut Connection,
     global: &Global,
 ) -> Result<ImportOutcome, Failure> {
     let source_paths = seams::of_an_import(args.source_paths)?;
-    make_room(args, &files, connection).await?;
+    let into_run = make_room(args, &files, connection).await?;
     let attempt = args.attempt.unwrap_or(0);
     let labels = args.labels.iter().map(|label| (label.0.clone(), label.1.clone())).collect();
     let visible = !global.quiet && std::io::stderr().is_terminal();
@@ -73,7 +76,9 @@ async fn import(
         ),
     };
     let taker = (connection.place.to_string(), advice);
-    let request = ImportRequest { job: args.job.clone(), attempt, labels, source_paths, files, taker, silence_max };
+    let launch = Launch { launcher: Some(launcher), into_run, ..Launch::default() };
+    let job = args.job.clone();
+    let request = ImportRequest { job, attempt, labels, launch, source_paths, files, taker, silence_max };
     let (bars, on_progress): (_, OnProgress) = progress::bars(visible);
     let told_to_stop = seams::told_to_stop()?;
     let importing = seams::import_files(connection.daemon(), request, on_progress);
@@ -83,39 +88,46 @@ async fn import(
     };
     bars.finish();
     if result.is_err() {
-        take_back(&args.job, attempt, connection).await;
+        take_back(&args.job, launcher, connection).await;
     }
     result
 }
 
-/// Refuses a job that exists, or deletes it when told to and when the files are good.
-async fn make_room(args: &Import, files: &[(u32, PathBuf)], connection: &mut Connection) -> Result<(), Failure> {
-    let job = &args.job;
-    if !exists(job, args.attempt, connection).await? {
-        return Ok(());
-    }
+/// Deletes the run that is replaced, when the files are good; the run that an attempt is added to.
+async fn make_room(
+    args: &Import,
+    files: &[(u32, PathBuf)],
+    connection: &mut Connection,
+) -> Result<Option<u32>, Failure> {
     if args.replace {
         seams::check_files(files).await?;
-        let request = v1::DeleteJobRequest { job: job.clone(), attempt: None };
-        return connection.query.delete_job(request).await.map(|_| ()).map_err(|status| connection.failure(&status));
+        let request = v1::DeleteJobRequest { job: args.job.clone(), ..v1::DeleteJobRequest::default() };
+        let gone = connection.query.delete_job(request).await.map_err(|status| connection.failure(&status));
+        return gone.map(|_| None).or_else(|failure| unless_missing(failure, None));
     }
-    Err(Failure::input(match args.attempt {
-        Some(attempt) => {
-            format!("job {job} already has an attempt {attempt}; choose another number, or --replace the whole job")
-        }
-        None => format!("job {job} already exists; add to it with --attempt N, or replace it with --replace"),
-    }))
+    let Some(attempt) = args.attempt else { return Ok(None) };
+    let Some(newest) = find(only(&args.job, None), connection).await? else { return Ok(None) };
+    let run = newest.run;
+    if find(only(&format!("{}#{run}", newest.name), Some(attempt)), connection).await?.is_some() {
+        let id = newest.id;
+        return Err(Failure::input(format!(
+            "{id} has an attempt {attempt} already; choose another number, or leave --attempt out, which adds a run"
+        )));
+    }
+    Ok(Some(run))
 }
 
-async fn exists(job: &str, attempt: Option<u32>, connection: &mut Connection) -> Result<bool, Failure> {
-    let request = v1::JobRequest { selection: Some(only(job, attempt)) };
+async fn find(selection: v1::Selection, connection: &mut Connection) -> Result<Option<v1::Job>, Failure> {
+    let request = v1::JobRequest { selection: Some(selection) };
     match connection.query.get_job(request).await {
-        Ok(_) => Ok(true),
-        Err(status) => {
-            let failure = connection.failure(&status);
-            if failure.outcome == Outcome::NoSuchJob { Ok(false) } else { Err(failure) }
-        }
+        Ok(answer) => Ok(answer.into_inner().job),
+        Err(status) => unless_missing(connection.failure(&status), None),
     }
+}
+
+/// A job that is not there is no failure.
+fn unless_missing<T>(failure: Failure, otherwise: T) -> Result<T, Failure> {
+    if failure.outcome == Outcome::NoSuchJob { Ok(otherwise) } else { Err(failure) }
 }
 
 fn only(job: &str, attempt: Option<u32>) -> v1::Selection {
@@ -123,8 +135,9 @@ fn only(job: &str, attempt: Option<u32>) -> v1::Selection {
 }
 
 /// Nothing is stored half. The failure that led here is the news; that this one failed too is told as well.
-async fn take_back(job: &str, attempt: u32, connection: &mut Connection) {
-    let request = v1::DeleteJobRequest { job: job.to_owned(), attempt: Some(attempt) };
+async fn take_back(job: &str, launcher: u64, connection: &mut Connection) {
+    let launcher = Some(launcher);
+    let request = v1::DeleteJobRequest { job: job.to_owned(), launcher, ..v1::DeleteJobRequest::default() };
     let mut answer = connection.query.delete_job(request.clone()).await;
     // The stream that was given up may not have ended yet; until then the daemon keeps the job (`Aborted`).
     for _ in 0..TAKE_BACK_TRIES {
@@ -138,7 +151,7 @@ async fn take_back(job: &str, attempt: u32, connection: &mut Connection) {
         let failure = connection.failure(&status);
         if failure.outcome != Outcome::NoSuchJob {
             eprintln!("memctl: what was stored of {job} could not be removed: {failure}");
-            eprintln!("memctl: `memctl delete --job {job} --attempt {attempt}` does it later");
+            eprintln!("memctl: `memctl jobs` shows it; `memctl delete --job {job}` deletes the newest run later");
         }
     }
 }

@@ -11,15 +11,24 @@ use super::rules::{Receiver, Rules};
 
 /// A resolved alert whose receiver cannot be told is tried so long.
 pub const RESOLVED_TRIED_NS: u64 = 3_600_000_000_000;
+/// A run that goes on is judged many times within this: what is not seen for longer is no more its.
+const HELD_NS: u64 = 300_000_000_000;
 /// After a notification was given up the next is tried no sooner.
 pub const RETRY_NS: u64 = 300_000_000_000;
+
+/// Whether an alert is another run's that goes on with it: several runs of one name may go on at once.
+fn is_of_another(alert: &Alert, job: &JobFacts, now_ns: u64) -> bool {
+    let is_open = alert.phase != Phase::Resolved && !alert.run_ended;
+    is_open && job.state.is_some() && job.run != alert.run && now_ns.saturating_sub(alert.seen_ns) < HELD_NS
+}
 
 /// An alert that was seen: made, kept or fired anew.
 ///
 /// `None` when there is nothing to be kept: what was seen is older than `resolve_after`.
 #[must_use]
 pub fn seen(known: Option<Alert>, sighting: &Sighting, job: &JobFacts, rules: &Rules, now_ns: u64) -> Option<Alert> {
-    if known.as_ref().is_some_and(|alert| job.started_ns < alert.run_started_ns) {
+    let is_older = |alert: &Alert| (job.run, job.started_ns) < (alert.run, alert.run_started_ns);
+    if known.as_ref().is_some_and(|alert| is_older(alert) || is_of_another(alert, job, now_ns)) {
         return known;
     }
     let ended = job.state != Some(JobState::Running);
@@ -65,11 +74,11 @@ fn resolve(mut alert: Alert, now_ns: u64) -> Alert {
 /// An alert of a job that was judged without it; `None` when it is to be forgotten.
 #[must_use]
 pub fn missed(alert: Alert, job: &JobFacts, rules: &Rules, now_ns: u64) -> Option<Alert> {
-    // Of two runs that began together (imports of one recording) the attempts tell which is the later one.
-    if (job.started_ns, job.attempt) < (alert.run_started_ns, alert.attempt) {
+    let (judged, known) = ((job.run, job.started_ns, job.attempt), (alert.run, alert.run_started_ns, alert.attempt));
+    if judged < known || is_of_another(&alert, job, now_ns) {
         return Some(alert);
     }
-    let later_run = job.started_ns > alert.run_started_ns;
+    let later_run = (job.run, job.started_ns) > (alert.run, alert.run_started_ns);
     match (alert.phase, job.state) {
         (Phase::Pending, _) => None,
         (Phase::Resolved, _) => Some(alert),
@@ -77,8 +86,8 @@ pub fn missed(alert: Alert, job: &JobFacts, rules: &Rules, now_ns: u64) -> Optio
         (Phase::Firing, state) if later_run => {
             let further = job.epochs.zip(alert.fired_epochs).is_some_and(|(done, fired)| done > fired);
             if state == Some(JobState::Finished) || further {
-                let (attempt, run_started_ns) = (job.attempt, job.started_ns);
-                Some(resolve(Alert { attempt, run_started_ns, run_ended: false, ..alert }, now_ns))
+                let (run, attempt, run_started_ns) = (job.run, job.attempt, job.started_ns);
+                Some(resolve(Alert { run, attempt, run_started_ns, run_ended: false, ..alert }, now_ns))
             } else {
                 Some(alert)
             }

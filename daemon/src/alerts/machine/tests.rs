@@ -65,6 +65,7 @@ fn job(state: Option<JobState>, started_ns: u64, epochs: Option<u32>) -> JobFact
     JobFacts {
         tenant: "default".into(),
         name: "j".into(),
+        run: 1,
         attempt: 0,
         labels: Vec::new(),
         state,

@@ -36,6 +36,7 @@ fn notice(title: &str, phase: Phase) -> Notice {
     let job = JobFacts {
         tenant: "default".into(),
         name: "vit".into(),
+        run: 1,
         attempt: 2,
         labels: vec![("team/a".into(), "v".into()), ("job".into(), "forged".into()), ("other".into(), "x".into())],
         state: Some(JobState::Running),

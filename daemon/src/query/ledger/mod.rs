@@ -23,7 +23,7 @@ use crate::explain::window::state_at;
 use crate::read::error::ReadError;
 use crate::read::job::find;
 use crate::read::mark_cursor::MarkCursor;
-use crate::read::replay::{Go, Replay};
+use crate::read::replay::{Go, Replay, keyframe_before};
 use crate::read::stacks::dictionary;
 use crate::store::{ChunkRow, DeviceRow, EpochEndRow, Selection, SessionRow, Store};
 use crate::streams::Streams;
@@ -153,8 +153,10 @@ pub(super) async fn then(
     position: Position,
 ) -> Result<Then, ReadError> {
     // The chunks behind the moment's keyframe: births in them are told by the marks of their time.
-    let near: Vec<&ChunkRow> = chunks.iter().filter(|chunk| chunk.index.first_event < position.at).collect();
-    let near = &near[near.len().saturating_sub(KEYFRAME_CHUNKS)..];
+    let keyframe = keyframe_before(store, session.key, device.info.index.0, position.at).await?;
+    let from = keyframe.map_or(0, |keyframe| keyframe.at_event);
+    let is_near = |chunk: &&ChunkRow| chunk.index.first_event < position.at && end_of(chunk) > from;
+    let near: Vec<&ChunkRow> = chunks.iter().filter(is_near).collect();
     let times_ns =
         (near.first().map_or(0, |chunk| chunk.index.first_ns), near.last().map_or(0, |chunk| chunk.index.last_ns));
     let cursor = MarkCursor::between(store, session.key, times_ns).await?;
@@ -253,6 +255,3 @@ async fn held_at(
         Ok(()) => Ok(Some(held)),
     }
 }
-
-/// Chunks between two keyframes, as older recordings have them.
-const KEYFRAME_CHUNKS: usize = 17;

@@ -82,7 +82,7 @@ fn takes_place(later: &SessionRow, earlier: &SessionRow, pids: &HashSet<(Option<
 fn is_same_run(a: &SessionInfo, b: &SessionInfo, pids: &HashSet<(Option<&str>, u32)>) -> bool {
     let parent = |info: &SessionInfo| info.parent_pid.filter(|&pid| pids.contains(&(info.host.as_deref(), pid)));
     let is_child_of = |one: &SessionInfo, other: &SessionInfo| one.host == other.host && parent(one) == other.pid;
-    match (a.run, b.run) {
+    match (a.launch.launcher, b.launch.launcher) {
         (Some(a), Some(b)) => a == b,
         _ if parent(a).is_some() => a.host == b.host && (parent(a) == parent(b) || is_child_of(a, b)),
         _ => parent(b).is_some() && is_child_of(b, a),

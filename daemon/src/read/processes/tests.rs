@@ -24,6 +24,7 @@ fn session(key: SessionKey, started_ns: u64, pid: u32, parent_pid: u32) -> Sessi
         stored_items: 0,
         dropped: Dropped::default(),
         expired_events: 0,
+        overruled: false,
         duplicates: 0,
         missing_items: 0,
     }
@@ -40,7 +41,7 @@ fn with_role(mut session: SessionRow, role: &str) -> SessionRow {
 }
 
 fn of_run(mut session: SessionRow, run: u64) -> SessionRow {
-    session.info.run = Some(run);
+    session.info.launch.launcher = Some(run);
     session
 }
 

@@ -15,6 +15,7 @@ use crate::store::holders::{self, HoldersIndex, HoldersRow};
 use crate::store::opening::Opening;
 use crate::store::plan::{Plan, PlannedItem, SUM_MAX, checksum, plan, sessions_of};
 use crate::store::rows::{Append, OpenedSession, SessionKey, WatchRow};
+use crate::store::runs::{self, Series};
 use crate::store::wire_form;
 
 /// Bytes of payloads in one statement: the server holds them twice while it runs.
@@ -42,15 +43,25 @@ pub(super) async fn open_session(
         tx.commit().await?;
         return Ok(Some(opened));
     }
-    let job: i64 = sqlx::query_scalar(include_str!("sql/job_upsert.sql"))
+    sqlx::query(include_str!("sql/run_lock.sql")).bind(tenant.name()).bind(&info.job).fetch_optional(&mut *tx).await?;
+    let (run, is_there) = series(&mut tx, opening).await?.run_of(info);
+    let job: Option<i64> = sqlx::query_scalar(include_str!("sql/job_upsert.sql"))
         .bind(&info.job)
         .bind(i64::from(info.attempt))
         .bind(info.started_ns.cast_signed())
         .bind(info.world_size.map(i64::from))
         .bind(wire_form::labels(&info.labels))
         .bind(tenant.name())
-        .fetch_one(&mut *tx)
+        .bind(i64::from(run))
+        .bind(runs::group_of(info))
+        .bind(opening.arrived_ns().cast_signed())
+        .bind(is_there)
+        .fetch_optional(&mut *tx)
         .await?;
+    let Some(job) = job else {
+        tx.rollback().await?;
+        return Ok(None);
+    };
     let key: Option<i64> = sqlx::query_scalar(include_str!("sql/session_insert.sql"))
         .bind(job)
         .bind(&id[..])
@@ -60,6 +71,7 @@ pub(super) async fn open_session(
         .bind(now_ns)
         .bind(*owner)
         .bind(secret.as_ref().map(|hash| &hash[..]))
+        .bind(info.launch.launcher.map(u64::cast_signed))
         .fetch_optional(&mut *tx)
         .await?;
     let Some(key) = key else {
@@ -77,7 +89,49 @@ pub(super) async fn open_session(
             .await?;
     }
     tx.commit().await?;
-    Ok(Some(OpenedSession { key, job, durable_seq: 0, ended: false }))
+    Ok(Some(OpenedSession { key, job, run, durable_seq: 0, ended: false }))
+}
+
+/// What is known of the series that a new session belongs to.
+async fn series(tx: &mut PgConnection, opening: &Opening<'_>) -> Result<Series, Fault> {
+    let Opening { tenant, info, now_ns, .. } = opening;
+    let launcher = info.launch.launcher.map(u64::cast_signed);
+    let found = sqlx::query(include_str!("sql/run_series.sql"))
+        .bind(tenant.name())
+        .bind(&info.job)
+        .bind(launcher)
+        .bind(runs::group_of(info))
+        .fetch_one(&mut *tx)
+        .await?;
+    let of_launcher = match found.small_or_null::<u32>(1)? {
+        Some(run) => {
+            let known = sqlx::query(include_str!("sql/run_launched.sql"))
+                .bind(tenant.name())
+                .bind(&info.job)
+                .bind(i64::from(run))
+                .bind(launcher)
+                .fetch_all(&mut *tx)
+                .await?;
+            Some(cells::launched(run, &known, info)?)
+        }
+        None => None,
+    };
+    let of_group = match found.small_or_null::<u32>(2)? {
+        Some(run) => {
+            let known = sqlx::query(include_str!("sql/run_group.sql"))
+                .bind(tenant.name())
+                .bind(&info.job)
+                .bind(i64::from(run))
+                .bind(i64::from(info.attempt))
+                .bind(i64::from(info.rank))
+                .bind(runs::heard_since_ns(*now_ns).min(SUM_MAX).cast_signed())
+                .fetch_one(&mut *tx)
+                .await?;
+            Some(cells::grouped(run, &known)?)
+        }
+        None => None,
+    };
+    Ok(Series { newest: found.small_or_null(0)?.unwrap_or(0), of_launcher, of_group })
 }
 
 /// Stores appends.
@@ -262,6 +316,7 @@ async fn update_sessions(tx: &mut PgConnection, plan: &Plan<'_>) -> Result<(), F
         .bind(column(&rows, |(_, state)| state.duplicates.cast_signed()))
         .bind(column(&rows, |(_, state)| state.missing_items.cast_signed()))
         .bind(column(&rows, |(_, state)| state.stored_items.cast_signed()))
+        .bind(column(&rows, |(_, state)| state.expandable.map(i64::from)))
         .execute(tx)
         .await?;
     Ok(())

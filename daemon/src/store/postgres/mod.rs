@@ -35,6 +35,7 @@ use super::rows::{
     Append, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemPage, ItemRow, JobRow, OpenedSession, Retention,
     Selection, SessionKey, SessionRow, StoreInfo, Totals, WatchRow,
 };
+use super::runs::Which;
 use super::tenant::{Scope, Tenant};
 use super::{Store, StoreError, migrations};
 use connection::Retries;
@@ -138,13 +139,8 @@ impl Store for PostgresStore {
         self.told("listing jobs", read::jobs(&self.pool, scope, limit).await)
     }
 
-    async fn job_in(
-        &self,
-        scope: &Scope,
-        name: Option<&str>,
-        attempt: Option<u32>,
-    ) -> Result<Option<JobRow>, StoreError> {
-        self.told("finding a job", read::job(&self.pool, scope, name, attempt).await)
+    async fn job_in(&self, scope: &Scope, which: &Which, attempt: Option<u32>) -> Result<Option<JobRow>, StoreError> {
+        self.told("finding a job", read::job(&self.pool, scope, which, attempt).await)
     }
 
     async fn tenants_of(&self, job: &str) -> Result<Vec<String>, StoreError> {

@@ -16,6 +16,7 @@ use crate::store::rows::{
     ChunkRow, DeviceRow, EpochEndRow, Gap, ItemPage, ItemRow, JobRow, PAGE_BYTES, Selection, SessionKey, SessionRow,
     Totals, WatchRow,
 };
+use crate::store::runs::Which;
 use crate::store::selection::bounds;
 use crate::store::tenant::Scope;
 
@@ -44,21 +45,26 @@ pub(super) async fn held(pool: &PgPool, id: SessionId) -> Result<Option<Held>, F
 pub(super) async fn job(
     pool: &PgPool,
     scope: &Scope,
-    name: Option<&str>,
+    which: &Which,
     attempt: Option<u32>,
 ) -> Result<Option<JobRow>, Fault> {
     let tenant = scope.name().map(str::to_owned);
-    let found = match name {
+    let found = match which.name() {
         // No job's name holds a zero byte, and Postgres takes no text that does.
         Some(name) if name.contains('\0') => None,
-        Some(name) => Some((name.to_owned(), tenant)),
+        Some(name) => Some((name.to_owned(), tenant, which.run())),
         None => {
             let latest = sqlx::query(include_str!("sql/job_latest.sql")).bind(tenant).fetch_optional(pool).await?;
-            latest.map(|row| Ok::<_, Fault>((row.text(0)?, Some(row.text(1)?)))).transpose()?
+            latest.map(|row| Ok::<_, Fault>((row.text(0)?, Some(row.text(1)?), Some(row.small(2)?)))).transpose()?
         }
     };
-    let Some((name, tenant)) = found else { return Ok(None) };
-    let query = sqlx::query(include_str!("sql/job_by_name.sql")).bind(name).bind(attempt.map(i64::from)).bind(tenant);
+    let Some((name, tenant, run)) = found else { return Ok(None) };
+    let query = sqlx::query(include_str!("sql/job_by_name.sql"))
+        .bind(name)
+        .bind(attempt.map(i64::from))
+        .bind(tenant)
+        .bind(run.map(i64::from))
+        .bind(which.launcher().map(u64::cast_signed));
     query.fetch_optional(pool).await?.as_ref().map(cells::job).transpose()
 }
 

@@ -14,6 +14,7 @@ use crate::store::holders::{self, HoldersIndex, HoldersRow};
 use crate::store::opening::Opening;
 use crate::store::plan::{Plan, PlannedItem, SUM_MAX, SessionState, checksum, plan, sessions_of};
 use crate::store::rows::{Append, DeviceUpdate, EpochEndRow, OpenedSession, SessionKey, WatchRow};
+use crate::store::runs::{self, Series};
 use crate::store::wire_form;
 
 /// Finds or makes job, session and devices.
@@ -33,6 +34,7 @@ pub(super) async fn open_session(
         sqlx::query(include_str!("sql/session_touch.sql")).bind(opened.key).bind(now_ns).execute(tx).await?;
         return Ok(opened);
     }
+    let (run, _) = series(tx, opening).await?.run_of(info);
     let job: i64 = sqlx::query_scalar(include_str!("sql/job_upsert.sql"))
         .bind(&info.job)
         .bind(i64::from(info.attempt))
@@ -40,6 +42,9 @@ pub(super) async fn open_session(
         .bind(info.world_size.map(i64::from))
         .bind(wire_form::labels(&info.labels))
         .bind(tenant.name().to_owned())
+        .bind(i64::from(run))
+        .bind(runs::group_of(info).to_owned())
+        .bind(opening.arrived_ns().cast_signed())
         .fetch_one(&mut *tx)
         .await?;
     let key: i64 = sqlx::query_scalar(include_str!("sql/session_insert.sql"))
@@ -51,6 +56,7 @@ pub(super) async fn open_session(
         .bind(now_ns)
         .bind((*owner).to_owned())
         .bind(secret.map(|hash| hash.to_vec()))
+        .bind(info.launch.launcher.map(u64::cast_signed))
         .fetch_one(&mut *tx)
         .await?;
     for device in &info.devices {
@@ -62,7 +68,49 @@ pub(super) async fn open_session(
             .execute(&mut *tx)
             .await?;
     }
-    Ok(OpenedSession { key, job, durable_seq: 0, ended: false })
+    Ok(OpenedSession { key, job, run, durable_seq: 0, ended: false })
+}
+
+/// What is known of the series that a new session belongs to.
+async fn series(tx: &mut SqliteConnection, opening: &Opening<'_>) -> Result<Series, Fault> {
+    let Opening { tenant, info, now_ns, .. } = opening;
+    let launcher = info.launch.launcher.map(u64::cast_signed);
+    let found = sqlx::query(include_str!("sql/run_series.sql"))
+        .bind(tenant.name().to_owned())
+        .bind(&info.job)
+        .bind(launcher)
+        .bind(runs::group_of(info).to_owned())
+        .fetch_one(&mut *tx)
+        .await?;
+    let of_launcher = match found.small_or_null::<u32>(1)? {
+        Some(run) => {
+            let known = sqlx::query(include_str!("sql/run_launched.sql"))
+                .bind(tenant.name().to_owned())
+                .bind(&info.job)
+                .bind(i64::from(run))
+                .bind(launcher)
+                .fetch_all(&mut *tx)
+                .await?;
+            Some(cells::launched(run, &known, info)?)
+        }
+        None => None,
+    };
+    let of_group = match found.small_or_null::<u32>(2)? {
+        Some(run) => {
+            let known = sqlx::query(include_str!("sql/run_group.sql"))
+                .bind(tenant.name().to_owned())
+                .bind(&info.job)
+                .bind(i64::from(run))
+                .bind(i64::from(info.attempt))
+                .bind(i64::from(info.rank))
+                .bind(runs::heard_since_ns(*now_ns).min(SUM_MAX).cast_signed())
+                .fetch_one(&mut *tx)
+                .await?;
+            Some(cells::grouped(run, &known)?)
+        }
+        None => None,
+    };
+    Ok(Series { newest: found.small_or_null(0)?.unwrap_or(0), of_launcher, of_group })
 }
 
 /// Stores appends.
@@ -249,6 +297,7 @@ async fn update_session(tx: &mut SqliteConnection, session: SessionKey, state: &
         .bind(state.duplicates.cast_signed())
         .bind(state.missing_items.cast_signed())
         .bind(state.stored_items.cast_signed())
+        .bind(state.expandable.map(i64::from))
         .execute(tx)
         .await?;
     Ok(())

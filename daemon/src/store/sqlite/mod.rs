@@ -40,6 +40,7 @@ use super::rows::{
     Append, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemPage, ItemRow, JobRow, OpenedSession, Retention,
     Selection, SessionKey, SessionRow, StoreInfo, Totals, WatchRow,
 };
+use super::runs::Which;
 use super::tenant::{Scope, Tenant};
 use super::{Store, StoreError, migrations};
 use connection::Writer;
@@ -207,13 +208,8 @@ impl Store for SqliteStore {
         self.told("listing jobs", read::jobs(&self.readers, scope, limit).await)
     }
 
-    async fn job_in(
-        &self,
-        scope: &Scope,
-        name: Option<&str>,
-        attempt: Option<u32>,
-    ) -> Result<Option<JobRow>, StoreError> {
-        self.told("finding a job", read::job(&self.readers, scope, name, attempt).await)
+    async fn job_in(&self, scope: &Scope, which: &Which, attempt: Option<u32>) -> Result<Option<JobRow>, StoreError> {
+        self.told("finding a job", read::job(&self.readers, scope, which, attempt).await)
     }
 
     async fn tenants_of(&self, job: &str) -> Result<Vec<String>, StoreError> {

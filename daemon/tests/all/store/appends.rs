@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use memctl_daemon::store::{Append, DeviceUpdate, Gap, ItemRow, NewItem, Selection, SessionRow, Store, StoreError};
+use memctl_daemon::store::{
+    Append, DeviceUpdate, Gap, ItemRow, NewItem, Selection, SessionRow, Store, StoreError, Which,
+};
 use memctl_model::Dropped;
 use memctl_proto::v1::ItemKind;
 
@@ -11,7 +13,7 @@ use super::made::{self, NOW_NS, append, chunk, item, keyframe, open, payload};
 
 /// The one session of the one job.
 async fn row(store: &dyn Store) -> SessionRow {
-    let job = store.job(None, None).await.unwrap().unwrap();
+    let job = store.job(&Which::Latest, None).await.unwrap().unwrap();
     store.sessions(job.key).await.unwrap().remove(0)
 }
 
@@ -81,7 +83,7 @@ fn everything(key: i64) -> Append {
 
 pub async fn sending_again_changes_nothing(store: Arc<dyn Store>) {
     let key = open(&*store, 1, "job", 0).await;
-    let job = store.job(None, None).await.unwrap().unwrap().key;
+    let job = store.job(&Which::Latest, None).await.unwrap().unwrap().key;
     let mut seen = None;
     for _ in 0..3 {
         store.append(vec![everything(key), everything(key)]).await.unwrap();
@@ -338,6 +340,7 @@ pub async fn devices_add_and_replace(store: Arc<dyn Store>) {
         latest: Some(made::latest(5)),
         device_used_bytes: Some(7),
         alloc_retries: None,
+        expandable: Some(true),
     };
     let second = DeviceUpdate { device: 0, events: 1, alloc_retries: Some(4), ..DeviceUpdate::default() };
     // One that the session did not announce.
@@ -356,6 +359,28 @@ pub async fn devices_add_and_replace(store: Arc<dyn Store>) {
     assert_eq!((known.latest, known.device_used_bytes, known.alloc_retries), (Some(made::latest(8)), Some(7), Some(4)));
     let unknown = &devices[1];
     assert_eq!((unknown.info.index.0, &unknown.info.uuid, unknown.steps, unknown.latest), (9, &None, 1, None));
+}
+
+pub async fn segments_say_what_is_in_force(store: Arc<dyn Store>) {
+    // Exported, and in force as soon as one segment is expandable; ordinary ones alone say that it is not.
+    for (id, exported, seen, in_force) in [
+        (1, true, &[None][..], true),
+        (2, true, &[Some(false)], false),
+        (3, true, &[Some(false), Some(true)], true),
+        (4, false, &[None, Some(true), Some(false)], true),
+        (5, false, &[Some(false)], false),
+    ] {
+        let mut info = made::session(id, &format!("job-{id}"), 0);
+        info.settings.expandable_segments = exported;
+        let opened = store.open_session(&info, NOW_NS).await.unwrap();
+        for (number, expandable) in (1..).zip(seen) {
+            let mut sent = append(opened.key, vec![chunk(number, 0)]);
+            sent.devices = vec![DeviceUpdate { seq: number, expandable: *expandable, ..DeviceUpdate::default() }];
+            store.append(vec![sent]).await.unwrap();
+        }
+        let row = store.sessions(opened.job).await.unwrap().remove(0);
+        assert_eq!((row.info.settings.expandable_segments, row.overruled), (in_force, exported && !in_force), "{id}");
+    }
 }
 
 pub async fn epoch_ends_are_replaced(store: Arc<dyn Store>) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use memctl_daemon::store::{
     HOLDERS_KEPT, HoldersIndex, HoldersRow, ItemPage, JOB_HOLDERS_BYTES, JOB_HOLDERS_KEPT, NewItem, PAGE_BYTES, Says,
-    Selection, Store, WatchRow,
+    Selection, Store, WatchRow, Which,
 };
 use memctl_proto::v1::ItemKind;
 
@@ -180,7 +180,7 @@ pub async fn a_watch_is_kept_with_its_session(store: Arc<dyn Store>) {
     assert_eq!(store.watch(one).await.unwrap(), Some(row(7, b"\0another")), "in the place of what was kept before");
     assert_eq!(store.watch(other).await.unwrap(), None);
     assert_eq!(store.kept_bytes().await.unwrap()[0].1, before + 8, "it counts");
-    let job = store.job(Some("job"), None).await.unwrap().unwrap().key;
+    let job = store.job(&Which::written("job"), None).await.unwrap().unwrap().key;
     store.delete_job(job).await.unwrap();
     store.put_watch(one, &row(8, b"late")).await.unwrap();
     assert_eq!(store.watch(one).await.unwrap(), None, "of a session that is gone nothing is kept");
@@ -194,7 +194,7 @@ async fn kept_holders(store: &dyn Store, job: i64) -> Vec<(i64, u64)> {
 pub async fn answers_about_holders_are_kept_with_their_session(store: Arc<dyn Store>) {
     let (one, other) = (open(&*store, 1, "job", 0).await, open(&*store, 2, "job", 1).await);
     let elsewhere = open(&*store, 3, "elsewhere", 0).await;
-    let job = store.job(Some("job"), None).await.unwrap().unwrap().key;
+    let job = store.job(&Which::written("job"), None).await.unwrap().unwrap().key;
     let before = store.kept_bytes().await.unwrap()[0].1;
     let rows = [holders(one, 3, 100), holders(other, 5, 0), holders(one, 9, 7), holders(elsewhere, 1, 1)];
     for row in &rows {
@@ -220,13 +220,13 @@ pub async fn answers_about_holders_are_kept_with_their_session(store: Arc<dyn St
     store.delete_job(job).await.unwrap();
     store.put_holders(&holders(one, 8, 0)).await.unwrap();
     assert_eq!(kept_holders(&*store, job).await, [], "of a session that is gone nothing is kept");
-    let elsewhere_job = store.job(Some("elsewhere"), None).await.unwrap().unwrap().key;
+    let elsewhere_job = store.job(&Which::written("elsewhere"), None).await.unwrap().unwrap().key;
     assert_eq!(kept_holders(&*store, elsewhere_job).await, [(elsewhere, 1)]);
 }
 
 pub async fn the_latest_answer_about_holders_is_the_one_that_came_last(store: Arc<dyn Store>) {
     let (one, other) = (open(&*store, 1, "job", 0).await, open(&*store, 2, "job", 1).await);
-    let job = store.job(Some("job"), None).await.unwrap().unwrap().key;
+    let job = store.job(&Which::written("job"), None).await.unwrap().unwrap().key;
     // A clock that went wrong, and was put right; two of one moment.
     let wrong_ns = NOW_NS + (400 * 24 * 3_600 * SECOND_NS);
     for (session, asked_ns) in [(one, wrong_ns), (one, NOW_NS), (other, NOW_NS), (one, NOW_NS)] {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use memctl_daemon::store::{Expired, Retention, Selection, SessionRow, Store, WatchRow};
+use memctl_daemon::store::{Expired, Retention, Selection, SessionRow, Store, WatchRow, Which};
 use memctl_proto::v1::ItemKind;
 
 use memctl_daemon::clock::SteadyClock;
@@ -13,7 +13,7 @@ use memctl_daemon::retention;
 use super::made::{self, NOW_NS, SECOND_NS, append, chunk, item, keyframe, open, session};
 
 async fn sessions(store: &dyn Store, job: &str) -> Vec<SessionRow> {
-    let job = store.job(Some(job), None).await.unwrap().unwrap();
+    let job = store.job(&Which::written(job), None).await.unwrap().unwrap();
     store.sessions(job.key).await.unwrap()
 }
 
@@ -53,11 +53,11 @@ pub async fn deleting_a_job_leaves_the_others(store: Arc<dyn Store>) {
         sent.epoch_ends = vec![made::epoch_end(0, 1, 1)];
         store.append(vec![sent]).await.unwrap();
     }
-    let (a, b) = (store.job(Some("a"), None).await.unwrap().unwrap().key, sessions(&*store, "b").await);
+    let (a, b) = (store.job(&Which::written("a"), None).await.unwrap().unwrap().key, sessions(&*store, "b").await);
     let keys: Vec<i64> = sessions(&*store, "a").await.iter().map(|row| row.key).collect();
     let gone = store.delete_job(a).await.unwrap();
     assert_eq!(gone, Expired { jobs: 1, sessions: 2, chunks: 4, events: 40, items: 6, bytes: 500 });
-    assert_eq!(store.job(Some("a"), None).await.unwrap(), None);
+    assert_eq!(store.job(&Which::written("a"), None).await.unwrap(), None);
     assert_eq!(store.sessions(a).await.unwrap(), []);
     assert_eq!(store.devices(a).await.unwrap(), []);
     assert_eq!(store.epoch_ends(a).await.unwrap(), []);
@@ -112,7 +112,7 @@ pub async fn old_jobs_go_whole(store: Arc<dyn Store>) {
     assert_eq!((totals.sessions, totals.stored_bytes), (3, 450));
     assert_eq!((totals.events, totals.expired_events), (40, 10), "events of a job that expired are told for ever");
     // What is deleted by hand has not expired.
-    let job = store.job(Some("new"), None).await.unwrap().unwrap();
+    let job = store.job(&Which::written("new"), None).await.unwrap().unwrap();
     store.delete_job(job.key).await.unwrap();
     let totals = store.totals().await.unwrap();
     assert_eq!((totals.events, totals.expired_events), (30, 10));
@@ -274,7 +274,7 @@ pub async fn appends_and_removals_at_once(store: Arc<dyn Store>) {
             })
         })
         .collect();
-    let job = store.job(Some("doomed"), None).await.unwrap().unwrap().key;
+    let job = store.job(&Which::written("doomed"), None).await.unwrap().unwrap().key;
     store.delete_job(job).await.unwrap();
     appending.await.unwrap();
     let (mut events, mut bytes) = (0, 0);

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use memctl_daemon::store::{Retention, Selection, Store, StoreError, Totals};
-use memctl_model::{AllocatorSettings, DeviceIndex, DeviceInfo, SourceKind};
+use memctl_daemon::store::{Retention, Selection, Store, StoreError, Totals, Which};
+use memctl_model::{AllocatorSettings, DeviceIndex, DeviceInfo, Launch, SessionInfo, SourceKind};
 use memctl_proto::v1::ItemKind;
 
 use super::made::{self, NOW_NS, append, chunk, open, session};
@@ -13,9 +13,9 @@ pub async fn an_empty_store_answers_everything(store: Arc<dyn Store>) {
     assert!(["memory", "sqlite", "postgres"].contains(&info.kind), "{info:?}");
     assert!(info.schema_version >= 1 && !info.version.is_empty() && !info.place.is_empty(), "{info:?}");
     assert_eq!(store.jobs(10).await.unwrap(), []);
-    assert_eq!(store.job(None, None).await.unwrap(), None);
-    assert_eq!(store.job(Some("none"), Some(1)).await.unwrap(), None);
-    assert_eq!(store.job(Some("zero\0byte"), None).await.unwrap(), None);
+    assert_eq!(store.job(&Which::Latest, None).await.unwrap(), None);
+    assert_eq!(store.job(&Which::written("none"), Some(1)).await.unwrap(), None);
+    assert_eq!(store.job(&Which::written("zero\0byte"), None).await.unwrap(), None);
     assert_eq!(store.sessions(1).await.unwrap(), []);
     assert_eq!(store.devices(1).await.unwrap(), []);
     assert_eq!(store.epoch_ends(1).await.unwrap(), []);
@@ -82,7 +82,7 @@ pub async fn descriptions_survive(store: Arc<dyn Store>) {
         host: None,
         pid: None,
         parent_pid: None,
-        run: None,
+        launch: Launch::default(),
         role: None,
         found_by: None,
         started_ns: 0,
@@ -97,7 +97,7 @@ pub async fn descriptions_survive(store: Arc<dyn Store>) {
         assert_eq!(rows.len(), 1);
         assert_eq!((&rows[0].info, rows[0].key, rows[0].job), (&info, opened.key, opened.job));
         assert_eq!(rows[0].heard_ns, i64::MAX as u64, "a clock beyond 2262 stops there");
-        let job = store.job(Some(&info.job), Some(info.attempt)).await.unwrap().unwrap();
+        let job = store.job(&Which::written(&info.job), Some(info.attempt)).await.unwrap().unwrap();
         assert_eq!((job.world_size, &job.labels, job.started_ns), (info.world_size, &info.labels, info.started_ns));
         let mut devices: Vec<_> = store.devices(opened.job).await.unwrap().into_iter().map(|row| row.info).collect();
         let mut expected = info.devices.clone();
@@ -114,14 +114,14 @@ pub async fn jobs_gather_what_their_sessions_say(store: Arc<dyn Store>) {
     (second.world_size, second.started_ns) = (Some(2), NOW_NS + 1);
     second.labels = vec![("team".into(), "vision".into())];
     let mut third = session(3, "job", 2);
-    (third.world_size, third.started_ns) = (Some(8), NOW_NS + 5);
+    (third.world_size, third.started_ns) = (None, NOW_NS + 5);
     third.labels = vec![("team".into(), "other".into())];
     let mut keys = Vec::new();
     for info in [&first, &second, &third] {
         keys.push(store.open_session(info, NOW_NS).await.unwrap().job);
     }
     assert!(keys.windows(2).all(|pair| pair[0] == pair[1]));
-    let job = store.job(Some("job"), None).await.unwrap().unwrap();
+    let job = store.job(&Which::written("job"), None).await.unwrap().unwrap();
     assert_eq!((job.started_ns, job.world_size, job.labels), (NOW_NS + 1, Some(2), second.labels));
 }
 
@@ -146,7 +146,8 @@ pub async fn jobs_are_listed_and_found(store: Arc<dyn Store>) {
     assert_eq!(listed(u32::MAX).await, all);
     let found = |name: Option<&'static str>, attempt| {
         let store = store.clone();
-        async move { store.job(name, attempt).await.unwrap().map(|row| (row.name, row.attempt, row.attempts)) }
+        let which = Which::written(name.unwrap_or_default());
+        async move { store.job(&which, attempt).await.unwrap().map(|row| (row.name, row.attempt, row.attempts)) }
     };
     assert_eq!(found(None, None).await, Some(row("twice", 7, 2)));
     assert_eq!(found(None, Some(0)).await, Some(row("twice", 0, 2)));
@@ -157,13 +158,90 @@ pub async fn jobs_are_listed_and_found(store: Arc<dyn Store>) {
     assert_eq!(found(Some("ol%"), None).await, None);
 }
 
+pub async fn runs_of_a_name_stay_apart(store: Arc<dyn Store>) {
+    let launched = |id, rank, launcher, attempt| {
+        let mut info = session(id, "job", rank);
+        info.pid = Some(id);
+        (info.attempt, info.started_ns) = (attempt, NOW_NS + u64::from(id));
+        info.launch = Launch { launcher: Some(launcher), ..Launch::default() };
+        info
+    };
+    // Two ranks, the same launched again beside them, an elastic restart of the first, and a launch of two hosts.
+    let grouped = |id, rank, launcher| {
+        let info = launched(id, rank, launcher, 0);
+        SessionInfo { launch: Launch { group: Some("slurm/c/7.0".into()), ..info.launch }, ..info }
+    };
+    let infos = [
+        (launched(1, 0, 71, 0), 1),
+        (launched(2, 0, 72, 0), 2),
+        (launched(3, 1, 71, 0), 1),
+        (launched(4, 0, 71, 1), 1),
+        (grouped(5, 0, 73), 3),
+        (grouped(6, 1, 74), 3),
+        (grouped(7, 0, 75), 4),
+        (launched(8, 1, 72, 0), 2),
+    ];
+    for (info, run) in &infos {
+        assert_eq!(store.open_session(info, NOW_NS).await.unwrap().run, *run, "{:?}", info.id);
+        assert_eq!(store.open_session(info, NOW_NS).await.unwrap().run, *run, "it stays there");
+    }
+    let found = async |which: &Which| {
+        let row = store.job(which, None).await.unwrap().unwrap();
+        (row.run, row.attempt, row.attempts, row.has_other_runs, store.sessions(row.key).await.unwrap().len())
+    };
+    assert_eq!(found(&Which::written("job")).await, (4, 0, 1, true, 1), "the newest");
+    assert_eq!(found(&Which::written("job#1")).await, (1, 1, 2, true, 1));
+    assert_eq!(found(&Which::written("job#2")).await, (2, 0, 1, true, 2));
+    assert_eq!(found(&Which::OfLauncher("job".into(), 74)).await, (3, 0, 1, true, 2));
+    assert_eq!(found(&Which::Latest).await, (4, 0, 1, true, 1));
+    for missing in [Which::written("job#5"), Which::written("other#1"), Which::OfLauncher("job".into(), 99)] {
+        assert_eq!(store.job(&missing, None).await.unwrap(), None, "{missing}");
+    }
+    let first = store.job(&Which::written("job#1"), Some(0)).await.unwrap().unwrap();
+    assert_eq!((first.label(), store.sessions(first.key).await.unwrap().len()), ("job#1".to_owned(), 2));
+    let other = store.open_session(&session(9, "other", 0), NOW_NS).await.unwrap();
+    assert_eq!(
+        (other.run, store.job(&Which::written("other"), None).await.unwrap().unwrap().label()),
+        (1, "other".into())
+    );
+}
+
+pub async fn an_import_is_the_latest_however_old_its_recording_is(store: Arc<dyn Store>) {
+    store.open_session(&session(1, "live", 0), NOW_NS).await.unwrap();
+    let old = SessionInfo { source: SourceKind::Import, started_ns: NOW_NS - 9, ..session(2, "recorded", 0) };
+    store.open_session(&old, NOW_NS + 5).await.unwrap();
+    let names: Vec<String> = store.jobs(10).await.unwrap().into_iter().map(|row| row.name).collect();
+    assert_eq!(names, ["recorded", "live"]);
+    assert_eq!(store.job(&Which::Latest, None).await.unwrap().unwrap().arrived_ns, NOW_NS + 5);
+}
+
+/// Many launches of one name at once: every launch has a run of its own, and its ranks are in it.
+pub async fn launches_at_once_have_runs_of_their_own(store: Arc<dyn Store>) {
+    let open = |launch: u32, rank| {
+        let mut info = session(launch * 10 + rank, "job", rank);
+        info.launch = Launch { launcher: Some(u64::from(launch)), ..Launch::default() };
+        let store = store.clone();
+        tokio::spawn(async move { (launch, store.open_session(&info, NOW_NS).await.unwrap().run) })
+    };
+    let opening: Vec<_> = (0..4).flat_map(|rank| (1..=6).map(move |launch| (launch, rank))).collect();
+    let opening: Vec<_> = opening.into_iter().map(|(launch, rank)| open(launch, rank)).collect();
+    let mut runs = std::collections::BTreeMap::new();
+    for opened in opening {
+        let (launch, run) = opened.await.unwrap();
+        assert_eq!(*runs.entry(launch).or_insert(run), run, "launch {launch}");
+    }
+    let mut numbers: Vec<u32> = runs.into_values().collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, [1, 2, 3, 4, 5, 6]);
+}
+
 pub async fn sessions_are_ordered_by_rank_then_start(store: Arc<dyn Store>) {
     for (id, rank, started) in [(1, 2, 1), (2, 0, 9), (3, 0, 3), (4, 1, 5)] {
         let mut info = session(id, "job", rank);
-        info.started_ns = started;
+        (info.started_ns, info.launch.launcher) = (started, Some(1));
         store.open_session(&info, NOW_NS).await.unwrap();
     }
-    let job = store.job(None, None).await.unwrap().unwrap();
+    let job = store.job(&Which::Latest, None).await.unwrap().unwrap();
     let order: Vec<_> =
         store.sessions(job.key).await.unwrap().iter().map(|row| (row.info.rank, row.info.started_ns)).collect();
     assert_eq!(order, [(0, 3), (0, 9), (1, 5), (2, 1)]);

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use memctl_daemon::store::{AuditRow, OpenedSession, Opening, Scope, Scoped, Store, StoreError, Tenant, TokenRow};
+use memctl_daemon::store::{
+    AuditRow, OpenedSession, Opening, Scope, Scoped, Store, StoreError, Tenant, TokenRow, Which,
+};
 use memctl_model::SessionInfo;
 
 use super::made::{NOW_NS, append, chunk, session};
@@ -34,24 +36,24 @@ pub async fn names_repeat_and_nobody_sees_the_others(store: Arc<dyn Store>) {
         let jobs = view.jobs(10).await.unwrap();
         assert_eq!(jobs.iter().map(|job| (job.key, job.tenant.as_str())).collect::<Vec<_>>(), [(key, tenant.name())]);
         for name in [None, Some("job")] {
-            let job = view.job(name, None).await.unwrap().unwrap();
+            let job = view.job(&Which::written(name.unwrap_or_default()), None).await.unwrap().unwrap();
             assert_eq!((job.key, job.attempts), (key, 1));
         }
-        assert_eq!(view.job(Some("job"), Some(0)).await.unwrap().unwrap().key, key);
-        assert_eq!(view.job(Some("job"), Some(1)).await.unwrap(), None);
+        assert_eq!(view.job(&Which::written("job"), Some(0)).await.unwrap().unwrap().key, key);
+        assert_eq!(view.job(&Which::written("job"), Some(1)).await.unwrap(), None);
         let totals = view.totals().await.unwrap();
         assert_eq!((totals.jobs, totals.sessions, totals.events), (1, 1, stored));
         assert_eq!(view.tenants_of("job").await.unwrap(), [tenant.name()]);
     }
     assert_eq!(store.jobs(10).await.unwrap().len(), 2);
-    assert_eq!(store.job(None, None).await.unwrap().unwrap().tenant, "b", "the latest of all");
+    assert_eq!(store.job(&Which::Latest, None).await.unwrap().unwrap().tenant, "b", "the latest of all");
     assert_eq!(store.tenants_of("job").await.unwrap(), ["a", "b"]);
     assert_eq!(store.tenants_of("zero\0byte").await.unwrap(), [""; 0]);
     assert_eq!(store.totals_in(&Scope::One(tenant("c"))).await.unwrap().jobs, 0);
     assert_eq!(views[0].jobs_in(&Scope::One(b.clone()), 10).await.unwrap(), [], "a scope only narrows");
     store.delete_job(of_a.job).await.unwrap();
-    assert_eq!(views[0].job(Some("job"), None).await.unwrap(), None);
-    assert_eq!(views[1].job(Some("job"), None).await.unwrap().unwrap().key, of_b.job);
+    assert_eq!(views[0].job(&Which::written("job"), None).await.unwrap(), None);
+    assert_eq!(views[1].job(&Which::written("job"), None).await.unwrap().unwrap().key, of_b.job);
 }
 
 pub async fn a_session_is_continued_by_its_agent_alone(store: Arc<dyn Store>) {

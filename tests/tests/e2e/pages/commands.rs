@@ -37,7 +37,10 @@ fn query_as_lines() {
 
 #[test]
 fn jobs() {
-    insta::assert_snapshot!(memctl("jobs").unwrap());
+    // How old the recording is changes every day.
+    let page = memctl("jobs").unwrap();
+    let (age, _) = page.lines().nth(1).unwrap().split_once("  ").unwrap();
+    insta::assert_snapshot!(page.replacen(age, "7 d", 1));
     insta::assert_snapshot!(memctl("jobs -o csv").unwrap());
     insta::assert_snapshot!(memctl("jobs -o ndjson").unwrap());
 }
@@ -109,17 +112,6 @@ fn nobody_there_is_exit_code_3() {
     let failure = against("", "jobs --data-dir /nowhere/at/all").unwrap_err();
     assert_eq!(failure.code, 3);
     assert!(failure.to_string().starts_with("there is no folder /nowhere/at/all"), "{failure}");
-}
-
-#[test]
-fn a_job_that_exists_is_not_imported_over() {
-    let file = tempfile::Builder::new().suffix("rank0.pickle").tempfile().unwrap();
-    let import = |flags: &str| memctl(&format!("import {} {flags}", file.path().display())).unwrap_err();
-    let failure = import("--job cnn_rank0_cache");
-    assert_eq!(failure.code, 5);
-    let expected = "job cnn_rank0_cache already exists; add to it with --attempt N, or replace it with --replace";
-    assert_eq!(failure.to_string(), expected);
-    assert!(import("--job cnn_rank0_cache --attempt 3").to_string().contains("already has an attempt 3"));
 }
 
 #[test]

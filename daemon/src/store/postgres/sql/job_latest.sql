@@ -1,1 +1,1 @@
-SELECT name, tenant FROM memctl.job WHERE $1::text IS NULL OR tenant = $1 ORDER BY started_ns DESC, job_id DESC LIMIT 1
+SELECT name, tenant, run FROM memctl.job WHERE $1::text IS NULL OR tenant = $1 ORDER BY arrived_ns DESC, job_id DESC LIMIT 1

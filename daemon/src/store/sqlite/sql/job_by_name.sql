@@ -1,5 +1,11 @@
 SELECT j.job_id, j.name, j.attempt, j.started_ns, j.world_size, j.labels,
-    (SELECT count(*) FROM job AS other WHERE other.tenant = j.tenant AND other.name = j.name), j.tenant
+    (SELECT count(*) FROM job AS other WHERE other.tenant = j.tenant AND other.name = j.name AND other.run = j.run),
+    j.tenant, j.run,
+    EXISTS (SELECT 1 FROM job AS other WHERE other.tenant = j.tenant AND other.name = j.name AND other.run <> j.run),
+    j.arrived_ns
 FROM job AS j
 WHERE j.name = ?1 AND (?2 IS NULL OR j.attempt = ?2) AND (?3 IS NULL OR j.tenant = ?3)
-ORDER BY j.attempt DESC, j.started_ns DESC LIMIT 1
+    AND (?4 IS NULL OR j.run = ?4)
+    AND (?5 IS NULL
+        OR EXISTS (SELECT 1 FROM session AS s WHERE s.job_id = j.job_id AND s.launcher = ?5))
+ORDER BY j.run DESC, j.attempt DESC, j.started_ns DESC LIMIT 1
