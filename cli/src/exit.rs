@@ -110,6 +110,11 @@ impl Failure {
                 "{place} closed the connection without an answer ({cause}): most likely it refuses the certificate of this side, or the lack of one; name one that it takes with --tls-cert and --tls-key"
             ));
         }
+        if place.contains("http://") && is_no_http2(status) {
+            return Self::unreachable(format!(
+                "{place} does not speak HTTP/2 without TLS there: where it has a certificate, write https://"
+            ));
+        }
         let said = if status.message().is_empty() { status.code().description() } else { status.message() };
         match status.code() {
             Code::NotFound if said.contains("memctl jobs") => Self::no_such_job(said),
@@ -134,6 +139,18 @@ impl From<PartMissing> for Failure {
     fn from(missing: PartMissing) -> Self {
         Self::unreachable(missing.to_string())
     }
+}
+
+/// Whether the other side answered with something else than HTTP/2.
+fn is_no_http2(status: &Status) -> bool {
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        if error.to_string().contains("frame with invalid size") || error.to_string().contains("http2 error") {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// What TLS said at the end of a connection that was agreed on: a client hears of its certificate only then.

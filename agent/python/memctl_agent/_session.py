@@ -259,7 +259,7 @@ class Session:
         """Attaches the hook; the level that this gives, and why if it is not the highest."""
         native = self._native
         try:
-            shim = _shim.ensure(self._torch, native.shim_source())
+            shim = _shim.ensure(self._torch, native.shim_source(), lambda text: None if self._quiet else say(text))
             native.attach_hook(str(shim.path), self._likely_device(), _shim.build_of(self._torch))
         except (_shim.ShimError, native.NativeError, OSError) as error:
             return "blocks", f"counters and block snapshots only: {error}"

@@ -24,7 +24,7 @@ import subprocess
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -172,8 +172,8 @@ def misfit(torch: Any, path: Path) -> str:
     return f"the package's hook was built for torch {made_for}, this is torch {build_of(torch)}"
 
 
-def ensure(torch: Any, source: str) -> Shim:
-    """The hook for this torch.
+def ensure(torch: Any, source: str, announce: Callable[[str], None] = lambda text: None) -> Shim:
+    """The hook for this torch; a compilation is announced, because it takes a while.
 
     Raises `ShimError` with one sentence if there is none and none can be made.
     """
@@ -194,6 +194,7 @@ def ensure(torch: Any, source: str) -> Shim:
             # Another rank may have made it while this one waited.
             if _is_safe(target):
                 return Shim(target, "cache")
+            announce(f"compiling the hook for torch {torch.__version__} (once, about 15 s)")
             compile_shim(torch, source, target)
             return Shim(target, "compiled")
     except (ShimError, OSError) as error:

@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use memctl_analysis::proof;
-use memctl_model::{FindingKind, HumanBytes, JobState};
+use memctl_model::{FindingKind, HumanBytes, JobState, VerdictKind};
 use serde::Serialize;
 
 use super::finding::Finding;
@@ -330,6 +330,8 @@ fn no_leak(report: &Report, terms: &Terms) -> Checked {
 
 fn stable(report: &Report, terms: &Terms) -> Checked {
     let against = found(&against(report, terms, grows)).or_else(|| suspected(report, terms, grows));
+    let without = || without_epochs(report, terms);
+    let against = against.or_else(without);
     if let Some(checked) = against.or_else(|| too_few(report, terms, proof::STABLE_ENDS_MIN)) {
         return checked;
     }
@@ -349,6 +351,21 @@ fn stable(report: &Report, terms: &Terms) -> Checked {
     );
     let holds = worst.by <= worst.tolerance;
     Checked { value_bytes: Some(worst.by), rank: Some(worst.rank), ..verdict(Outcome::of(holds), because) }
+}
+
+/// A loop without epochs has no epoch ends to compare: its verdict says whether its memory was flat.
+fn without_epochs(report: &Report, terms: &Terms) -> Option<Checked> {
+    let has_epochs = report.ranks.iter().any(|rank| rank.epoch_ends.len() >= proof::STABLE_ENDS_MIN);
+    let known = report.verdict.as_ref().filter(|_| !has_epochs && terms.after_epoch.is_none())?;
+    let because = format!("without epochs, its verdict decides: {}", known.sentence.trim_end_matches('.'));
+    match known.known_kind()? {
+        VerdictKind::Steady | VerdictKind::LevelledOff | VerdictKind::Released => {
+            Some(verdict(Outcome::Holds, because))
+        }
+        VerdictKind::Growing if known.is_leak() => Some(verdict(Outcome::DoesNotHold, because)),
+        VerdictKind::Growing | VerdictKind::Filling => Some(verdict(Outcome::Inconclusive, because)),
+        VerdictKind::OutOfMemory | VerdictKind::NotEnoughData => None,
+    }
 }
 
 /// How far a rank's allocated bytes rise above those of the first epoch end that counts.

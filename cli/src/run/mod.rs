@@ -13,6 +13,7 @@ mod name;
 mod progress;
 mod seen;
 mod signals;
+mod watching;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -114,6 +115,11 @@ impl Hosted<'_> {
             Kind::Service(service) => tokio::select! {
                 ended = running => ended,
                 never = keep(service.clone(), |line| say(global, &format!("{line}; what is recorded waits in the spool"))) => never,
+                never = watching::alerts(global, &name.job), if name.rank == 0 && !global.quiet => never,
+            },
+            Kind::Daemon if name.rank == 0 && !global.quiet => tokio::select! {
+                ended = running => ended,
+                never = watching::alerts(global, &name.job) => never,
             },
             _ => running.await,
         };

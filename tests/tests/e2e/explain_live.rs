@@ -271,3 +271,39 @@ async fn a_killed_rank_is_one_finding_with_its_step_and_the_others_follow() {
     assert_eq!((found.kind.as_str(), &found.ranks), ("rank_lost", &vec![3]));
     daemon.stop().await.unwrap();
 }
+
+/// Measured before the allocator took what it holds at the end; the process is gone before it is measured again.
+fn outgrown(agent: &Agent, recorder: &mut Recorder, stack: StackId) {
+    agent.epoch_begin(0);
+    let sample = Sample {
+        device_used_bytes: Some(54 * MIB),
+        device_total_bytes: Some(2_048 * MIB),
+        process_used_bytes: Some(22 * MIB),
+        time_ns: memctl_agent::now_ns(),
+        ..Sample::default()
+    };
+    agent.sample(sample);
+    for step in 0..STEPS {
+        agent.step_begin(step);
+        recorder.segment_alloc((1 << 40) + step * 512 * MIB, 400 * MIB, 0);
+        recorder.alloc((1 << 40) + step * 512 * MIB, 400 * MIB, 0, stack);
+        agent.step_end(step);
+    }
+    recorder.out_of_memory(600 * MIB, 300 * MIB, stack);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_measurement_from_before_the_growth_is_not_told_as_of_now() {
+    let (_, daemon) = embedded().await;
+    run(&daemon, "outgrown", 0, Some("out of memory"), outgrown).await;
+    let request = ReportRequest { selection: Some(selection("outgrown")) };
+    let report = QueryClient::new(daemon.channel()).get_report(request).await.unwrap().into_inner();
+    let rank = &report.ranks[0];
+    assert!(rank.reserved_bytes.unwrap() > 54 * MIB, "{:?}", rank.reserved_bytes);
+    assert_eq!(rank.device_used_bytes, None, "54 MiB were in use before the process held more");
+    let sample = rank.sample.unwrap();
+    assert_eq!((sample.device_used_bytes, sample.process_used_bytes), (None, None));
+    assert_eq!(sample.device_total_bytes, Some(2_048 * MIB), "what did not change is still so");
+    assert_eq!(rank.highest.unwrap().device_used_bytes, Some(54 * MIB), "what was measured is not lost");
+    daemon.stop().await.unwrap();
+}

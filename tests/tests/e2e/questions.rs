@@ -402,3 +402,20 @@ async fn every_store_gives_the_same_answers() {
     .unwrap();
     database.remove().await;
 }
+
+#[test]
+fn of_one_leak_one_rate_is_told() {
+    let asked = Asked::with(&["gpt_val_graph_leak", "cnn_rank0_cache"]);
+    for (name, ranks) in [("gpt_val_graph_leak", 4), ("cnn_rank0_cache", 1)] {
+        let report = asked.json("query", name, &[]);
+        let rate = report["findings"][0]["bytes_per_epoch"]["value"].as_f64().unwrap();
+        let grown: Vec<f64> = report["ranks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|rank| rank["growth_bytes_per_epoch"].as_f64().filter(|bytes| *bytes > 0.0))
+            .collect();
+        assert_eq!(grown.len(), ranks, "{name}");
+        assert!(grown.iter().all(|bytes| (bytes - rate).abs() <= 1.0), "{name}: {grown:?} beside {rate}");
+    }
+}

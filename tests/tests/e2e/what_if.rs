@@ -25,7 +25,10 @@ fn recordings_are_repeated_and_settings_told_apart() {
             for figure in ["peak_reserved_bytes", "peak_allocated_bytes", "device_allocs", "device_frees"] {
                 assert_eq!(rank["recorded"][figure], rank["replayed"][figure], "{name}: {figure}");
             }
-            assert_eq!(rank["settings"].as_array().unwrap().len(), 2, "{name}: the recorded setting and the other");
+            let settings = rank["settings"].as_array().unwrap();
+            let limits: std::collections::BTreeSet<u64> =
+                settings.iter().filter_map(|it| it["limit_bytes"].as_u64()).collect();
+            assert_eq!(settings.len(), 2 * limits.len().max(1), "{name}: the recorded setting and the other");
         }
     }
 
@@ -45,6 +48,14 @@ fn recordings_are_repeated_and_settings_told_apart() {
     assert_eq!(own(3 << 30)["out_of_memory"]["site"]["function"], "oom_by_fragmentation");
     assert_eq!(own(40 << 30)["out_of_memory"], Value::Null);
     assert_eq!(rank["recommended"], Value::Null, "no setting helps where every page holds a live block");
+
+    // The limit at which it failed is recorded: without another one it fails again.
+    let own = ask("oom_by_fragmentation", &["--rank", "0"]);
+    let settings = own["ranks"][0]["settings"].as_array().unwrap();
+    let exported: Vec<&Value> = settings.iter().filter(|it| it["allocator_conf"] == "").collect();
+    assert!(exported.iter().any(|it| it["out_of_memory"]["requested_bytes"] == 1 << 30), "{exported:?}");
+    let words = own["not_looked_at"].to_string();
+    assert!(!words.contains("without --limit"), "{words}");
 
     let ask = ["what-if", "--daemon", &daemon.url, "--job", "gpt_clean", "--set", "expandable_segments:yes"];
     let refused = memctl().args(ask).output().unwrap();

@@ -21,6 +21,8 @@ const SERVER_MIN: i32 = 130_000;
 const CONNECTIONS_MAX: u32 = 8;
 /// To get a connection, new or free.
 const ACQUIRE_WAIT: Duration = Duration::from_secs(15);
+/// Why it did not come is waited for so long.
+const REASON_WAIT: Duration = Duration::from_secs(5);
 /// For one statement. Deleting a large job takes longest, and has its own.
 const STATEMENT_MS: &str = "60000";
 /// For a lock that another daemon holds.
@@ -88,9 +90,23 @@ async fn connect(url: &str, place: &str, more: &[(&str, &str)]) -> Result<(PgPoo
         .acquire_timeout(ACQUIRE_WAIT)
         .after_connect(|connection, _| Box::pin(commit_to_disk(connection)))
         .connect_with(options.clone())
-        .await
-        .map_err(|error| told_at_open(place, error.into()))?;
-    Ok((pool, options))
+        .await;
+    match pool {
+        Ok(pool) => Ok((pool, options)),
+        Err(error) => Err(told_at_open(place, reason(error, &options).await.into())),
+    }
+}
+
+/// A pool that waited in vain for a server that may be starting does not say what it heard: one more connection does.
+async fn reason(error: sqlx::Error, options: &PgConnectOptions) -> sqlx::Error {
+    if !matches!(error, sqlx::Error::PoolTimedOut) {
+        return error;
+    }
+    match tokio::time::timeout(REASON_WAIT, options.connect()).await {
+        Ok(Err(reason)) => reason,
+        // It answers now, or hangs: then the wait itself is what there is to say.
+        Ok(Ok(_)) | Err(_) => error,
+    }
 }
 
 /// Looks whether everything is there; the server's version.
