@@ -65,6 +65,12 @@ def entry(
     }
 
 
+def about(told: dict[str, Any], blocks: list[int], sizes: list[int]) -> dict[str, Any]:
+    """The same holder, of these blocks."""
+    held = sum(sizes[block] for block in blocks)
+    return {**told, "blocks": len(blocks), "bytes": held, "numbers": sorted(blocks)}
+
+
 class Answer:
     """Tells of one holder at a time."""
 
@@ -73,10 +79,11 @@ class Answer:
         self._module: Optional[type] = getattr(getattr(torch, "nn", None), "Module", None)
         # What a function written in Python sees as `ctx`.
         self._context: Optional[type] = getattr(torch._C, "_FunctionBase", None)
+        self._tensor: Optional[type] = getattr(torch._C, "TensorBase", None)
 
     def chain(self, path: list[Any], root: Any) -> _words.Chain:
         """A path with what its edges are called."""
-        return _words.Chain(path, root, self._frames, self._module)
+        return _words.Chain(path, root, self._frames, self._module, self._tensor)
 
     def entry(self, group: Group, chain: _words.Chain, sizes: list[int]) -> dict[str, Any]:
         """What is told of a group."""
@@ -87,9 +94,11 @@ class Answer:
         facts = _kind_of(kind, _facts.of(chain.path, at), chain)
         tail = []
         if group.how:
-            tail = [group.how]
+            others = len(group.hows) - 1
+            how = group.how + (f" and {others} other {'kind' if others == 1 else 'kinds'} of nodes" if others > 0 else "")
+            tail = [how]
             among = "" if kind in ("attribute", "global", "frame", "module_buffer") else "the tensors in "
-            kind, sentence = "autograd", f"{group.how}, reached from {among}{sentence}"
+            kind, sentence = "autograd", f"{how}, reached from {among}{sentence}"
             facts.kind = _facts.GRAPH
         context = chain.passes(self._context) if self._context is not None else None
         if context is not None and not group.how:

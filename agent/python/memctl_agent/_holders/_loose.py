@@ -28,6 +28,18 @@ class Loose:
     # Whether what refers to them was looked for among all objects.
     are_holders_seen: bool = False
 
+    def have_tensors(self, missing: set[int]) -> bool:
+        """Whether a tensor is known on each of these blocks, or why they live."""
+        return all(block in self.patterns or block in self.tensors for block in missing)
+
+    def are_explained(self, missing: set[int]) -> bool:
+        """Whether it is known of each of these blocks why they live."""
+        return all(block in self.patterns or self._cycle(block) for block in missing)
+
+    def _cycle(self, block: int) -> str:
+        """The cycle that a block's tensor is in."""
+        return next((self.cycles[at] for at in self.tensors.get(block, ()) if at in self.cycles), "")
+
     def entries(self, missing: set[int], is_whole: bool, sizes: list[int], collector: str) -> list[dict[str, Any]]:
         """The holders. `is_whole`: all tensors of the heap were seen."""
         groups: dict[tuple[str, str, str], list[int]] = {}
@@ -47,11 +59,12 @@ class Loose:
         ids = self.tensors.get(block, [])
         if block in self.patterns:
             return "cpp", "", self.patterns[block]
-        if not is_whole:
-            return None
-        cycle = next((self.cycles[at] for at in ids if at in self.cycles), "")
+        # (References are counted: it is true whatever else was looked at.)
+        cycle = self._cycle(block)
         if cycle:
             return "cycle", cycle, ""
+        if not is_whole:
+            return None
         above = next((self.above[at] for at in ids if self.above.get(at)), [])
         if above:
             return "object", self._words(above), ""

@@ -57,6 +57,11 @@ def is_a(thing: Any, wanted: type) -> bool:
     return derives(type(thing), wanted)
 
 
+def is_heap_type(cls: type) -> bool:
+    """Whether a class was made while the program ran, and may go again."""
+    return bool(_flags(cls) & _HEAP_TYPE)
+
+
 def is_atom(thing: Any) -> bool:
     """Whether nothing can be behind it."""
     return id(type(thing)) in _ATOMS

@@ -76,10 +76,22 @@ class Places:
         # (Without a file, as in a notebook, what lies in the working directory belongs to it.)
         self._beside = os.path.dirname(os.path.abspath(file)) + os.sep if file else os.getcwd() + os.sep
 
-    def nearness(self, key: str, namespace: dict[str, Any]) -> int:
+        # By folder: most modules share one with many others.
+        self._known: dict[str, int] = {}
+
+    def nearness(self, namespace: dict[str, Any]) -> int:
         """How near a module is."""
         file = dict.get(namespace, "__file__")
-        if type(file) is not str or "site-packages" in file or any(place in file for place in _INSTALLED):
+        if type(file) is not str:
+            return INSTALLED
+        folder = file[: file.rfind(os.sep) + 1] or file
+        known = self._known.get(folder)
+        if known is None:
+            known = self._known[folder] = self._of_file(file)
+        return known
+
+    def _of_file(self, file: str) -> int:
+        if any(place in file for place in _INSTALLED):
             return INSTALLED
         if file.startswith(self._beside):
             return BESIDE
@@ -138,13 +150,21 @@ class Roots:
         return found + [(number, frame.f_globals) for slot, number in wanted if not slot]
 
 
-def variables(frames: Frames, ident: int, is_main: bool, known: set[int]) -> list[tuple[Root, Any]]:
+def main_names() -> list[str]:
+    """The names of the module that was started: a spawned process knows it by two."""
+    namespace = _reading.module_dict(dict.get(sys.modules, "__main__"))
+    name = _reading.said_by(namespace, "__name__") if namespace is not None else None
+    if name is None or _reading.module_dict(dict.get(sys.modules, name)) is not namespace:
+        return ["__main__"]
+    return ["__main__", name] if name != "__main__" else ["__main__"]
+
+
+def variables(
+    frames: Frames, ident: int, at: Optional[types.FrameType], is_main: bool, known: set[int]
+) -> list[tuple[Root, Any]]:
     """The variables of the functions that a thread runs, the outermost function first, and globals that no module
-    has."""
+    has. `at`: the innermost one's frame."""
     found: list[tuple[Root, Any]] = []
-    threads = sys._current_frames()
-    at: Optional[types.FrameType] = threads.pop(ident, None)
-    threads.clear()
     thread = "" if is_main or at is None else _thread_words(ident, at)
     try:
         count = 0

@@ -37,6 +37,10 @@ SLICE_MS = 2.0
 SPARE_US = 150
 # Tensors whose graphs are looked at together.
 STARTS_AT_ONCE = 64
+# Until which share of the budget the look at graphs may go on as long as each slice finds something.
+GRAPHS_SHARE_MAX = 0.85
+# How much longer slices may be for a graph that is too long for one.
+LONG_GRAPH_MS = 5.0
 # Tensors of the heap for whose holders it is gone over again.
 WANTED_MAX = 256
 # How often it is gone over for what holds the holders.
@@ -86,6 +90,10 @@ class Slice:
             near,
         )
 
+    def is_left_for_graph(self, more_ms: float) -> bool:
+        """As `is_left`, with so much more time."""
+        return time.perf_counter_ns() + SPARE_US * 1000 < self._end_ns + more_ms * 1e6
+
     def left_us(self) -> int:
         """Microseconds until its end."""
         return max(0, (self._end_ns - time.perf_counter_ns()) // 1000)
@@ -119,8 +127,9 @@ class Search:
         self.answer: Optional[dict[str, Any]] = None
         self._installed_folders = _roots.installed_folders()
         self._keys: Optional[list[str]] = None
+        self._places: Optional[_roots.Places] = None
         self._modules_at = 0
-        self._near: dict[int, list[str]] = {BESIDE: ["__main__"], OWN: [], INSTALLED: []}
+        self._near: dict[int, list[str]] = {BESIDE: _roots.main_names(), OWN: [], INSTALLED: []}
         self._namespace_ids: set[int] = set()
         self._walk: Any = native.Walk(self._blocks)
         self._frames = Frames(native)
@@ -135,11 +144,18 @@ class Search:
         self._in_graph: dict[int, tuple[int, str]] = {}
         self._hooked = self._unread = 0
         self._is_graph_cut = False
+        self._do_graphs_lead_on = False
+        # How a tensor is held whose graph holds blocks, as it was when that was found.
+        self._noted: dict[int, dict[str, Any]] = {}
+        # What of graphs was gone through, and how much more time the next slice has for one.
+        self._done_nodes: set[tuple[int, int]] = set()
+        self._graph_ms = 0.0
         self._heap: Any = None
         self._loose = Loose()
         self._is_heap_seen = False
         self._climbs = 0
         self._targets: Optional[list[int]] = None
+        self._put_off: set[int] = set()
         self._grouping: Optional[Grouping] = None
         self._groups: Optional[list[Group]] = None
         self._entries: list[dict[str, Any]] = []
@@ -172,7 +188,8 @@ class Search:
         self._walk = self._native.Walk(self._blocks)
         self._grouping = self._threads = self._starts = None
         self._roots = Roots(self._frames)
-        self._staged, self._waiting, self._in_graph = {}, {}, {}
+        self._staged, self._waiting, self._in_graph, self._noted = {}, {}, {}, {}
+        self._done_nodes.clear()
         self._starts_seen = self._installed_at = 0
         self._begun_again += 1
         self._spared_ns = self._worked_ns, self._took_ns
@@ -231,6 +248,8 @@ class Search:
                 )
                 passed = (self._took_ns - self._spared_ns[1] + time.perf_counter_ns() - began) / max(1.0, self._wall_ns)
                 share = _SHARES.get(stage.__name__)
+                if share is not None and stage == self._graphs and self._do_graphs_lead_on:
+                    share = GRAPHS_SHARE_MAX
                 # (The answer is given whatever it takes.)
                 if share is not None and max(spent, passed) > share:
                     self._cut.add(stage.__name__)
@@ -266,7 +285,8 @@ class Search:
             self._keys = keys
             # It has other names where `multiprocessing` or a launcher gave it some.
             self._namespace_ids.add(id(_reading.module_dict(dict.get(sys.modules, "__main__"))))
-        places = _roots.Places(self._installed_folders)
+        if self._places is None:
+            self._places = _roots.Places(self._installed_folders)
         while self._modules_at < len(self._keys):
             if not now.is_left():
                 return False
@@ -275,7 +295,7 @@ class Search:
             namespace = _reading.module_dict(dict.get(sys.modules, key))
             if namespace is not None and id(namespace) not in self._namespace_ids:
                 self._namespace_ids.add(id(namespace))
-                self._near[places.nearness(key, namespace)].append(key)
+                self._near[self._places.nearness(namespace)].append(key)
         return True
 
     def _put_modules(self, now: Slice, stage: str, keys: list[str]) -> bool:
@@ -311,12 +331,17 @@ class Search:
         if self._threads is None:
             self._threads = _roots.threads()
         main = _roots.main_thread()
+        # Once for all threads: of hundreds that wait it takes a while.
+        running = sys._current_frames() if self._threads else {}
         while self._threads and now.is_left():
             ident = self._threads.pop(0)
-            for root, value in _roots.variables(self._frames, ident, ident == main, self._namespace_ids):
+            frame = running.pop(ident, None)
+            for root, value in _roots.variables(self._frames, ident, frame, ident == main, self._namespace_ids):
                 number = self._walk.root(now.rules, value)
                 if number is not None:
                     self._put("variables", number, root)
+        running.clear()
+        frame = None
         if not now.is_left():
             return False
         return self._go_below(now, "variables") and not self._threads
@@ -341,7 +366,8 @@ class Search:
 
     def _installed(self, now: Slice) -> bool:
         """What lies below the globals of installed modules, some of them after the others."""
-        if self._missing() <= set(self._loose.patterns) or (self._loose.are_holders_seen and not self._loose.above):
+        is_nothing_above = self._loose.are_holders_seen and not self._loose.above
+        if is_nothing_above or self._loose.are_explained(self._missing()):
             return True
         while now.is_left():
             stage = f"installed {self._installed_at}"
@@ -367,27 +393,46 @@ class Search:
             self._starts = None
             return True
         numbers = self._starts[-STARTS_AT_ONCE:]
-        tensors = [None if path is None else path[-1] for path in self._paths(now, numbers)]
         numbers.reverse()
-        tensors.reverse()
-        memory = Memory()
-        graph = Graph(now.torch, now.tensors, memory, now.is_left)
+        paths = self._paths(now, numbers)
+        tensors = [None if path is None else path[-1] for path in paths]
+        memory, more_ms = Memory(), self._graph_ms
+        self._graph_ms = 0.0
+        is_left = functools.partial(now.is_left_for_graph, more_ms)
+        graph = Graph(now.torch, now.tensors, memory, is_left, self._done_nodes)
         try:
             graph.walk(tensors, missing)
+            self._do_graphs_lead_on = bool(graph.found)
             for block, (start, how) in graph.found.items():
-                self._in_graph[block] = (numbers[graph.leads(start)[0]], how)
+                first = graph.leads(start)[0]
+                self._in_graph[block] = (numbers[first], how)
+                if numbers[first] not in self._noted:
+                    self._note(now, numbers[first], paths[first])
             self._hooked += graph.hooked
             self._unread += graph.unread
-            # One whose graph is longer than a slice is not gone through to its end.
-            self._is_graph_cut = self._is_graph_cut or graph.is_cut
-            walked = max(1, graph.walked - (graph.is_cut and graph.walked > 1))
-            self._starts = self._starts[: len(self._starts) - walked]
+            # One that is longer than a slice is gone on with in the next one, as long as that leads on.
+            goes_on = False
+            if graph.is_cut:
+                leads_on = graph.note_done()
+                goes_on = leads_on or graph.walked > 1 or not more_ms
+                if more_ms or (graph.walked == 1 and not leads_on):
+                    self._graph_ms = LONG_GRAPH_MS
+                self._is_graph_cut = self._is_graph_cut or not goes_on
+            self._starts = self._starts[: len(self._starts) - max(1 - goes_on, graph.walked - goes_on)]
             self._can_tell_saved = graph.can_tell
         finally:
             graph.close()
             memory.close()
             tensors.clear()
+            paths.clear()
         return False
+
+    def _note(self, now: Slice, number: int, path: Any) -> None:
+        """Says at once how a tensor is held whose graph holds blocks: by the end another may be in its place."""
+        sizes = [size for _, size in self._blocks]
+        answer = Answer(self._frames, now.torch, now.tensors.class_ids)
+        group = Group(number, max(0, len(path) - 2), "saved in the graph")
+        self._noted[number] = answer.entry(group, answer.chain(path, self._root_of(number)), sizes)
 
     _can_tell_saved = True
 
@@ -420,7 +465,8 @@ class Search:
         if candidates:
             self._note_patterns(now, candidates, missing - set(self._loose.patterns))
         self._is_heap_seen = is_done
-        return is_done or missing <= set(self._loose.patterns)
+        # What is newest comes first: where each block has its tensor the others do not matter.
+        return is_done or self._loose.have_tensors(missing)
 
     def _note_patterns(self, now: Slice, candidates: list[tuple[int, Any]], missing: set[int]) -> None:
         """What the graphs of tensors that nothing was seen to hold say of why they live: a gradient that has a graph,
@@ -447,7 +493,8 @@ class Search:
 
     def _heap_holders(self, now: Slice) -> bool:
         """What refers to the tensors that were found on the heap, and to what refers to these."""
-        if not self._is_heap_seen or self._missing() <= set(self._loose.patterns):
+        missing = self._missing()
+        if self._loose.are_explained(missing) or not (self._is_heap_seen or self._loose.have_tensors(missing)):
             return True
         if not self._loose.tensors:
             # No tensor is on any of these blocks, so nothing can refer to one.
@@ -460,11 +507,23 @@ class Search:
                 self._loose.are_holders_seen = True
                 return True
             self._heap.rewind()
-        is_done, found = self._heap.holders(now.rules, self._targets, now.left_us())
+        is_done, found = self._heap.holders(now.rules, self._targets, now.left_us() // 2)
         while found:
             holder, held = found.pop()
-            self._judge(now, holder, held, sum(other is holder for other, _ in found))
+            if now.is_left():
+                self._judge(now, holder, held, sum(other is holder for other, _ in found))
+            else:
+                self._put_off.add(held)
         holder = None
+        if self._loose.are_explained(self._missing()):
+            return True
+        self._put_off.difference_update(self._loose.cycles)
+        if self._put_off and (is_done or self._put_off.union(self._loose.cycles).issuperset(self._targets)):
+            # For these there was no time: once more, as far as they are.
+            self._targets = sorted(self._put_off)
+            self._put_off.clear()
+            self._heap.rewind()
+            return False
         if not is_done:
             return False
         self._climbs += 1
@@ -533,6 +592,7 @@ class Search:
 
     def _are_lost(self, now: Slice, ways: list[Way]) -> bool:
         """Whether many chains lead nowhere any more, by some of them."""
+        ways = [way for way in ways if way.chain[-1] not in self._noted]
         some = [way.chain[-1] for way in ways[:: max(1, len(ways) // TRIED)]]
         lost = sum(path is None for path in self._paths(now, some))
         return lost * 4 > len(some)
@@ -560,13 +620,17 @@ class Search:
                 return False
             group = self._groups.pop(0)
             path = self._paths(now, [group.tensor])[0]
+            sizes = [size for _, size in self._blocks]
+            if path is None and group.how and group.tensor in self._noted:
+                self._known += len(group.blocks)
+                self._entries.append(_answer.about(self._noted[group.tensor], group.blocks, sizes))
+                continue
             if path is None:
                 # It was let go meanwhile.
                 continue
             self._known += len(group.blocks)
             answer = Answer(self._frames, now.torch, now.tensors.class_ids)
             root = self._root_of(group.tensor)
-            sizes = [size for _, size in self._blocks]
             self._entries.append(answer.entry(group, answer.chain(path, root), sizes))
         self._finish()
         return True
