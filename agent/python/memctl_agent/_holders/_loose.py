@@ -22,6 +22,8 @@ class Loose:
     # Blocks to the addresses of tensors on them, and to what makes C++ hold them.
     tensors: dict[int, list[int]] = field(default_factory=dict)
     patterns: dict[int, str] = field(default_factory=dict)
+    # Blocks whose tensors C++ alone holds, as counts say.
+    alone: set[int] = field(default_factory=set)
     # Addresses to those of what refers to them, with words for it; and to the cycle that they are in.
     above: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
     cycles: dict[int, str] = field(default_factory=dict)
@@ -34,7 +36,7 @@ class Loose:
 
     def are_explained(self, missing: set[int]) -> bool:
         """Whether it is known of each of these blocks why they live."""
-        return all(block in self.patterns or self._cycle(block) for block in missing)
+        return all(block in self.patterns or block in self.alone or self._cycle(block) for block in missing)
 
     def _cycle(self, block: int) -> str:
         """The cycle that a block's tensor is in."""
@@ -59,6 +61,8 @@ class Loose:
         ids = self.tensors.get(block, [])
         if block in self.patterns:
             return "cpp", "", self.patterns[block]
+        if block in self.alone:
+            return "cpp", "", ""
         # (References are counted: it is true whatever else was looked at.)
         cycle = self._cycle(block)
         if cycle:
@@ -100,6 +104,11 @@ def _entry(kind: str, words: str, pattern: str, blocks: list[int], sizes: list[i
         sentence = (
             "PyTorch's autograd alone: parameters and gradients that have graphs hold each other, as "
             "`backward(create_graph=True)` makes them; no Python object refers to them"
+        )
+    if pattern == "autocast_cache":
+        sentence = (
+            "PyTorch's autocast alone: it is on and was not left, and until then its cache keeps a copy of each weight "
+            "that it has converted, and the weight; no Python object refers to them"
         )
     told = _answer.entry("cpp", sentence, [], blocks, sizes, _facts.Facts(_facts.CPP, ""))
     told["pattern"] = pattern or None

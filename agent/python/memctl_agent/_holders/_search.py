@@ -22,7 +22,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
-from memctl_agent._holders import _answer, _cycles, _facts, _reading, _roots, _words
+from memctl_agent._holders import _answer, _cpp, _cycles, _facts, _reading, _roots, _words
 from memctl_agent._holders._answer import Answer
 from memctl_agent._holders._frames import Frames
 from memctl_agent._holders._graph import Graph
@@ -45,6 +45,8 @@ LONG_GRAPH_MS = 5.0
 WANTED_MAX = 256
 # How often it is gone over for what holds the holders.
 CLIMBS_MAX = 3
+# Slices that may pass until the main thread has said whether autocast is on.
+AUTOCAST_WAITS_MAX = 30
 # Groups of which is told, before those that say the same are put together.
 TOLD_MAX = 24
 # How often the walk is begun again, and chains that are tried before it is told of them.
@@ -93,6 +95,10 @@ class Slice:
     def is_left_for_graph(self, more_ms: float) -> bool:
         """As `is_left`, with so much more time."""
         return time.perf_counter_ns() + SPARE_US * 1000 < self._end_ns + more_ms * 1e6
+
+    def end(self) -> None:
+        """There is no time left."""
+        self._end_ns = 0
 
     def left_us(self) -> int:
         """Microseconds until its end."""
@@ -156,6 +162,10 @@ class Search:
         self._climbs = 0
         self._targets: Optional[list[int]] = None
         self._put_off: set[int] = set()
+        # Blocks of weights that C++ alone holds, and how often was waited for what the main thread says of autocast.
+        self._weights: set[int] = set()
+        self._autocast = _cpp.Autocast()
+        self._waits = 0
         self._grouping: Optional[Grouping] = None
         self._groups: Optional[list[Group]] = None
         self._entries: list[dict[str, Any]] = []
@@ -179,21 +189,41 @@ class Search:
             self._heap_tensors,
             self._heap_holders,
             self._installed,
+            self._autocast_said,
             self._gather,
             self._tell,
         ]
 
     def _begin_again(self) -> None:
         """Forgets the walk: a variable where many chains began has another value, and what was below it was seen."""
+        self._forget()
+        self._begun_again += 1
+        self._spared_ns = self._worked_ns, self._took_ns
+
+    def _forget(self) -> None:
         self._walk = self._native.Walk(self._blocks)
         self._grouping = self._threads = self._starts = None
         self._roots = Roots(self._frames)
         self._staged, self._waiting, self._in_graph, self._noted = {}, {}, {}, {}
         self._done_nodes.clear()
         self._starts_seen = self._installed_at = 0
-        self._begun_again += 1
-        self._spared_ns = self._worked_ns, self._took_ns
         self._stages = self._all_stages()
+
+    def renew(self, blocks: Sequence[tuple[int, int]]) -> bool:
+        """Begins again with other blocks, with what is left of the budget; whether enough is."""
+        if self.answer is not None or 2 * self._took_ns > self._wall_ns:
+            return False
+        self._budget_ns -= self._worked_ns - self._spared_ns[0]
+        self._wall_ns -= self._took_ns - self._spared_ns[1]
+        self._spared_ns = self._worked_ns, self._took_ns
+        self._blocks, self._asked = list(blocks), len(blocks)
+        self._forget()
+        self._heap, self._loose, self._targets, self._groups = None, Loose(), None, None
+        self._is_heap_seen, self._climbs, self._known = False, 0, 0
+        self._entries, self._cut = [], set()
+        self._put_off.clear()
+        self._weights.clear()
+        return True
 
     @property
     def is_over(self) -> bool:
@@ -486,6 +516,12 @@ class Search:
             for block, (number, _) in graph.found.items():
                 if number in graph.graphed:
                     self._loose.patterns[block] = "create_graph"
+            for block, tensor in candidates:
+                if block not in self._loose.patterns and _cpp.is_of_cpp_alone(now.torch, tensor):
+                    self._loose.alone.add(block)
+                    if self._autocast.may_keep(now.torch, tensor):
+                        self._autocast.ask(now.torch, tensor)
+                        self._weights.add(block)
         finally:
             graph.close()
             memory.close()
@@ -540,6 +576,16 @@ class Search:
             self._loose.above.setdefault(target, [])
         self._heap.rewind()
         return False
+
+    def _autocast_said(self, now: Slice) -> bool:
+        """What the main thread says of autocast, where weights are held by C++ alone."""
+        if self._autocast.is_awaited and self._waits < AUTOCAST_WAITS_MAX:
+            self._waits += 1
+            now.end()
+            return False
+        if self._autocast.is_on:
+            self._loose.patterns.update(dict.fromkeys(self._weights - set(self._loose.patterns), "autocast_cache"))
+        return True
 
     def _judge(self, now: Slice, holder: Any, held: int, others: int) -> None:
         """One object of the heap refers to another one. `others`: as often it is in the list that it comes from."""
