@@ -126,15 +126,16 @@ class Asked:
 
     def _renewed(self, native: Any) -> Any:
         """The search that is under way, about the blocks that are named now: others may have taken their place."""
-        asked = None if self._search is None else native.holders_asked()
-        if asked is not None:
+        search = self._search
+        asked = None if search is None else native.holders_asked()
+        if search is not None and asked is not None:
             number, blocks, budget_ms = asked
             if number != self._number:
                 from memctl_agent import _holders
 
                 self._number, self._search = number, _holders.begin(native, blocks, budget_ms)
             else:
-                self._search.renew(blocks)
+                search.renew(blocks)
         return self._search
 
     def _slice(self) -> None:
@@ -144,7 +145,7 @@ class Asked:
         try:
             native = self._native
             search = None if native is None else self._renewed(native)
-            if search is None:
+            if search is None or native is None:
                 return
             took_ms = search.slice(SLICE_MS)
             if search.answer is not None:

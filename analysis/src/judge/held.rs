@@ -8,7 +8,8 @@
 
 use memctl_model::finding::SUSPECTED;
 use memctl_model::{
-    Collector, EvidenceValue, Finding, FindingHolders, HolderBound, HolderKind, HoldersFound, Pattern, Severity, TensorHolder,
+    Collector, EvidenceValue, Finding, FindingHolders, HolderBound, HolderKind, HoldersFound, Pattern, Severity,
+    TensorHolder,
 };
 
 /// Whether what holds a finding's blocks has a bound.

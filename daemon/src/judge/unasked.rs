@@ -2,9 +2,9 @@
 //! operator forbids it.
 //!
 //! Guarantees: the judge never waits for it; of a finding one process is asked, the first by rank that may be: once, and again
-//! when the site has grown on, so that the two answers say whether the holder grew with the bytes. A process is asked about one
-//! finding at a time, about [`SITES_MAX`] in all, not within its first seconds, and for no longer than [`SHARE`] of its time so
-//! far, all searches together. Where a search ended before it had looked everywhere and says of few blocks what holds them, it
+//! when the site has grown on and the holder has a length, so that the two answers say whether it grew with the bytes. A
+//! process is asked about one finding at a time, about [`SITES_MAX`] in all, not within its first seconds, and for no longer
+//! than [`SHARE`] of its time so far, all searches together. Where a search ended before it had looked everywhere and says of few blocks what holds them, it
 //! is asked again when it may take twice as long, [`TRIES_MAX`] times in all.
 //! Refuses whatever has no site.
 //!
@@ -221,11 +221,12 @@ fn budget_ms(age: Duration, spent: Duration) -> Option<u32> {
     (age >= AGE_MIN && budget_ms >= BUDGET_MS_MIN).then_some(budget_ms)
 }
 
-/// How long a search has to be for it to tell more than one that may have ended too early.
+/// How long a search has to be for it to tell more than one that may have ended too early, or as much as one that did not.
 fn told_more_at(budget_ms: u32, outcome: &Result<HoldersFound, String>) -> u32 {
     match outcome {
         Ok(found) if is_cut(found) => budget_ms.saturating_mul(2).min(BUDGET_MS),
-        Ok(_) | Err(_) => 0,
+        Ok(found) => u32::try_from(found.took_us.div_ceil(1_000)).unwrap_or(u32::MAX).min(BUDGET_MS),
+        Err(_) => 0,
     }
 }
 
@@ -254,8 +255,10 @@ fn is_open(finding: &Finding) -> bool {
     if found.holders.is_empty() {
         return false;
     }
+    // How much longer it has become can be said of what has a length.
     let was_asked_once = told.pace.iter().all(Option::is_none);
-    was_asked_once && finding.live_bytes.is_some_and(|now| has_grown_on(found, now))
+    let has_length = found.holders.iter().any(|holder| holder.length.is_some());
+    was_asked_once && has_length && finding.live_bytes.is_some_and(|now| has_grown_on(found, now))
 }
 
 /// Whether a search ended before it had looked everywhere, and says of few blocks what holds them.
@@ -341,6 +344,8 @@ mod tests {
             [told_more_at(20, &cut(false)), told_more_at(80, &cut(false)), told_more_at(20, &cut(true))],
             [40, 100, 0]
         );
+        let whole = Ok(HoldersFound { complete: true, took_us: 30_500, ..HoldersFound::default() });
+        assert_eq!(told_more_at(80, &whole), 31, "a shorter one would say less");
         assert!(unasked().turn(1, 100, s(4), 40).is_none() && unasked().turn(1, 100, s(8), 40).is_some());
         let unasked = unasked();
         unasked.tried().entry(1).or_default().spent = s(18);
@@ -384,7 +389,7 @@ mod tests {
             let holders = FindingHolders { asked, growth: Vec::new(), pace: Vec::new(), sentence: String::new() };
             Finding { holders: Some(holders), ..finding() }
         };
-        let holders = vec![TensorHolder::default()];
+        let holders = vec![TensorHolder { length: Some(9), ..TensorHolder::default() }];
         let some = HoldersFound { holders, live_bytes: 100, asked_blocks: 64, found_blocks: 32, ..found(false) };
         assert!(is_open(&told(true, Ok(HoldersFound { found_blocks: 31, ..some.clone() }))));
         assert!(is_open(&finding()) && is_open(&told(true, Ok(found(false)))));
@@ -399,6 +404,9 @@ mod tests {
         // It has grown on since: once more, so that the two say how the holder grew.
         let grown = |bytes| Finding { live_bytes: Some(bytes), ..told(true, Ok(some.clone())) };
         assert!(is_open(&grown(125)) && !is_open(&grown(124)));
+        let waits = HoldersFound { holders: vec![TensorHolder::default()], ..some.clone() };
+        let waits = Finding { live_bytes: Some(500), ..told(true, Ok(waits)) };
+        assert!(!is_open(&waits), "threads and cycles have no length: they would say the same");
         let pace = HolderPace { since_ns: 1, length_before: 1, length_now: 2, bytes_before: 1, bytes_now: 2 };
         let mut twice = grown(500);
         twice.holders.as_mut().unwrap().pace = vec![Some(pace)];

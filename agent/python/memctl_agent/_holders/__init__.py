@@ -3,7 +3,8 @@
 A search (`_search`) is cut into slices of a few milliseconds. It begins where leaks live: globals of the program's
 modules, variables of running functions (`_roots`, `_frames`), graphs that begin there (`_graph`); for blocks that
 remain it goes over the heap, for tensors and for what refers to them, and what nothing reaches may be a cycle
-(`_cycles`) or held by C++ alone (`_cpp`). The native module follows references. `_answer`, `_words` and `_facts` say it.
+(`_cycles`) or held by C++ alone (`_cpp`). The native module follows references. `_answer`, `_words` and `_facts` say
+it.
 
 Guarantees: never raises; runs none of the program's code; between two slices it holds none of the program's objects.
 The collector is off within a slice and afterwards as it was.

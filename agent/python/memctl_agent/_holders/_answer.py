@@ -7,6 +7,7 @@ Refuses: to keep anything it was shown.
 from __future__ import annotations
 
 import gc
+import types
 from itertools import islice
 from typing import Any, Optional
 
@@ -94,11 +95,14 @@ class Answer:
         facts = _kind_of(kind, _facts.of(chain.path, at), chain)
         tail = []
         if group.how:
-            others = len(group.hows) - 1
-            how = group.how + (f" and {others} other {'kind' if others == 1 else 'kinds'} of nodes" if others > 0 else "")
-            tail = [how]
+            tail = [group.how]
             among = "" if kind in ("attribute", "global", "frame", "module_buffer") else "the tensors in "
-            kind, sentence = "autograd", f"{how}, reached from {among}{sentence}"
+            if group.is_of_graph:
+                tail = ["its graph"]
+                sentence = f"the graph of {among}{sentence}"
+            else:
+                sentence = f"{group.how}, reached from {among}{sentence}"
+            kind = "autograd"
             facts.kind = _facts.GRAPH
         context = chain.passes(self._context) if self._context is not None else None
         if context is not None and not group.how:
@@ -125,13 +129,21 @@ class Answer:
         for depth in range(levels):
             below: list[Any] = []
             for thing in level:
-                below += gc.get_referents(thing)
+                below += _referents(thing)
                 if len(below) > COUNTED_MAX:
                     return None
             if depth + 1 == levels:
                 return sum(map(self._class_ids.__contains__, map(id, map(type, below)))) or None
             level = list(islice(filter(gc.is_tracked, filter(_words.is_passable, below)), COUNTED_MAX))
         return None
+
+
+def _referents(thing: Any) -> list[Any]:
+    """What an object refers to, but for the globals of a function: these are the module's."""
+    below = gc.get_referents(thing)
+    if type(thing) is types.FunctionType:
+        below = [one for one in below if one is not thing.__globals__]
+    return below
 
 
 def _kind_of(kind: str, facts: _facts.Facts, chain: _words.Chain) -> _facts.Facts:

@@ -91,8 +91,8 @@ def saved_words(saved: Any, memory: Memory) -> tuple[int, ...]:
 
 
 class Reader:
-    """How nodes of a type are read: what gives the next nodes, the number of one, and pairs of what gives a saved tensor
-    raw and unpacked."""
+    """How nodes of a type are read: what gives the next nodes, the number of one, and pairs of what gives a saved
+    tensor raw and unpacked."""
 
     static: ClassVar[dict[int, Reader]] = {}
 
@@ -130,8 +130,8 @@ class Graph:
         done: Optional[set[tuple[int, int]]] = None,
     ) -> None:
         self._tensors, self._memory, self._is_left = tensors, memory, is_left
-        # Nodes behind which nothing is left, and those behind each, by what stays of them: when they were made, and their
-        # type.
+        # Nodes behind which nothing is left, and those behind each, by what stays of them: when they were made, and
+        # their type.
         self._done: set[tuple[int, int]] = set() if done is None else done
         self._behind: dict[tuple[int, int], list[tuple[int, int]]] = {}
         base = torch._C.TensorBase

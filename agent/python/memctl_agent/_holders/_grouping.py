@@ -30,6 +30,11 @@ class Group:
     threads: set[int] = field(default_factory=set)
     hows: set[str] = field(default_factory=set)
 
+    @property
+    def is_of_graph(self) -> bool:
+        """Whether nodes of several kinds have saved them."""
+        return self.how == SAVED or len(self.hows) > 1
+
 
 @dataclass
 class Way:

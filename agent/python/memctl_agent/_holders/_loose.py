@@ -29,6 +29,8 @@ class Loose:
     cycles: dict[int, str] = field(default_factory=dict)
     # Whether what refers to them was looked for among all objects.
     are_holders_seen: bool = False
+    # Whether the graphs of all tensors were gone through to which a chain leads.
+    are_graphs_seen: bool = False
 
     def have_tensors(self, missing: set[int]) -> bool:
         """Whether a tensor is known on each of these blocks, or why they live."""
@@ -59,10 +61,9 @@ class Loose:
     def _key(self, block: int, is_whole: bool) -> Optional[tuple[str, str, str]]:
         """The kind of a block's holder, its words, and its pattern."""
         ids = self.tensors.get(block, [])
-        if block in self.patterns:
-            return "cpp", "", self.patterns[block]
-        if block in self.alone:
-            return "cpp", "", ""
+        pattern = self.patterns.get(block, "")
+        if pattern == "create_graph" or (self.are_graphs_seen and (pattern or block in self.alone)):
+            return "cpp", "", pattern
         # (References are counted: it is true whatever else was looked at.)
         cycle = self._cycle(block)
         if cycle:
@@ -72,7 +73,7 @@ class Loose:
         above = next((self.above[at] for at in ids if self.above.get(at)), [])
         if above:
             return "object", self._words(above), ""
-        return ("cpp", "", "") if self.are_holders_seen or not ids else None
+        return ("cpp", "", "") if self.are_graphs_seen and (self.are_holders_seen or not ids) else None
 
     def _words(self, above: list[tuple[int, str]]) -> str:
         """The way up as far as it is known."""

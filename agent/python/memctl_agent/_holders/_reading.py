@@ -74,6 +74,8 @@ def table(cls: type) -> Any:
 
 def plain(text: Any) -> Optional[str]:
     """A string as an exact `str` for a sentence: short, on one line, without what would end its quotes."""
+    if type(text) is str and len(text) <= NAME_CHARS_MAX and text.isprintable() and "`" not in text:
+        return text
     if not is_a(text, str):
         return None
     exact = str.__str__(text)[: NAME_CHARS_MAX + 1]

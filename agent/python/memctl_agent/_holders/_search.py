@@ -26,7 +26,7 @@ from memctl_agent._holders import _answer, _cpp, _cycles, _facts, _reading, _roo
 from memctl_agent._holders._answer import Answer
 from memctl_agent._holders._frames import Frames
 from memctl_agent._holders._graph import Graph
-from memctl_agent._holders._grouping import Group, Grouping, Way
+from memctl_agent._holders._grouping import SAVED, Group, Grouping, Way
 from memctl_agent._holders._loose import Loose
 from memctl_agent._holders._memory import Memory
 from memctl_agent._holders._roots import BESIDE, INSTALLED, OWN, Root, Roots
@@ -41,6 +41,8 @@ STARTS_AT_ONCE = 64
 GRAPHS_SHARE_MAX = 0.85
 # How much longer slices may be for a graph that is too long for one.
 LONG_GRAPH_MS = 5.0
+# Slices after which one is given up that does not lead on.
+STUCK_MAX = 4
 # Tensors of the heap for whose holders it is gone over again.
 WANTED_MAX = 256
 # How often it is gone over for what holds the holders.
@@ -52,6 +54,8 @@ TOLD_MAX = 24
 # How often the walk is begun again, and chains that are tried before it is told of them.
 BEGINNINGS_MAX = 2
 TRIED = 32
+# Modules that are sorted between two looks at the clock.
+MODULES_BETWEEN_LOOKS = 32
 # Modules that become roots together.
 MODULES_AT_ONCE = 128
 # What classes say their module is.
@@ -68,6 +72,7 @@ _SHARES = {
     "_rest": 0.75,
     "_heap_tensors": 0.8,
     "_heap_holders": 0.95,
+    "_heap_rest": 0.95,
     "_installed": 0.95,
 }
 # On a machine that does other things, too, a thread waits more than it works: it stops to search when it has worked
@@ -95,6 +100,10 @@ class Slice:
     def is_left_for_graph(self, more_ms: float) -> bool:
         """As `is_left`, with so much more time."""
         return time.perf_counter_ns() + SPARE_US * 1000 < self._end_ns + more_ms * 1e6
+
+    def set_near(self, near: tuple[str, ...]) -> None:
+        """The names of the program's own modules."""
+        self.rules = (*self.rules[:-1], near)
 
     def end(self) -> None:
         """There is no time left."""
@@ -150,13 +159,17 @@ class Search:
         self._in_graph: dict[int, tuple[int, str]] = {}
         self._hooked = self._unread = 0
         self._is_graph_cut = False
-        self._do_graphs_lead_on = False
+        self._do_graphs_lead_on = self._is_resumed = False
+        self._stuck = 0
         # How a tensor is held whose graph holds blocks, as it was when that was found.
         self._noted: dict[int, dict[str, Any]] = {}
         # What of graphs was gone through, and how much more time the next slice has for one.
         self._done_nodes: set[tuple[int, int]] = set()
         self._graph_ms = 0.0
+        # One for tensors and one for what refers to them.
         self._heap: Any = None
+        self._heap_of_holders: Any = None
+        self._is_cycle_free = False
         self._loose = Loose()
         self._is_heap_seen = False
         self._climbs = 0
@@ -188,6 +201,7 @@ class Search:
             self._rest,
             self._heap_tensors,
             self._heap_holders,
+            self._heap_rest,
             self._installed,
             self._autocast_said,
             self._gather,
@@ -218,7 +232,8 @@ class Search:
         self._spared_ns = self._worked_ns, self._took_ns
         self._blocks, self._asked = list(blocks), len(blocks)
         self._forget()
-        self._heap, self._loose, self._targets, self._groups = None, Loose(), None, None
+        self._heap = self._heap_of_holders = self._targets = self._groups = None
+        self._loose, self._is_cycle_free = Loose(), False
         self._is_heap_seen, self._climbs, self._known = False, 0, 0
         self._entries, self._cut = [], set()
         self._put_off.clear()
@@ -282,7 +297,8 @@ class Search:
                     share = GRAPHS_SHARE_MAX
                 # (The answer is given whatever it takes.)
                 if share is not None and max(spent, passed) > share:
-                    self._cut.add(stage.__name__)
+                    if stage != self._graphs or self._has_starts():
+                        self._cut.add(stage.__name__)
                     self._end_of(stage)
                 elif stage(now):
                     self._end_of(stage)
@@ -320,12 +336,17 @@ class Search:
         while self._modules_at < len(self._keys):
             if not now.is_left():
                 return False
-            key = self._keys[self._modules_at]
-            self._modules_at += 1
-            namespace = _reading.module_dict(dict.get(sys.modules, key))
-            if namespace is not None and id(namespace) not in self._namespace_ids:
-                self._namespace_ids.add(id(namespace))
-                self._near[self._places.nearness(namespace)].append(key)
+            keys = self._keys[self._modules_at : self._modules_at + MODULES_BETWEEN_LOOKS]
+            self._modules_at += len(keys)
+            for key in keys:
+                if self._places.is_of_installed(key):
+                    self._near[INSTALLED].append(key)
+                    continue
+                namespace = _reading.module_dict(dict.get(sys.modules, key))
+                if namespace is not None and id(namespace) not in self._namespace_ids:
+                    self._namespace_ids.add(id(namespace))
+                    self._near[self._places.nearness(namespace)].append(key)
+        now.set_near((*self._near[BESIDE], *self._near[OWN]))
         return True
 
     def _put_modules(self, now: Slice, stage: str, keys: list[str]) -> bool:
@@ -362,11 +383,13 @@ class Search:
             self._threads = _roots.threads()
         main = _roots.main_thread()
         # Once for all threads: of hundreds that wait it takes a while.
-        running = sys._current_frames() if self._threads else {}
+        running: dict[int, Any] = sys._current_frames() if self._threads else {}
+        of_modules: set[int] = set()
         while self._threads and now.is_left():
             ident = self._threads.pop(0)
             frame = running.pop(ident, None)
-            for root, value in _roots.variables(self._frames, ident, frame, ident == main, self._namespace_ids):
+            known = self._namespace_ids, of_modules
+            for root, value in _roots.variables(self._frames, ident, frame, ident == main, *known):
                 number = self._walk.root(now.rules, value)
                 if number is not None:
                     self._put("variables", number, root)
@@ -413,6 +436,10 @@ class Search:
 
     # -- graphs --------------------------------------------------------------------------------------------------
 
+    def _has_starts(self) -> bool:
+        """Whether there are tensors whose graphs were not looked at, and blocks for which that matters."""
+        return bool((self._starts or self._walk.starts()[self._starts_seen :]) and self._missing())
+
     def _graphs(self, now: Slice) -> bool:
         """Blocks to which the graphs of tensors lead to which a chain leads."""
         if self._starts is None:
@@ -426,6 +453,8 @@ class Search:
         numbers.reverse()
         paths = self._paths(now, numbers)
         tensors = [None if path is None else path[-1] for path in paths]
+        # Another tensor is where one was whose graph was being gone through.
+        self._is_graph_cut = self._is_graph_cut or (self._is_resumed and tensors[0] is None)
         memory, more_ms = Memory(), self._graph_ms
         self._graph_ms = 0.0
         is_left = functools.partial(now.is_left_for_graph, more_ms)
@@ -441,14 +470,16 @@ class Search:
             self._hooked += graph.hooked
             self._unread += graph.unread
             # One that is longer than a slice is gone on with in the next one, as long as that leads on.
-            goes_on = False
-            if graph.is_cut:
+            goes_on, was_none = False, graph.walked == 0
+            if graph.is_cut or was_none:
                 leads_on = graph.note_done()
-                goes_on = leads_on or graph.walked > 1 or not more_ms
-                if more_ms or (graph.walked == 1 and not leads_on):
+                self._stuck = 0 if leads_on or graph.walked > 1 else self._stuck + 1
+                goes_on = self._stuck < STUCK_MAX
+                if more_ms or was_none or (graph.walked == 1 and not leads_on):
                     self._graph_ms = LONG_GRAPH_MS
                 self._is_graph_cut = self._is_graph_cut or not goes_on
-            self._starts = self._starts[: len(self._starts) - max(1 - goes_on, graph.walked - goes_on)]
+            self._is_resumed = goes_on
+            self._starts = self._starts[: len(self._starts) - (max(1, graph.walked) - goes_on)]
             self._can_tell_saved = graph.can_tell
         finally:
             graph.close()
@@ -461,7 +492,7 @@ class Search:
         """Says at once how a tensor is held whose graph holds blocks: by the end another may be in its place."""
         sizes = [size for _, size in self._blocks]
         answer = Answer(self._frames, now.torch, now.tensors.class_ids)
-        group = Group(number, max(0, len(path) - 2), "saved in the graph")
+        group = Group(number, max(0, len(path) - 2), SAVED)
         self._noted[number] = answer.entry(group, answer.chain(path, self._root_of(number)), sizes)
 
     _can_tell_saved = True
@@ -484,8 +515,7 @@ class Search:
             if not self._heap.can_tell():
                 return True
         is_done, found = self._heap.tensors(now.rules, now.left_us() // 2)
-        held_once = _held_once(found)
-        candidates = []
+        before, held_once, candidates = len(self._loose.tensors), _held_once(found), []
         for (block, tensor), is_once in zip(found, held_once):
             if block in missing:
                 self._loose.tensors.setdefault(block, []).append(id(tensor))
@@ -495,8 +525,22 @@ class Search:
         if candidates:
             self._note_patterns(now, candidates, missing - set(self._loose.patterns))
         self._is_heap_seen = is_done
-        # What is newest comes first: where each block has its tensor the others do not matter.
-        return is_done or self._loose.have_tensors(missing)
+        # What is newest comes first: where each block has its tensor the others do not matter. Where no collector frees
+        # cycles these are looked for as soon as most blocks have theirs.
+        may_be_cycles = _facts.collector(self._is_collecting) != "on" and not self._is_cycle_free
+        known = len(self._loose.tensors)
+        is_enough = may_be_cycles and known == before and 2 * known >= len(missing)
+        return is_done or is_enough or self._loose.have_tensors(missing)
+
+    def _heap_rest(self, now: Slice) -> bool:
+        """The other tensors, where most blocks had theirs and are in no cycle."""
+        if self._is_heap_seen or self._loose.cycles or self._loose.are_explained(self._missing()):
+            return True
+        self._is_cycle_free, before = True, len(self._loose.tensors)
+        is_done = self._heap_tensors(now)
+        # What refers to these was not looked for.
+        self._loose.are_holders_seen = self._loose.are_holders_seen and before == len(self._loose.tensors)
+        return is_done
 
     def _note_patterns(self, now: Slice, candidates: list[tuple[int, Any]], missing: set[int]) -> None:
         """What the graphs of tensors that nothing was seen to hold say of why they live: a gradient that has a graph,
@@ -530,20 +574,23 @@ class Search:
     def _heap_holders(self, now: Slice) -> bool:
         """What refers to the tensors that were found on the heap, and to what refers to these."""
         missing = self._missing()
-        if self._loose.are_explained(missing) or not (self._is_heap_seen or self._loose.have_tensors(missing)):
+        if self._loose.are_explained(missing) or "_heap_tensors" in self._cut or not self._heap.can_tell():
             return True
+        if self._heap_of_holders is None:
+            self._heap_of_holders = self._native.Heap(self._blocks)
         if not self._loose.tensors:
             # No tensor is on any of these blocks, so nothing can refer to one.
             self._loose.are_holders_seen = True
             return True
         if self._targets is None:
-            loose = {block: ids for block, ids in self._loose.tensors.items() if block not in self._loose.patterns}
-            self._targets = [ids[0] for ids in loose.values()][:WANTED_MAX]
+            known = self._loose.alone.union(self._loose.patterns)
+            loose = [ids for block, ids in self._loose.tensors.items() if block not in known]
+            self._targets = sorted({at for ids in loose for at in ids})[:WANTED_MAX]
             if not self._targets:
                 self._loose.are_holders_seen = True
                 return True
-            self._heap.rewind()
-        is_done, found = self._heap.holders(now.rules, self._targets, now.left_us() // 2)
+            self._heap_of_holders.rewind()
+        is_done, found = self._heap_of_holders.holders(now.rules, self._targets, now.left_us() // 2)
         while found:
             holder, held = found.pop()
             if now.is_left():
@@ -558,8 +605,10 @@ class Search:
             # For these there was no time: once more, as far as they are.
             self._targets = sorted(self._put_off)
             self._put_off.clear()
-            self._heap.rewind()
+            self._heap_of_holders.rewind()
             return False
+        if self._loose.cycles.keys() >= set(self._targets):
+            return True
         if not is_done:
             return False
         self._climbs += 1
@@ -574,7 +623,7 @@ class Search:
         self._targets = sorted(higher)[:WANTED_MAX]
         for target in self._targets:
             self._loose.above.setdefault(target, [])
-        self._heap.rewind()
+        self._heap_of_holders.rewind()
         return False
 
     def _autocast_said(self, now: Slice) -> bool:
@@ -683,8 +732,12 @@ class Search:
 
     def _finish(self) -> None:
         missing = self._missing()
-        is_whole = self._is_heap_seen and not self._heap.counts()[1]
+        is_whole = self._is_heap_seen and not any(
+            heap.counts()[1] for heap in (self._heap, self._heap_of_holders) if heap is not None
+        )
         sizes = [size for _, size in self._blocks]
+        # What the graph of a tensor keeps that Python holds is not held by C++ alone.
+        self._loose.are_graphs_seen = not self._is_graph_cut and "_graphs" not in self._cut
         loose = self._loose.entries(missing, is_whole, sizes, _facts.collector(self._is_collecting))
         told = _answer.empty(self._asked, [])
         entries = _merged(self._entries) + loose
@@ -692,7 +745,8 @@ class Search:
         explained = sum(one["blocks"] for one in loose)
         told["holders"] = entries[: _answer.HOLDERS_MAX]
         told["found_blocks"] = min(self._known + explained, len(self._blocks))
-        objects = self._walk.counts()[0] + (self._heap.counts()[0] if self._heap is not None else 0)
+        heaps = [heap for heap in (self._heap, self._heap_of_holders) if heap is not None]
+        objects = self._walk.counts()[0] + sum(heap.counts()[0] for heap in heaps)
         told["objects"] = objects
         unknown = len(self._blocks) - told["found_blocks"]
         told["complete"] = self._asked == len(self._blocks) and (not unknown or self._has_seen_all())
