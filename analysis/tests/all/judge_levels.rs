@@ -39,11 +39,11 @@ fn of_a_simulated_device_only_what_it_took_since_is_not_the_host_s() {
         let mut process = Process::new(0, &[]);
         process.watch = RankWatch::new(RankFacts { is_simulated: true, ..RankFacts::default() });
         process.watch.stack(StackId(1), &frames);
-        ran(&mut process, 30, device, |second| (300 + second * 4) * MIB, |_| None);
+        ran(&mut process, 30, device, |second| (300 + second * 6) * MIB, |_| None);
         process.judge().into_iter().filter(|finding| finding.kind == FindingKind::HostGrowth).count()
     };
     assert_eq!(of(|_| 100 * MIB), 1, "it lived before the host's memory grew");
-    assert_eq!(of(|second| (100 + second * 4) * MIB), 0, "as much as came to the device");
+    assert_eq!(of(|second| (100 + second * 6) * MIB), 0, "as much as came to the device");
 }
 
 #[test]
