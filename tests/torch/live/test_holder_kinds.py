@@ -6,6 +6,7 @@ import gc
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -111,7 +112,7 @@ def test_with_the_collector_off_the_newest_cycles_are_found_without_the_whole_he
         gc.enable()
     told = next(holder for holder in search.answer["holders"] if holder["kind"] == "cycle")
     assert (told["blocks"], told["collector"]) == (60, "off"), search.answer
-    assert search._heap_of_holders.counts()[0] < 100_000, search.answer
+    assert search._in_heap.of_holders.counts()[0] < 100_000, search.answer
 
 
 def cast(count: int) -> list[tuple[int, int]]:
@@ -194,3 +195,17 @@ def test_modules_of_installed_packages_are_known_by_their_package() -> None:
     places = _roots.Places(())
     assert places.is_of_installed("torch.nn.modules.linear") and not places.is_of_installed("torch")
     assert not places.is_of_installed(f"{__name__.rpartition('.')[2]}.part")
+
+
+def test_a_search_that_is_over_is_no_cycle() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        search = _holders.begin(_native, [(8, 8)], BUDGET_MS)
+        while search.answer is None:
+            search.slice()
+        gone = weakref.ref(search)
+        del search
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -18,23 +18,21 @@ import functools
 import gc
 import sys
 import time
-import types
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
-from memctl_agent._holders import _answer, _cpp, _cycles, _facts, _reading, _roots, _words
+from memctl_agent._holders import _answer, _facts, _reading, _roots, _words
 from memctl_agent._holders._answer import Answer
 from memctl_agent._holders._frames import Frames
 from memctl_agent._holders._graph import Graph
 from memctl_agent._holders._grouping import SAVED, Group, Grouping, Way
-from memctl_agent._holders._loose import Loose
+from memctl_agent._holders._heap import InHeap
 from memctl_agent._holders._memory import Memory
 from memctl_agent._holders._roots import BESIDE, INSTALLED, OWN, Root, Roots
-from memctl_agent._holders._tensors import Tensors
+from memctl_agent._holders._slice import Slice
 
-# How long a slice is, and how much of it may be left unused at its end.
+# How long a slice is.
 SLICE_MS = 2.0
-SPARE_US = 150
 # Tensors whose graphs are looked at together.
 STARTS_AT_ONCE = 64
 # Until which share of the budget the look at graphs may go on as long as each slice finds something.
@@ -43,12 +41,6 @@ GRAPHS_SHARE_MAX = 0.85
 LONG_GRAPH_MS = 5.0
 # Slices after which one is given up that does not lead on.
 STUCK_MAX = 4
-# Tensors of the heap for whose holders it is gone over again.
-WANTED_MAX = 256
-# How often it is gone over for what holds the holders.
-CLIMBS_MAX = 3
-# Slices that may pass until the main thread has said whether autocast is on.
-AUTOCAST_WAITS_MAX = 30
 # Groups of which is told, before those that say the same are put together.
 TOLD_MAX = 24
 # How often the walk is begun again, and chains that are tried before it is told of them.
@@ -58,8 +50,6 @@ TRIED = 32
 MODULES_BETWEEN_LOOKS = 32
 # Modules that become roots together.
 MODULES_AT_ONCE = 128
-# What classes say their module is.
-_module_of = type.__dict__["__module__"].__get__
 
 # Until which share of the budget a stage may go on.
 _SHARES = {
@@ -79,54 +69,6 @@ _SHARES = {
 # for its budget, or when so many times as much has passed, but for searches that may take less than this.
 WAITS = 2
 WAITS_MS_MAX = 100.0
-
-
-class Slice:
-    """What is true within one slice."""
-
-    def __init__(self, torch: Any, blocks: list[tuple[int, int]], near: tuple[str, ...], end_ns: int) -> None:
-        self.torch, self._end_ns = torch, end_ns
-        self.tensors = Tensors(torch, blocks)
-        self.rules = (
-            torch._C._data_address,
-            self.tensors.classes,
-            self.tensors.refused,
-            _own_classes(),
-            types.FrameType,
-            _module_of,
-            near,
-        )
-
-    def is_left_for_graph(self, more_ms: float) -> bool:
-        """As `is_left`, with so much more time."""
-        return time.perf_counter_ns() + SPARE_US * 1000 < self._end_ns + more_ms * 1e6
-
-    def set_near(self, near: tuple[str, ...]) -> None:
-        """The names of the program's own modules."""
-        self.rules = (*self.rules[:-1], near)
-
-    def end(self) -> None:
-        """There is no time left."""
-        self._end_ns = 0
-
-    def left_us(self) -> int:
-        """Microseconds until its end."""
-        return max(0, (self._end_ns - time.perf_counter_ns()) // 1000)
-
-    def is_left(self) -> bool:
-        """Whether there is time for more."""
-        return self.left_us() > SPARE_US
-
-
-@functools.lru_cache(maxsize=1)
-def _own_classes() -> tuple[type, ...]:
-    """The classes of this package: what their objects hold is not the program's doing."""
-    found = []
-    for name, module in list(dict.items(sys.modules)):
-        if type(name) is str and name.startswith("memctl_agent"):
-            namespace = _reading.module_dict(module) or {}
-            found += [one for one in list(dict.values(namespace)) if type(one) is type and one.__module__ == name]
-    return tuple(found)
 
 
 class Search:
@@ -166,19 +108,7 @@ class Search:
         # What of graphs was gone through, and how much more time the next slice has for one.
         self._done_nodes: set[tuple[int, int]] = set()
         self._graph_ms = 0.0
-        # One for tensors and one for what refers to them.
-        self._heap: Any = None
-        self._heap_of_holders: Any = None
-        self._is_cycle_free = False
-        self._loose = Loose()
-        self._is_heap_seen = False
-        self._climbs = 0
-        self._targets: Optional[list[int]] = None
-        self._put_off: set[int] = set()
-        # Blocks of weights that C++ alone holds, and how often was waited for what the main thread says of autocast.
-        self._weights: set[int] = set()
-        self._autocast = _cpp.Autocast()
-        self._waits = 0
+        self._in_heap = InHeap(native, self._blocks, self._missing, self._adopt)
         self._grouping: Optional[Grouping] = None
         self._groups: Optional[list[Group]] = None
         self._entries: list[dict[str, Any]] = []
@@ -232,12 +162,9 @@ class Search:
         self._spared_ns = self._worked_ns, self._took_ns
         self._blocks, self._asked = list(blocks), len(blocks)
         self._forget()
-        self._heap = self._heap_of_holders = self._targets = self._groups = None
-        self._loose, self._is_cycle_free = Loose(), False
-        self._is_heap_seen, self._climbs, self._known = False, 0, 0
+        self._in_heap = InHeap(self._native, self._blocks, self._missing, self._adopt)
+        self._groups, self._known = None, 0
         self._entries, self._cut = [], set()
-        self._put_off.clear()
-        self._weights.clear()
         return True
 
     @property
@@ -267,6 +194,9 @@ class Search:
             self._took_ns += took
             self._longest_ns = max(self._longest_ns, took)
             if self.answer is not None:
+                # Where no collector comes by a cycle would stay.
+                self._stages.clear()
+                self._in_heap.close()
                 self.answer["took_ms"] = round(self._took_ns / 1e6, 3)
                 self.answer["longest_ms"] = round(self._longest_ns / 1e6, 3)
                 self.answer["slices"] = self._slices
@@ -419,8 +349,8 @@ class Search:
 
     def _installed(self, now: Slice) -> bool:
         """What lies below the globals of installed modules, some of them after the others."""
-        is_nothing_above = self._loose.are_holders_seen and not self._loose.above
-        if is_nothing_above or self._loose.are_explained(self._missing()):
+        is_nothing_above = self._in_heap.loose.are_holders_seen and not self._in_heap.loose.above
+        if is_nothing_above or self._in_heap.loose.are_explained(self._missing()):
             return True
         while now.is_left():
             stage = f"installed {self._installed_at}"
@@ -507,157 +437,27 @@ class Search:
 
     def _heap_tensors(self, now: Slice) -> bool:
         """All tensors on blocks that remain, wherever they are."""
-        missing = self._missing()
-        if not missing:
-            return True
-        if self._heap is None:
-            self._heap = self._native.Heap(self._blocks)
-            if not self._heap.can_tell():
-                return True
-        is_done, found = self._heap.tensors(now.rules, now.left_us() // 2)
-        before, held_once, candidates = len(self._loose.tensors), _held_once(found), []
-        for (block, tensor), is_once in zip(found, held_once):
-            if block in missing:
-                self._loose.tensors.setdefault(block, []).append(id(tensor))
-                if is_once and block not in self._loose.patterns:
-                    candidates.append((block, tensor))
-        del found
-        if candidates:
-            self._note_patterns(now, candidates, missing - set(self._loose.patterns))
-        self._is_heap_seen = is_done
-        # What is newest comes first: where each block has its tensor the others do not matter. Where no collector frees
-        # cycles these are looked for as soon as most blocks have theirs.
-        may_be_cycles = _facts.collector(self._is_collecting) != "on" and not self._is_cycle_free
-        known = len(self._loose.tensors)
-        is_enough = may_be_cycles and known == before and 2 * known >= len(missing)
-        return is_done or is_enough or self._loose.have_tensors(missing)
+        return self._in_heap.tensors(now, _facts.collector(self._is_collecting))
+
+    def _heap_holders(self, now: Slice) -> bool:
+        """What refers to these, and to what refers to that."""
+        return "_heap_tensors" in self._cut or self._in_heap.holders(now)
 
     def _heap_rest(self, now: Slice) -> bool:
         """The other tensors, where most blocks had theirs and are in no cycle."""
-        if self._is_heap_seen or self._loose.cycles or self._loose.are_explained(self._missing()):
-            return True
-        self._is_cycle_free, before = True, len(self._loose.tensors)
-        is_done = self._heap_tensors(now)
-        # What refers to these was not looked for.
-        self._loose.are_holders_seen = self._loose.are_holders_seen and before == len(self._loose.tensors)
-        return is_done
-
-    def _note_patterns(self, now: Slice, candidates: list[tuple[int, Any]], missing: set[int]) -> None:
-        """What the graphs of tensors that nothing was seen to hold say of why they live: a gradient that has a graph,
-        whose leaf is the parameter that it is the gradient of."""
-        memory = Memory()
-        left = set(missing)
-        graph = Graph(now.torch, now.tensors, memory, now.is_left)
-        try:
-            for block, tensor in candidates:
-                # Of a parameter it is seen at once.
-                if graph.has_graphed_gradient(tensor):
-                    self._loose.patterns[block] = "create_graph"
-                    left.discard(block)
-            graph.walk([tensor for _, tensor in candidates], left)
-            for number in graph.graphed:
-                self._loose.patterns[candidates[number][0]] = "create_graph"
-            for block, (number, _) in graph.found.items():
-                if number in graph.graphed:
-                    self._loose.patterns[block] = "create_graph"
-            for block, tensor in candidates:
-                if block not in self._loose.patterns and _cpp.is_of_cpp_alone(now.torch, tensor):
-                    self._loose.alone.add(block)
-                    if self._autocast.may_keep(now.torch, tensor):
-                        self._autocast.ask(now.torch, tensor)
-                        self._weights.add(block)
-        finally:
-            graph.close()
-            memory.close()
-            candidates.clear()
-
-    def _heap_holders(self, now: Slice) -> bool:
-        """What refers to the tensors that were found on the heap, and to what refers to these."""
-        missing = self._missing()
-        if self._loose.are_explained(missing) or "_heap_tensors" in self._cut or not self._heap.can_tell():
-            return True
-        if self._heap_of_holders is None:
-            self._heap_of_holders = self._native.Heap(self._blocks)
-        if not self._loose.tensors:
-            # No tensor is on any of these blocks, so nothing can refer to one.
-            self._loose.are_holders_seen = True
-            return True
-        if self._targets is None:
-            known = self._loose.alone.union(self._loose.patterns)
-            loose = [ids for block, ids in self._loose.tensors.items() if block not in known]
-            self._targets = sorted({at for ids in loose for at in ids})[:WANTED_MAX]
-            if not self._targets:
-                self._loose.are_holders_seen = True
-                return True
-            self._heap_of_holders.rewind()
-        is_done, found = self._heap_of_holders.holders(now.rules, self._targets, now.left_us() // 2)
-        while found:
-            holder, held = found.pop()
-            if now.is_left():
-                self._judge(now, holder, held, sum(other is holder for other, _ in found))
-            else:
-                self._put_off.add(held)
-        holder = None
-        if self._loose.are_explained(self._missing()):
-            return True
-        self._put_off.difference_update(self._loose.cycles)
-        if self._put_off and (is_done or self._put_off.union(self._loose.cycles).issuperset(self._targets)):
-            # For these there was no time: once more, as far as they are.
-            self._targets = sorted(self._put_off)
-            self._put_off.clear()
-            self._heap_of_holders.rewind()
-            return False
-        if self._loose.cycles.keys() >= set(self._targets):
-            return True
-        if not is_done:
-            return False
-        self._climbs += 1
-        higher = (
-            {above for pairs in self._loose.above.values() for above, _ in pairs}
-            - set(self._loose.above)
-            - set(self._loose.cycles)
-        )
-        self._loose.are_holders_seen = True
-        if self._climbs >= CLIMBS_MAX or not higher:
-            return True
-        self._targets = sorted(higher)[:WANTED_MAX]
-        for target in self._targets:
-            self._loose.above.setdefault(target, [])
-        self._heap_of_holders.rewind()
-        return False
+        return self._in_heap.rest(now, _facts.collector(self._is_collecting))
 
     def _autocast_said(self, now: Slice) -> bool:
-        """What the main thread says of autocast, where weights are held by C++ alone."""
-        if self._autocast.is_awaited and self._waits < AUTOCAST_WAITS_MAX:
-            self._waits += 1
-            now.end()
-            return False
-        if self._autocast.is_on:
-            self._loose.patterns.update(dict.fromkeys(self._weights - set(self._loose.patterns), "autocast_cache"))
-        return True
+        """What the main thread says of autocast."""
+        return self._in_heap.autocast_said(now)
 
-    def _judge(self, now: Slice, holder: Any, held: int, others: int) -> None:
-        """One object of the heap refers to another one. `others`: as often it is in the list that it comes from."""
+    def _adopt(self, now: Slice, holder: Any, held: int) -> bool:
+        """Whether an object was seen, and was too wide to have been looked through to what it holds."""
         number = self._walk.number(id(holder))
-        if number is not None:
-            root = self._walk.roots([number])[0]
-            if self._walk.adopt(now.rules, self._roots.objects([root]), number, held):
-                # It was seen, and is too wide to have been looked through.
-                return
-        if type(holder) is types.FrameType or held in self._loose.cycles:
-            return
-        # Variables of two functions here, and the list.
-        cycle = _cycles.around(holder, held, 2 + others)
-        if cycle:
-            self._loose.cycles[held] = cycle
-            return
-        word = _reading.container(holder)
-        words = (
-            f"{word}, {_words.counted(_reading.length(holder), 'item')}"
-            if word
-            else (f"`{_reading.type_name(type(holder))}` object")
-        )
-        self._loose.above.setdefault(held, []).append((id(holder), words))
+        if number is None:
+            return False
+        root = self._walk.roots([number])[0]
+        return self._walk.adopt(now.rules, self._roots.objects([root]), number, held)
 
     # -- the answer ----------------------------------------------------------------------------------------------
 
@@ -732,21 +532,18 @@ class Search:
 
     def _finish(self) -> None:
         missing = self._missing()
-        is_whole = self._is_heap_seen and not any(
-            heap.counts()[1] for heap in (self._heap, self._heap_of_holders) if heap is not None
-        )
+        is_whole = self._in_heap.is_seen and not self._in_heap.has_jumped
         sizes = [size for _, size in self._blocks]
         # What the graph of a tensor keeps that Python holds is not held by C++ alone.
-        self._loose.are_graphs_seen = not self._is_graph_cut and "_graphs" not in self._cut
-        loose = self._loose.entries(missing, is_whole, sizes, _facts.collector(self._is_collecting))
+        self._in_heap.loose.are_graphs_seen = not self._is_graph_cut and "_graphs" not in self._cut
+        loose = self._in_heap.loose.entries(missing, is_whole, sizes, _facts.collector(self._is_collecting))
         told = _answer.empty(self._asked, [])
         entries = _merged(self._entries) + loose
         entries.sort(key=lambda one: (-one["blocks"], -one["bytes"], one["sentence"]))
         explained = sum(one["blocks"] for one in loose)
         told["holders"] = entries[: _answer.HOLDERS_MAX]
         told["found_blocks"] = min(self._known + explained, len(self._blocks))
-        heaps = [heap for heap in (self._heap, self._heap_of_holders) if heap is not None]
-        objects = self._walk.counts()[0] + sum(heap.counts()[0] for heap in heaps)
+        objects = self._walk.counts()[0] + self._in_heap.objects
         told["objects"] = objects
         unknown = len(self._blocks) - told["found_blocks"]
         told["complete"] = self._asked == len(self._blocks) and (not unknown or self._has_seen_all())
@@ -755,8 +552,8 @@ class Search:
 
     def _has_seen_all(self) -> bool:
         return (
-            self._is_heap_seen
-            and self._loose.are_holders_seen
+            self._in_heap.is_seen
+            and self._in_heap.loose.are_holders_seen
             and not self._cut
             and self._frames.can_tell
             and not gc.get_freeze_count()
@@ -773,9 +570,9 @@ class Search:
             return notes
         if self._cut:
             notes.append("The search ended with its budget; what was found until then is here.")
-        if not self._is_heap_seen:
+        if not self._in_heap.is_seen:
             notes.append("The heap was not looked at as a whole.")
-        elif self._heap.counts()[1]:
+        elif self._in_heap.has_jumped:
             notes.append("Objects that died meanwhile may have hidden others from the search.")
         if not self._frames.can_tell:
             notes.append("Local variables of running functions were not looked at.")
@@ -796,18 +593,6 @@ class Search:
             )
         notes.append("What C and C++ extensions hold, other threads' C stacks included, is not seen.")
         return notes
-
-
-class _Probe:
-    """An object of which all references are known."""
-
-
-def _held_once(pairs: list[tuple[int, Any]]) -> list[bool]:
-    """Whether each object of these pairs has one reference but for those of its pair and of who looks: that of C++,
-    or of one Python object."""
-    probes: list[tuple[int, Any]] = [(0, _Probe())]
-    alone, *counts = [sys.getrefcount(thing) for each in (probes, pairs) for _, thing in each]
-    return [count == alone + 1 for count in counts]
 
 
 def _merged(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
