@@ -130,7 +130,7 @@ def test_what_the_cache_of_autocast_holds_is_said_to_be() -> None:
         pytest.skip("this torch does not count what C++ holds")
     with torch.autocast("cpu", torch.bfloat16):
         blocks = cast(20)
-        told = only(_holders.find(_native, blocks, BUDGET_MS))
+        told = only(sliced(blocks))
         assert (told["holder"], told["pattern"], told["blocks"]) == ("cpp", "autocast_cache", 20), told
         # From another thread the main one is asked.
         answers: list[Any] = []
@@ -140,6 +140,18 @@ def test_what_the_cache_of_autocast_holds_is_said_to_be() -> None:
             thread.join(0.001)
         assert only(answers[0])["pattern"] == "autocast_cache", answers
     assert torch.is_autocast_enabled("cpu") is False
+
+
+def test_autocast_that_is_left_now_and_then_keeps_nothing() -> None:
+    autocast = _cpp.Autocast()
+    weight = torch.nn.Parameter(torch.ones(3))
+    assert autocast.may_keep(torch, weight) and not autocast.may_keep(torch, torch.ones(3))
+    for _ in range(_cpp.LOOKS_MIN):
+        with torch.autocast("cpu", torch.bfloat16):
+            autocast.look(torch)
+    assert autocast.is_on is None, "it was not looked at for long"
+    autocast.look(torch)
+    assert autocast.is_on is False
 
 
 def sliced(blocks: list[tuple[int, int]]) -> Any:

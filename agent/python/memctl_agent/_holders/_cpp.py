@@ -14,11 +14,15 @@ from __future__ import annotations
 import _thread
 import ctypes
 import sys
+import time
 from typing import Any, ClassVar, Optional
 
 from memctl_agent._holders import _reading
 from memctl_agent._holders._roots import main_thread
 
+# So often, and for so long, autocast has to be on whenever it is looked at.
+LOOKS_MIN = 5
+LOOKED_S_MIN = 0.3
 # How long the thread may take that looks at how torch counts.
 _WAIT_S = 0.02
 # The tensor itself and who looks at its storage.
@@ -83,54 +87,58 @@ def is_of_cpp_alone(torch: Any, tensor: Any) -> bool:
 
 
 class Autocast:
-    """Whether autocast is on in the main thread."""
+    """Whether autocast is on in the main thread whenever it is looked at for a while: where it is on for a part of each
+    step, each empties its cache."""
 
     # What is called in the main thread stays for as long as the process: it may be called late.
-    _asked: ClassVar[list[Any]] = []
+    _calls: ClassVar[list[Any]] = []
 
     def __init__(self) -> None:
-        self.is_on: Optional[bool] = None
-        self._is_asked = False
+        self._device: Optional[str] = None
+        # When it was on, whether it was off once, and whether the main thread is yet to say.
+        self._on: list[float] = []
+        self._was_off = self._is_awaited = False
 
     def may_keep(self, torch: Any, tensor: Any) -> bool:
         """Whether autocast keeps a copy of such a tensor: a weight of full precision."""
         table = _reading.table(torch._C.TensorBase)
         try:
+            self._device = self._device or table["device"].__get__(tensor).type
             is_weight = table["is_leaf"].__get__(tensor) and table["requires_grad"].__get__(tensor)
             return bool(is_weight) and table["dtype"].__get__(tensor) is torch.float32
         except Exception:
             return False
 
-    def ask(self, torch: Any, tensor: Any) -> None:
-        """Looks whether it is on for the device of a tensor, once."""
-        if self._is_asked:
-            return
-        self._is_asked = True
-        try:
-            device = _reading.table(torch._C.TensorBase)["device"].__get__(tensor).type
-        except Exception:
-            return
-        if _thread.get_ident() == main_thread():
-            self._look(torch, device)
-            return
-
-        def look(_: Any) -> int:
-            self._look(torch, device)
-            return 0
-
-        call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(look)
-        self._asked.append(call)
-        if ctypes.pythonapi.Py_AddPendingCall(call, None) != 0:
-            self.is_on = False
-
     @property
-    def is_awaited(self) -> bool:
-        """Whether the main thread was asked and has not said yet."""
-        return self._is_asked and self.is_on is None
+    def is_on(self) -> Optional[bool]:
+        """Whether it is and stays on; none as long as that is not known."""
+        if self._was_off:
+            return False
+        is_known = len(self._on) >= LOOKS_MIN and self._on[-1] - self._on[0] >= LOOKED_S_MIN
+        return True if is_known else None
 
-    def _look(self, torch: Any, device: str) -> None:
+    def look(self, torch: Any) -> None:
+        """Looks whether it is on now, or has the main thread do so."""
+        if _thread.get_ident() == main_thread():
+            self._look(torch)
+        elif not self._is_awaited:
+
+            def look(_: Any) -> int:
+                self._is_awaited = False
+                self._look(torch)
+                return 0
+
+            call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(look)
+            # (The one before has been called, and may be on its way out.)
+            self._calls[:-1] = []
+            self._calls.append(call)
+            self._is_awaited = ctypes.pythonapi.Py_AddPendingCall(call, None) == 0
+
+    def _look(self, torch: Any) -> None:
         try:
-            self.is_on = torch._C.is_autocast_enabled(device) and torch._C.is_autocast_cache_enabled()
+            is_on = torch._C.is_autocast_enabled(self._device) and torch._C.is_autocast_cache_enabled()
         except Exception:
             # A version that cannot be asked about a device.
-            self.is_on = False
+            is_on = False
+        self._on.append(time.monotonic())
+        self._was_off = self._was_off or not is_on

@@ -22,7 +22,7 @@ WANTED_MAX = 256
 # How often it is gone over for what holds the holders.
 CLIMBS_MAX = 3
 # Slices that may pass until the main thread has said whether autocast is on.
-AUTOCAST_WAITS_MAX = 30
+AUTOCAST_WAITS_MAX = 80
 
 
 class InHeap:
@@ -125,7 +125,6 @@ class InHeap:
                 if block not in self.loose.patterns and _cpp.is_of_cpp_alone(now.torch, tensor):
                     self.loose.alone.add(block)
                     if self._autocast.may_keep(now.torch, tensor):
-                        self._autocast.ask(now.torch, tensor)
                         self._weights.add(block)
         finally:
             graph.close()
@@ -189,8 +188,9 @@ class InHeap:
 
     def autocast_said(self, now: Slice) -> bool:
         """What the main thread says of autocast, where weights are held by C++ alone."""
-        if self._autocast.is_awaited and self._waits < AUTOCAST_WAITS_MAX:
+        if self._weights and self._autocast.is_on is None and self._waits < AUTOCAST_WAITS_MAX:
             self._waits += 1
+            self._autocast.look(now.torch)
             now.end()
             return False
         if self._autocast.is_on:
