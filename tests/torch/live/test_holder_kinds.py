@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from memctl_agent import _holders, _native
-from memctl_agent._holders import _cpp, _roots
+from memctl_agent._holders import _answer, _cpp, _roots
 
 BUDGET_MS = 120_000
 HELD: list[Any] = []
@@ -51,6 +51,9 @@ def test_hooks_of_a_tensor_are_one_holder() -> None:
     assert (told["kind"], told["holder"], told["blocks"], told["length"]) == ("hook", "container", 40, 40), told
     expected = "cell `scale` of function `<lambda>`, 40 tensors, referenced by 40 backward hooks of `Parameter`"
     assert told["sentence"] == expected
+    # Of functions neither globals nor builtins are looked through: many have the same.
+    function = next(iter(HELD[0]._backward_hooks.values()))
+    assert _answer._referents(function) == [function.__closure__]
 
 
 class Average:

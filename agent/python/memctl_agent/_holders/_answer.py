@@ -125,6 +125,14 @@ class Answer:
         """How many tensors are so many levels below a container; none if that is too much to count."""
         if _reading.container(top) is None or _reading.length(top) > COUNTED_MAX:
             return None
+        known: dict[int, bool] = {}
+
+        def passes(thing: Any) -> bool:
+            at = id(type(thing))
+            if at not in known:
+                known[at] = _words.is_passable(thing)
+            return known[at]
+
         level: list[Any] = [top]
         for depth in range(levels):
             below: list[Any] = []
@@ -134,16 +142,16 @@ class Answer:
                     return None
             if depth + 1 == levels:
                 return sum(map(self._class_ids.__contains__, map(id, map(type, below)))) or None
-            level = list(islice(filter(gc.is_tracked, filter(_words.is_passable, below)), COUNTED_MAX))
+            level = list(islice(filter(gc.is_tracked, filter(passes, below)), COUNTED_MAX))
         return None
 
 
 def _referents(thing: Any) -> list[Any]:
-    """What an object refers to, but for the globals of a function: these are the module's."""
-    below = gc.get_referents(thing)
-    if type(thing) is types.FunctionType:
-        below = [one for one in below if one is not thing.__globals__]
-    return below
+    """What an object refers to. Of a function what is its own: globals and builtins are those of many."""
+    if type(thing) is not types.FunctionType:
+        return gc.get_referents(thing)
+    own = (thing.__closure__, thing.__defaults__, thing.__kwdefaults__)
+    return [one for one in own if one is not None]
 
 
 def _kind_of(kind: str, facts: _facts.Facts, chain: _words.Chain) -> _facts.Facts:
