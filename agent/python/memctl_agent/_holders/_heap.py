@@ -43,7 +43,7 @@ class InHeap:
         self.loose = Loose()
         # Whether all tensors were seen.
         self.is_seen = False
-        self._is_cycle_free = False
+        self._is_rest = False
         self._climbs = 0
         self._targets: Optional[list[int]] = None
         self._put_off: set[int] = set()
@@ -88,19 +88,19 @@ class InHeap:
         self.is_seen = is_done
         # What is newest comes first: where each block has its tensor the others do not matter. Where no collector frees
         # cycles these are looked for as soon as most blocks have theirs.
-        may_be_cycles = collector != "on" and not self._is_cycle_free
+        may_be_cycles = collector != "on"
         known = len(self.loose.tensors)
         is_enough = may_be_cycles and known == before and 2 * known >= len(missing)
-        return is_done or is_enough or self.loose.have_tensors(missing)
+        return is_done or (not self._is_rest and (is_enough or self.loose.have_tensors(missing)))
 
     def rest(self, now: Slice, collector: str) -> bool:
         """The other tensors, where most blocks had theirs and are in no cycle."""
         if self.is_seen or self.loose.cycles or self.loose.are_explained(self._missing()):
             return True
-        self._is_cycle_free, before = True, len(self.loose.tensors)
+        self._is_rest, before = True, self.loose.count()
         is_done = self.tensors(now, collector)
         # What refers to these was not looked for.
-        self.loose.are_holders_seen = self.loose.are_holders_seen and before == len(self.loose.tensors)
+        self.loose.are_holders_seen = self.loose.are_holders_seen and before == self.loose.count()
         return is_done
 
     def _note_patterns(self, now: Slice, candidates: list[tuple[int, Any]], missing: set[int]) -> None:

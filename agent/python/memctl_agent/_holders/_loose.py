@@ -32,6 +32,10 @@ class Loose:
     # Whether the graphs of all tensors were gone through to which a chain leads.
     are_graphs_seen: bool = False
 
+    def count(self) -> int:
+        """How many tensors are known."""
+        return sum(map(len, self.tensors.values()))
+
     def have_tensors(self, missing: set[int]) -> bool:
         """Whether a tensor is known on each of these blocks, or why they live."""
         return all(block in self.patterns or block in self.tensors for block in missing)
