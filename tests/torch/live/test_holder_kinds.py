@@ -212,6 +212,26 @@ def test_modules_of_installed_packages_are_known_by_their_package() -> None:
     assert not places.is_of_installed(f"{__name__.rpartition('.')[2]}.part")
 
 
+def test_where_chains_were_not_looked_for_to_the_end_nothing_is_held_by_cpp_alone() -> None:
+    if not _cpp.Counts.find(torch):
+        pytest.skip("this torch does not count what C++ holds")
+    weight = torch.nn.Parameter(torch.ones(3))
+    hidden = weight.exp()
+    HELD.append(hidden.mean())
+    blocks = [block_of(hidden)]
+    hidden = None
+
+    def unseen(_: Any) -> bool:
+        search._cut.add("_variables")
+        return True
+
+    search = _holders.begin(_native, blocks, BUDGET_MS)
+    search._stages[:7] = [unseen]
+    while search.answer is None:
+        search.slice()
+    assert search.answer["holders"] == [], search.answer
+
+
 def test_a_search_that_is_over_is_no_cycle() -> None:
     gc.collect()
     gc.disable()

@@ -268,7 +268,7 @@ class Graph:
         before = len(self._done)
         # A node is made after those behind it.
         for key in sorted(self._behind):
-            if self._done.issuperset(self._behind[key]):
+            if key[0] and self._done.issuperset(self._behind[key]):
                 self._done.add(key)
         return len(self._done) > before
 

@@ -65,6 +65,8 @@ _SHARES = {
     "_heap_rest": 0.95,
     "_installed": 0.95,
 }
+# Those that look for chains, and for graphs to which these lead.
+CHAIN_STAGES = {"_main", "_variables", "_graphs", "_modules", "_beside", "_own_modules", "_rest"}
 # On a machine that does other things, too, a thread waits more than it works: it stops to search when it has worked
 # for its budget, or when so many times as much has passed, but for searches that may take less than this.
 WAITS = 2
@@ -535,7 +537,7 @@ class Search:
         is_whole = self._in_heap.is_seen and not self._in_heap.has_jumped
         sizes = [size for _, size in self._blocks]
         # What the graph of a tensor keeps that Python holds is not held by C++ alone.
-        self._in_heap.loose.are_graphs_seen = not self._is_graph_cut and "_graphs" not in self._cut
+        self._in_heap.loose.are_graphs_seen = not self._is_graph_cut and not self._cut & CHAIN_STAGES
         loose = self._in_heap.loose.entries(missing, is_whole, sizes, _facts.collector(self._is_collecting))
         told = _answer.empty(self._asked, [])
         entries = _merged(self._entries) + loose
