@@ -5,7 +5,7 @@
 //! when the site has grown on and the holder has a length, so that the two answers say whether it grew with the bytes. A
 //! process is asked about one finding at a time, about [`SITES_MAX`] in all, not within its first seconds, and for no longer
 //! than [`SHARE`] of its time so far, all searches together. Where a search ended before it had looked everywhere and says of few blocks what holds them, it
-//! is asked again when it may take twice as long, [`TRIES_MAX`] times in all.
+//! is asked again when it may take twice as long, [`TRIES_MAX`] times in all, and what is less grave waits for that.
 //! Refuses whatever has no site.
 //!
 //! (Over 400 lines: nearly half are tests of when a process is asked, beside the rules for it.)
@@ -108,6 +108,7 @@ impl Unasked {
     /// Begins to ask about findings of a job of whose holders nothing is known, or which have grown on.
     pub fn look(&self, job: &Poked, found: &Arc<Found>, findings: &[Finding]) {
         self.tried().retain(|session, tried| tried.is_under_way || self.streams.is_streaming(*session));
+        let mut waiting: HashSet<SessionKey> = HashSet::new();
         for finding in findings.iter().filter(|finding| may_be_asked_about(finding) && is_open(finding)) {
             let mut concerned = found.sessions.iter().filter(|session| concerns(finding, found, session));
             let line = |key: SessionKey| self.streams.line(key).filter(Line::may_be_asked_unasked);
@@ -122,7 +123,16 @@ impl Unasked {
             let site = finding.fingerprint(&found.job.name).0;
             let at_least =
                 finding.holders.as_ref().map_or(0, |told| told_more_at(told.asked.budget_ms, &told.asked.outcome));
-            let Some((turn, budget_ms)) = self.turn(session.key, site, age, at_least) else { continue };
+            if waiting.contains(&session.key) {
+                continue;
+            }
+            let Some((turn, budget_ms)) = self.turn(session.key, site, age, at_least) else {
+                // What lesser ones would take it would have to save again.
+                if is_cut_short(finding) && self.may_try(session.key, site) {
+                    waiting.insert(session.key);
+                }
+                continue;
+            };
             let (asking, job, found, finding) = (self.clone(), job.clone(), found.clone(), finding.clone());
             let of = Asking { rank: session.info.rank, line, budget_ms };
             tokio::spawn(async move { asking.ask((&job, &*found), &finding, of, turn).await });
@@ -145,6 +155,11 @@ impl Unasked {
         }
         tried.is_under_way = true;
         Some((Turn { of: self.clone(), session, site, counts: true }, budget_ms))
+    }
+
+    /// Whether a session may be asked about a finding once more.
+    fn may_try(&self, session: SessionKey, site: u64) -> bool {
+        self.tried().get(&session).and_then(|tried| tried.sites.get(&site)).is_some_and(|tries| *tries < TRIES_MAX)
     }
 
     async fn ask(self, (job, found): (&Poked, &Found), finding: &Finding, of: Asking, mut turn: Turn) {
@@ -266,6 +281,10 @@ fn is_cut(found: &HoldersFound) -> bool {
     !found.complete && (found.holders.is_empty() || found.found_blocks < found.asked_blocks / 2)
 }
 
+fn is_cut_short(finding: &Finding) -> bool {
+    finding.holders.as_ref().is_some_and(|told| told.asked.outcome.as_ref().is_ok_and(is_cut))
+}
+
 fn has_grown_on(found: &HoldersFound, live_bytes: u64) -> bool {
     live_bytes >= found.live_bytes.saturating_add(found.live_bytes / GROWN_ON).max(1)
 }
@@ -316,6 +335,17 @@ mod tests {
             assert!(turn(&unasked, 1, 100).is_some());
         }
         assert!(turn(&unasked, 1, 100).is_none());
+    }
+
+    #[test]
+    fn what_is_to_be_asked_again_goes_first_as_long_as_it_may_be() {
+        let unasked = unasked();
+        assert!(!unasked.may_try(1, 100), "it was not asked");
+        for _ in 0..TRIES_MAX {
+            assert!(unasked.turn(1, 100, OLD, 0).is_some());
+            assert_eq!(unasked.may_try(1, 100), unasked.tried()[&1].sites[&100] < TRIES_MAX);
+        }
+        assert!(!unasked.may_try(1, 100) && !unasked.may_try(2, 100));
     }
 
     #[test]
