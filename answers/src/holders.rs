@@ -96,7 +96,7 @@ pub struct Holder {
     pub threads: u32,
     /// Of a cycle: whether the garbage collector is on, off, or as good as never runs (rare).
     pub collector: Option<&'static str>,
-    /// What makes C++ hold it: create_graph; null where that is not known.
+    /// What makes C++ hold it: create_graph or autocast_cache; null where that is not known.
     pub pattern: Option<&'static str>,
 }
 

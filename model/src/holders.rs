@@ -143,17 +143,20 @@ impl Collector {
 pub enum HolderPattern {
     /// `backward(create_graph=True)`: a parameter and its gradient's graph hold each other.
     CreateGraph,
+    /// Autocast was entered and not left: its cache keeps a copy of each weight that it has converted.
+    AutocastCache,
 }
 
 impl HolderPattern {
     /// All of them.
-    pub const ALL: [Self; 1] = [Self::CreateGraph];
+    pub const ALL: [Self; 2] = [Self::CreateGraph, Self::AutocastCache];
 
     /// Its name in answers.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::CreateGraph => "create_graph",
+            Self::AutocastCache => "autocast_cache",
         }
     }
 }

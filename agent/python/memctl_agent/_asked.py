@@ -124,12 +124,27 @@ class Asked:
 
     # -- a slice -----------------------------------------------------------------------------------------------------
 
+    def _renewed(self, native: Any) -> Any:
+        """The search that is under way, about the blocks that are named now: others may have taken their place."""
+        search = self._search
+        asked = None if search is None else native.holders_asked()
+        if search is not None and asked is not None:
+            number, blocks, budget_ms = asked
+            if number != self._number:
+                from memctl_agent import _holders
+
+                self._number, self._search = number, _holders.begin(native, blocks, budget_ms)
+            else:
+                search.renew(blocks)
+        return self._search
+
     def _slice(self) -> None:
         """One slice, and the answer if it was the last; another thread that is at it goes on alone."""
         if not self._slicing.acquire(blocking=False):
             return
         try:
-            search, native = self._search, self._native
+            native = self._native
+            search = None if native is None else self._renewed(native)
             if search is None or native is None:
                 return
             took_ms = search.slice(SLICE_MS)

@@ -19,11 +19,25 @@ use super::{Ask, Asks, told};
 use crate::region::Region;
 use crate::source_paths::SourcePaths;
 
+/// How often it is looked whether any of the blocks still lives, where these are few: a tensor that is replaced by each step is
+/// another by the time at which the trainer searches.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// As many blocks count as few,
+const FEW: usize = 32;
+/// and others are named in their place so often.
+const RENEWALS_MAX: u8 = 16;
+/// A search that may take less than this is not begun again.
+const BUDGET_MS_MIN: u32 = 5;
+
 /// An ask that the trainer has, or gets as soon as its region takes one.
 struct UnderWay {
     ask: Ask,
+    /// What searches took that came to nothing.
+    took: Duration,
     sample: LiveSample,
     is_handed: bool,
+    looked: Instant,
+    renewals: u8,
 }
 
 /// See the module.
@@ -46,6 +60,26 @@ pub(crate) fn readiness(region: Option<&Region>, allowed: bool) -> HolderSearch 
     }
 }
 
+impl UnderWay {
+    /// What is left of its budget.
+    fn left_ms(&self) -> u32 {
+        let took_ms = u32::try_from(self.took.as_millis()).unwrap_or(u32::MAX);
+        self.ask.budget_ms.saturating_sub(took_ms).max(1)
+    }
+
+    /// Names the blocks that live now where none of those that were named does; whether the trainer is to be asked about them.
+    fn renew(&mut self, now: LiveSample) -> bool {
+        let lives = |block: &LiveBlock| now.oldest.contains(block);
+        let may = self.renewals < RENEWALS_MAX && self.left_ms() >= BUDGET_MS_MIN;
+        let may = may && !now.oldest.is_empty() && !self.sample.oldest.iter().any(lives);
+        if may {
+            self.renewals += 1;
+            (self.sample, self.is_handed) = (now, false);
+        }
+        may
+    }
+}
+
 impl Search {
     pub(crate) fn new(asks: Arc<Asks>, region: Arc<Region>, paths: SourcePaths) -> Self {
         Self { asks, region, paths, under_way: None, allowance: Allowance::new(Instant::now()), epoch: None }
@@ -59,26 +93,30 @@ impl Search {
     }
 
     /// Goes on with what is asked; `live` gives the oldest live blocks of some stacks. One atomic load when nothing is.
-    pub(crate) fn turn(&mut self, now: Instant, live: impl FnOnce(&[StackId], usize) -> LiveSample) {
+    pub(crate) fn turn(&mut self, now: Instant, live: impl Fn(&[StackId], usize) -> LiveSample) {
         if let Some(ask) = self.asks.take() {
-            self.begin(ask, now, live);
+            self.begin(ask, now, &live);
         }
         let Some(under_way) = &mut self.under_way else { return };
         if now >= under_way.ask.until {
             self.region.withdraw_holders();
             self.under_way = None;
         } else if !under_way.is_handed {
-            let UnderWay { ask, sample, is_handed } = under_way;
+            let budget_ms = under_way.left_ms();
+            let UnderWay { ask, sample, is_handed, renewals, .. } = under_way;
             let blocks: Vec<(u64, u64)> = sample.oldest.iter().map(|block| (block.addr, block.size)).collect();
             // A trainer that is reading the one before has done so by the next turn.
-            *is_handed = self.region.ask_holders(ask.id, ask.budget_ms, &blocks);
-            if *is_handed {
+            *is_handed = self.region.ask_holders(ask.id, budget_ms, &blocks);
+            if *is_handed && *renewals == 0 {
                 self.allowance.spend(ask.budget(), now);
             }
+        } else if under_way.sample.oldest.len() <= FEW && now >= under_way.looked + LOOK_AGAIN {
+            under_way.looked = now;
+            under_way.renew(live(&under_way.ask.stacks, BLOCKS_MAX));
         }
     }
 
-    fn begin(&mut self, ask: Ask, now: Instant, live: impl FnOnce(&[StackId], usize) -> LiveSample) {
+    fn begin(&mut self, ask: Ask, now: Instant, live: impl Fn(&[StackId], usize) -> LiveSample) {
         self.region.withdraw_holders();
         self.under_way = None;
         if let Some(rest) = self.allowance.rest(now) {
@@ -93,15 +131,19 @@ impl Search {
             let words = "no block of this site lives in the process now: what was there has been freed";
             return self.asks.answer(ask.id, Body::Failure(words.to_owned()));
         }
-        self.under_way = Some(UnderWay { ask, sample, is_handed: false });
+        let took = Duration::ZERO;
+        self.under_way = Some(UnderWay { ask, took, sample, is_handed: false, looked: now, renewals: 0 });
     }
 
     /// The trainer says something. `live` as in [`Self::turn`]: what was freed while it searched is held by nothing.
     pub(crate) fn answered(&mut self, id: u64, json: &[u8], live: impl FnOnce(&[StackId], usize) -> LiveSample) {
-        let Some(UnderWay { ask, sample, .. }) = self.under_way.take_if(|under_way| under_way.ask.id == id) else {
+        let Some(mut under_way) = self.under_way.take_if(|under_way| under_way.ask.id == id) else {
             tracing::debug!(id, "an answer about holders that nobody waits for");
             return;
         };
+        // What was named in their place meanwhile is nobody's any more.
+        self.region.withdraw_holders();
+        let (ask, sample) = (&under_way.ask, &under_way.sample);
         // Those that were the oldest then are the oldest now, as far as they live. One in whose place there is another of the
         // site counts: where a tensor is replaced again and again, that is what was found. (Of what is younger than the last of
         // so many nothing is known: without steps a block's age is where it lies.)
@@ -112,20 +154,32 @@ impl Search {
             there.or_else(|| last.is_some_and(|last| block > last).then_some(block.size))
         };
         let alive: Vec<Option<u64>> = sample.oldest.iter().map(size).collect();
+        let is_freed = alive.iter().all(Option::is_none);
         let body = match told::read(json, &alive, &self.paths) {
             Ok(mut found) => {
-                self.allowance.give_back(ask.budget().saturating_sub(Duration::from_micros(found.took_us)));
-                (found.live_blocks, found.live_bytes) = (now.blocks.max(found.asked_blocks.into()), now.bytes);
-                found.epoch = self.epoch;
-                if found.holders.is_empty() && alive.iter().all(Option::is_none) {
+                under_way.took += Duration::from_micros(found.took_us);
+                if found.holders.is_empty() && is_freed {
+                    if under_way.renew(now) {
+                        self.under_way = Some(under_way);
+                        return;
+                    }
                     Body::Failure("the blocks that it was asked about were freed meanwhile".to_owned())
                 } else {
+                    found.took_us = u64::try_from(under_way.took.as_micros()).unwrap_or(u64::MAX);
+                    (found.live_blocks, found.live_bytes) = (now.blocks.max(found.asked_blocks.into()), now.bytes);
+                    found.epoch = self.epoch;
                     Body::Found(found)
                 }
             }
+            // About blocks in whose place others have been named meanwhile, it may be.
+            Err(_) if is_freed && under_way.renew(now) => {
+                self.under_way = Some(under_way);
+                return;
+            }
             Err(failure) => Body::Failure(failure),
         };
-        self.asks.answer(ask.id, body);
+        self.allowance.give_back(under_way.ask.budget().saturating_sub(under_way.took));
+        self.asks.answer(id, body);
     }
 }
 
@@ -135,7 +189,7 @@ mod tests {
 
     use super::*;
 
-    fn live(count: u64) -> impl FnOnce(&[StackId], usize) -> LiveSample {
+    fn live(count: u64) -> impl Fn(&[StackId], usize) -> LiveSample {
         move |stacks, most| {
             assert_eq!(stacks, [StackId(3)]);
             let block = |at| LiveBlock { birth_epoch: 0, birth_step: at, addr: (at + 1) << 20, size: 512 };
@@ -199,6 +253,50 @@ mod tests {
         search.answered(8, &json(4), live(0));
         let Some(v1::HoldersAnswer { body: Some(Body::Failure(words)), .. }) = answer(&asks) else { panic!() };
         assert!(words.contains("freed meanwhile"), "{words}");
+    }
+
+    /// One block, which each step replaces.
+    fn of_step(step: u64) -> impl Fn(&[StackId], usize) -> LiveSample {
+        move |_, _| {
+            let block = LiveBlock { birth_epoch: 0, birth_step: step, addr: (step + 1) << 20, size: 512 };
+            LiveSample { blocks: 1, bytes: 512, oldest: vec![block] }
+        }
+    }
+
+    #[test]
+    fn where_a_tensor_is_replaced_again_and_again_the_trainer_hears_of_the_latest() {
+        let (asks, region, mut search) = search();
+        let (now, mut asked) = (Instant::now(), Vec::new());
+        asks.ask(ask(7));
+        for step in 0..3 {
+            // Within the first moments it is not looked at.
+            for ms in [0, 30, 31] {
+                search.turn(now + Duration::from_millis(100 * step + ms), of_step(step));
+                asked.extend(region.holders_asked().map(|asked| (asked.ask, asked.blocks[0].0 >> 20)));
+            }
+        }
+        assert_eq!(asked, [(7, 1), (7, 2), (7, 3)]);
+        // An answer about one that has gone is none, and what it took is not to be had again.
+        search.answered(7, &json(1), of_step(9));
+        assert_eq!(answer(&asks), None);
+        search.turn(now + Duration::from_millis(300), of_step(9));
+        assert_eq!(region.holders_asked().map(|asked| (asked.budget_ms, asked.blocks[0].0 >> 20)), Some((49, 10)));
+        search.answered(7, &json(1), of_step(9));
+        let Some(v1::HoldersAnswer { body: Some(Body::Found(found)), .. }) = answer(&asks) else { panic!() };
+        assert_eq!(found.took_us, 2_000);
+    }
+
+    #[test]
+    fn it_is_not_told_of_others_for_ever() {
+        let (asks, region, mut search) = search();
+        asks.ask(ask(7));
+        let mut handed = 0;
+        for step in 0..100 {
+            search.turn(Instant::now() + LOOK_AGAIN * step, of_step(step.into()));
+            search.turn(Instant::now() + LOOK_AGAIN * step, of_step(step.into()));
+            handed += u32::from(region.holders_asked().is_some());
+        }
+        assert_eq!(handed, u32::from(RENEWALS_MAX) + 1);
     }
 
     #[test]

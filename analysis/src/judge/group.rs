@@ -1,7 +1,8 @@
 //! Which growing sites are one leak: a kept graph holds dozens of blocks of dozens of sites, and is one thing to repair.
 //!
 //! Guarantees: every candidate lands in exactly one group; what is joined rose at the same boundaries. The site of a group
-//! is the innermost function of the user's own code that all of it shares, at the line that most of its bytes came through.
+//! is the innermost function of the user's own code that nearly all of it shares, at the line that most of its bytes came
+//! through.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -59,6 +60,8 @@ const GRAPH_BLOCKS_MIN: u64 = 3;
 const GRAPH_LINES_MIN: usize = 3;
 /// Likewise in a process that shows no sign of training.
 const SERVING_LINES_MIN: usize = 6;
+/// A stack that brings less than one part in so many of the blocks of another one does not decide where a group is.
+const MINOR: u64 = 10;
 
 /// Sorts candidates of one rank into groups.
 pub(super) fn groups(watch: &RankWatch, mut candidates: Vec<Candidate>) -> Vec<Group> {
@@ -214,8 +217,8 @@ fn own_frames(watch: &RankWatch, stack: StackId, graph: bool) -> Vec<Arc<Frame>>
     if callers.is_empty() { from(0) } else { callers }
 }
 
-/// Where a group is: the innermost of the user's functions that every one of its stacks comes through, and the stack that
-/// holds most of it.
+/// Where a group is: the innermost of the user's functions that every one of its stacks comes through, but for those
+/// that bring next to nothing, and the stack that holds most of it.
 fn place(watch: &RankWatch, group: &Group) -> (Option<Frame>, Vec<Frame>) {
     let lead = group.lead();
     let stack: Vec<Frame> = watch.frames_of(lead.stack).map(|frame| (**frame).clone()).collect();
@@ -223,7 +226,10 @@ fn place(watch: &RankWatch, group: &Group) -> (Option<Frame>, Vec<Frame>) {
     if !graph && group.members.len() == 1 && lead.stacks.len() <= 1 {
         return (watch.sites[lead.site].frame.as_deref().cloned(), stack);
     }
-    let stacks: Vec<StackId> = group.members.iter().flat_map(|member| member.stacks.iter().copied()).collect();
+    let mut stacks: Vec<StackId> = group.members.iter().flat_map(|member| member.stacks.iter().copied()).collect();
+    // What is under way when a step ends, and a batch that is kept beside a graph, are no reason to name who calls both.
+    let most = stacks.iter().map(|&stack| watch.blocks_gained(stack)).max().unwrap_or(0);
+    stacks.retain(|&stack| watch.blocks_gained(stack) >= most / MINOR);
     let own = own_frames(watch, lead.stack, graph);
     // A stack without a frame of the user's own (a node whose forward call is not known) says nothing against a place.
     let says = |stack: &&StackId| watch.frames_of(**stack).any(|frame| frame.is_user_code());

@@ -2,12 +2,14 @@
 //!
 //! The rules, each of what a process answered: a container without a bound that has become longer, or that has an item for each
 //! block, is a leak; one with a bound stops there; a cycle that the collector never frees, threads that wait, and what
-//! `backward(create_graph=True)` leaves behind are leaks. Guarantees: nothing is called bounded or unbounded but by an answer
+//! `backward(create_graph=True)` or an autocast that is not left leave behind are leaks. How long a container is says nothing
+//! where a tensor in it is replaced by a larger one. Guarantees: nothing is called bounded or unbounded but by an answer
 //! that found holders of most of the blocks that were asked about.
 
 use memctl_model::finding::SUSPECTED;
 use memctl_model::{
-    Collector, EvidenceValue, Finding, FindingHolders, HolderBound, HolderKind, HoldersFound, Severity, TensorHolder,
+    Collector, EvidenceValue, Finding, FindingHolders, HolderBound, HolderKind, HoldersFound, Pattern, Severity,
+    TensorHolder,
 };
 
 /// Whether what holds a finding's blocks has a bound.
@@ -25,7 +27,13 @@ pub(super) enum Bound {
 const THREADS_MIN: u32 = 3;
 
 /// What is known of the bound of what holds a finding's blocks.
-pub(super) fn bound(holders: &FindingHolders) -> Bound {
+pub(super) fn bound(finding: &Finding) -> Bound {
+    let is_replaced = finding.pattern == Some(Pattern::ReplacedByLarger);
+    finding.holders.as_ref().map_or(Bound::Unknown, |holders| of_holders(holders, is_replaced))
+}
+
+/// As [`bound`]. `is_replaced`: a tensor is replaced by a larger one again and again, and no more of them are held.
+fn of_holders(holders: &FindingHolders, is_replaced: bool) -> Bound {
     let Ok(found) = &holders.asked.outcome else { return Bound::Unknown };
     let Some((at, holder)) = found.holders.iter().enumerate().max_by_key(|(_, holder)| holder.blocks) else {
         return Bound::Unknown;
@@ -40,7 +48,9 @@ pub(super) fn bound(holders: &FindingHolders) -> Bound {
         (HolderKind::Cycle, _) if matches!(holder.collector, Some(Collector::Off | Collector::Rare)) => Bound::None,
         (HolderKind::Thread, _) if holder.threads >= THREADS_MIN => Bound::None,
         (HolderKind::Cpp, _) if holder.pattern.is_some() => Bound::None,
-        (HolderKind::Container | HolderKind::Cache, HolderBound::Unbounded) if longer || has_one_each(holder) => {
+        (HolderKind::Container | HolderKind::Cache, HolderBound::Unbounded)
+            if !is_replaced && (longer || has_one_each(holder)) =>
+        {
             Bound::None
         }
         _ => Bound::Unknown,
@@ -61,12 +71,12 @@ fn bytes_at(found: &HoldersFound, holder: &TensorHolder, limit: u64) -> Option<u
 /// Makes of findings about growth what their holders decide: a leak of a suspicion, a suspicion of what is bounded.
 pub fn decide(findings: &mut [Finding]) {
     for finding in findings.iter_mut().filter(|finding| finding.kind.is_leak()) {
-        match finding.holders.as_ref().map(bound) {
-            Some(Bound::None) if finding.is_suspected() => {
+        match bound(finding) {
+            Bound::None if finding.is_suspected() => {
                 finding.evidence.retain(|(name, _)| name != SUSPECTED);
                 finding.severity = finding.severity.max(Severity::Warning);
             }
-            Some(Bound::At(_)) if !finding.is_suspected() => {
+            Bound::At(_) if !finding.is_suspected() => {
                 finding.evidence.push((SUSPECTED.to_owned(), EvidenceValue::Count(1)));
                 finding.severity = Severity::Info;
                 finding.time_to_oom_seconds = None;
@@ -79,7 +89,7 @@ pub fn decide(findings: &mut [Finding]) {
 
 #[cfg(test)]
 mod tests {
-    use memctl_model::{FindingKind, Frame, HolderPace, HoldersAsked};
+    use memctl_model::{FindingKind, Frame, HolderPace, HolderPattern, HoldersAsked};
 
     use super::*;
 
@@ -110,13 +120,23 @@ mod tests {
 
     #[test]
     fn a_container_decides_by_its_bound_and_by_what_it_holds() {
+        let of = |holders: &FindingHolders| of_holders(holders, false);
         let limit = |items| HolderBound::Bounded { limit: Some(items) };
-        assert_eq!(bound(&answer(list(40, HolderBound::Unbounded), None)), Bound::None);
-        assert_eq!(bound(&answer(list(40, limit(64)), None)), Bound::At(Some(64 << 20)));
-        assert_eq!(bound(&answer(list(2, HolderBound::Unbounded), None)), Bound::Unknown, "it may never grow");
+        assert_eq!(of(&answer(list(40, HolderBound::Unbounded), None)), Bound::None);
+        assert_eq!(of(&answer(list(40, limit(64)), None)), Bound::At(Some(64 << 20)));
+        assert_eq!(of(&answer(list(2, HolderBound::Unbounded), None)), Bound::Unknown, "it may never grow");
         let longer = HolderPace { since_ns: 0, length_before: 1, length_now: 2, bytes_before: 1, bytes_now: 2 };
-        assert_eq!(bound(&answer(list(2, HolderBound::Unbounded), Some(longer))), Bound::None);
-        assert_eq!(bound(&answer(TensorHolder { blocks: 4, ..list(40, limit(64)) }, None)), Bound::Unknown);
+        assert_eq!(of(&answer(list(2, HolderBound::Unbounded), Some(longer))), Bound::None);
+        assert_eq!(of(&answer(TensorHolder { blocks: 4, ..list(40, limit(64)) }, None)), Bound::Unknown);
+    }
+
+    #[test]
+    fn how_long_a_container_is_says_nothing_where_a_tensor_is_replaced_by_a_larger_one() {
+        let mut finding = Finding::new(FindingKind::Leak, Severity::Info, 0.5, vec![0]);
+        finding.holders = Some(answer(list(40, HolderBound::Unbounded), None));
+        assert_eq!(bound(&finding), Bound::None);
+        finding.pattern = Some(Pattern::ReplacedByLarger);
+        assert_eq!(bound(&finding), Bound::Unknown, "a window is as long, and stops");
     }
 
     #[test]
@@ -128,12 +148,16 @@ mod tests {
             blocks: 40,
             ..TensorHolder::default()
         };
-        let bound_of = |holder: TensorHolder| bound(&answer(holder, None));
+        let bound_of = |holder: TensorHolder| of_holders(&answer(holder, None), false);
         assert_eq!(bound_of(of(HolderKind::Cycle, Some(Collector::Off), 0)), Bound::None);
         assert_eq!(bound_of(of(HolderKind::Cycle, Some(Collector::On), 0)), Bound::Unknown, "it will be freed");
         assert_eq!(bound_of(of(HolderKind::Thread, None, 7)), Bound::None);
         assert_eq!(bound_of(of(HolderKind::Thread, None, 1)), Bound::Unknown, "it may be at work");
         assert_eq!(bound_of(of(HolderKind::Cpp, None, 0)), Bound::Unknown);
+        for pattern in HolderPattern::ALL {
+            let left = TensorHolder { pattern: Some(pattern), ..of(HolderKind::Cpp, None, 0) };
+            assert_eq!(bound_of(left), Bound::None, "{pattern:?}");
+        }
     }
 
     #[test]

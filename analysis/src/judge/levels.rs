@@ -85,14 +85,23 @@ fn host(watch: &RankWatch) -> Option<Grown> {
     of_host(watch, |sample| sample.host_bytes)
 }
 
+/// Bytes of a simulated device that may have been used first after a moment.
+fn simulated(watch: &RankWatch, since_ns: u64) -> u64 {
+    let levels = Per::ALL.into_iter().flat_map(|per| watch.history.levels(per));
+    let before = levels.filter(|level| level.time_ns <= since_ns).max_by_key(|level| level.time_ns);
+    let lived = before.map_or(0, |level| level.counters.allocated_bytes);
+    watch.history.highest_reserved().saturating_sub(lived)
+}
+
 fn workers(watch: &RankWatch) -> Option<Grown> {
     of_host(watch, |sample| sample.children_bytes)
 }
 
-/// Of a device whose memory lies in the host's (a simulated one), as much as it reserves may be its own.
+/// Of a device whose memory lies in the host's (a simulated one), as much as it has reserved since its memory was first
+/// measured may be its own, beyond what lived there by then.
 fn of_host(watch: &RankWatch, read: fn(&Measured) -> Option<u64>) -> Option<Grown> {
     let grown = measured(watch, GAINED_MIN, read)?;
-    let own = if watch.facts.is_simulated { watch.history.highest_reserved() } else { 0 };
+    let own = if watch.facts.is_simulated { simulated(watch, grown.since_ns) } else { 0 };
     let least = GAINED_MIN.max((grown.now_bytes as f64 * HOST_SHARE_MIN) as u64);
     (grown.growth.gained.saturating_sub(own) >= least).then_some(grown)
 }
@@ -169,6 +178,7 @@ fn grown(watch: &RankWatch, values: Vec<Value>, clock: Clock, gained_min: u64) -
         who: watch.who(),
         now_bytes: to.bytes,
         first: (level.map(|level| level.epoch), level.map(|level| level.step), begun.map(|begun| begun.time_ns)),
+        since_ns: from.time_ns,
         a_minute: growth.gained as f64 / seconds.max(1.0) * 60.0,
         series: values.iter().map(|value| value.bytes).collect(),
         seconds,

@@ -112,8 +112,7 @@ fn grown(grounds: &Grounds<'_>, courses: &[Course], course: &Course, cause: Caus
 
 /// The bound of what holds a course's blocks.
 fn bound_of(grounds: &Grounds<'_>, course: &Course) -> Bound {
-    let holders = finding_of(grounds, course).and_then(|finding| finding.holders.as_ref());
-    holders.map_or(Bound::Unknown, held::bound)
+    finding_of(grounds, course).map_or(Bound::Unknown, held::bound)
 }
 
 fn filling(grounds: &Grounds<'_>, courses: &[Course]) -> Option<Verdict> {

@@ -2,14 +2,27 @@
 
 use crate::support::watched;
 
-use memctl_model::{Finding, FindingKind, Sample, Severity};
+use memctl_analysis::judge::{RankFacts, RankWatch};
+use memctl_model::{Finding, FindingKind, Sample, Severity, StackId};
 use watched::{GIB, MIB, Process, frame};
 
 /// A run with a step and a sample each second.
 fn run(seconds: u64, host: impl Fn(u64) -> u64, workers: impl Fn(u64) -> Option<u64>) -> Vec<Finding> {
     let mut process = Process::new(0, &[vec![frame("build", "/home/me/model.py", 5)]]);
+    ran(&mut process, seconds, |_| 100 * MIB, host, workers);
+    process.judge()
+}
+
+/// As [`run`], of a process, with so many bytes on its device.
+fn ran(
+    process: &mut Process,
+    seconds: u64,
+    device: impl Fn(u64) -> u64,
+    host: impl Fn(u64) -> u64,
+    workers: impl Fn(u64) -> Option<u64>,
+) {
     for second in 0..seconds {
-        process.step(&[(1, None, 10, 100 * MIB)]);
+        process.step(&[(1, None, 10, device(second))]);
         process.watch.sample(&Sample {
             time_ns: process.time_ns,
             host_rss_bytes: Some(host(second)),
@@ -17,7 +30,20 @@ fn run(seconds: u64, host: impl Fn(u64) -> u64, workers: impl Fn(u64) -> Option<
             ..Sample::default()
         });
     }
-    process.judge()
+}
+
+#[test]
+fn of_a_simulated_device_only_what_it_took_since_is_not_the_host_s() {
+    let frames = [frame("build", "/home/me/model.py", 5)];
+    let of = |device: fn(u64) -> u64| {
+        let mut process = Process::new(0, &[]);
+        process.watch = RankWatch::new(RankFacts { is_simulated: true, ..RankFacts::default() });
+        process.watch.stack(StackId(1), &frames);
+        ran(&mut process, 30, device, |second| (300 + second * 6) * MIB, |_| None);
+        process.judge().into_iter().filter(|finding| finding.kind == FindingKind::HostGrowth).count()
+    };
+    assert_eq!(of(|_| 100 * MIB), 1, "it lived before the host's memory grew");
+    assert_eq!(of(|second| (100 + second * 6) * MIB), 0, "as much as came to the device");
 }
 
 #[test]

@@ -2,10 +2,10 @@
 //! operator forbids it.
 //!
 //! Guarantees: the judge never waits for it; of a finding one process is asked, the first by rank that may be: once, and again
-//! when the site has grown on, so that the two answers say whether the holder grew with the bytes. A process is asked about one
-//! finding at a time, about [`SITES_MAX`] in all, not within its first seconds, and for no longer than [`SHARE`] of its time so
-//! far, all searches together. Where a search ended before it had looked everywhere and says of few blocks what holds them, it
-//! is asked again when it may take twice as long, [`TRIES_MAX`] times in all.
+//! when the site has grown on and the holder has a length, so that the two answers say whether it grew with the bytes. A
+//! process is asked about one finding at a time, about [`SITES_MAX`] in all, not within its first seconds, and for no longer
+//! than [`SHARE`] of its time so far, all searches together. Where a search ended before it had looked everywhere and says of few blocks what holds them, it
+//! is asked again when it may take twice as long, [`TRIES_MAX`] times in all, and what is less grave waits for that.
 //! Refuses whatever has no site.
 //!
 //! (Over 400 lines: nearly half are tests of when a process is asked, beside the rules for it.)
@@ -108,6 +108,7 @@ impl Unasked {
     /// Begins to ask about findings of a job of whose holders nothing is known, or which have grown on.
     pub fn look(&self, job: &Poked, found: &Arc<Found>, findings: &[Finding]) {
         self.tried().retain(|session, tried| tried.is_under_way || self.streams.is_streaming(*session));
+        let mut waiting: HashSet<SessionKey> = HashSet::new();
         for finding in findings.iter().filter(|finding| may_be_asked_about(finding) && is_open(finding)) {
             let mut concerned = found.sessions.iter().filter(|session| concerns(finding, found, session));
             let line = |key: SessionKey| self.streams.line(key).filter(Line::may_be_asked_unasked);
@@ -122,7 +123,16 @@ impl Unasked {
             let site = finding.fingerprint(&found.job.name).0;
             let at_least =
                 finding.holders.as_ref().map_or(0, |told| told_more_at(told.asked.budget_ms, &told.asked.outcome));
-            let Some((turn, budget_ms)) = self.turn(session.key, site, age, at_least) else { continue };
+            if waiting.contains(&session.key) {
+                continue;
+            }
+            let Some((turn, budget_ms)) = self.turn(session.key, site, age, at_least) else {
+                // What lesser ones would take it would have to save again.
+                if is_cut_short(finding) && self.may_try(session.key, site) {
+                    waiting.insert(session.key);
+                }
+                continue;
+            };
             let (asking, job, found, finding) = (self.clone(), job.clone(), found.clone(), finding.clone());
             let of = Asking { rank: session.info.rank, line, budget_ms };
             tokio::spawn(async move { asking.ask((&job, &*found), &finding, of, turn).await });
@@ -145,6 +155,11 @@ impl Unasked {
         }
         tried.is_under_way = true;
         Some((Turn { of: self.clone(), session, site, counts: true }, budget_ms))
+    }
+
+    /// Whether a session may be asked about a finding once more.
+    fn may_try(&self, session: SessionKey, site: u64) -> bool {
+        self.tried().get(&session).and_then(|tried| tried.sites.get(&site)).is_some_and(|tries| *tries < TRIES_MAX)
     }
 
     async fn ask(self, (job, found): (&Poked, &Found), finding: &Finding, of: Asking, mut turn: Turn) {
@@ -221,11 +236,12 @@ fn budget_ms(age: Duration, spent: Duration) -> Option<u32> {
     (age >= AGE_MIN && budget_ms >= BUDGET_MS_MIN).then_some(budget_ms)
 }
 
-/// How long a search has to be for it to tell more than one that may have ended too early.
+/// How long a search has to be for it to tell more than one that may have ended too early, or as much as one that did not.
 fn told_more_at(budget_ms: u32, outcome: &Result<HoldersFound, String>) -> u32 {
     match outcome {
         Ok(found) if is_cut(found) => budget_ms.saturating_mul(2).min(BUDGET_MS),
-        Ok(_) | Err(_) => 0,
+        Ok(found) => u32::try_from(found.took_us.div_ceil(1_000)).unwrap_or(u32::MAX).min(BUDGET_MS),
+        Err(_) => 0,
     }
 }
 
@@ -254,13 +270,19 @@ fn is_open(finding: &Finding) -> bool {
     if found.holders.is_empty() {
         return false;
     }
+    // How much longer it has become can be said of what has a length.
     let was_asked_once = told.pace.iter().all(Option::is_none);
-    was_asked_once && finding.live_bytes.is_some_and(|now| has_grown_on(found, now))
+    let has_length = found.holders.iter().any(|holder| holder.length.is_some());
+    was_asked_once && has_length && finding.live_bytes.is_some_and(|now| has_grown_on(found, now))
 }
 
 /// Whether a search ended before it had looked everywhere, and says of few blocks what holds them.
 fn is_cut(found: &HoldersFound) -> bool {
     !found.complete && (found.holders.is_empty() || found.found_blocks < found.asked_blocks / 2)
+}
+
+fn is_cut_short(finding: &Finding) -> bool {
+    finding.holders.as_ref().is_some_and(|told| told.asked.outcome.as_ref().is_ok_and(is_cut))
 }
 
 fn has_grown_on(found: &HoldersFound, live_bytes: u64) -> bool {
@@ -316,6 +338,17 @@ mod tests {
     }
 
     #[test]
+    fn what_is_to_be_asked_again_goes_first_as_long_as_it_may_be() {
+        let unasked = unasked();
+        assert!(!unasked.may_try(1, 100), "it was not asked");
+        for _ in 0..TRIES_MAX {
+            assert!(unasked.turn(1, 100, OLD, 0).is_some());
+            assert_eq!(unasked.may_try(1, 100), unasked.tried()[&1].sites[&100] < TRIES_MAX);
+        }
+        assert!(!unasked.may_try(1, 100) && !unasked.may_try(2, 100));
+    }
+
+    #[test]
     fn who_could_not_be_asked_is_asked_later() {
         let unasked = unasked();
         for _ in 0..9 {
@@ -341,6 +374,8 @@ mod tests {
             [told_more_at(20, &cut(false)), told_more_at(80, &cut(false)), told_more_at(20, &cut(true))],
             [40, 100, 0]
         );
+        let whole = Ok(HoldersFound { complete: true, took_us: 30_500, ..HoldersFound::default() });
+        assert_eq!(told_more_at(80, &whole), 31, "a shorter one would say less");
         assert!(unasked().turn(1, 100, s(4), 40).is_none() && unasked().turn(1, 100, s(8), 40).is_some());
         let unasked = unasked();
         unasked.tried().entry(1).or_default().spent = s(18);
@@ -384,7 +419,7 @@ mod tests {
             let holders = FindingHolders { asked, growth: Vec::new(), pace: Vec::new(), sentence: String::new() };
             Finding { holders: Some(holders), ..finding() }
         };
-        let holders = vec![TensorHolder::default()];
+        let holders = vec![TensorHolder { length: Some(9), ..TensorHolder::default() }];
         let some = HoldersFound { holders, live_bytes: 100, asked_blocks: 64, found_blocks: 32, ..found(false) };
         assert!(is_open(&told(true, Ok(HoldersFound { found_blocks: 31, ..some.clone() }))));
         assert!(is_open(&finding()) && is_open(&told(true, Ok(found(false)))));
@@ -399,6 +434,9 @@ mod tests {
         // It has grown on since: once more, so that the two say how the holder grew.
         let grown = |bytes| Finding { live_bytes: Some(bytes), ..told(true, Ok(some.clone())) };
         assert!(is_open(&grown(125)) && !is_open(&grown(124)));
+        let waits = HoldersFound { holders: vec![TensorHolder::default()], ..some.clone() };
+        let waits = Finding { live_bytes: Some(500), ..told(true, Ok(waits)) };
+        assert!(!is_open(&waits), "threads and cycles have no length: they would say the same");
         let pace = HolderPace { since_ns: 1, length_before: 1, length_now: 2, bytes_before: 1, bytes_now: 2 };
         let mut twice = grown(500);
         twice.holders.as_mut().unwrap().pace = vec![Some(pace)];

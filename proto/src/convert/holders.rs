@@ -205,6 +205,7 @@ fn collector_to_wire(collector: Collector) -> v1::Collector {
 fn pattern_to_wire(pattern: HolderPattern) -> v1::HolderPattern {
     match pattern {
         HolderPattern::CreateGraph => v1::HolderPattern::CreateGraph,
+        HolderPattern::AutocastCache => v1::HolderPattern::AutocastCache,
     }
 }
 

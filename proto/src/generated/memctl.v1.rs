@@ -871,6 +871,8 @@ pub enum HolderPattern {
     Unspecified = 0,
     /// backward(create_graph=True): a parameter and its gradient's graph hold each other.
     CreateGraph = 1,
+    /// Autocast was entered and not left: its cache keeps a copy of each weight that it has converted.
+    AutocastCache = 2,
 }
 impl HolderPattern {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -881,6 +883,7 @@ impl HolderPattern {
         match self {
             Self::Unspecified => "HOLDER_PATTERN_UNSPECIFIED",
             Self::CreateGraph => "HOLDER_PATTERN_CREATE_GRAPH",
+            Self::AutocastCache => "HOLDER_PATTERN_AUTOCAST_CACHE",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -888,6 +891,7 @@ impl HolderPattern {
         match value {
             "HOLDER_PATTERN_UNSPECIFIED" => Some(Self::Unspecified),
             "HOLDER_PATTERN_CREATE_GRAPH" => Some(Self::CreateGraph),
+            "HOLDER_PATTERN_AUTOCAST_CACHE" => Some(Self::AutocastCache),
             _ => None,
         }
     }

@@ -60,6 +60,12 @@ class Search:
         self.answer: Any = None
         self.threads: list[int] = []
         self.began: list[float] = []
+        self.renewed: list[Any] = []
+
+    def renew(self, blocks: list[tuple[int, int]]) -> bool:
+        """Others live now."""
+        self.renewed.append(blocks)
+        return True
 
     def slice(self, slice_ms: float) -> float:
         """One slice."""
@@ -113,6 +119,34 @@ def test_where_steps_end_slices_are_theirs(monkeypatch: pytest.MonkeyPatch, aske
         assert time.monotonic() < until
     # The first may be the thread's: there was no step to wait for.
     assert set(search.threads[1:]) == {threading.get_ident()}
+
+
+def test_a_search_hears_of_the_blocks_that_live_now(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
+    native = Native((7, [(4096, 512)], 50))
+
+    def replaced() -> None:
+        if not search.renewed:
+            native.ask = (7, [(8192, 512)], 50)
+
+    search = Search(3, {"found": 1}, replaced)
+    searching(monkeypatch, search)
+    asked.begin(native)
+    assert native.answered.wait(LIMIT_S)
+    assert search.renewed == [[(8192, 512)]] and native.answers == [(7, {"found": 1})]
+
+
+def test_another_ask_takes_the_place_of_the_one_before(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
+    native = Native((7, [(4096, 512)], 50))
+    later = Search(1, {"found": 2})
+
+    def withdrawn() -> None:
+        native.ask = (8, [(8192, 512)], 50)
+        monkeypatch.setattr(memctl_agent._holders, "begin", lambda *_: later)
+
+    searching(monkeypatch, Search(3, {"found": 1}, withdrawn))
+    asked.begin(native)
+    assert native.answered.wait(LIMIT_S)
+    assert native.answers == [(8, {"found": 2})]
 
 
 @pytest.mark.parametrize("answer", [object(), {"a": {1, 2}}])

@@ -2,8 +2,9 @@
 
 A search (`_search`) is cut into slices of a few milliseconds. It begins where leaks live: globals of the program's
 modules, variables of running functions (`_roots`, `_frames`), graphs that begin there (`_graph`); for blocks that
-remain it goes over the heap, for tensors and for what refers to them, and what nothing reaches may be a cycle
-(`_cycles`) or held by C++ alone. The native module follows references. `_answer`, `_words` and `_facts` say it.
+remain it goes over the heap (`_heap`), for tensors and for what refers to them, and what nothing reaches may be a cycle
+(`_cycles`) or held by C++ alone (`_cpp`). The native module follows references. `_answer`, `_words` and `_facts` say
+it.
 
 Guarantees: never raises; runs none of the program's code; between two slices it holds none of the program's objects.
 The collector is off within a slice and afterwards as it was.
@@ -20,7 +21,7 @@ BLOCKS_MAX = 256
 # The parts of this package, each behind those that it imports.
 _PARTS = (
     *("reading", "memory", "tensors", "frames", "facts", "roots", "words", "grouping"),
-    *("answer", "loose", "graph", "cycles"),
+    *("answer", "loose", "graph", "cycles", "cpp", "slice", "heap"),
 )
 
 

@@ -7,6 +7,7 @@ Refuses: to keep anything it was shown.
 from __future__ import annotations
 
 import gc
+import types
 from itertools import islice
 from typing import Any, Optional
 
@@ -65,6 +66,12 @@ def entry(
     }
 
 
+def about(told: dict[str, Any], blocks: list[int], sizes: list[int]) -> dict[str, Any]:
+    """The same holder, of these blocks."""
+    held = sum(sizes[block] for block in blocks)
+    return {**told, "blocks": len(blocks), "bytes": held, "numbers": sorted(blocks)}
+
+
 class Answer:
     """Tells of one holder at a time."""
 
@@ -73,10 +80,11 @@ class Answer:
         self._module: Optional[type] = getattr(getattr(torch, "nn", None), "Module", None)
         # What a function written in Python sees as `ctx`.
         self._context: Optional[type] = getattr(torch._C, "_FunctionBase", None)
+        self._tensor: Optional[type] = getattr(torch._C, "TensorBase", None)
 
     def chain(self, path: list[Any], root: Any) -> _words.Chain:
         """A path with what its edges are called."""
-        return _words.Chain(path, root, self._frames, self._module)
+        return _words.Chain(path, root, self._frames, self._module, self._tensor)
 
     def entry(self, group: Group, chain: _words.Chain, sizes: list[int]) -> dict[str, Any]:
         """What is told of a group."""
@@ -89,7 +97,12 @@ class Answer:
         if group.how:
             tail = [group.how]
             among = "" if kind in ("attribute", "global", "frame", "module_buffer") else "the tensors in "
-            kind, sentence = "autograd", f"{group.how}, reached from {among}{sentence}"
+            if group.is_of_graph:
+                tail = ["its graph"]
+                sentence = f"the graph of {among}{sentence}"
+            else:
+                sentence = f"{group.how}, reached from {among}{sentence}"
+            kind = "autograd"
             facts.kind = _facts.GRAPH
         context = chain.passes(self._context) if self._context is not None else None
         if context is not None and not group.how:
@@ -112,17 +125,33 @@ class Answer:
         """How many tensors are so many levels below a container; none if that is too much to count."""
         if _reading.container(top) is None or _reading.length(top) > COUNTED_MAX:
             return None
+        known: dict[int, bool] = {}
+
+        def passes(thing: Any) -> bool:
+            at = id(type(thing))
+            if at not in known:
+                known[at] = _words.is_passable(thing)
+            return known[at]
+
         level: list[Any] = [top]
         for depth in range(levels):
             below: list[Any] = []
             for thing in level:
-                below += gc.get_referents(thing)
+                below += _referents(thing)
                 if len(below) > COUNTED_MAX:
                     return None
             if depth + 1 == levels:
                 return sum(map(self._class_ids.__contains__, map(id, map(type, below)))) or None
-            level = list(islice(filter(gc.is_tracked, filter(_words.is_passable, below)), COUNTED_MAX))
+            level = list(islice(filter(gc.is_tracked, filter(passes, below)), COUNTED_MAX))
         return None
+
+
+def _referents(thing: Any) -> list[Any]:
+    """What an object refers to. Of a function what is its own: globals and builtins are those of many."""
+    if type(thing) is not types.FunctionType:
+        return gc.get_referents(thing)
+    own = (thing.__closure__, thing.__defaults__, thing.__kwdefaults__)
+    return [one for one in own if one is not None]
 
 
 def _kind_of(kind: str, facts: _facts.Facts, chain: _words.Chain) -> _facts.Facts:

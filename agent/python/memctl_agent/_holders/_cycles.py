@@ -51,7 +51,7 @@ def _cycle_of(start: Any) -> dict[int, Any]:
         following = []
         for thing in level:
             for below in filter(gc.is_tracked, gc.get_referents(thing)[:WIDE]):
-                if _reading.is_atom(below) or any(_reading.is_a(below, wall) for wall in _WALLS):
+                if _reading.is_atom(below) or _is_wall(below):
                     continue
                 above.setdefault(id(below), set()).add(id(thing))
                 if id(below) not in objects:
@@ -66,6 +66,12 @@ def _cycle_of(start: Any) -> dict[int, Any]:
             found[at] = objects[at]
             waiting += above.get(at, ())
     return found if id(start) in found else {}
+
+
+def _is_wall(thing: Any) -> bool:
+    cls = type(thing)
+    usual = cls is dict or cls is list or cls is tuple
+    return not usual and any(base is wall for base in _reading.bases(cls) for wall in _WALLS)
 
 
 def _is_held_from_outside(cycle: dict[int, Any], start: int, known: int) -> bool:

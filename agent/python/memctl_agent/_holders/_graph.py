@@ -3,7 +3,8 @@
 Guarantees: no hook of the program runs. Where torch shows what is saved (`SavedTensor.data`), that is looked at as it
 is. Where it does not, a saved tensor that has pack and unpack hooks (activation checkpointing, offloading) is
 recognised before it is read, and left alone; where hooks cannot be recognised nothing saved is read. The walk is
-bounded in nodes and in time, within one slice, and leaves no wrapper of a node behind.
+bounded in nodes and in time, within one slice, and leaves no wrapper of a node behind. It goes to the oldest nodes
+first, as the oldest blocks are asked about; what it has gone through is left out by the next slice.
 Refuses: to make torch work its view tracking out anew (a view whose base was changed in place), and saved tensors that
 were changed in place since.
 """
@@ -12,9 +13,10 @@ from __future__ import annotations
 
 import _thread
 import gc
+import heapq
 import types
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 from memctl_agent._holders import _reading
 from memctl_agent._holders._memory import Memory
@@ -88,11 +90,50 @@ def saved_words(saved: Any, memory: Memory) -> tuple[int, ...]:
     return memory.words(pointer[0], _SAVED_WORDS) if pointer else ()
 
 
+class Reader:
+    """How nodes of a type are read: what gives the next nodes, the number of one, and pairs of what gives a saved
+    tensor raw and unpacked."""
+
+    static: ClassVar[dict[int, Reader]] = {}
+
+    def __init__(self, cls: type, function: type) -> None:
+        self.name = _reading.type_name(cls)
+        self.is_gathering = self.name == "AccumulateGrad"
+        # Written in Python: its object may keep things beside what it has saved.
+        self.is_function = _reading.derives(cls, function)
+        self.following: Any = None
+        self.made: Any = None
+        self.pairs: list[tuple[Any, Any]] = []
+        for base in _reading.bases(cls):
+            names = _reading.table(base)
+            if self.following is None:
+                self.following = _getter(names.get("next_functions"))
+            if self.made is None and type(names.get("_sequence_nr")) is types.MethodDescriptorType:
+                self.made = names["_sequence_nr"]
+            for name, raw in names.items():
+                # `_raw_saved_tensors` of a function written in Python goes with `saved_tensors`.
+                if type(name) is str and name.startswith(_RAW) and type(raw) is types.GetSetDescriptorType:
+                    unpacked = _getter(names.get(name[4:]) or names.get(name[5:]))
+                    if unpacked is not None:
+                        self.pairs.append((raw.__get__, unpacked))
+
+
 class Graph:
     """Walks the graphs of some tensors, and says which tensor leads to which block."""
 
-    def __init__(self, torch: Any, tensors: Tensors, memory: Memory, is_left: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        tensors: Tensors,
+        memory: Memory,
+        is_left: Callable[[], bool],
+        done: Optional[set[tuple[int, int]]] = None,
+    ) -> None:
         self._tensors, self._memory, self._is_left = tensors, memory, is_left
+        # Nodes behind which nothing is left, and those behind each, by what stays of them: when they were made, and
+        # their type.
+        self._done: set[tuple[int, int]] = set() if done is None else done
+        self._behind: dict[tuple[int, int], list[tuple[int, int]]] = {}
         base = torch._C.TensorBase
         self._grad_fn = _reading.table(base)["grad_fn"].__get__
         self._grad = _reading.table(base)["grad"].__get__
@@ -100,15 +141,15 @@ class Graph:
         self._version = _reading.table(base)["_version"].__get__
         self._is_view = _reading.table(base)["_is_view"]
         self._function: type = torch._C._FunctionBase
-        self._gathering: Optional[type] = None
         self._saved_class: Any = getattr(torch._C._autograd, "SavedTensor", None)
         names = () if self._saved_class is None else _reading.table(self._saved_class)
         self._is_shown = "data" in names and "unpack_hook" in names
         self._word = None if self._is_shown else Hooked.find(torch, memory)
-        self._readers: dict[int, tuple[Any, list[tuple[Any, Any]]]] = {}
+        self._readers: dict[int, Reader] = {}
         # Nodes seen, each under the number of the tensor from which it was reached first.
         self._owner: dict[int, int] = {}
         self._nodes: dict[int, Any] = {}
+        self._leaves: dict[int, Any] = {}
         self._tops: dict[int, int] = {}
         # Block to the tensor's number and the words for the step.
         self.found: dict[int, tuple[int, str]] = {}
@@ -158,6 +199,7 @@ class Graph:
     def close(self) -> None:
         """Lets all nodes go."""
         self._nodes.clear()
+        self._leaves.clear()
         self._readers.clear()
 
     def has_graphed_gradient(self, tensor: Any) -> bool:
@@ -195,31 +237,52 @@ class Graph:
             return None
 
     def _from(self, top: Any, number: int, missing: set[int]) -> None:
-        level = [top]
-        while level and missing and self._is_left() and len(self._owner) <= NODES_MAX:
-            following: list[Any] = []
-            for node in level:
-                if id(node) in self._owner:
-                    continue
-                self._owner[id(node)] = number
-                self._nodes[id(node)] = node
-                self._saved(node, number, missing)
-                following += [other for other in self._next(node, number, missing) if id(other) not in self._owner]
-            level = following
-        self.is_cut = bool(level and missing)
+        waiting = [(self._made(top), 0, top)]
+        pushed = 0
+        while waiting and missing and self._is_left() and len(self._owner) <= NODES_MAX:
+            made, _, node = heapq.heappop(waiting)
+            key = made, id(type(node))
+            if id(node) in self._owner:
+                continue
+            self._owner[id(node)] = number
+            self._nodes[id(node)] = node
+            if key in self._done:
+                continue
+            self._saved(node, number, missing)
+            behind = self._behind[key] = []
+            for other in self._next(node, number, missing):
+                made = self._made(other)
+                behind.append((made, id(type(other))))
+                if id(other) not in self._owner:
+                    pushed += 1
+                    heapq.heappush(waiting, (made, pushed, other))
+        self.is_cut = bool(waiting and missing)
+
+    def _made(self, node: Any) -> int:
+        """A number that is the larger the later a node was made."""
+        number = self._reader(node).made
+        return number(node) if number is not None else 0
+
+    def note_done(self) -> bool:
+        """Notes the nodes behind which all was gone through; whether there are more of them than before."""
+        before = len(self._done)
+        # A node is made after those behind it.
+        for key in sorted(self._behind):
+            if key[0] and self._done.issuperset(self._behind[key]):
+                self._done.add(key)
+        return len(self._done) > before
 
     def _next(self, node: Any, number: int, missing: set[int]) -> list[Any]:
         """The nodes behind one, but those that gather gradients: all graphs of a model share them."""
-        reader = self._reader(node)[0]
+        reader = self._reader(node).following
         following = []
-        for edge in reader(node) if reader is not None else ():
-            other = edge[0]
-            if other is not None and type(other) is not self._gathering:
-                if _reading.type_name(type(other)) == "AccumulateGrad":
-                    self._gathering = type(other)
-                else:
-                    following.append(other)
-            if other is not None and type(other) is self._gathering:
+        for other, _ in reader(node) if reader is not None else ():
+            if other is None:
+                continue
+            if not self._reader(other).is_gathering:
+                following.append(other)
+            elif id(other) not in self._leaves:
+                self._leaves[id(other)] = other
                 self._leaf(other, number, missing)
         return following
 
@@ -242,10 +305,11 @@ class Graph:
                 self.graphed.add(number)
 
     def _saved(self, node: Any, number: int, missing: set[int]) -> None:
-        name = _reading.type_name(type(node))
-        if _reading.is_a(node, self._function):
+        reader = self._reader(node)
+        name = reader.name
+        if reader.is_function:
             self._below(node, number, f"saved in the context of `{name}`", missing)
-        for raw, unpacked in self._reader(node)[1] if self.can_tell else ():
+        for raw, unpacked in reader.pairs if self.can_tell else ():
             try:
                 saved = raw(node)
             except RuntimeError:
@@ -315,24 +379,16 @@ class Graph:
         wanted = [self._tensors.block_of(one) for one in each if id(type(one)) in self._tensors.class_ids]
         return [block for block in wanted if block is not None]
 
-    def _reader(self, node: Any) -> tuple[Any, list[tuple[Any, Any]]]:
-        """For a node's type: what gives the next nodes, and pairs of what gives a saved tensor raw and unpacked."""
+    def _reader(self, node: Any) -> Reader:
         cls = type(node)
-        known = self._readers.get(id(cls))
+        known = Reader.static.get(id(cls)) or self._readers.get(id(cls))
         if known is None:
-            following, pairs = None, []
-            for base in _reading.bases(cls):
-                names = _reading.table(base)
-                if following is None:
-                    following = _getter(names.get("next_functions"))
-                for name, raw in names.items():
-                    # `_raw_saved_tensors` of a function written in Python goes with `saved_tensors`.
-                    if type(name) is str and name.startswith(_RAW) and type(raw) is types.GetSetDescriptorType:
-                        other = names.get(name[4:]) or names.get(name[5:])
-                        unpacked = _getter(other)
-                        if unpacked is not None:
-                            pairs.append((raw.__get__, unpacked))
-            known = self._readers[id(cls)] = (following, pairs)
+            known = Reader(cls, self._function)
+            if _reading.is_heap_type(cls):
+                self._readers[id(cls)] = known
+            else:
+                # One of C++, which stays.
+                Reader.static[id(cls)] = known
         return known
 
 

@@ -14,6 +14,8 @@ from typing import Optional
 
 # A container farther up is the holder where it leads on to so many objects at least.
 BRANCHES_MIN = 3
+# How a block that a graph keeps is reached from the tensor with that graph.
+SAVED = "saved "
 
 
 @dataclass
@@ -26,6 +28,12 @@ class Group:
     how: str
     blocks: list[int] = field(default_factory=list)
     threads: set[int] = field(default_factory=set)
+    hows: set[str] = field(default_factory=set)
+
+    @property
+    def is_of_graph(self) -> bool:
+        """Whether nodes of several kinds have saved them."""
+        return self.how == SAVED or len(self.hows) > 1
 
 
 @dataclass
@@ -62,12 +70,13 @@ class Grouping:
             at = self._holder(way, gathers, is_left)
             if at is None:
                 return False
-            key: object = (way.chain[at], way.how)
-            if way.thread:
-                # Threads that do the same hold the same.
-                key = (way.variable, way.how)
+            # What the nodes of a graph have saved is held by that graph, whichever of them did.
+            how = SAVED if way.how.startswith(SAVED) else way.how
+            # Threads that do the same hold the same.
+            key: object = (way.variable, how) if way.thread else (way.chain[at], how)
             group = self._groups.setdefault(key, Group(way.chain[-1], at, way.how))
             group.blocks.append(way.block)
+            group.hows.add(way.how)
             if way.thread:
                 group.threads.add(way.thread)
             self._at += 1

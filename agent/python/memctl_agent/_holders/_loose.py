@@ -22,11 +22,31 @@ class Loose:
     # Blocks to the addresses of tensors on them, and to what makes C++ hold them.
     tensors: dict[int, list[int]] = field(default_factory=dict)
     patterns: dict[int, str] = field(default_factory=dict)
+    # Blocks whose tensors C++ alone holds, as counts say.
+    alone: set[int] = field(default_factory=set)
     # Addresses to those of what refers to them, with words for it; and to the cycle that they are in.
     above: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
     cycles: dict[int, str] = field(default_factory=dict)
     # Whether what refers to them was looked for among all objects.
     are_holders_seen: bool = False
+    # Whether the graphs of all tensors were gone through to which a chain leads.
+    are_graphs_seen: bool = False
+
+    def count(self) -> int:
+        """How many tensors are known."""
+        return sum(map(len, self.tensors.values()))
+
+    def have_tensors(self, missing: set[int]) -> bool:
+        """Whether a tensor is known on each of these blocks, or why they live."""
+        return all(block in self.patterns or block in self.tensors for block in missing)
+
+    def are_explained(self, missing: set[int]) -> bool:
+        """Whether it is known of each of these blocks why they live."""
+        return all(block in self.patterns or block in self.alone or self._cycle(block) for block in missing)
+
+    def _cycle(self, block: int) -> str:
+        """The cycle that a block's tensor is in."""
+        return next((self.cycles[at] for at in self.tensors.get(block, ()) if at in self.cycles), "")
 
     def entries(self, missing: set[int], is_whole: bool, sizes: list[int], collector: str) -> list[dict[str, Any]]:
         """The holders. `is_whole`: all tensors of the heap were seen."""
@@ -45,17 +65,19 @@ class Loose:
     def _key(self, block: int, is_whole: bool) -> Optional[tuple[str, str, str]]:
         """The kind of a block's holder, its words, and its pattern."""
         ids = self.tensors.get(block, [])
-        if block in self.patterns:
-            return "cpp", "", self.patterns[block]
-        if not is_whole:
-            return None
-        cycle = next((self.cycles[at] for at in ids if at in self.cycles), "")
+        pattern = self.patterns.get(block, "")
+        if pattern == "create_graph" or (self.are_graphs_seen and (pattern or block in self.alone)):
+            return "cpp", "", pattern
+        # (References are counted: it is true whatever else was looked at.)
+        cycle = self._cycle(block)
         if cycle:
             return "cycle", cycle, ""
+        if not is_whole:
+            return None
         above = next((self.above[at] for at in ids if self.above.get(at)), [])
         if above:
             return "object", self._words(above), ""
-        return ("cpp", "", "") if self.are_holders_seen or not ids else None
+        return ("cpp", "", "") if self.are_graphs_seen and (self.are_holders_seen or not ids) else None
 
     def _words(self, above: list[tuple[int, str]]) -> str:
         """The way up as far as it is known."""
@@ -87,6 +109,11 @@ def _entry(kind: str, words: str, pattern: str, blocks: list[int], sizes: list[i
         sentence = (
             "PyTorch's autograd alone: parameters and gradients that have graphs hold each other, as "
             "`backward(create_graph=True)` makes them; no Python object refers to them"
+        )
+    if pattern == "autocast_cache":
+        sentence = (
+            "PyTorch's autocast alone: it is on and was not left, and until then its cache keeps a copy of each weight "
+            "that it has converted, and the weight; no Python object refers to them"
         )
     told = _answer.entry("cpp", sentence, [], blocks, sizes, _facts.Facts(_facts.CPP, ""))
     told["pattern"] = pattern or None

@@ -57,6 +57,11 @@ def is_a(thing: Any, wanted: type) -> bool:
     return derives(type(thing), wanted)
 
 
+def is_heap_type(cls: type) -> bool:
+    """Whether a class was made while the program ran, and may go again."""
+    return bool(_flags(cls) & _HEAP_TYPE)
+
+
 def is_atom(thing: Any) -> bool:
     """Whether nothing can be behind it."""
     return id(type(thing)) in _ATOMS
@@ -69,6 +74,8 @@ def table(cls: type) -> Any:
 
 def plain(text: Any) -> Optional[str]:
     """A string as an exact `str` for a sentence: short, on one line, without what would end its quotes."""
+    if type(text) is str and len(text) <= NAME_CHARS_MAX and text.isprintable() and "`" not in text:
+        return text
     if not is_a(text, str):
         return None
     exact = str.__str__(text)[: NAME_CHARS_MAX + 1]

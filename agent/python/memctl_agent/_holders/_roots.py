@@ -7,6 +7,7 @@ Refuses: this package's own modules and functions.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import types
@@ -76,10 +77,36 @@ class Places:
         # (Without a file, as in a notebook, what lies in the working directory belongs to it.)
         self._beside = os.path.dirname(os.path.abspath(file)) + os.sep if file else os.getcwd() + os.sep
 
-    def nearness(self, key: str, namespace: dict[str, Any]) -> int:
+        # By folder: most modules share one with many others.
+        self._known: dict[str, int] = {}
+        self._packages: dict[str, bool] = {}
+
+    def is_of_installed(self, key: str) -> bool:
+        """Whether a module is of a package that is installed, by the file of that package."""
+        top, dot, _ = key.partition(".")
+        if not dot:
+            return False
+        known = self._packages.get(top)
+        if known is None:
+            namespace = _reading.module_dict(dict.get(sys.modules, top))
+            # (Packages without a file may lie in several places.)
+            has_file = namespace is not None and type(dict.get(namespace, "__file__")) is str
+            known = self._packages[top] = has_file and self.nearness(namespace or {}) == INSTALLED
+        return known
+
+    def nearness(self, namespace: dict[str, Any]) -> int:
         """How near a module is."""
         file = dict.get(namespace, "__file__")
-        if type(file) is not str or "site-packages" in file or any(place in file for place in _INSTALLED):
+        if type(file) is not str:
+            return INSTALLED
+        folder = file[: file.rfind(os.sep) + 1] or file
+        known = self._known.get(folder)
+        if known is None:
+            known = self._known[folder] = self._of_file(file)
+        return known
+
+    def _of_file(self, file: str) -> int:
+        if any(place in file for place in _INSTALLED):
             return INSTALLED
         if file.startswith(self._beside):
             return BESIDE
@@ -138,29 +165,43 @@ class Roots:
         return found + [(number, frame.f_globals) for slot, number in wanted if not slot]
 
 
-def variables(frames: Frames, ident: int, is_main: bool, known: set[int]) -> list[tuple[Root, Any]]:
+def main_names() -> list[str]:
+    """The names of the module that was started: a spawned process knows it by two."""
+    namespace = _reading.module_dict(dict.get(sys.modules, "__main__"))
+    name = _reading.said_by(namespace, "__name__") if namespace is not None else None
+    if name is None or _reading.module_dict(dict.get(sys.modules, name)) is not namespace:
+        return ["__main__"]
+    return ["__main__", name] if name != "__main__" else ["__main__"]
+
+
+def variables(
+    frames: Frames, ident: int, at: Optional[types.FrameType], is_main: bool, known: set[int], of_modules: set[int]
+) -> list[tuple[Root, Any]]:
     """The variables of the functions that a thread runs, the outermost function first, and globals that no module
-    has."""
+    has. `at`: the innermost one's frame. `of_modules`: what is known to be the globals of a module."""
     found: list[tuple[Root, Any]] = []
-    threads = sys._current_frames()
-    at: Optional[types.FrameType] = threads.pop(ident, None)
-    threads.clear()
     thread = "" if is_main or at is None else _thread_words(ident, at)
     try:
-        count = 0
+        count, spaces = 0, None
         while at is not None and count < FRAMES_MAX:
             count += 1
             if not is_own(at.f_code):
                 function = _reading.code_name(at.f_code)
                 for slot, value in reversed(frames.values(at)):
+                    if not gc.is_tracked(value):
+                        continue
                     name = _reading.plain(slot) or "a variable"
                     found.append((Root("local", name, function, thread, ident, id(at), slot), value))
-                if id(at.f_globals) not in known and type(at.f_globals) is dict and not _is_of_module(at.f_globals):
-                    name = _reading.said_by(at.f_globals, "__name__") or "?"
-                    found.append((Root("module", _reading.plain(name) or "?", "", thread, ident, id(at)), at.f_globals))
+                spaces = at.f_globals
+                if id(spaces) not in known and id(spaces) not in of_modules and type(spaces) is dict:
+                    if _is_of_module(spaces):
+                        of_modules.add(id(spaces))
+                    else:
+                        name = _reading.plain(_reading.said_by(spaces, "__name__") or "?") or "?"
+                        found.append((Root("module", name, "", thread, ident, id(at)), spaces))
             at = at.f_back
     finally:
-        at = None
+        at = spaces = None
     return found[:VARIABLES_MAX][::-1]
 
 

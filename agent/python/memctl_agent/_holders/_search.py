@@ -18,38 +18,38 @@ import functools
 import gc
 import sys
 import time
-import types
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
-from memctl_agent._holders import _answer, _cycles, _facts, _reading, _roots, _words
+from memctl_agent._holders import _answer, _facts, _reading, _roots, _words
 from memctl_agent._holders._answer import Answer
 from memctl_agent._holders._frames import Frames
 from memctl_agent._holders._graph import Graph
-from memctl_agent._holders._grouping import Group, Grouping, Way
-from memctl_agent._holders._loose import Loose
+from memctl_agent._holders._grouping import SAVED, Group, Grouping, Way
+from memctl_agent._holders._heap import InHeap
 from memctl_agent._holders._memory import Memory
 from memctl_agent._holders._roots import BESIDE, INSTALLED, OWN, Root, Roots
-from memctl_agent._holders._tensors import Tensors
+from memctl_agent._holders._slice import Slice
 
-# How long a slice is, and how much of it may be left unused at its end.
+# How long a slice is.
 SLICE_MS = 2.0
-SPARE_US = 150
 # Tensors whose graphs are looked at together.
 STARTS_AT_ONCE = 64
-# Tensors of the heap for whose holders it is gone over again.
-WANTED_MAX = 256
-# How often it is gone over for what holds the holders.
-CLIMBS_MAX = 3
+# Until which share of the budget the look at graphs may go on as long as each slice finds something.
+GRAPHS_SHARE_MAX = 0.85
+# How much longer slices may be for a graph that is too long for one.
+LONG_GRAPH_MS = 5.0
+# Slices after which one is given up that does not lead on.
+STUCK_MAX = 4
 # Groups of which is told, before those that say the same are put together.
 TOLD_MAX = 24
 # How often the walk is begun again, and chains that are tried before it is told of them.
 BEGINNINGS_MAX = 2
 TRIED = 32
+# Modules that are sorted between two looks at the clock.
+MODULES_BETWEEN_LOOKS = 32
 # Modules that become roots together.
 MODULES_AT_ONCE = 128
-# What classes say their module is.
-_module_of = type.__dict__["__module__"].__get__
 
 # Until which share of the budget a stage may go on.
 _SHARES = {
@@ -62,48 +62,15 @@ _SHARES = {
     "_rest": 0.75,
     "_heap_tensors": 0.8,
     "_heap_holders": 0.95,
+    "_heap_rest": 0.95,
     "_installed": 0.95,
 }
+# Those that look for chains, and for graphs to which these lead.
+CHAIN_STAGES = {"_main", "_variables", "_graphs", "_modules", "_beside", "_own_modules", "_rest"}
 # On a machine that does other things, too, a thread waits more than it works: it stops to search when it has worked
 # for its budget, or when so many times as much has passed, but for searches that may take less than this.
 WAITS = 2
 WAITS_MS_MAX = 100.0
-
-
-class Slice:
-    """What is true within one slice."""
-
-    def __init__(self, torch: Any, blocks: list[tuple[int, int]], near: tuple[str, ...], end_ns: int) -> None:
-        self.torch, self._end_ns = torch, end_ns
-        self.tensors = Tensors(torch, blocks)
-        self.rules = (
-            torch._C._data_address,
-            self.tensors.classes,
-            self.tensors.refused,
-            _own_classes(),
-            types.FrameType,
-            _module_of,
-            near,
-        )
-
-    def left_us(self) -> int:
-        """Microseconds until its end."""
-        return max(0, (self._end_ns - time.perf_counter_ns()) // 1000)
-
-    def is_left(self) -> bool:
-        """Whether there is time for more."""
-        return self.left_us() > SPARE_US
-
-
-@functools.lru_cache(maxsize=1)
-def _own_classes() -> tuple[type, ...]:
-    """The classes of this package: what their objects hold is not the program's doing."""
-    found = []
-    for name, module in list(dict.items(sys.modules)):
-        if type(name) is str and name.startswith("memctl_agent"):
-            namespace = _reading.module_dict(module) or {}
-            found += [one for one in list(dict.values(namespace)) if type(one) is type and one.__module__ == name]
-    return tuple(found)
 
 
 class Search:
@@ -119,8 +86,9 @@ class Search:
         self.answer: Optional[dict[str, Any]] = None
         self._installed_folders = _roots.installed_folders()
         self._keys: Optional[list[str]] = None
+        self._places: Optional[_roots.Places] = None
         self._modules_at = 0
-        self._near: dict[int, list[str]] = {BESIDE: ["__main__"], OWN: [], INSTALLED: []}
+        self._near: dict[int, list[str]] = {BESIDE: _roots.main_names(), OWN: [], INSTALLED: []}
         self._namespace_ids: set[int] = set()
         self._walk: Any = native.Walk(self._blocks)
         self._frames = Frames(native)
@@ -135,11 +103,14 @@ class Search:
         self._in_graph: dict[int, tuple[int, str]] = {}
         self._hooked = self._unread = 0
         self._is_graph_cut = False
-        self._heap: Any = None
-        self._loose = Loose()
-        self._is_heap_seen = False
-        self._climbs = 0
-        self._targets: Optional[list[int]] = None
+        self._do_graphs_lead_on = self._is_resumed = False
+        self._stuck = 0
+        # How a tensor is held whose graph holds blocks, as it was when that was found.
+        self._noted: dict[int, dict[str, Any]] = {}
+        # What of graphs was gone through, and how much more time the next slice has for one.
+        self._done_nodes: set[tuple[int, int]] = set()
+        self._graph_ms = 0.0
+        self._in_heap = InHeap(native, self._blocks, self._missing, self._adopt)
         self._grouping: Optional[Grouping] = None
         self._groups: Optional[list[Group]] = None
         self._entries: list[dict[str, Any]] = []
@@ -162,21 +133,41 @@ class Search:
             self._rest,
             self._heap_tensors,
             self._heap_holders,
+            self._heap_rest,
             self._installed,
+            self._autocast_said,
             self._gather,
             self._tell,
         ]
 
     def _begin_again(self) -> None:
         """Forgets the walk: a variable where many chains began has another value, and what was below it was seen."""
+        self._forget()
+        self._begun_again += 1
+        self._spared_ns = self._worked_ns, self._took_ns
+
+    def _forget(self) -> None:
         self._walk = self._native.Walk(self._blocks)
         self._grouping = self._threads = self._starts = None
         self._roots = Roots(self._frames)
-        self._staged, self._waiting, self._in_graph = {}, {}, {}
+        self._staged, self._waiting, self._in_graph, self._noted = {}, {}, {}, {}
+        self._done_nodes.clear()
         self._starts_seen = self._installed_at = 0
-        self._begun_again += 1
-        self._spared_ns = self._worked_ns, self._took_ns
         self._stages = self._all_stages()
+
+    def renew(self, blocks: Sequence[tuple[int, int]]) -> bool:
+        """Begins again with other blocks, with what is left of the budget; whether enough is."""
+        if self.answer is not None or 2 * self._took_ns > self._wall_ns:
+            return False
+        self._budget_ns -= self._worked_ns - self._spared_ns[0]
+        self._wall_ns -= self._took_ns - self._spared_ns[1]
+        self._spared_ns = self._worked_ns, self._took_ns
+        self._blocks, self._asked = list(blocks), len(blocks)
+        self._forget()
+        self._in_heap = InHeap(self._native, self._blocks, self._missing, self._adopt)
+        self._groups, self._known = None, 0
+        self._entries, self._cut = [], set()
+        return True
 
     @property
     def is_over(self) -> bool:
@@ -205,6 +196,9 @@ class Search:
             self._took_ns += took
             self._longest_ns = max(self._longest_ns, took)
             if self.answer is not None:
+                # Where no collector comes by a cycle would stay.
+                self._stages.clear()
+                self._in_heap.close()
                 self.answer["took_ms"] = round(self._took_ns / 1e6, 3)
                 self.answer["longest_ms"] = round(self._longest_ns / 1e6, 3)
                 self.answer["slices"] = self._slices
@@ -231,9 +225,12 @@ class Search:
                 )
                 passed = (self._took_ns - self._spared_ns[1] + time.perf_counter_ns() - began) / max(1.0, self._wall_ns)
                 share = _SHARES.get(stage.__name__)
+                if share is not None and stage == self._graphs and self._do_graphs_lead_on:
+                    share = GRAPHS_SHARE_MAX
                 # (The answer is given whatever it takes.)
                 if share is not None and max(spent, passed) > share:
-                    self._cut.add(stage.__name__)
+                    if stage != self._graphs or self._has_starts():
+                        self._cut.add(stage.__name__)
                     self._end_of(stage)
                 elif stage(now):
                     self._end_of(stage)
@@ -266,16 +263,22 @@ class Search:
             self._keys = keys
             # It has other names where `multiprocessing` or a launcher gave it some.
             self._namespace_ids.add(id(_reading.module_dict(dict.get(sys.modules, "__main__"))))
-        places = _roots.Places(self._installed_folders)
+        if self._places is None:
+            self._places = _roots.Places(self._installed_folders)
         while self._modules_at < len(self._keys):
             if not now.is_left():
                 return False
-            key = self._keys[self._modules_at]
-            self._modules_at += 1
-            namespace = _reading.module_dict(dict.get(sys.modules, key))
-            if namespace is not None and id(namespace) not in self._namespace_ids:
-                self._namespace_ids.add(id(namespace))
-                self._near[places.nearness(key, namespace)].append(key)
+            keys = self._keys[self._modules_at : self._modules_at + MODULES_BETWEEN_LOOKS]
+            self._modules_at += len(keys)
+            for key in keys:
+                if self._places.is_of_installed(key):
+                    self._near[INSTALLED].append(key)
+                    continue
+                namespace = _reading.module_dict(dict.get(sys.modules, key))
+                if namespace is not None and id(namespace) not in self._namespace_ids:
+                    self._namespace_ids.add(id(namespace))
+                    self._near[self._places.nearness(namespace)].append(key)
+        now.set_near((*self._near[BESIDE], *self._near[OWN]))
         return True
 
     def _put_modules(self, now: Slice, stage: str, keys: list[str]) -> bool:
@@ -311,12 +314,19 @@ class Search:
         if self._threads is None:
             self._threads = _roots.threads()
         main = _roots.main_thread()
+        # Once for all threads: of hundreds that wait it takes a while.
+        running: dict[int, Any] = sys._current_frames() if self._threads else {}
+        of_modules: set[int] = set()
         while self._threads and now.is_left():
             ident = self._threads.pop(0)
-            for root, value in _roots.variables(self._frames, ident, ident == main, self._namespace_ids):
+            frame = running.pop(ident, None)
+            known = self._namespace_ids, of_modules
+            for root, value in _roots.variables(self._frames, ident, frame, ident == main, *known):
                 number = self._walk.root(now.rules, value)
                 if number is not None:
                     self._put("variables", number, root)
+        running.clear()
+        frame = None
         if not now.is_left():
             return False
         return self._go_below(now, "variables") and not self._threads
@@ -341,7 +351,8 @@ class Search:
 
     def _installed(self, now: Slice) -> bool:
         """What lies below the globals of installed modules, some of them after the others."""
-        if self._missing() <= set(self._loose.patterns) or (self._loose.are_holders_seen and not self._loose.above):
+        is_nothing_above = self._in_heap.loose.are_holders_seen and not self._in_heap.loose.above
+        if is_nothing_above or self._in_heap.loose.are_explained(self._missing()):
             return True
         while now.is_left():
             stage = f"installed {self._installed_at}"
@@ -357,6 +368,10 @@ class Search:
 
     # -- graphs --------------------------------------------------------------------------------------------------
 
+    def _has_starts(self) -> bool:
+        """Whether there are tensors whose graphs were not looked at, and blocks for which that matters."""
+        return bool((self._starts or self._walk.starts()[self._starts_seen :]) and self._missing())
+
     def _graphs(self, now: Slice) -> bool:
         """Blocks to which the graphs of tensors lead to which a chain leads."""
         if self._starts is None:
@@ -367,27 +382,50 @@ class Search:
             self._starts = None
             return True
         numbers = self._starts[-STARTS_AT_ONCE:]
-        tensors = [None if path is None else path[-1] for path in self._paths(now, numbers)]
         numbers.reverse()
-        tensors.reverse()
-        memory = Memory()
-        graph = Graph(now.torch, now.tensors, memory, now.is_left)
+        paths = self._paths(now, numbers)
+        tensors = [None if path is None else path[-1] for path in paths]
+        # Another tensor is where one was whose graph was being gone through.
+        self._is_graph_cut = self._is_graph_cut or (self._is_resumed and tensors[0] is None)
+        memory, more_ms = Memory(), self._graph_ms
+        self._graph_ms = 0.0
+        is_left = functools.partial(now.is_left_for_graph, more_ms)
+        graph = Graph(now.torch, now.tensors, memory, is_left, self._done_nodes)
         try:
             graph.walk(tensors, missing)
+            self._do_graphs_lead_on = bool(graph.found)
             for block, (start, how) in graph.found.items():
-                self._in_graph[block] = (numbers[graph.leads(start)[0]], how)
+                first = graph.leads(start)[0]
+                self._in_graph[block] = (numbers[first], how)
+                if numbers[first] not in self._noted:
+                    self._note(now, numbers[first], paths[first])
             self._hooked += graph.hooked
             self._unread += graph.unread
-            # One whose graph is longer than a slice is not gone through to its end.
-            self._is_graph_cut = self._is_graph_cut or graph.is_cut
-            walked = max(1, graph.walked - (graph.is_cut and graph.walked > 1))
-            self._starts = self._starts[: len(self._starts) - walked]
+            # One that is longer than a slice is gone on with in the next one, as long as that leads on.
+            goes_on, was_none = False, graph.walked == 0
+            if graph.is_cut or was_none:
+                leads_on = graph.note_done()
+                self._stuck = 0 if leads_on or graph.walked > 1 else self._stuck + 1
+                goes_on = self._stuck < STUCK_MAX
+                if more_ms or was_none or (graph.walked == 1 and not leads_on):
+                    self._graph_ms = LONG_GRAPH_MS
+                self._is_graph_cut = self._is_graph_cut or not goes_on
+            self._is_resumed = goes_on
+            self._starts = self._starts[: len(self._starts) - (max(1, graph.walked) - goes_on)]
             self._can_tell_saved = graph.can_tell
         finally:
             graph.close()
             memory.close()
             tensors.clear()
+            paths.clear()
         return False
+
+    def _note(self, now: Slice, number: int, path: Any) -> None:
+        """Says at once how a tensor is held whose graph holds blocks: by the end another may be in its place."""
+        sizes = [size for _, size in self._blocks]
+        answer = Answer(self._frames, now.torch, now.tensors.class_ids)
+        group = Group(number, max(0, len(path) - 2), SAVED)
+        self._noted[number] = answer.entry(group, answer.chain(path, self._root_of(number)), sizes)
 
     _can_tell_saved = True
 
@@ -401,109 +439,27 @@ class Search:
 
     def _heap_tensors(self, now: Slice) -> bool:
         """All tensors on blocks that remain, wherever they are."""
-        missing = self._missing()
-        if not missing:
-            return True
-        if self._heap is None:
-            self._heap = self._native.Heap(self._blocks)
-            if not self._heap.can_tell():
-                return True
-        is_done, found = self._heap.tensors(now.rules, now.left_us() // 2)
-        held_once = _held_once(found)
-        candidates = []
-        for (block, tensor), is_once in zip(found, held_once):
-            if block in missing:
-                self._loose.tensors.setdefault(block, []).append(id(tensor))
-                if is_once and block not in self._loose.patterns:
-                    candidates.append((block, tensor))
-        del found
-        if candidates:
-            self._note_patterns(now, candidates, missing - set(self._loose.patterns))
-        self._is_heap_seen = is_done
-        return is_done or missing <= set(self._loose.patterns)
-
-    def _note_patterns(self, now: Slice, candidates: list[tuple[int, Any]], missing: set[int]) -> None:
-        """What the graphs of tensors that nothing was seen to hold say of why they live: a gradient that has a graph,
-        whose leaf is the parameter that it is the gradient of."""
-        memory = Memory()
-        left = set(missing)
-        graph = Graph(now.torch, now.tensors, memory, now.is_left)
-        try:
-            for block, tensor in candidates:
-                # Of a parameter it is seen at once.
-                if graph.has_graphed_gradient(tensor):
-                    self._loose.patterns[block] = "create_graph"
-                    left.discard(block)
-            graph.walk([tensor for _, tensor in candidates], left)
-            for number in graph.graphed:
-                self._loose.patterns[candidates[number][0]] = "create_graph"
-            for block, (number, _) in graph.found.items():
-                if number in graph.graphed:
-                    self._loose.patterns[block] = "create_graph"
-        finally:
-            graph.close()
-            memory.close()
-            candidates.clear()
+        return self._in_heap.tensors(now, _facts.collector(self._is_collecting))
 
     def _heap_holders(self, now: Slice) -> bool:
-        """What refers to the tensors that were found on the heap, and to what refers to these."""
-        if not self._is_heap_seen or self._missing() <= set(self._loose.patterns):
-            return True
-        if not self._loose.tensors:
-            # No tensor is on any of these blocks, so nothing can refer to one.
-            self._loose.are_holders_seen = True
-            return True
-        if self._targets is None:
-            loose = {block: ids for block, ids in self._loose.tensors.items() if block not in self._loose.patterns}
-            self._targets = [ids[0] for ids in loose.values()][:WANTED_MAX]
-            if not self._targets:
-                self._loose.are_holders_seen = True
-                return True
-            self._heap.rewind()
-        is_done, found = self._heap.holders(now.rules, self._targets, now.left_us())
-        while found:
-            holder, held = found.pop()
-            self._judge(now, holder, held, sum(other is holder for other, _ in found))
-        holder = None
-        if not is_done:
-            return False
-        self._climbs += 1
-        higher = (
-            {above for pairs in self._loose.above.values() for above, _ in pairs}
-            - set(self._loose.above)
-            - set(self._loose.cycles)
-        )
-        self._loose.are_holders_seen = True
-        if self._climbs >= CLIMBS_MAX or not higher:
-            return True
-        self._targets = sorted(higher)[:WANTED_MAX]
-        for target in self._targets:
-            self._loose.above.setdefault(target, [])
-        self._heap.rewind()
-        return False
+        """What refers to these, and to what refers to that."""
+        return "_heap_tensors" in self._cut or self._in_heap.holders(now)
 
-    def _judge(self, now: Slice, holder: Any, held: int, others: int) -> None:
-        """One object of the heap refers to another one. `others`: as often it is in the list that it comes from."""
+    def _heap_rest(self, now: Slice) -> bool:
+        """The other tensors, where most blocks had theirs and are in no cycle."""
+        return self._in_heap.rest(now, _facts.collector(self._is_collecting))
+
+    def _autocast_said(self, now: Slice) -> bool:
+        """What the main thread says of autocast."""
+        return self._in_heap.autocast_said(now)
+
+    def _adopt(self, now: Slice, holder: Any, held: int) -> bool:
+        """Whether an object was seen, and was too wide to have been looked through to what it holds."""
         number = self._walk.number(id(holder))
-        if number is not None:
-            root = self._walk.roots([number])[0]
-            if self._walk.adopt(now.rules, self._roots.objects([root]), number, held):
-                # It was seen, and is too wide to have been looked through.
-                return
-        if type(holder) is types.FrameType or held in self._loose.cycles:
-            return
-        # Variables of two functions here, and the list.
-        cycle = _cycles.around(holder, held, 2 + others)
-        if cycle:
-            self._loose.cycles[held] = cycle
-            return
-        word = _reading.container(holder)
-        words = (
-            f"{word}, {_words.counted(_reading.length(holder), 'item')}"
-            if word
-            else (f"`{_reading.type_name(type(holder))}` object")
-        )
-        self._loose.above.setdefault(held, []).append((id(holder), words))
+        if number is None:
+            return False
+        root = self._walk.roots([number])[0]
+        return self._walk.adopt(now.rules, self._roots.objects([root]), number, held)
 
     # -- the answer ----------------------------------------------------------------------------------------------
 
@@ -533,6 +489,7 @@ class Search:
 
     def _are_lost(self, now: Slice, ways: list[Way]) -> bool:
         """Whether many chains lead nowhere any more, by some of them."""
+        ways = [way for way in ways if way.chain[-1] not in self._noted]
         some = [way.chain[-1] for way in ways[:: max(1, len(ways) // TRIED)]]
         lost = sum(path is None for path in self._paths(now, some))
         return lost * 4 > len(some)
@@ -560,29 +517,35 @@ class Search:
                 return False
             group = self._groups.pop(0)
             path = self._paths(now, [group.tensor])[0]
+            sizes = [size for _, size in self._blocks]
+            if path is None and group.how and group.tensor in self._noted:
+                self._known += len(group.blocks)
+                self._entries.append(_answer.about(self._noted[group.tensor], group.blocks, sizes))
+                continue
             if path is None:
                 # It was let go meanwhile.
                 continue
             self._known += len(group.blocks)
             answer = Answer(self._frames, now.torch, now.tensors.class_ids)
             root = self._root_of(group.tensor)
-            sizes = [size for _, size in self._blocks]
             self._entries.append(answer.entry(group, answer.chain(path, root), sizes))
         self._finish()
         return True
 
     def _finish(self) -> None:
         missing = self._missing()
-        is_whole = self._is_heap_seen and not self._heap.counts()[1]
+        is_whole = self._in_heap.is_seen and not self._in_heap.has_jumped
         sizes = [size for _, size in self._blocks]
-        loose = self._loose.entries(missing, is_whole, sizes, _facts.collector(self._is_collecting))
+        # What the graph of a tensor keeps that Python holds is not held by C++ alone.
+        self._in_heap.loose.are_graphs_seen = not self._is_graph_cut and not self._cut & CHAIN_STAGES
+        loose = self._in_heap.loose.entries(missing, is_whole, sizes, _facts.collector(self._is_collecting))
         told = _answer.empty(self._asked, [])
         entries = _merged(self._entries) + loose
         entries.sort(key=lambda one: (-one["blocks"], -one["bytes"], one["sentence"]))
         explained = sum(one["blocks"] for one in loose)
         told["holders"] = entries[: _answer.HOLDERS_MAX]
         told["found_blocks"] = min(self._known + explained, len(self._blocks))
-        objects = self._walk.counts()[0] + (self._heap.counts()[0] if self._heap is not None else 0)
+        objects = self._walk.counts()[0] + self._in_heap.objects
         told["objects"] = objects
         unknown = len(self._blocks) - told["found_blocks"]
         told["complete"] = self._asked == len(self._blocks) and (not unknown or self._has_seen_all())
@@ -591,8 +554,8 @@ class Search:
 
     def _has_seen_all(self) -> bool:
         return (
-            self._is_heap_seen
-            and self._loose.are_holders_seen
+            self._in_heap.is_seen
+            and self._in_heap.loose.are_holders_seen
             and not self._cut
             and self._frames.can_tell
             and not gc.get_freeze_count()
@@ -609,9 +572,9 @@ class Search:
             return notes
         if self._cut:
             notes.append("The search ended with its budget; what was found until then is here.")
-        if not self._is_heap_seen:
+        if not self._in_heap.is_seen:
             notes.append("The heap was not looked at as a whole.")
-        elif self._heap.counts()[1]:
+        elif self._in_heap.has_jumped:
             notes.append("Objects that died meanwhile may have hidden others from the search.")
         if not self._frames.can_tell:
             notes.append("Local variables of running functions were not looked at.")
@@ -632,18 +595,6 @@ class Search:
             )
         notes.append("What C and C++ extensions hold, other threads' C stacks included, is not seen.")
         return notes
-
-
-class _Probe:
-    """An object of which all references are known."""
-
-
-def _held_once(pairs: list[tuple[int, Any]]) -> list[bool]:
-    """Whether each object of these pairs has one reference but for those of its pair and of who looks: that of C++,
-    or of one Python object."""
-    probes: list[tuple[int, Any]] = [(0, _Probe())]
-    alone, *counts = [sys.getrefcount(thing) for each in (probes, pairs) for _, thing in each]
-    return [count == alone + 1 for count in counts]
 
 
 def _merged(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:

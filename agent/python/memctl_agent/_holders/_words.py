@@ -29,6 +29,7 @@ _HOOK_DICTS = {
     "_state_dict_hooks": "state dict hook",
     "_load_state_dict_pre_hooks": "load hook",
 }
+_TENSOR_HOOKS = "_backward_hooks"
 # Dicts of a module that are what it consists of.
 _PARTS = ("_modules", "_parameters", "_buffers")
 
@@ -45,8 +46,15 @@ class Edge:
 class Chain:
     """A path from a root to a tensor, with how each object is reached."""
 
-    def __init__(self, path: list[Any], root: Optional[Root], frames: Frames, module: Optional[type]) -> None:
-        self.path, self.root, self._frames, self._module = path, root, frames, module
+    def __init__(
+        self,
+        path: list[Any],
+        root: Optional[Root],
+        frames: Frames,
+        module: Optional[type],
+        tensor: Optional[type] = None,
+    ) -> None:
+        self.path, self.root, self._frames, self._module, self._tensor = path, root, frames, module, tensor
 
     @functools.cached_property
     def edges(self) -> list[Edge]:
@@ -80,6 +88,9 @@ class Chain:
             return Edge("class", name, _reading.type_name(holder)) if name else Edge("")
         if thing is _reading.instance_dict(holder):
             return Edge("")
+        if self._is_tensor(at - 1) and _reading.container(thing) == "dict":
+            # What hooks a tensor has, C++ keeps.
+            return Edge("attribute", _TENSOR_HOOKS, _reading.type_name(cls))
         name = _reading.attribute_of(holder, thing)
         return Edge("attribute", name, _reading.type_name(cls)) if name else Edge("")
 
@@ -153,8 +164,9 @@ class Chain:
         """Where the chain comes through a module's hooks, and their kind."""
         for at, thing in enumerate(self.path):
             noun = _HOOK_DICTS.get(self.edges[at].name)
-            is_hooks = noun is not None and _reading.container(thing) == "dict" and self._is_module(at)
-            if noun is not None and is_hooks and at + 1 < len(self.path):
+            is_hooks = noun is not None and _reading.container(thing) == "dict"
+            is_owned = is_hooks and (self._is_module(at) or self._is_tensor(at - 1))
+            if noun is not None and is_owned and at + 1 < len(self.path):
                 return at, noun
         return None
 
@@ -167,6 +179,9 @@ class Chain:
         """Whether the attribute at this place is one of a `torch.nn.Module`."""
         above = self.path[max(0, at - 2) : at]
         return self._module is not None and any(_reading.is_a(thing, self._module) for thing in above)
+
+    def _is_tensor(self, at: int) -> bool:
+        return at >= 0 and self._tensor is not None and _reading.is_a(self.path[at], self._tensor)
 
     def steps(self, tail: list[str]) -> list[str]:
         """The chain as short texts, cut in the middle where it is long."""
@@ -379,6 +394,7 @@ def _hook_sentence(chain: Chain, at: int, hooks: tuple[int, str], many: str) -> 
     for hook in list(dict.values(registered)):
         closure = hook.__closure__ if type(hook) is types.FunctionType else None
         shares = any(mine is cell for mine in closure or () for cell in cells)
-        count += bool(shares or hook is chain.path[place + 1])
+        # All of them, where they all hold some.
+        count += bool(at == place or shares or hook is chain.path[place + 1])
     what = chain.phrase(_named(chain, at)) if at > place else chain.phrase(len(chain.path) - 1)
     return f"{what}{many}, referenced by {counted(count, noun)} of `{owner}`"

@@ -20,6 +20,8 @@ pub(in crate::judge) struct Grown {
     /// Growth a minute of what was watched.
     pub a_minute: f64,
     pub seconds: f64,
+    /// When its memory was first measured.
+    pub since_ns: u64,
 }
 
 /// How near a rank comes.

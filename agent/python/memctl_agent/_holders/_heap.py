@@ -1,0 +1,229 @@
+"""Blocks to which no chain leads: their tensors on the whole heap, what refers to these, and what C++ alone holds.
+
+Guarantees: between two slices there are numbers and texts alone. The newest objects come first, and the others are not
+looked at where each block is explained by then. Refuses: to go on when its stages have spent their share.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, Optional
+
+from memctl_agent._holders import _cpp, _cycles, _reading, _words
+from memctl_agent._holders._graph import Graph
+from memctl_agent._holders._loose import Loose
+from memctl_agent._holders._memory import Memory
+from memctl_agent._holders._slice import Slice
+
+# Tensors of the heap for whose holders it is gone over again.
+WANTED_MAX = 256
+# How often it is gone over for what holds the holders.
+CLIMBS_MAX = 3
+# Slices that may pass until the main thread has said whether autocast is on.
+AUTOCAST_WAITS_MAX = 80
+
+
+class InHeap:
+    """See the module."""
+
+    def __init__(
+        self,
+        native: Any,
+        blocks: list[tuple[int, int]],
+        missing: Callable[[], set[int]],
+        adopt: Callable[[Slice, Any, int], bool],
+    ) -> None:
+        # `missing`: blocks for which nothing is known. `adopt`: whether a holder was seen that leads on to a tensor.
+        self._native, self._blocks, self._missing, self._adopt = native, blocks, missing, adopt
+        # One for tensors and one for what refers to them.
+        self.of_tensors: Any = None
+        self.of_holders: Any = None
+        self.loose = Loose()
+        # Whether all tensors were seen.
+        self.is_seen = False
+        self._is_rest = False
+        self._climbs = 0
+        self._targets: Optional[list[int]] = None
+        self._put_off: set[int] = set()
+        # Blocks of weights that C++ alone holds, and how often was waited for what the main thread says of autocast.
+        self._weights: set[int] = set()
+        self._autocast = _cpp.Autocast()
+        self._waits = 0
+
+    def close(self) -> None:
+        """Nothing is looked for any more: the search and this do not refer to each other."""
+        self._missing, self._adopt = set, lambda *_: False
+
+    @property
+    def has_jumped(self) -> bool:
+        """Whether objects may have been missed."""
+        return any(heap.counts()[1] for heap in (self.of_tensors, self.of_holders) if heap is not None)
+
+    @property
+    def objects(self) -> int:
+        """How many were gone over."""
+        return sum(heap.counts()[0] for heap in (self.of_tensors, self.of_holders) if heap is not None)
+
+    def tensors(self, now: Slice, collector: str) -> bool:
+        """All tensors on blocks that remain, wherever they are."""
+        missing = self._missing()
+        if not missing:
+            return True
+        if self.of_tensors is None:
+            self.of_tensors = self._native.Heap(self._blocks)
+            if not self.of_tensors.can_tell():
+                return True
+        is_done, found = self.of_tensors.tensors(now.rules, now.left_us() // 2)
+        before, held_once, candidates = len(self.loose.tensors), _held_once(found), []
+        for (block, tensor), is_once in zip(found, held_once):
+            if block in missing:
+                self.loose.tensors.setdefault(block, []).append(id(tensor))
+                if is_once and block not in self.loose.patterns:
+                    candidates.append((block, tensor))
+        del found
+        if candidates:
+            self._note_patterns(now, candidates, missing - set(self.loose.patterns))
+        self.is_seen = is_done
+        # What is newest comes first: where each block has its tensor the others do not matter. Where no collector frees
+        # cycles these are looked for as soon as most blocks have theirs.
+        may_be_cycles = collector != "on"
+        known = len(self.loose.tensors)
+        is_enough = may_be_cycles and known == before and 2 * known >= len(missing)
+        return is_done or (not self._is_rest and (is_enough or self.loose.have_tensors(missing)))
+
+    def rest(self, now: Slice, collector: str) -> bool:
+        """The other tensors, where most blocks had theirs and are in no cycle."""
+        if self.is_seen or self.loose.cycles or self.loose.are_explained(self._missing()):
+            return True
+        self._is_rest, before = True, self.loose.count()
+        is_done = self.tensors(now, collector)
+        # What refers to these was not looked for.
+        self.loose.are_holders_seen = self.loose.are_holders_seen and before == self.loose.count()
+        return is_done
+
+    def _note_patterns(self, now: Slice, candidates: list[tuple[int, Any]], missing: set[int]) -> None:
+        """What the graphs of tensors that nothing was seen to hold say of why they live: a gradient that has a graph,
+        whose leaf is the parameter that it is the gradient of."""
+        memory = Memory()
+        left = set(missing)
+        graph = Graph(now.torch, now.tensors, memory, now.is_left)
+        try:
+            for block, tensor in candidates:
+                # Of a parameter it is seen at once.
+                if graph.has_graphed_gradient(tensor):
+                    self.loose.patterns[block] = "create_graph"
+                    left.discard(block)
+            graph.walk([tensor for _, tensor in candidates], left)
+            for number in graph.graphed:
+                self.loose.patterns[candidates[number][0]] = "create_graph"
+            for block, (number, _) in graph.found.items():
+                if number in graph.graphed:
+                    self.loose.patterns[block] = "create_graph"
+            for block, tensor in candidates:
+                if block not in self.loose.patterns and _cpp.is_of_cpp_alone(now.torch, tensor):
+                    self.loose.alone.add(block)
+                    if self._autocast.may_keep(now.torch, tensor):
+                        self._weights.add(block)
+        finally:
+            graph.close()
+            memory.close()
+            candidates.clear()
+
+    def holders(self, now: Slice) -> bool:
+        """What refers to the tensors that were found on the heap, and to what refers to these."""
+        missing = self._missing()
+        if self.loose.are_explained(missing) or not self.of_tensors.can_tell():
+            return True
+        if self.of_holders is None:
+            self.of_holders = self._native.Heap(self._blocks)
+        if not self.loose.tensors:
+            # No tensor is on any of these blocks, so nothing can refer to one.
+            self.loose.are_holders_seen = True
+            return True
+        if self._targets is None:
+            known = self.loose.alone.union(self.loose.patterns)
+            loose = [ids for block, ids in self.loose.tensors.items() if block not in known]
+            self._targets = sorted({at for ids in loose for at in ids})[:WANTED_MAX]
+            if not self._targets:
+                self.loose.are_holders_seen = True
+                return True
+            self.of_holders.rewind()
+        is_done, found = self.of_holders.holders(now.rules, self._targets, now.left_us() // 2)
+        while found:
+            holder, held = found.pop()
+            if now.is_left():
+                self._judge(now, holder, held, sum(other is holder for other, _ in found))
+            else:
+                self._put_off.add(held)
+        holder = None
+        if self.loose.are_explained(self._missing()):
+            return True
+        self._put_off.difference_update(self.loose.cycles)
+        if self._put_off and (is_done or self._put_off.union(self.loose.cycles).issuperset(self._targets)):
+            # For these there was no time: once more, as far as they are.
+            self._targets = sorted(self._put_off)
+            self._put_off.clear()
+            self.of_holders.rewind()
+            return False
+        if self.loose.cycles.keys() >= set(self._targets):
+            return True
+        if not is_done:
+            return False
+        self._climbs += 1
+        higher = (
+            {above for pairs in self.loose.above.values() for above, _ in pairs}
+            - set(self.loose.above)
+            - set(self.loose.cycles)
+        )
+        self.loose.are_holders_seen = True
+        if self._climbs >= CLIMBS_MAX or not higher:
+            return True
+        self._targets = sorted(higher)[:WANTED_MAX]
+        for target in self._targets:
+            self.loose.above.setdefault(target, [])
+        self.of_holders.rewind()
+        return False
+
+    def autocast_said(self, now: Slice) -> bool:
+        """What the main thread says of autocast, where weights are held by C++ alone."""
+        if self._weights and self._autocast.is_on is None and self._waits < AUTOCAST_WAITS_MAX:
+            self._waits += 1
+            self._autocast.look(now.torch)
+            now.end()
+            return False
+        if self._autocast.is_on:
+            self.loose.patterns.update(dict.fromkeys(self._weights - set(self.loose.patterns), "autocast_cache"))
+        return True
+
+    def _judge(self, now: Slice, holder: Any, held: int, others: int) -> None:
+        """One object of the heap refers to another one. `others`: as often it is in the list that it comes from."""
+        if self._adopt(now, holder, held):
+            return
+        if type(holder) is types.FrameType or held in self.loose.cycles:
+            return
+        # Variables of two functions here, and the list.
+        cycle = _cycles.around(holder, held, 2 + others)
+        if cycle:
+            self.loose.cycles[held] = cycle
+            return
+        word = _reading.container(holder)
+        words = (
+            f"{word}, {_words.counted(_reading.length(holder), 'item')}"
+            if word
+            else (f"`{_reading.type_name(type(holder))}` object")
+        )
+        self.loose.above.setdefault(held, []).append((id(holder), words))
+
+
+class _Probe:
+    """An object of which all references are known."""
+
+
+def _held_once(pairs: list[tuple[int, Any]]) -> list[bool]:
+    """Whether each object of these pairs has one reference but for those of its pair and of who looks: that of C++,
+    or of one Python object."""
+    probes: list[tuple[int, Any]] = [(0, _Probe())]
+    alone, *counts = [sys.getrefcount(thing) for each in (probes, pairs) for _, thing in each]
+    return [count == alone + 1 for count in counts]
