@@ -185,8 +185,10 @@ fn names_are_cleaned() {
 }
 
 /// Environment, and group.
+type Group = (&'static [(&'static str, &'static str)], Option<&'static str>);
+
 #[rustfmt::skip]
-const GROUPS: &[(&[(&str, &str)], Option<&str>)] = &[
+const GROUPS: &[Group] = &[
     (&[], None),
     (&[("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "node1")], None),
     (&[("MEMCTL_RUN_ID", "a b"), ("SLURM_JOB_ID", "1")], Some("id/a b")),

@@ -3,7 +3,7 @@
 //! A job's name is a series. What is launched together (a `memctl run`, an `attach` of all ranks, an import) is one run of
 //! it, numbered in the order of arrival; restarts of a launch are attempts of its run.
 //!
-//! Guarantees: pure; every store decides by [`Series::run_of`], under its write lock.
+//! Guarantees: pure; every store decides by `Series::run_of`, under its write lock.
 //! Refuses: to let a launch into the run of another one whose places are taken.
 
 use std::fmt;

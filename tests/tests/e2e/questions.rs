@@ -408,7 +408,7 @@ fn of_one_leak_one_rate_is_told() {
     let asked = Asked::with(&["gpt_val_graph_leak", "cnn_rank0_cache"]);
     for (name, ranks) in [("gpt_val_graph_leak", 4), ("cnn_rank0_cache", 1)] {
         let report = asked.json("query", name, &[]);
-        let rate = report["findings"][0]["bytes_per_epoch"]["value"].as_f64().unwrap();
+        let rate = report["findings"][0]["bytes_per_epoch"].as_f64().unwrap();
         let grown: Vec<f64> = report["ranks"]
             .as_array()
             .unwrap()
