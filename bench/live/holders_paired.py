@@ -2,10 +2,12 @@
 
     python holders_paired.py [--rounds 5] [--steps 600] [--found] [-o FILE]
 
-The training keeps a piece of every step's output among half a million objects of a class, each with a list: 1.27 million
+The training keeps a piece of every step's output among half a million objects of a class, each with a list: 1.27
+million
 objects that the collector tracks. With `--found` a global list keeps it, which the search finds within milliseconds;
 without, it is kept where only a walk over the whole heap would find it, so that the search takes all that it may. Runs
-are `memctl run` and `memctl run --no-holders`, in an order that alternates. Prints the medians of the pairs' ratios of the
+are `memctl run` and `memctl run --no-holders`, in an order that alternates. Prints the medians of the pairs' ratios of
+the
 whole time and of the median step, the longest steps, and whether all runs came to the same bits.
 """
 
