@@ -146,7 +146,7 @@ def test_a_hook_for_another_build_of_torch_is_refused(memctl: Memctl, script: An
         "shim = _shim.ensure(torch, _native.shim_source())\n"
         "other = torch.version.git_version[::-1]\n"
         "build, _shim.build_of = _shim.build_of(torch), lambda torch: f'{torch.__version__} {other}'\n"
-        "_shim.ensure = lambda torch, source: shim\n"
+        "_shim.ensure = lambda *_: shim\n"
         "memctl_agent.attach()\nkept = torch.empty(1 << 20, device='cuda')\n"
         "small.tell('status', small.status())\nsmall.tell('build', build)\n"
     )
