@@ -75,7 +75,7 @@ pub(super) async fn report(
 fn one_rate(ranks: &mut [Rank<'_>], findings: &[Finding]) {
     for rank in ranks {
         let of_rank = |finding: &&Finding| {
-            finding.kind == FindingKind::Leak
+            finding.kind.fills()
                 && finding.ranks.contains(&rank.number())
                 && (finding.processes.is_empty() || finding.processes.contains(&rank.process))
         };

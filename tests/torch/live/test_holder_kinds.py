@@ -69,11 +69,16 @@ def test_a_graph_that_is_longer_than_a_slice_is_gone_through_from_its_oldest_end
         blocks.append(block_of(hidden))
         average.total = average.total + (hidden * 2).tanh().square().mean()
         hidden = None
-    search = _holders.begin(_native, blocks[:200], BUDGET_MS)
-    while search.answer is None:
-        search.slice()
-    told = only(search.answer)
-    assert told["blocks"] == 200 and "tensor `total` of `Average`" in told["sentence"], told
+    # A slice is as long as the clock says: on a busy machine one may find nothing, and the search ends there.
+    for _ in range(8):
+        search = _holders.begin(_native, blocks[:200], BUDGET_MS)
+        while search.answer is None:
+            search.slice()
+        told = only(search.answer)
+        assert "tensor `total` of `Average`" in told["sentence"], told
+        if told["blocks"] == 200:
+            return
+    raise AssertionError(told)
 
 
 def test_the_graph_of_a_tensor_that_is_replaced_meanwhile_is_told_of_as_it_was() -> None:
