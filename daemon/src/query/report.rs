@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use memctl_model::{Finding, FindingKind};
+use memctl_model::Finding;
 use memctl_proto::convert::finding::to_wire as finding_to_wire;
 use memctl_proto::v1;
 

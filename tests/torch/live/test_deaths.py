@@ -141,7 +141,6 @@ def until_stored(memctl: Memctl, daemon: Daemon, going: Going) -> dict[int, int]
     return found
 
 
-
 def test_the_daemon_dies(memctl: Memctl, script: Any, daemon: Daemon) -> None:
     going = begin(memctl, script, daemon, "")
     acknowledged = until_stored(memctl, daemon, going)

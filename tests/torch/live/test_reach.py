@@ -101,9 +101,7 @@ def test_a_sitecustomize_of_the_user_runs_too(memctl: Memctl, script: Any, tmp_p
     ],
     ids=["no python", "no torch", "no cuda", "isolated", "no environment"],
 )
-def test_when_nothing_was_recorded_it_says_why(
-    memctl: Memctl, script: Any, command: list[str], said: str
-) -> None:
+def test_when_nothing_was_recorded_it_says_why(memctl: Memctl, script: Any, command: list[str], said: str) -> None:
     path = script(ALONE)
     filled = [word.format(python=sys.executable, script=path) for word in command]
     run = memctl.record("nothing", *filled)
