@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use memctl_proto::v1;
 use memctl_proto::v1::alerts_client::AlertsClient;
+use tonic::Code;
 
 use super::say;
 use crate::args::Global;
 use crate::connect::{self, WhenMissing};
+use crate::exit::Outcome;
 use crate::seams;
 
 /// Between two looks: a person who trains need not know it sooner.
@@ -27,8 +29,13 @@ pub async fn alerts<T>(global: &Global, job: &str) -> T {
     let quiet = Global { quiet: true, ..global.clone() };
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        let Ok(firing) = tokio::time::timeout(ANSWER_MAX, firing(&quiet)).await else { continue };
-        let Some(firing) = firing else { continue };
+        let Ok(answer) = tokio::time::timeout(ANSWER_MAX, firing(&quiet)).await else { continue };
+        let firing = match answer {
+            Answer::Firing(alerts) => alerts,
+            Answer::None => continue,
+            // Asked again and again, it would fill the audit log.
+            Answer::NotAllowed => std::future::pending().await,
+        };
         for alert in firing {
             let is_own = alert.job == job && alert.fired_ns.is_some_and(|fired| fired >= began_ns);
             if is_own && said.insert(alert.id) {
@@ -38,9 +45,26 @@ pub async fn alerts<T>(global: &Global, job: &str) -> T {
     }
 }
 
-async fn firing(global: &Global) -> Option<Vec<v1::Alert>> {
-    let connection = connect::connect(global, WhenMissing::Refuse).await.ok()?;
+/// What came of a look.
+enum Answer {
+    Firing(Vec<v1::Alert>),
+    /// Nobody answers now.
+    None,
+    /// Whoever asks writes and does not read.
+    NotAllowed,
+}
+
+async fn firing(global: &Global) -> Answer {
+    let connection = match connect::connect(global, WhenMissing::Refuse).await {
+        Ok(connection) => connection,
+        Err(failure) if failure.outcome == Outcome::NotAllowed => return Answer::NotAllowed,
+        Err(_) => return Answer::None,
+    };
     let answer = AlertsClient::new(connection.asking()).list_alerts(v1::ListAlertsRequest { firing_only: true }).await;
     connection.close().await;
-    Some(answer.ok()?.into_inner().alerts)
+    match answer {
+        Ok(answer) => Answer::Firing(answer.into_inner().alerts),
+        Err(status) if matches!(status.code(), Code::PermissionDenied | Code::Unauthenticated) => Answer::NotAllowed,
+        Err(_) => Answer::None,
+    }
 }
