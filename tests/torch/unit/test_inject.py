@@ -140,7 +140,7 @@ def test_package_missing_is_told_once(named_torch: Path) -> None:
     done = run(code, named_torch)
     assert done.returncode == 0
     assert done.stdout == "torch runs\n" * 2
-    assert len(done.stderr.splitlines()) == 1 and "pip install memctl-agent" in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and "-m pip install memctl_agent-*.whl" in done.stderr
     assert run(code, named_torch, env={"LOCAL_RANK": "1"}).stderr == ""
 
 
