@@ -108,11 +108,8 @@ def _arm():
 def _tell(error):
     """One line, from the first process of the first local rank: what it starts inherits the note of it."""
     # The wheel is built, not published: a name in an index would be somebody else's.
-    text = "%s cannot import memctl_agent (%s); install memctl's wheel there: `%s -m pip install memctl_agent-*.whl`" % (
-        sys.executable,
-        error,
-        sys.executable,
-    )
+    how = "%s -m pip install memctl_agent-*.whl" % sys.executable
+    text = "%s cannot import memctl_agent (%s); install memctl's wheel there: `%s`" % (sys.executable, error, how)
     _note("why " + text)
     if os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")) != "0" or "MEMCTL_TOLD" in os.environ:
         return
