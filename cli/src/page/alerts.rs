@@ -42,9 +42,9 @@ pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
         out.push_str(&table.show(screen));
         for alert in alerts.alerts.iter().filter(|alert| alert.state == "firing") {
             let line = format!("{}: {}", alert.address(), alert.title);
-            out.push_str(&format!("\n{}\n", screen.fit(&safe(&line), 0)));
+            out.push_str(&format!("\n{}\n", screen.wrapped(&safe(&line), 0)));
             if !alert.advice.is_empty() {
-                out.push_str(&format!("  {}\n", screen.paint(Tone::Faint, &screen.fit(&safe(&alert.advice), 2))));
+                out.push_str(&format!("  {}\n", screen.paint(Tone::Faint, &screen.wrapped(&safe(&alert.advice), 2))));
             }
         }
     }
@@ -57,7 +57,7 @@ pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
     ] {
         if count > 0 {
             let line = format!("Since the daemon started: {count} × {what}.");
-            out.push_str(&format!("\n{}\n", screen.paint(Tone::Alert, &screen.fit(&line, 0))));
+            out.push_str(&format!("\n{}\n", screen.paint(Tone::Alert, &screen.wrapped(&line, 0))));
         }
     }
     if let (Some(hint), Some(firing)) = (&alerts.hint, alerts.alerts.iter().find(|alert| alert.state == "firing")) {

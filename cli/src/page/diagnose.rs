@@ -35,12 +35,12 @@ pub fn page(note: &Diagnosis, screen: &Screen) -> String {
     for (at, question) in note.questions.iter().enumerate() {
         out.push_str(&format!(
             "\n{}\n",
-            screen.paint(Tone::Strong, &screen.fit(&format!("{} {}", at + 1, question.question), 0))
+            screen.paint(Tone::Strong, &screen.wrapped(&format!("{} {}", at + 1, question.question), 0))
         ));
         out.push_str(&answer(question, screen));
         let course = note.findings.first().filter(|_| at == GROWTH).map(|found| finding::course(found, screen));
         if let Some(course) = course.filter(|course| !course.is_empty()) {
-            out.push_str(&format!("  {}\n", screen.fit(&course, 2)));
+            out.push_str(&format!("  {}\n", screen.wrapped(&course, 2)));
         }
     }
     out.push('\n');
@@ -68,7 +68,7 @@ fn summary(note: &Diagnosis, screen: &Screen) -> String {
     let more = note.findings.len().saturating_sub(1 + OTHERS);
     if more > 0 {
         let rest = finding::counted(&note.findings[1 + OTHERS..], "more finding");
-        out.push_str(&format!("{}\n", screen.fit(&format!("And {rest} (memctl query)."), 0)));
+        out.push_str(&format!("{}\n", screen.wrapped(&format!("And {rest} (memctl query)."), 0)));
     }
     out
 }

@@ -46,7 +46,7 @@ pub fn several(findings: &[Finding], screen: &Screen) -> String {
     let mut out: String = findings.iter().take(SHOWN).map(|finding| brief(finding, screen)).collect();
     if let Some(rest) = findings.get(SHOWN..).filter(|rest| !rest.is_empty()) {
         let line = format!("and {} (-o json has them all)", counted(rest, "more finding"));
-        out.push_str(&format!("{}\n", screen.fit(&line, 0)));
+        out.push_str(&format!("{}\n", screen.wrapped(&line, 0)));
     }
     out
 }
@@ -68,7 +68,7 @@ fn brief(finding: &Finding, screen: &Screen) -> String {
     facts.extend(live(finding));
     let course = finding.course().map(|(_, values)| format!("  {}", sparkline(&thinned(values), screen)));
     let line = format!("{}{}", facts.join(", "), course.unwrap_or_default());
-    let line = screen.fit(line.trim_end(), 3);
+    let line = screen.wrapped(line.trim_end(), 3);
     out.push_str(&format!("   {}\n", screen.paint(Tone::Faint, &line)));
     if let Some(holders) = &finding.holders {
         let held = prose::first_sentence(&holders.sentence);

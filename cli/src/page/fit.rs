@@ -24,7 +24,8 @@ impl Page for Fit {
 /// See the module.
 #[must_use]
 pub fn page(answer: &Fit, screen: &Screen) -> String {
-    let mut out: String = answer.recordings.iter().map(|it| format!("{}\n", screen.fit(&recorded(it), 0))).collect();
+    let mut out: String =
+        answer.recordings.iter().map(|it| format!("{}\n", screen.wrapped(&recorded(it), 0))).collect();
     out.push_str(&answer.aligned.as_ref().map(|it| paragraph(&aligned(it), screen)).unwrap_or_default());
     out.push_str(&answer.scaled.as_ref().map(|it| paragraph(&scaled(it), screen)).unwrap_or_default());
     out.push_str(&answer.without.as_ref().map(|it| changed(&without(it), screen)).unwrap_or_default());
@@ -41,7 +42,7 @@ pub fn page(answer: &Fit, screen: &Screen) -> String {
             Some(size) => (format!("The largest that fits in {memory}: {size}."), Tone::Good),
             None => (format!("No size fits in {memory}."), Tone::Alert),
         };
-        out.push_str(&format!("\n{}\n", screen.paint(tone, &screen.fit(&text, 0))));
+        out.push_str(&format!("\n{}\n", screen.paint(tone, &screen.wrapped(&text, 0))));
     }
     out.push_str("\nNot looked at:\n");
     for text in &answer.not_looked_at {
@@ -172,7 +173,7 @@ fn under(under: &Under, screen: &Screen) -> String {
                 HumanBytes::of(gone.holder.bytes),
                 HumanBytes::of(gone.peak_reserved_bytes),
             );
-            out.push_str(&format!("{}\n", screen.fit(&text, 0)));
+            out.push_str(&format!("{}\n", screen.wrapped(&text, 0)));
         }
         if !under.is_enough {
             out.push_str(&paragraph("Even that is not enough.", screen));
@@ -183,7 +184,7 @@ fn under(under: &Under, screen: &Screen) -> String {
         let mark = if measure.is_enough { "enough" } else { "not enough" };
         let (peak, saves) = (HumanBytes::of(measure.peak_reserved_bytes), saved(measure.saves_bytes));
         let text = format!("  {}: {peak} reserved, {saves}, {mark}", safe(&measure.what));
-        let text = screen.fit(&text, 0);
+        let text = screen.wrapped(&text, 0);
         let text = if measure.is_enough { screen.paint(Tone::Good, &text) } else { text };
         out.push_str(&format!("{text}\n"));
         for line in prose::wrap(&measure.arithmetic, prose::columns(screen).saturating_sub(4)) {

@@ -39,17 +39,17 @@ pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
             true => "Nothing is known about the blocks in this part of the job.",
             false => "No allocator event of this part of the job is stored, so nothing is known about its blocks.",
         };
-        out.push_str(&format!("{}\n", screen.fit(nothing, 0)));
+        out.push_str(&format!("{}\n", screen.wrapped(nothing, 0)));
         if !answer.completeness.exact {
             out.push_str(&completeness(&answer.completeness, answer.job.state == JobState::Running, screen));
         }
         return out;
     }
     let line = "Each rank at its peak within the last steps, or when a request failed";
-    out.push_str(&format!("{}\n\n{}", screen.fit(line, 0), ranks(answer, screen)));
+    out.push_str(&format!("{}\n\n{}", screen.wrapped(line, 0), ranks(answer, screen)));
     if answer.ranks_left_out > 0 {
         let left = plural(u64::from(answer.ranks_left_out), "more rank");
-        out.push_str(&format!("{}\n", screen.fit(&format!("and {left} with less to report (--rank selects)"), 0)));
+        out.push_str(&format!("{}\n", screen.wrapped(&format!("and {left} with less to report (--rank selects)"), 0)));
     }
     out.push('\n');
     if answer.findings.is_empty() && inconclusive.is_none() {
@@ -57,7 +57,7 @@ pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
         let churn = answer.scope.inconclusive_about(&[FindingKind::Churn]).is_none();
         let nothing =
             if churn { "No significant fragmentation and no churn." } else { "No significant fragmentation." };
-        out.push_str(&format!("{}\n", screen.paint(Tone::Good, &screen.fit(nothing, 0))));
+        out.push_str(&format!("{}\n", screen.paint(Tone::Good, &screen.wrapped(nothing, 0))));
     }
     for found in &answer.findings {
         out.push_str(&format!("{}\n", finding::full(found, screen)));
@@ -129,7 +129,7 @@ fn bytes(bytes: u64) -> String {
 
 fn detail(rank: &Rank, screen: &Screen) -> String {
     let mut out = format!("{}\n", screen.paint(Tone::Strong, &name_of(&rank.process, rank.rank)));
-    let mut line = |text: String| out.push_str(&format!("  {}\n", screen.fit(&text, 2)));
+    let mut line = |text: String| out.push_str(&format!("  {}\n", screen.wrapped(&text, 2)));
     let curve = curve(&rank.unusable_free);
     if !curve.is_empty() {
         line(format!("Free memory that cannot serve a request of {curve}"));

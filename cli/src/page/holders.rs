@@ -21,7 +21,7 @@ impl Page for Holders {
 pub fn page(answer: &Holders, screen: &Screen) -> String {
     let mut out = heading(&answer.job, screen);
     let title = format!("{}, {}", name_of(&answer.process, answer.rank), place(&answer.site));
-    out.push_str(&format!("\n{}\n", screen.paint(Tone::Strong, &screen.fit(&title, 0))));
+    out.push_str(&format!("\n{}\n", screen.paint(Tone::Strong, &screen.wrapped(&title, 0))));
     for holder in &answer.holders {
         out.push_str(&of_holder(holder, answer, screen));
     }

@@ -29,17 +29,17 @@ pub fn page(answer: &Ledger, screen: &Screen) -> String {
     out.push('\n');
     if answer.ranks.is_empty() {
         let nothing = "No allocator event of this part of the job is stored, so there is no ledger.";
-        out.push_str(&format!("{}\n", screen.fit(nothing, 0)));
+        out.push_str(&format!("{}\n", screen.wrapped(nothing, 0)));
         return out;
     }
-    out.push_str(&format!("{}\n", screen.fit(&answer.view.moment, 0)));
+    out.push_str(&format!("{}\n", screen.wrapped(&answer.view.moment, 0)));
     for listed in answer.ranks.iter().take(RANKS_SHOWN) {
         out.push('\n');
         out.push_str(&of_rank(&listed.rank, answer.job.world_size, screen));
     }
     if let Some(more) = answer.ranks.len().checked_sub(RANKS_SHOWN).filter(|&more| more > 0) {
         let line = format!("and {} (--rank selects)", plural(more as u64, "more rank"));
-        out.push_str(&format!("\n{}\n", screen.fit(&line, 0)));
+        out.push_str(&format!("\n{}\n", screen.wrapped(&line, 0)));
     }
     out.push('\n');
     out.push_str(&completeness(&answer.completeness, answer.job.state == JobState::Running, screen));
@@ -63,10 +63,10 @@ fn of_rank(rank: &Rank, world_size: Option<u32>, screen: &Screen) -> String {
         rank.epoch,
         rank.step
     );
-    let mut out = format!("{}\n", screen.paint(Tone::Strong, &screen.fit(&title, 0)));
+    let mut out = format!("{}\n", screen.paint(Tone::Strong, &screen.wrapped(&title, 0)));
     out.push_str(&table(rank).show(screen));
     for line in unmeasured(rank, world_size) {
-        out.push_str(&format!("{}\n", screen.paint(Tone::Faint, &screen.fit(&line, 0))));
+        out.push_str(&format!("{}\n", screen.paint(Tone::Faint, &screen.wrapped(&line, 0))));
     }
     out.push_str(&named(rank, screen));
     out
@@ -137,7 +137,7 @@ fn named(rank: &Rank, screen: &Screen) -> String {
         let more = rank.owners.len().saturating_sub(OWNERS_SHOWN) as u64 + rank.owners_left_out;
         if more > 0 {
             let line = format!("and {} with less memory (-o json has more)", plural(more, "more name"));
-            out.push_str(&format!("{}\n", screen.fit(&line, 0)));
+            out.push_str(&format!("{}\n", screen.wrapped(&line, 0)));
         }
     }
     if !rank.pools.is_empty() {
@@ -155,7 +155,7 @@ fn named(rank: &Rank, screen: &Screen) -> String {
         out.push_str(&table.show(screen));
         if let Some(more) = rank.pools.len().checked_sub(OWNERS_SHOWN).filter(|&more| more > 0) {
             let line = format!("and {} (-o json has more)", plural(more as u64, "more pool"));
-            out.push_str(&format!("{}\n", screen.fit(&line, 0)));
+            out.push_str(&format!("{}\n", screen.wrapped(&line, 0)));
         }
     }
     out

@@ -85,12 +85,12 @@ fn stored(job: &Job) -> String {
 pub fn completeness(completeness: &Completeness, running: bool, screen: &Screen) -> String {
     let Completeness { exact, events_stored, events_dropped, gaps, events_expired } = *completeness;
     if exact && events_stored == 0 {
-        return format!("{}\n", screen.fit("No allocator event is stored.", 0));
+        return format!("{}\n", screen.wrapped("No allocator event is stored.", 0));
     }
     if exact {
         let so_far = if running { " so far" } else { "" };
         let text = format!("Exact: all {}{so_far} stored, none lost.", plural(events_stored, "event"));
-        return format!("{}\n", screen.fit(&text, 0));
+        return format!("{}\n", screen.wrapped(&text, 0));
     }
     let mut missing = Vec::new();
     if events_dropped > 0 {
@@ -106,7 +106,7 @@ pub fn completeness(completeness: &Completeness, running: bool, screen: &Screen)
         missing.push("a session has not delivered everything that it recorded".to_owned());
     }
     let text = format!("NOT EXACT: {}; {} stored.", missing.join(", "), plural(events_stored, "event"));
-    format!("{}\n", screen.paint(Tone::Alert, &screen.fit(&text, 0)))
+    format!("{}\n", screen.paint(Tone::Alert, &screen.wrapped(&text, 0)))
 }
 
 /// Commands to go on with, each with what it is for.
@@ -128,7 +128,7 @@ pub fn next(commands: &[(String, &str)], screen: &Screen) -> String {
 fn settings(advice: Option<&Advice>, screen: &Screen) -> String {
     let Some(advice) = advice else { return String::new() };
     let title = format!("Allocator settings, {}", name_of(&advice.process, advice.rank));
-    let mut out = format!("{}\n", screen.paint(Tone::Strong, &screen.fit(&title, 0)));
+    let mut out = format!("{}\n", screen.paint(Tone::Strong, &screen.wrapped(&title, 0)));
     for text in &advice.says {
         for line in prose::wrap(text, prose::columns(screen).saturating_sub(2)) {
             out.push_str(&format!("  {line}\n"));

@@ -34,15 +34,15 @@ pub fn page(answer: &Oom, screen: &Screen) -> String {
     match answer.failures.last() {
         None if answer.failed > 0 => {
             let line = format!("{} failed; the events are no longer stored.", plural(answer.failed, "request"));
-            out.push_str(&format!("{}\n", screen.fit(&line, 0)));
+            out.push_str(&format!("{}\n", screen.wrapped(&line, 0)));
         }
         // Of what was lost nobody knows what it was.
         None if inconclusive.is_some() || (answer.findings.is_empty() && !answer.completeness.exact) => {
-            out.push_str(&format!("{}\n", screen.fit("No failed request was recorded.", 0)));
+            out.push_str(&format!("{}\n", screen.wrapped("No failed request was recorded.", 0)));
             out.push_str(&judged::not_judged(&answer.scope, screen));
         }
         None if answer.findings.is_empty() => {
-            out.push_str(&format!("{}\n", screen.paint(Tone::Good, &screen.fit("No request failed.", 0))));
+            out.push_str(&format!("{}\n", screen.paint(Tone::Good, &screen.wrapped("No request failed.", 0))));
             out.push_str(&judged::not_judged(&answer.scope, screen));
         }
         None => {}
@@ -108,7 +108,7 @@ fn failures(answer: &Oom, screen: &Screen) -> String {
     let shown = answer.failures.len() as u64;
     if answer.failed > shown {
         let earlier = plural(answer.failed - shown, "earlier failure");
-        out.push_str(&format!("{}\n", screen.fit(&format!("and {earlier}"), 0)));
+        out.push_str(&format!("{}\n", screen.wrapped(&format!("and {earlier}"), 0)));
     }
     out
 }
@@ -117,17 +117,17 @@ fn failures(answer: &Oom, screen: &Screen) -> String {
 fn filled(failed: &Failed, screen: &Screen) -> String {
     let title =
         format!("What was live on {}: {}", name_of(&failed.process, failed.rank), bytes(failed.allocated_bytes));
-    let mut out = format!("\n{}\n", screen.paint(Tone::Strong, &screen.fit(&title, 0)));
+    let mut out = format!("\n{}\n", screen.paint(Tone::Strong, &screen.wrapped(&title, 0)));
     let classes: Vec<String> = failed
         .classes
         .iter()
         .map(|class| format!("{} {}", safe(&class.class.replace('_', " ")), bytes(class.live_bytes)))
         .collect();
     if !classes.is_empty() {
-        out.push_str(&format!("  {}\n", screen.fit(&classes.join(", "), 2)));
+        out.push_str(&format!("  {}\n", screen.wrapped(&classes.join(", "), 2)));
     }
     for live in failed.sites.iter().take(SITES_SHOWN) {
-        out.push_str(&format!("  {}\n", screen.fit(&line(live), 2)));
+        out.push_str(&format!("  {}\n", screen.wrapped(&line(live), 2)));
     }
     out
 }

@@ -77,7 +77,7 @@ fn rows(report: &Report, screen: &Screen) -> String {
             counts.join(", "),
             count(beside as u64)
         );
-        out.push_str(&format!("{}\n", screen.fit(&text, 0)));
+        out.push_str(&format!("{}\n", screen.wrapped(&text, 0)));
     }
     out
 }

@@ -3,7 +3,8 @@
 //! Guarantees: no line wider than asked for; a word that is wider is broken; line breaks that came along are spaces.
 
 use crate::render::screen::Screen;
-use crate::render::text::{cut, safe, width};
+pub use crate::render::text::wrap;
+use crate::render::text::{cut, width};
 
 /// Columns of running text where the screen sets no limit: a mail or a file is read, not searched.
 const COLUMNS: usize = 100;
@@ -12,35 +13,6 @@ const COLUMNS: usize = 100;
 #[must_use]
 pub fn columns(screen: &Screen) -> usize {
     screen.columns.unwrap_or(COLUMNS)
-}
-
-/// The text in lines of so many columns.
-#[must_use]
-pub fn wrap(text: &str, columns: usize) -> Vec<String> {
-    let columns = columns.max(8);
-    let mut lines = Vec::new();
-    let mut line = String::new();
-    for word in text.split_whitespace() {
-        let mut word = safe(word).into_owned();
-        if !line.is_empty() && width(&line) + 1 + width(&word) > columns {
-            lines.push(std::mem::take(&mut line));
-        }
-        while width(&word) > columns {
-            // `cut` leaves room for its mark: take the mark off again.
-            let mut head = cut(&word, columns, true);
-            head.pop();
-            word = word[head.len()..].to_owned();
-            lines.push(head);
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(&word);
-    }
-    if !line.is_empty() {
-        lines.push(line);
-    }
-    lines
 }
 
 /// The text behind a head, further lines indented below it; at most so many lines, the last of which then ends in `…`.

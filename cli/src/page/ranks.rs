@@ -37,7 +37,7 @@ pub fn page(ranks: &Ranks, screen: &Screen) -> String {
     for rank in &ranks.ranks {
         if let Some(failure) = &rank.failure {
             let line = format!("{} ended: {}", name_of(&rank.process, rank.rank), safe(failure));
-            out.push_str(&format!("{}\n", screen.paint(Tone::Alert, &screen.fit(&line, 0))));
+            out.push_str(&format!("{}\n", screen.paint(Tone::Alert, &screen.wrapped(&line, 0))));
         }
     }
     for found in &ranks.findings {

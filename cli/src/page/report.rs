@@ -160,7 +160,7 @@ fn origins(report: &Report, screen: &Screen) -> String {
     }
     let mut out = String::new();
     for line in lines {
-        out.push_str(&format!("{}\n", screen.paint(Tone::Faint, &screen.fit(&line, 0))));
+        out.push_str(&format!("{}\n", screen.paint(Tone::Faint, &screen.wrapped(&line, 0))));
     }
     out.push('\n');
     out
@@ -214,7 +214,7 @@ fn last_and_highest(last: Option<u64>, highest: Option<u64>) -> String {
 fn troubles(report: &Report, screen: &Screen) -> String {
     let mut out = String::new();
     let mut line = |text: String| {
-        out.push_str(&screen.paint(Tone::Alert, &screen.fit(&text, 0)));
+        out.push_str(&screen.paint(Tone::Alert, &screen.wrapped(&text, 0)));
         out.push('\n');
     };
     for (ooms, ranks) in by_count(report, |rank| Some(rank.ooms)) {
@@ -274,11 +274,11 @@ fn growth(report: &Report, screen: &Screen) -> String {
         return String::new();
     }
     let head = "Other growth, not a finding (a filling cache, a single step, or too early to tell):";
-    let mut out = format!("\n{}\n", screen.fit(head, 0));
+    let mut out = format!("\n{}\n", screen.wrapped(head, 0));
     if let Some(through) = &report.growth_through {
         let (part, whole) = (HumanBytes(through.bytes_per_epoch), HumanBytes(through.total_bytes_per_epoch));
         let sentence = format!("{part} of {whole} per epoch come through {}", place(&through.call));
-        out.push_str(&format!("{}\n", screen.fit(&format!("  {sentence}"), 0)));
+        out.push_str(&format!("  {}\n", screen.wrapped(&sentence, 2)));
     }
     for site in grown.iter().take(GROWTH_SHOWN) {
         out.push_str(&sentence(site, report, screen));
@@ -301,14 +301,14 @@ fn sentence(growth: &Growth, report: &Report, screen: &Screen) -> String {
     let whole = format!("{what}{}", whereabouts(growth));
     let split = screen.columns.is_some_and(|columns| width(&whole) > columns);
     let text =
-        if split { format!("{}\n      {}", what.trim_end(), screen.fit(&whereabouts(growth), 6)) } else { whole };
+        if split { format!("{}\n      {}", what.trim_end(), screen.wrapped(&whereabouts(growth), 6)) } else { whole };
     let (live, blocks) = grown.iter().fold((0_u64, 0_u64), |(bytes, blocks), rank| {
         (bytes.saturating_add(rank.live_bytes), blocks.saturating_add(rank.live_blocks))
     });
     let most = grown.iter().max_by_key(|rank| rank.bytes_per_epoch);
     let course = most.map(|rank| sparkline(&rank.series_bytes, screen)).unwrap_or_default();
     let evidence = format!("{} live in {}  {course}", HumanBytes::of(live), plural(blocks, "block"));
-    let evidence = screen.fit(evidence.trim_end(), 6);
+    let evidence = screen.wrapped(evidence.trim_end(), 6);
     format!("{text}\n      {}\n", screen.paint(Tone::Faint, &evidence))
 }
 

@@ -32,7 +32,7 @@ pub fn page(sites: &Sites, screen: &Screen) -> String {
     let mut out = heading(&sites.job, screen);
     if sites.ranks.is_empty() {
         let nothing = "No allocator event of this part of the job is stored, so its live memory is unknown.";
-        out.push_str(&format!("\n{}\n", screen.fit(nothing, 0)));
+        out.push_str(&format!("\n{}\n", screen.wrapped(nothing, 0)));
         if !sites.completeness.exact {
             out.push_str(&completeness(&sites.completeness, false, screen));
         }
@@ -46,9 +46,9 @@ pub fn page(sites: &Sites, screen: &Screen) -> String {
     for rank in &drawn {
         let note = if sites.ranks.len() > drawn.len() { " (it holds most; --rank selects others)" } else { "" };
         let title = format!("{}{note}", name_of(&rank.process, rank.rank));
-        out.push_str(&format!("\n{}\n", screen.paint(Tone::Strong, &screen.fit(&title, 0))));
+        out.push_str(&format!("\n{}\n", screen.paint(Tone::Strong, &screen.wrapped(&title, 0))));
         let head = format!("{:>9} {:>7} {:>7}  {}", "BYTES", "SHARE", "BLOCKS", "CALLS, outermost first");
-        out.push_str(&format!("{}\n", screen.paint(Tone::Faint, &screen.fit(&head, 0))));
+        out.push_str(&format!("{}\n", screen.paint(Tone::Faint, &screen.wrapped(&head, 0))));
         out.push_str(&draw(&tree(rank, sites.view.all_frames), sites.view.min_share, screen));
         out.push_str(&left_out(rank, screen));
         out.push_str(&owners(rank, screen));
@@ -109,11 +109,11 @@ fn left_out(rank: &RankSites, screen: &Screen) -> String {
     if let Some(further) = &rank.further {
         let (sites, bytes) = (plural(further.sites, "smaller site"), HumanBytes::of(further.live_bytes));
         let line = format!("{sites} with {bytes} in all are left out: the answer would be too large");
-        out.push_str(&format!("{}\n", screen.fit(&line, 0)));
+        out.push_str(&format!("{}\n", screen.wrapped(&line, 0)));
     }
     if rank.merged {
         let line = "More than 262,144 sites lived at once: those beyond are counted together, without a stack";
-        out.push_str(&format!("{}\n", screen.fit(line, 0)));
+        out.push_str(&format!("{}\n", screen.wrapped(line, 0)));
     }
     out
 }
@@ -139,7 +139,7 @@ fn owners(rank: &RankSites, screen: &Screen) -> String {
     let mut out = format!("\n{}", table.show(screen));
     if let Some(more) = named.len().checked_sub(OWNERS_SHOWN).filter(|&more| more > 0) {
         let line = format!("and {} with less memory (-o json has all)", plural(more as u64, "more name"));
-        out.push_str(&format!("{}\n", screen.fit(&line, 0)));
+        out.push_str(&format!("{}\n", screen.wrapped(&line, 0)));
     }
     out
 }

@@ -38,7 +38,7 @@ pub fn page(answer: &WhatIf, screen: &Screen) -> String {
 
 fn of_rank(rank: &Rank, screen: &Screen) -> String {
     let title = format!("{}, cuda:{}", name_of(&rank.process, rank.rank), rank.device);
-    let mut out = format!("\n{}\n", screen.paint(Tone::Strong, &screen.fit(&title, 0)));
+    let mut out = format!("\n{}\n", screen.paint(Tone::Strong, &screen.wrapped(&title, 0)));
     out.push_str(&indented(&recorded(rank), screen));
     out.push('\n');
     out.push_str(&settings(rank, screen));

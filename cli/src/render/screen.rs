@@ -91,6 +91,18 @@ impl Screen {
         format!("\u{1b}[{code}m{text}\u{1b}[0m")
     }
 
+    /// The text in as many lines as it takes, the first behind `used` columns and the others below it: a sentence is never cut.
+    #[must_use]
+    pub fn wrapped(&self, text: &str, used: usize) -> String {
+        match self.columns {
+            Some(columns) if super::text::width(text) > columns.saturating_sub(used) => {
+                let below = format!("\n{:used$}", "");
+                super::text::wrap(text, columns.saturating_sub(used)).join(&below)
+            }
+            _ => text.to_owned(),
+        }
+    }
+
     /// The text cut to the screen, `used` columns of which are taken.
     #[must_use]
     pub fn fit(&self, text: &str, used: usize) -> String {

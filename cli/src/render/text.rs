@@ -33,6 +33,35 @@ pub fn cut(text: &str, columns: usize, unicode: bool) -> String {
     out
 }
 
+/// The text in lines of so many columns.
+#[must_use]
+pub fn wrap(text: &str, columns: usize) -> Vec<String> {
+    let columns = columns.max(8);
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        let mut word = safe(word).into_owned();
+        if !line.is_empty() && width(&line) + 1 + width(&word) > columns {
+            lines.push(std::mem::take(&mut line));
+        }
+        while width(&word) > columns {
+            // `cut` leaves room for its mark: take the mark off again.
+            let mut head = cut(&word, columns, true);
+            head.pop();
+            word = word[head.len()..].to_owned();
+            lines.push(head);
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(&word);
+    }
+    if !line.is_empty() {
+        lines.push(line);
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

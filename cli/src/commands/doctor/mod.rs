@@ -258,6 +258,7 @@ fn print(checks: &[Check], global: &Global, screen: &Screen, out: &mut dyn Write
 
 fn page(checks: &[Check], screen: &Screen) -> String {
     let mut out = String::new();
+    let below = "ok    connection  ".len();
     for Check { check, verdict, found, advice } in checks {
         let (word, tone) = match verdict {
             Outcome::Ok => ("ok", Tone::Good),
@@ -265,9 +266,13 @@ fn page(checks: &[Check], screen: &Screen) -> String {
             Outcome::Failed => ("FAIL", Tone::Alert),
         };
         // Never cut: whoever calls the doctor needs the whole sentence.
-        out.push_str(&format!("{}  {check:<10}  {}\n", screen.paint(tone, &format!("{word:<4}")), safe(found)));
+        out.push_str(&format!(
+            "{}  {check:<10}  {}\n",
+            screen.paint(tone, &format!("{word:<4}")),
+            screen.wrapped(&safe(found), below)
+        ));
         if let Some(advice) = advice {
-            out.push_str(&format!("{:18}{}\n", "", safe(advice)));
+            out.push_str(&format!("{:below$}{}\n", "", screen.wrapped(&safe(advice), below)));
         }
     }
     out
