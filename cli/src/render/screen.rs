@@ -146,5 +146,7 @@ mod tests {
         screen.colour = true;
         assert_eq!(screen.paint(Tone::Alert, "x"), "\u{1b}[1;31mx\u{1b}[0m");
         assert_eq!(screen.fit("0123456789", 3), "012345…");
+        assert_eq!(screen.wrapped("012 345 6789", 3), "012 345\n   6789", "further lines stand below the first");
+        assert_eq!(screen.wrapped("012  345", 0), "012  345", "what fits stays as it is");
     }
 }
