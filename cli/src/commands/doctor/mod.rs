@@ -305,11 +305,14 @@ mod tests {
         note  daemon      version 0.0.1, up since 1970-01-01 00:00:00 UTC
                           this memctl is VERSION: upgrade the older one
         ok    store       sqlite 3.51.3, schema 1
-        ok    contents    2 jobs, 12,345 events in 9.00 MiB (12.0 MiB on disk), 0 sessions streaming, 0 B queued
+        ok    contents    2 jobs, 12,345 events in 9.00 MiB (12.0 MiB on disk), 0
+                          sessions streaming, 0 B queued
         note  losses      1 item missing, 0 events expired, 0 duplicates recognised
-                          items were lost on the way; `memctl query` says of which job, whose figures are then not exact
+                          items were lost on the way; `memctl query` says of which job,
+                          whose figures are then not exact
         note  damage      3 items found that are not what was stored
-                          answers are given without them; `memctl check --deep` reads everything and lists what is damaged
+                          answers are given without them; `memctl check --deep` reads
+                          everything and lists what is damaged
         FAIL  folder      /x\u{1b}[2J cannot be written
                           choose another
         ");
