@@ -9,6 +9,7 @@ mod allocator;
 mod args;
 mod ask;
 mod commands;
+mod confirm;
 mod connect;
 mod exit;
 mod export;

@@ -141,7 +141,7 @@ impl Search {
             tracing::debug!(id, "an answer about holders that nobody waits for");
             return;
         };
-        // What was named in their place meanwhile is nobody's any more.
+        // What was named in their place meanwhile is no more asked about.
         self.region.withdraw_holders();
         let (ask, sample) = (&under_way.ask, &under_way.sample);
         // Those that were the oldest then are the oldest now, as far as they live. One in whose place there is another of the

@@ -9,8 +9,8 @@
 //! | `MASTER_ADDR:MASTER_PORT` of several ranks | `master/ADDRESS:PORT`, with the host where the address is this host's own |
 //! | an indexed job of Kubernetes | `kubernetes/NAMESPACE/JOB` |
 //!
-//! A later launch may have the same group (one address is used again and again): the daemon tells the two apart by the
-//! places that are taken.
+//! A later launch may have the same group (one address is used again and again): the daemon knows one from the other by
+//! the places that are taken.
 
 use memctl_model::limits::LABEL_BYTES_MAX;
 

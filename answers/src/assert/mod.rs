@@ -330,8 +330,7 @@ fn no_leak(report: &Report, terms: &Terms) -> Checked {
 
 fn stable(report: &Report, terms: &Terms) -> Checked {
     let against = found(&against(report, terms, grows)).or_else(|| suspected(report, terms, grows));
-    let without = || without_epochs(report, terms);
-    let against = against.or_else(without);
+    let against = against.or_else(|| without_epochs(report, terms));
     if let Some(checked) = against.or_else(|| too_few(report, terms, proof::STABLE_ENDS_MIN)) {
         return checked;
     }

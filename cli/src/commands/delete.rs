@@ -1,12 +1,11 @@
 //! `memctl delete`: asks first, because nothing brings a job back.
 
-use std::io::{IsTerminal, Write};
-
 use memctl_model::HumanBytes;
 use memctl_proto::v1;
 
 use crate::args::{Delete, Global};
 use crate::ask::asking;
+use crate::confirm::confirmed;
 use crate::exit::Failure;
 use crate::render::text::{plural, safe};
 
@@ -18,7 +17,10 @@ pub async fn run(args: &Delete, global: &Global) -> Result<(), Failure> {
     if args.name() == "latest" {
         return Err(Failure::usage("`latest` cannot be deleted, because which job it is changes; give the job's name"));
     }
-    if !args.yes && !confirmed(args)? {
+    if args.all_runs && args.name().contains('#') {
+        return Err(Failure::usage("--all-runs takes the name of the job alone; what follows # is one run"));
+    }
+    if !args.yes && !is_meant(args)? {
         eprintln!("memctl: nothing was deleted");
         return Ok(());
     }
@@ -41,25 +43,14 @@ pub async fn run(args: &Delete, global: &Global) -> Result<(), Failure> {
     Ok(())
 }
 
-fn confirmed(args: &Delete) -> Result<bool, Failure> {
-    if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage(format!(
-            "deleting {} needs a confirmation, and standard input is no terminal; add --yes",
-            args.name()
-        )));
-    }
+fn is_meant(args: &Delete) -> Result<bool, Failure> {
     let attempt = args.attempt.map_or(String::new(), |attempt| format!(" (attempt {attempt})"));
     let what = match (args.all_runs, args.name().contains('#')) {
         (true, _) => "all runs of ",
         (false, true) => "run ",
         (false, false) => "the newest run of ",
     };
-    eprint!("Delete {what}{}{attempt} and everything stored for it? [y/N] ", safe(args.name()));
-    // The question is there to be seen before the answer is read.
-    let _ = std::io::stderr().flush();
-    let mut line = String::new();
-    std::io::stdin()
-        .read_line(&mut line)
-        .map_err(|error| Failure::usage(format!("cannot read the confirmation: {error}; add --yes")))?;
-    Ok(matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+    let name = safe(args.name());
+    let question = format!("Delete {what}{name}{attempt} and everything stored for it?");
+    confirmed(&format!("deleting {name}"), &question)
 }

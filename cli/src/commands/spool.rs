@@ -3,7 +3,7 @@
 //! Guarantees: listing starts nothing and changes nothing; what a living process records is neither delivered nor discarded.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal as _, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::args::spool::{Discard, ID_SHOWN, Spool, SpoolCommand};
 use crate::args::{Format, Global};
+use crate::confirm::confirmed;
 use crate::connect::{WhenMissing, connect, default_data_dir};
 use crate::exit::Failure;
 use crate::render::screen::{Screen, Tone};
@@ -216,7 +217,7 @@ fn discard(rows: &[Row], args: &Discard, global: &Global) -> Result<(), Failure>
     let (recorded, rows): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.waiting.is_recorded);
     let bytes = HumanBytes::of(rows.iter().map(|row| row.waiting.bytes).sum());
     let what = plural(rows.len() as u64, "session");
-    if !args.yes && !rows.is_empty() && !confirmed(&format!("Discard {what} ({bytes})?"))? {
+    if !args.yes && !rows.is_empty() && !confirmed("discarding", &format!("Discard {what} ({bytes})?"))? {
         eprintln!("memctl: nothing was discarded");
         return Ok(());
     }
@@ -230,18 +231,4 @@ fn discard(rows: &[Row], args: &Discard, global: &Global) -> Result<(), Failure>
         }
     }
     Ok(())
-}
-
-fn confirmed(question: &str) -> Result<bool, Failure> {
-    if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage("discarding needs a confirmation, and standard input is no terminal; add --yes"));
-    }
-    eprint!("{question} [y/N] ");
-    // The question is there to be seen before the answer is read.
-    let _ = std::io::stderr().flush();
-    let mut line = String::new();
-    std::io::stdin()
-        .read_line(&mut line)
-        .map_err(|error| Failure::usage(format!("cannot read the confirmation: {error}; add --yes")))?;
-    Ok(matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }

@@ -45,6 +45,7 @@ pub use replayed::{Sizes, Wanted};
 pub use tiles::Place;
 
 use crate::access::{Caller, Gate};
+use crate::alerts::machine::EVERY_RUN;
 use crate::alerts::{Alerts, JobFacts};
 use crate::clock::now_ns;
 use crate::ingest::IngestService;
@@ -379,7 +380,7 @@ impl QueryService {
         // Where a run or an attempt is left, only what the deleted one and those before it raised is over.
         let everything = store.job(&Which::Newest(first.name.clone()), None).await?.is_none();
         let (started_ns, attempt) = last.filter(|_| !everything).unwrap_or((now_ns(), u32::MAX));
-        let run = if everything { u32::MAX } else { first.run };
+        let run = if everything { EVERY_RUN } else { first.run };
         self.alerts.observe(&gone(&first, run, started_ns, attempt), &[], now_ns());
         Ok(answer)
     }

@@ -244,7 +244,7 @@ fn a_disk_that_is_full() {
     assert_eq!(levels(data_dir), sums, "what was there is as it was");
     // What could not be taken back without room is taken back with it.
     if run_json(&mut jobs(data_dir)) != before {
-        assert!(said.contains("memctl delete --job new"), "{said}");
+        assert!(said.contains("memctl delete --job RUN"), "{said}");
         run(memctl().args(["delete", "-y", "--job", "new", "--data-dir"]).arg(data_dir));
     }
     assert_eq!(run_json(&mut jobs(data_dir)), before);

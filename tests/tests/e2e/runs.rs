@@ -116,3 +116,23 @@ fn an_import_adds_a_run_or_replaces_the_newest() {
     let wrong = output(&mut place.memctl(&["import", "--job", "snap#1", &recording]));
     assert!(!wrong.status.success() && stderr(&wrong).contains("name the job: snap"), "{}", stderr(&wrong));
 }
+
+#[test]
+fn an_attempt_that_fails_leaves_the_others_of_its_run() {
+    let place = Place::new();
+    let good = folder("cnn_rank0_cache");
+    let imported = output(&mut place.memctl(&["import", "--job", "snap", &good.display().to_string()]));
+    assert!(imported.status.success(), "{}", stderr(&imported));
+    let before = place.runs();
+    // The first rank is stored before the second turns out to be cut.
+    let first = good.join("rank0.pickle.zst").display().to_string();
+    let whole = std::fs::read(good.join("rank1.pickle.zst")).unwrap();
+    let cut = place.0.path().join("rank1.pickle.zst");
+    std::fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
+    let failed =
+        output(&mut place.memctl(&["import", "--job", "snap", "--attempt", "1", &first, &cut.display().to_string()]));
+    assert_eq!(failed.status.code(), Some(5), "{}", stderr(&failed));
+    assert_eq!(place.runs(), before, "the attempt before it is as it was");
+    let all = output(&mut place.memctl(&["delete", "snap#1", "--all-runs", "--yes"]));
+    assert_eq!((all.status.code(), place.runs()), (Some(2), before), "{}", stderr(&all));
+}

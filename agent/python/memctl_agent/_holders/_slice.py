@@ -1,4 +1,4 @@
-"""What is true within one slice of a search: its end, torch's classes, and what the native module is told of types.
+"""What is true within one slice of a search: its end, torch's classes, and what the native module learns of types.
 
 Guarantees: no object of the program is held by what outlives the slice. Refuses: to be kept for another slice.
 """

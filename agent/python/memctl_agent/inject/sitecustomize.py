@@ -107,7 +107,7 @@ def _arm():
 
 def _tell(error):
     """One line, from the first process of the first local rank: what it starts inherits the note of it."""
-    # The wheel is built, not published: a name in an index would be somebody else's.
+    # The wheel is built, not published: a package of that name in an index would be another one.
     how = "%s -m pip install memctl_agent-*.whl" % sys.executable
     text = "%s cannot import memctl_agent (%s); install memctl's wheel there: `%s`" % (sys.executable, error, how)
     _note("why " + text)

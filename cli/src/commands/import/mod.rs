@@ -88,7 +88,7 @@ async fn import(
     };
     bars.finish();
     if result.is_err() {
-        take_back(&args.job, launcher, connection).await;
+        take_back(&args.job, (launcher, attempt), connection).await;
     }
     result
 }
@@ -135,9 +135,10 @@ fn only(job: &str, attempt: Option<u32>) -> v1::Selection {
 }
 
 /// Nothing is stored half. The failure that led here is the news; that this one failed too is told as well.
-async fn take_back(job: &str, launcher: u64, connection: &mut Connection) {
-    let launcher = Some(launcher);
-    let request = v1::DeleteJobRequest { job: job.to_owned(), launcher, ..v1::DeleteJobRequest::default() };
+async fn take_back(job: &str, (launcher, attempt): (u64, u32), connection: &mut Connection) {
+    // Of a run that was there before, its other attempts stay.
+    let (launcher, attempt) = (Some(launcher), Some(attempt));
+    let request = v1::DeleteJobRequest { job: job.to_owned(), attempt, launcher, all_runs: false };
     let mut answer = connection.query.delete_job(request.clone()).await;
     // The stream that was given up may not have ended yet; until then the daemon keeps the job (`Aborted`).
     for _ in 0..TAKE_BACK_TRIES {
@@ -151,7 +152,7 @@ async fn take_back(job: &str, launcher: u64, connection: &mut Connection) {
         let failure = connection.failure(&status);
         if failure.outcome != Outcome::NoSuchJob {
             eprintln!("memctl: what was stored of {job} could not be removed: {failure}");
-            eprintln!("memctl: `memctl jobs` shows it; `memctl delete --job {job}` deletes the newest run later");
+            eprintln!("memctl: `memctl jobs` shows it; `memctl delete --job RUN --attempt N` deletes it later");
         }
     }
 }

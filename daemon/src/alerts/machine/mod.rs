@@ -16,10 +16,13 @@ const HELD_NS: u64 = 300_000_000_000;
 /// After a notification was given up the next is tried no sooner.
 pub const RETRY_NS: u64 = 300_000_000_000;
 
+/// The run of facts that are about every run of a name: all were deleted.
+pub const EVERY_RUN: u32 = u32::MAX;
+
 /// Whether an alert is another run's that goes on with it: several runs of one name may go on at once.
 fn is_of_another(alert: &Alert, job: &JobFacts, now_ns: u64) -> bool {
     let is_open = alert.phase != Phase::Resolved && !alert.run_ended;
-    is_open && job.state.is_some() && job.run != alert.run && now_ns.saturating_sub(alert.seen_ns) < HELD_NS
+    is_open && job.run != alert.run && job.run != EVERY_RUN && now_ns.saturating_sub(alert.seen_ns) < HELD_NS
 }
 
 /// An alert that was seen: made, kept or fired anew.

@@ -288,3 +288,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn runs_that_go_on_at_once_do_not_take_or_resolve_each_others_alerts() {
+    let of_run = |run, state| JobFacts { run, ..job(state, 10 * u64::from(run), Some(9)) };
+    let first = firing(10);
+    // Another run of the name, which began later: clean, or with the same finding.
+    let second = of_run(2, Some(JobState::Finished));
+    assert_eq!(judged(Some(first.clone()), None, &second, 99 * S).unwrap(), first);
+    assert_eq!(judged(Some(first.clone()), OOM, &of_run(2, Some(JobState::Running)), 99 * S).unwrap(), first);
+    // That it is deleted says nothing of the first; that all runs are does.
+    assert_eq!(judged(Some(first.clone()), None, &of_run(2, None), 99 * S).unwrap(), first);
+    let everything = JobFacts { run: EVERY_RUN, ..job(None, u64::MAX, None) };
+    assert_eq!(judged(Some(first.clone()), None, &everything, 99 * S).unwrap().phase, Phase::Resolved);
+    // Once the first has ended with it, or is not heard of, a later run without it is the repair.
+    let ended = judged(Some(first.clone()), OOM, &of_run(1, Some(JobState::Failed)), 50 * S).unwrap();
+    assert_eq!(judged(Some(ended), None, &second, 99 * S).unwrap().phase, Phase::Resolved);
+    assert_eq!(judged(Some(first), None, &second, 400 * S).unwrap().phase, Phase::Resolved);
+}

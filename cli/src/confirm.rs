@@ -1,0 +1,25 @@
+//! A question before something that nothing brings back.
+
+use std::io::{IsTerminal as _, Write as _};
+
+use crate::exit::Failure;
+
+/// Whether the person at the terminal says yes. `what` is what needs it: `deleting gpt2`.
+///
+/// # Errors
+/// There is no terminal to ask at.
+pub fn confirmed(what: &str, question: &str) -> Result<bool, Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::usage(format!(
+            "{what} needs a confirmation, and standard input is no terminal; add --yes"
+        )));
+    }
+    eprint!("{question} [y/N] ");
+    // The question is there to be seen before the answer is read.
+    let _ = std::io::stderr().flush();
+    let mut line = String::new();
+    std::io::stdin()
+        .read_line(&mut line)
+        .map_err(|error| Failure::usage(format!("cannot read the confirmation: {error}; add --yes")))?;
+    Ok(matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}
