@@ -69,7 +69,15 @@ pub enum ReachError {
     /// Nobody is there.
     #[error("{0}")]
     Absent(String),
-    /// Somebody is there who does not answer as a daemon does, or is not trusted.
+    /// TLS does not trust what answers, with the remedy.
+    #[error("it is not trusted: {said}; {remedy}")]
+    NotTrusted {
+        /// In the words of the TLS library.
+        said: String,
+        /// What to change.
+        remedy: &'static str,
+    },
+    /// Something answers, but not as a daemon does.
     #[error("{0}")]
     Connect(String),
 }
@@ -312,26 +320,40 @@ fn failed(error: tonic::transport::Error) -> ReachError {
     }
     match cause.downcast_ref::<io::Error>().map(io::Error::kind) {
         Some(kind) if is_absent(kind) => ReachError::Absent(cause.to_string()),
-        _ => ReachError::Connect(explained(&cause.to_string())),
+        _ => explained(&cause.to_string()),
     }
 }
 
-/// What TLS says of a daemon's certificate, with the way out.
-fn explained(said: &str) -> String {
-    let ways_out = [
-        (
-            &["CaUsedAsEndEntity"][..],
-            "it is an authority's own certificate (CA:TRUE), which cannot be a daemon's: make one with CA:FALSE, as docs/operate.md shows",
-        ),
-        (
-            &["UnknownIssuer"],
-            "no authority that is trusted here issued it: name the one that did with --tls-ca or MEMCTL_TLS_CA",
-        ),
-        (&["NotValidForName", "not valid for name"], "use a name or an address that the daemon's certificate has"),
-        (&["Expired", "certificate expired"], "the daemon needs a renewed one"),
-    ];
-    let way_out = ways_out.iter().find(|(words, _)| words.iter().any(|word| said.contains(word)));
-    way_out.map_or_else(|| said.to_owned(), |(_, way_out)| format!("{said}; {way_out}"))
+/// What to change where TLS refused; the words on the left are the TLS library's.
+const REMEDIES: [(&str, &str); 10] = [
+    (
+        "CaUsedAsEndEntity",
+        "its certificate is an authority's own (CA:TRUE): make one for the daemon with CA:FALSE, as docs/operate.md shows",
+    ),
+    (
+        "UnknownIssuer",
+        "no trusted authority issued its certificate: name the authority's file with --tls-ca or MEMCTL_TLS_CA",
+    ),
+    ("NotValidForName", "its certificate is for another name: use an address with a name that the certificate has"),
+    ("not valid for name", "its certificate is for another name: use an address with a name that the certificate has"),
+    ("Expired", "its certificate has expired: renew it"),
+    ("certificate expired", "its certificate has expired: renew it"),
+    ("NotValidYet", "its certificate is not valid yet: compare the clocks of both hosts"),
+    ("certificate not valid yet", "its certificate is not valid yet: compare the clocks of both hosts"),
+    (
+        "UnsupportedSignatureAlgorithm",
+        "TLS 1.3 does not accept the signature of its certificate: make one with a P-256 or RSA-PSS key, and name its \
+         authority with --tls-ca",
+    ),
+    ("corrupt message", "nothing speaks TLS there: write http://, or give the daemon a certificate"),
+];
+
+/// With the remedy where the TLS library's words are known.
+fn explained(said: &str) -> ReachError {
+    match REMEDIES.iter().find(|(words, _)| said.contains(words)) {
+        Some((_, remedy)) => ReachError::NotTrusted { said: said.to_owned(), remedy },
+        None => ReachError::Connect(said.to_owned()),
+    }
 }
 
 #[cfg(test)]

@@ -429,6 +429,7 @@ impl From<v1::Sample> for Sample {
             children_rss_bytes,
             // A row of the ledger.
             nccl_bytes: _,
+            sharing: _,
         } = wire;
         Self {
             at: time::rfc3339(time_ns),

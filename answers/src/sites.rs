@@ -89,6 +89,8 @@ pub struct Site {
     pub live_bytes: u64,
     /// Live blocks.
     pub live_blocks: u64,
+    /// What most of its bytes are for, by the ledger's classes; null where more than 8 devices were asked for at once.
+    pub class: Option<String>,
     /// The innermost frame of the user's own code; null when no stack was recorded.
     pub site: Option<Frame>,
     /// Whose memory it is, as the process named it; null when it did not.
@@ -190,7 +192,8 @@ impl From<v1::RankSites> for RankSites {
 
 impl From<v1::SiteStack> for Site {
     fn from(wire: v1::SiteStack) -> Self {
-        let v1::SiteStack { stack, bytes, blocks, births } = wire;
+        let v1::SiteStack { stack, bytes, blocks, births, class } = wire;
+        let class = Some(class).filter(|class| !class.is_empty());
         let (owner, stack) = super::owned(stack);
         let site = super::site_of(&stack);
         let birth = |wire: v1::BirthBytes| {
@@ -198,7 +201,7 @@ impl From<v1::SiteStack> for Site {
             Birth { epoch, live_bytes: bytes, live_blocks: blocks }
         };
         let births = births.into_iter().map(birth).collect();
-        Self { live_bytes: bytes, live_blocks: blocks, site, owner, stack, births }
+        Self { live_bytes: bytes, live_blocks: blocks, class, site, owner, stack, births }
     }
 }
 

@@ -235,36 +235,13 @@ async fn reached(address: &DaemonAddress) -> Result<Channel, Failure> {
         ReachError::Absent(error) => Failure::unreachable(format!(
             "no daemon answers at {address} ({error}): start one with `memctl daemon`, or omit --daemon and MEMCTL_DAEMON"
         )),
-        ReachError::Connect(error) => Failure::unreachable(not_trusted(address, &error)),
-    })
-}
-
-/// Which of the things that TLS can dislike it was, in the words of rustls, and what to do about it.
-fn not_trusted(address: &DaemonAddress, error: &str) -> String {
-    let known = [
-        (
-            "UnknownIssuer",
-            "this machine does not know the authority that signed its certificate: name the authority's file with --tls-ca",
-        ),
-        (
-            "NotValidForName",
-            "its certificate is for another name: write the address with a name that the certificate has",
-        ),
-        ("Expired", "its certificate has expired: renew it"),
-        ("NotValidYet", "its certificate is not valid yet: compare the clocks of both hosts"),
-        ("CaUsedAsEndEntity", "its certificate is an authority's own: give the daemon one that the authority signed"),
-        (
-            "UnsupportedSignatureAlgorithm",
-            "its certificate is signed in a way that TLS 1.3 does not take: make one with an ECDSA or RSA-PSS key, and name its authority with --tls-ca",
-        ),
-        ("corrupt message", "it does not speak TLS there: write http://, or give the daemon a certificate"),
-    ];
-    match known.iter().find(|(word, _)| error.contains(word)) {
-        Some((_, advice)) => format!("the daemon at {address} is not trusted ({error}): {advice}"),
-        None => format!(
+        ReachError::NotTrusted { said, remedy } => {
+            Failure::unreachable(format!("the daemon at {address} is not trusted ({said}): {remedy}"))
+        }
+        ReachError::Connect(error) => Failure::unreachable(format!(
             "what answers at {address} does not answer as a daemon does ({error}); `memctl doctor` may show the reason"
-        ),
-    }
+        )),
+    })
 }
 
 /// Whether somebody answers on a connection under TLS, whatever the answer. TLS 1.3 lets a client speak before its certificate

@@ -1,6 +1,7 @@
 //! Samples: what was measured from outside the event stream. What could not be measured is `None`, never 0.
 
 use crate::event::DeviceIndex;
+use crate::sharing::Sharing;
 
 /// One measurement of one device (or of the host, where the field says so).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -40,4 +41,6 @@ pub struct Sample {
     pub children_rss_bytes: Option<u64>,
     /// Device memory of the communicators of PyTorch's process groups, as NCCL counts it (2.29.7).
     pub nccl_bytes: Option<u64>,
+    /// What hands device memory on, as far as the process was seen to use it.
+    pub sharing: Sharing,
 }

@@ -79,7 +79,8 @@ const HOLDER: Shape = Shape {
 const SETTINGS: Shape = Shape { fields: &[(1, Field::Text), (3, U32)] };
 const DEVICE: Shape = Shape { fields: &[(2, Field::Text), (3, Field::Text)] };
 const LABEL: Shape = Shape { fields: &[(1, Field::Text), (2, Field::Text)] };
-pub(crate) const SAMPLES: Shape = Shape { fields: &[(1, Field::Many(size_of::<v1::Sample>(), &FLAT))] };
+pub(crate) const SAMPLES: Shape = Shape { fields: &[(1, Field::Many(size_of::<v1::Sample>(), &SAMPLE))] };
+const SAMPLE: Shape = Shape { fields: &[(18, U32)] };
 pub(crate) const END: Shape = Shape { fields: &[(4, Field::Text)] };
 
 /// Bytes that a message takes on the heap once it is decoded.
@@ -203,7 +204,7 @@ mod tests {
             ("SegmentState", &FLAT),
             ("BlockColumns", &BLOCKS),
             ("SampleBatch", &SAMPLES),
-            ("Sample", &FLAT),
+            ("Sample", &SAMPLE),
             ("SessionEnd", &END),
             ("AgentMessage", &AGENT_MESSAGE),
             ("Hello", &HELLO),

@@ -4,7 +4,7 @@
 //! share that is worth a change, without asking the driver much more often and without failing. Refuses to recommend what was
 //! not replayed.
 
-use memctl_model::HumanBytes;
+use memctl_model::{HumanBytes, Sharing};
 
 use crate::allocator::Limit;
 use crate::settings::{Conf, Version};
@@ -44,17 +44,13 @@ pub fn tried(version: Version) -> Vec<&'static str> {
 
 /// What to know before a setting is used, whatever its replay says.
 #[must_use]
-pub fn cautions(conf: &Conf, baseline: &Outcome, outcome: &Outcome) -> Vec<String> {
+pub fn cautions(conf: &Conf, baseline: &Outcome, outcome: &Outcome, sharing: Sharing) -> Vec<String> {
     let mut cautions = Vec::new();
     if let Some(bounds) = outcome.bounds {
         return vec![bounded(bounds)];
     }
     if conf.expandable_segments {
-        cautions.push(
-            "expandable segments cannot be shared between processes with CUDA IPC by every version, nor registered as NCCL user \
-             buffers or for RDMA by every transport"
-                .to_owned(),
-        );
+        cautions.push(expandable(sharing));
     }
     if outcome.counts.peak_reserved_bytes > baseline.counts.peak_reserved_bytes {
         cautions.push("it holds more memory than the recorded setting".to_owned());
@@ -72,6 +68,21 @@ pub fn cautions(conf: &Conf, baseline: &Outcome, outcome: &Outcome) -> Vec<Strin
         cautions.push("what the job would have done after the request that failed is not known".to_owned());
     }
     cautions
+}
+
+/// What expandable segments may break: loudly where the process was seen to use it.
+fn expandable(sharing: Sharing) -> String {
+    let used: Vec<&str> = sharing.names().collect();
+    if used.is_empty() {
+        return "expandable segments cannot be shared between processes with CUDA IPC by every version, nor registered as \
+                NCCL user buffers or for RDMA by every transport"
+            .to_owned();
+    }
+    format!(
+        "WARNING: this process uses {}, which can fail with expandable segments or become many times slower; try it on a short \
+         run and measure the transfers first",
+        used.join(" and ")
+    )
 }
 
 /// What bounds say, and what they rest on.

@@ -65,10 +65,11 @@ def counters(
     device_used: int | None = None,
     device_total: int | None = None,
     nccl: int | None = None,
+    sharing: tuple[bool, bool, bool] | None = None,
 ) -> bool:
     """Counters in bytes that Python read, where the allocator cannot be hooked, and what NCCL's communicators hold.
 
-    What is not known is None.
+    What is not known is None. `sharing`: whether CUDA IPC, RDMA and symmetric memory were seen in use.
     """
 
 def blocks(device: int, segments: list[dict[str, object]]) -> bool:

@@ -24,6 +24,7 @@ from memctl_agent._hooks import Hooks, Hub
 from memctl_agent._lifecycle import Lifecycle
 from memctl_agent._loop import Loop
 from memctl_agent._nccl import Nccl
+from memctl_agent._sharing import Sharing
 
 # How long the end of a session may wait for the daemon, in seconds; a launcher has everything already.
 PATIENCE_S = 0.25
@@ -111,6 +112,7 @@ class Session:
         self._at_end: Optional[Callable[[], None]] = None
         self._asked = Asked()
         self._nccl = Nccl()
+        self._sharing = Sharing()
 
     # -- attaching -------------------------------------------------------------------------------------------
 
@@ -222,6 +224,7 @@ class Session:
             return
         self.state = ATTACHED
         self._nccl = Nccl()
+        self._sharing = Sharing()
         self.level, why = hookable.level, hookable.why
         if self.level == "full":
             self.level, why = self._hook()
@@ -337,6 +340,7 @@ class Session:
             self._asked.step_ended()
             if self._torch is not None:
                 self._nccl.step_ended(self._torch, self._native)
+                self._sharing.step_ended(self._torch, self._native)
 
     def _watch_loop(self) -> None:
         loop = Loop(self.book)
@@ -365,6 +369,8 @@ class Session:
         self._unhook()
         if attached:
             self.book.close(failure is not None)
+            if self._torch is not None:
+                self._sharing.look(self._torch, native)
         started = self._started
         # (A launcher that was killed has left the session to this process.)
         patience = 0.0 if attached and native.status().get("mode") == "launcher" else PATIENCE_S

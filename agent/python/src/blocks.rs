@@ -5,7 +5,8 @@
 use memctl_agent::live::{self, Level};
 use memctl_agent::now_ns;
 use memctl_model::{
-    BlockState, BlockUse, DeviceIndex, Keyframe, KeyframeReason, PoolId, Sample, SegmentKind, SegmentState, StackId,
+    BlockState, BlockUse, DeviceIndex, Keyframe, KeyframeReason, PoolId, Sample, SegmentKind, SegmentState, Sharing,
+    StackId,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -14,7 +15,7 @@ use pyo3::types::{PyDict, PyList};
 #[pyfunction]
 #[pyo3(signature = (
     device, allocated=None, active=None, reserved=None, peak_allocated=None, peak_reserved=None, retries=None, ooms=None,
-    device_used=None, device_total=None, nccl=None
+    device_used=None, device_total=None, nccl=None, sharing=None
 ))]
 #[expect(clippy::too_many_arguments, reason = "one number each, named in the stub")]
 pub fn counters(
@@ -29,6 +30,7 @@ pub fn counters(
     device_used: Option<u64>,
     device_total: Option<u64>,
     nccl: Option<u64>,
+    sharing: Option<(bool, bool, bool)>,
 ) -> bool {
     let Some(live) = live::current() else { return false };
     live.counters(Sample {
@@ -43,6 +45,11 @@ pub fn counters(
         device_used_bytes: device_used,
         device_total_bytes: device_total,
         nccl_bytes: nccl,
+        sharing: sharing.map_or_else(Sharing::default, |(cuda_ipc, rdma, symmetric_memory)| Sharing {
+            cuda_ipc,
+            rdma,
+            symmetric_memory,
+        }),
         ..Sample::default()
     })
 }

@@ -211,15 +211,24 @@ impl<'a> Classifier<'a> {
     /// bytes are. Sums to the rows' bytes.
     #[must_use]
     pub fn of_rows(&mut self, rows: &[SiteRow], known: &HashMap<StackId, Class>) -> Shares {
+        let mut shares = Shares::default();
+        for (class, row) in self.by_row(rows, known).into_iter().zip(rows) {
+            shares.add(class, row.bytes);
+        }
+        shares
+    }
+
+    /// The class of each row, in their order: see [`Self::of_rows`].
+    #[must_use]
+    pub fn by_row(&mut self, rows: &[SiteRow], known: &HashMap<StackId, Class>) -> Vec<Class> {
         let each = |row: &SiteRow| row.bytes / row.blocks.max(1);
         for row in rows {
             if self.reading(row.stack).says == Says::Module {
                 self.is_parameter(each(row));
             }
         }
-        let mut shares = Shares::default();
-        for row in rows {
-            let class = known.get(&row.stack).copied().unwrap_or_else(|| {
+        let class = |row: &SiteRow| {
+            known.get(&row.stack).copied().unwrap_or_else(|| {
                 let says = self.reading(row.stack).says;
                 let known = Known {
                     phase: row.birth_phase,
@@ -229,10 +238,9 @@ impl<'a> Classifier<'a> {
                     is_workspace: row.blocks == 1 && workspaces::has_size(row.bytes),
                 };
                 rules::class(says, known)
-            });
-            shares.add(class, row.bytes);
-        }
-        shares
+            })
+        };
+        rows.iter().map(class).collect()
     }
 
     /// What every question comes down to.

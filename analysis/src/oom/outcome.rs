@@ -109,6 +109,14 @@ pub fn tell(findings: &mut Vec<Finding>, reports: &[Report], known: usize) {
             ended(finding, first, &numbers, known);
         }
     }
+    // One failure is one warning: the finding about fragmentation describes the same cause.
+    let is_of_packing =
+        |rank: &u32| reports.iter().any(|report| report.facts.rank == *rank && report.cause == OomCause::Fragmentation);
+    for finding in findings.iter_mut().filter(|finding| finding.kind == FindingKind::Fragmentation) {
+        if !finding.ranks.is_empty() && finding.ranks.iter().all(is_of_packing) {
+            finding.severity = Severity::Info;
+        }
+    }
     findings.retain(|finding| {
         let failed = |rank: &u32| reports.iter().any(|report| report.facts.rank == *rank);
         let leaked = |rank: &u32| reports.iter().any(|report| report.facts.rank == *rank && report.leaked.is_some());

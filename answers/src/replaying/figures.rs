@@ -3,7 +3,7 @@
 //! Guarantees: a recommendation rests on an exact replay; what limits the figures comes with them as remarks. Refuses to judge:
 //! what is worth a change is for `memctl_replay::advice` to say.
 
-use memctl_model::{HumanBytes, SessionInfo};
+use memctl_model::{HumanBytes, SessionInfo, Sharing};
 use memctl_replay::advice::{cautions, conclusion, conclusion_between, recommended};
 use memctl_replay::{self as replay, Agreement, Limit, Outcome, Version};
 
@@ -11,12 +11,12 @@ use super::{Begins, Named, Running};
 use crate::what_if::{At, Ended, Rank, Recommended, Recorded, Replayed, Setting};
 
 impl Named {
-    fn cautions(&self, baseline: &Outcome, outcome: &Outcome) -> Vec<String> {
+    fn cautions(&self, baseline: &Outcome, outcome: &Outcome, sharing: Sharing) -> Vec<String> {
         // A limit is what collection waits for.
         let is_met = |key: &str| self.limit == Limit::None || key != "garbage_collection_threshold";
         let remarks = self.remarks.iter().filter(|remark| is_met(&remark.key));
         let remarks = remarks.map(|remark| format!("{} {}", remark.key, remark.text));
-        remarks.chain(cautions(&self.conf, baseline, outcome)).collect()
+        remarks.chain(cautions(&self.conf, baseline, outcome, sharing)).collect()
     }
 }
 
@@ -40,6 +40,7 @@ impl Running {
             device_frees,
             begins,
             is_interval,
+            sharing,
         } = self;
         let (follow, done) = replays.finish();
         let agreement = *follow.agreement();
@@ -60,7 +61,7 @@ impl Running {
             device_frees: outcome.counts.device_frees,
             retries: outcome.counts.retries,
             out_of_memory,
-            cautions: it.cautions(&baseline_of(it.limit), outcome),
+            cautions: it.cautions(&baseline_of(it.limit), outcome, sharing),
             bounds: outcome.bounds.map(Vec::from),
         });
         let counts = follow.counts();

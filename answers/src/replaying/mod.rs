@@ -12,7 +12,9 @@
 mod figures;
 
 use memctl_analysis::{Birth, BlockMap};
-use memctl_model::{Action, BlockUse, DeviceIndex, Event, Keyframe, KeyframeReason, Mark, MarkKind, SessionInfo};
+use memctl_model::{
+    Action, BlockUse, DeviceIndex, Event, Keyframe, KeyframeReason, Mark, MarkKind, SessionInfo, Sharing,
+};
 use memctl_proto::chunk::Decoder;
 use memctl_proto::convert::{self, StackDictionary};
 use memctl_proto::v1;
@@ -84,6 +86,7 @@ struct Device {
     device: u32,
     process: String,
     session: SessionInfo,
+    sharing: Sharing,
     dictionary: StackDictionary,
     steps: Vec<(u64, u64)>,
     /// The state before the first step that was asked for, until that comes.
@@ -112,6 +115,8 @@ struct Running {
     device_frees: u64,
     begins: Begins,
     is_interval: bool,
+    /// What hands the process's memory on.
+    sharing: Sharing,
 }
 
 struct Named {
@@ -238,6 +243,7 @@ impl Replaying {
             device_frees: 0,
             begins: Begins { at_event: keyframe.at_event, live_bytes },
             is_interval: self.question.is_interval,
+            sharing: device.sharing,
         });
     }
 
@@ -363,6 +369,7 @@ impl Replaying {
                     device: start.device,
                     process: start.process,
                     session: session.try_into()?,
+                    sharing: convert::samples::sharing_from_wire(&start.sharing),
                     dictionary: StackDictionary::default(),
                     steps: Vec::new(),
                     before: None,

@@ -85,7 +85,8 @@ fn ranks(sites: &Sites, screen: &Screen) -> String {
     ]);
     let bytes = |value: Option<u64>| value.map_or("-".to_owned(), |value| HumanBytes::of(value).to_string());
     for rank in &sites.ranks {
-        let largest = rank.sites.iter().max_by_key(|site| site.live_bytes);
+        // (A library's workspace is nothing that the program allocated there.)
+        let largest = rank.sites.iter().max_by_key(|site| (!is_workspace(site), site.live_bytes));
         let largest = largest.map(|site| {
             format!("{} {}", HumanBytes::of(site.live_bytes), site.site.as_ref().map_or(NO_STACK.to_owned(), place))
         });
@@ -152,11 +153,17 @@ fn tree(rank: &RankSites, all_frames: bool) -> Node {
     root
 }
 
-/// The calls to show, outermost first, and below them whose memory it is, where the process named it.
+/// The calls to show, outermost first, and below them whose memory it is, where the process named it or a library took it.
 fn path(site: &Site, all_frames: bool) -> Vec<String> {
     let mut path = calls(site, all_frames);
     path.extend(site.owner.as_ref().map(|owner| format!("[{}]", safe(owner))));
+    path.extend(is_workspace(site).then(|| "[workspace of a library]".to_owned()));
     path
+}
+
+/// Whether most of it is a library's own, taken by the first call that needed it.
+fn is_workspace(site: &Site) -> bool {
+    site.class.as_deref() == Some("workspace")
 }
 
 /// The user's own calls, and the innermost library call below them.

@@ -109,15 +109,26 @@ impl Classed {
 
     /// By stack, what most bytes of the blocks that stay are.
     pub fn by_stack(&self) -> HashMap<StackId, Class> {
-        let mut sums: HashMap<StackId, HashMap<Class, u64>> = HashMap::new();
         let staying = self.stays.iter().zip(self.blocks.iter().zip(&self.classes));
-        for (_, (block, &class)) in staying.filter(|(stays, _)| **stays) {
-            let sum = sums.entry(block.stack).or_default().entry(class).or_default();
-            *sum = sum.saturating_add(block.bytes);
-        }
-        let most = |by_class: HashMap<Class, u64>| by_class.into_iter().map(|(class, sum)| (sum, class)).max();
-        sums.into_iter().filter_map(|(stack, by_class)| Some((stack, most(by_class)?.1))).collect()
+        largest(staying.filter(|(stays, _)| **stays).map(|(_, (block, &class))| (block.stack, class, block.bytes)))
     }
+
+    /// By stack, what most bytes of the blocks that live behind so many events are.
+    pub fn by_stack_at(&self, at: u64) -> HashMap<StackId, Class> {
+        let live = self.blocks.iter().zip(&self.classes).filter(|(block, _)| block.from <= at && at < block.to);
+        largest(live.map(|(block, &class)| (block.stack, class, block.bytes)))
+    }
+}
+
+/// By stack, the class that most of its bytes have.
+pub(crate) fn largest(of: impl Iterator<Item = (StackId, Class, u64)>) -> HashMap<StackId, Class> {
+    let mut sums: HashMap<StackId, HashMap<Class, u64>> = HashMap::new();
+    for (stack, class, bytes) in of {
+        let sum = sums.entry(stack).or_default().entry(class).or_default();
+        *sum = sum.saturating_add(bytes);
+    }
+    let most = |by_class: HashMap<Class, u64>| by_class.into_iter().map(|(class, sum)| (sum, class)).max();
+    sums.into_iter().filter_map(|(stack, by_class)| Some((stack, most(by_class)?.1))).collect()
 }
 
 /// What a replay of the stretch leaves behind.

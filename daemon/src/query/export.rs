@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use memctl_proto::convert::marks::to_wire;
+use memctl_proto::convert::samples::sharing_to_wire;
 use memctl_proto::item::Content;
 use memctl_proto::v1;
 use memctl_proto::v1::export_part::Body;
@@ -16,6 +17,7 @@ use super::timeline::{chosen, devices_of};
 use crate::read::error::ReadError;
 use crate::read::job::{Found, find};
 use crate::read::replay::{Go, Replay};
+use crate::read::samples::latest;
 use crate::read::stacks::{Batches, open};
 use crate::store::{Selection, SessionRow, Store};
 
@@ -76,6 +78,7 @@ async fn send(
     out: &Out,
 ) -> Result<(), Ended> {
     let epoch_ends = store.epoch_ends(found.job.key).await?;
+    let latest = latest(store, found).await?;
     for session in &found.sessions {
         for device in devices_of(found, session) {
             let start = v1::RankStart {
@@ -83,6 +86,9 @@ async fn send(
                 device: u32::from(device),
                 session: Some((&session.info).into()),
                 process: found.process_name(session),
+                sharing: latest
+                    .get(&(session.key, device))
+                    .map_or_else(Vec::new, |sample| sharing_to_wire(sample.sharing)),
             };
             say(out, Body::Start(start)).await?;
             let mut batches = Batches::of(store, session.key);

@@ -1,9 +1,11 @@
 //! Live memory by allocation site at one moment: from a site table where one was taken, else by replay.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use memctl_analysis::block_map::SITES_MAX;
-use memctl_model::{Boundary, Counters, HumanBytes, SiteRow, SiteTable, StackId};
+use memctl_analysis::classes::{Class, Classifier};
+use memctl_model::{Boundary, Counters, HumanBytes, SiteRow, SiteTable, Stack, StackId};
+use memctl_proto::StackDictionary;
 use memctl_proto::item::{Content, SiteTables};
 use memctl_proto::v1;
 use memctl_proto::v1::ItemKind;
@@ -13,6 +15,7 @@ use prost::Message as _;
 use super::answer::{self, frame};
 use super::report::wanted;
 use super::timeline::{Span, chosen, devices_of, span};
+use crate::explain::classed::{Classed, Until, largest};
 use crate::read::error::ReadError;
 use crate::read::job::find;
 use crate::read::mark_cursor::MarkCursor;
@@ -24,6 +27,8 @@ use crate::streams::Streams;
 /// A moment's figures on one device.
 struct State {
     time_ns: u64,
+    /// Events before it.
+    at: u64,
     epoch: u32,
     step: u64,
     counters: Counters,
@@ -33,8 +38,8 @@ struct State {
 
 impl From<SiteTable> for State {
     fn from(table: SiteTable) -> Self {
-        let SiteTable { epoch, step, time_ns, exact, counters, rows, .. } = table;
-        Self { time_ns, epoch, step, counters, rows, exact }
+        let SiteTable { epoch, step, time_ns, at_event: at, exact, counters, rows, .. } = table;
+        Self { time_ns, at, epoch, step, counters, rows, exact }
     }
 }
 
@@ -49,6 +54,8 @@ struct Question<'a> {
 const ANSWER_BYTES: usize = 4 << 20;
 /// What each device has at least: its largest sites.
 const DEVICE_BYTES_MIN: usize = 1 << 10;
+/// Devices whose sites have classes, each of which takes a replay of the events around the moment.
+const CLASSED_MAX: usize = 8;
 
 /// Answers a sites request.
 pub(super) async fn sites(
@@ -68,7 +75,10 @@ pub(super) async fn sites(
         for device in devices_of(&found, session) {
             let Some(state) = question.state(session, device, request.moment).await? else { continue };
             let process = found.process_name(session);
-            ranks.push(v1::RankSites { process, ..answer(store, (session, device), state, budget).await? });
+            ranks.push(v1::RankSites {
+                process,
+                ..answer(store, (session, device), state, (budget, devices <= CLASSED_MAX)).await?
+            });
         }
     }
     let completeness = Some(answer::completeness(found.completeness(streams)));
@@ -246,6 +256,7 @@ impl Question<'_> {
         let cursor = MarkCursor::at(self.store, session.key, time_ns).await?;
         Ok(Some(State {
             time_ns,
+            at: until,
             epoch: cursor.epoch().unwrap_or(epoch),
             step: cursor.last_step().unwrap_or(step),
             counters: replay.map().counters(),
@@ -291,9 +302,13 @@ async fn answer(
     store: &dyn Store,
     (session, device): (&SessionRow, u8),
     state: State,
-    budget: usize,
+    (budget, is_classed): (usize, bool),
 ) -> Result<v1::RankSites, ReadError> {
     let stacks = dictionary(store, session.key).await?;
+    let classes = match is_classed {
+        true => classes(store, (session, device), &state, &stacks).await?,
+        false => HashMap::new(),
+    };
     let mut by_stack: BTreeMap<StackId, v1::SiteStack> = BTreeMap::new();
     for row in &state.rows {
         let site = by_stack.entry(row.stack).or_default();
@@ -307,7 +322,8 @@ async fn answer(
     let (mut sites, mut further, mut size) = (Vec::new(), v1::FurtherSites::default(), 0);
     for (stack, site) in by_bytes {
         if size < budget {
-            let site = v1::SiteStack { stack: stacks.frames(stack).map(frame).collect(), ..site };
+            let class = classes.get(&stack).map_or(String::new(), |class| class.name().to_owned());
+            let site = v1::SiteStack { stack: stacks.frames(stack).map(frame).collect(), class, ..site };
             size += site.encoded_len();
             sites.push(site);
         } else {
@@ -329,4 +345,22 @@ async fn answer(
         further: (further.sites > 0).then_some(further),
         merged: state.rows.len() > SITES_MAX,
     })
+}
+
+/// What most bytes of each site are for: as the events around the moment show; where those are gone, as its stack says.
+async fn classes(
+    store: &dyn Store,
+    (session, device): (&SessionRow, u8),
+    state: &State,
+    stacks: &StackDictionary,
+) -> Result<HashMap<StackId, Class>, ReadError> {
+    let chunks = store.chunks(session.key, device, Selection::default()).await?;
+    let known = match Classed::around(store, session, device, &chunks, (state.at, Until::Later), stacks).await {
+        Ok(around) => around.by_stack_at(state.at),
+        Err(ReadError::Expired { .. }) => HashMap::new(),
+        Err(error) => return Err(error),
+    };
+    let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
+    let by_row = Classifier::new(&resolve).by_row(&state.rows, &known);
+    Ok(largest(state.rows.iter().zip(by_row).map(|(row, class)| (row.stack, class, row.bytes))))
 }

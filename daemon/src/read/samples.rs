@@ -70,6 +70,7 @@ pub(crate) fn raise(known: &mut Sample, other: &Sample) {
     raise!(allocated_bytes active_bytes reserved_bytes peak_allocated_bytes peak_reserved_bytes alloc_retries ooms);
     raise!(device_used_bytes device_total_bytes process_used_bytes foreign_used_bytes utilisation_percent);
     raise!(host_rss_bytes children_rss_bytes nccl_bytes);
+    known.sharing = known.sharing.or(other.sharing);
 }
 
 /// The last moment that is known of a session.
@@ -90,6 +91,7 @@ pub(crate) fn fold(known: &mut Sample, later: Sample) {
     replace!(allocated_bytes active_bytes reserved_bytes peak_allocated_bytes peak_reserved_bytes alloc_retries ooms);
     replace!(device_used_bytes device_total_bytes process_used_bytes foreign_used_bytes utilisation_percent);
     replace!(host_rss_bytes children_rss_bytes nccl_bytes);
+    known.sharing = known.sharing.or(later.sharing);
 }
 
 #[cfg(test)]

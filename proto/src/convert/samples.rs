@@ -1,6 +1,6 @@
 //! Samples: what could not be measured stays absent.
 
-use memctl_model::Sample;
+use memctl_model::{Sample, Sharing};
 
 use super::session::device_index;
 use super::{WireError, at_most};
@@ -29,6 +29,7 @@ impl From<&Sample> for v1::Sample {
             host_rss_bytes,
             children_rss_bytes,
             nccl_bytes,
+            sharing,
         } = *sample;
         Self {
             device: u32::from(device.0),
@@ -48,6 +49,7 @@ impl From<&Sample> for v1::Sample {
             host_rss_bytes,
             children_rss_bytes,
             nccl_bytes,
+            sharing: sharing_to_wire(sharing),
         }
     }
 }
@@ -74,6 +76,7 @@ impl TryFrom<v1::Sample> for Sample {
             host_rss_bytes,
             children_rss_bytes,
             nccl_bytes,
+            sharing,
         } = wire;
         Ok(Self {
             device: device_index(device)?,
@@ -93,7 +96,31 @@ impl TryFrom<v1::Sample> for Sample {
             host_rss_bytes,
             children_rss_bytes,
             nccl_bytes,
+            sharing: sharing_from_wire(&sharing),
         })
+    }
+}
+
+/// Packs what hands device memory on.
+#[must_use]
+pub fn sharing_to_wire(sharing: Sharing) -> Vec<i32> {
+    let Sharing { cuda_ipc, rdma, symmetric_memory } = sharing;
+    let all = [
+        (cuda_ipc, v1::MemorySharing::CudaIpc),
+        (rdma, v1::MemorySharing::Rdma),
+        (symmetric_memory, v1::MemorySharing::SymmetricMemory),
+    ];
+    all.into_iter().filter_map(|(is_used, kind)| is_used.then_some(kind.into())).collect()
+}
+
+/// Unpacks it; what a later version sends is passed over.
+#[must_use]
+pub fn sharing_from_wire(wire: &[i32]) -> Sharing {
+    let has = |kind: v1::MemorySharing| wire.contains(&kind.into());
+    Sharing {
+        cuda_ipc: has(v1::MemorySharing::CudaIpc),
+        rdma: has(v1::MemorySharing::Rdma),
+        symmetric_memory: has(v1::MemorySharing::SymmetricMemory),
     }
 }
 

@@ -298,7 +298,7 @@ pub struct SampleBatch {
     #[prost(message, repeated, tag = "1")]
     pub samples: ::prost::alloc::vec::Vec<Sample>,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Sample {
     #[prost(uint32, tag = "1")]
     pub device: u32,
@@ -335,6 +335,9 @@ pub struct Sample {
     /// Device memory of the communicators of PyTorch's process groups, where NCCL tells (2.29.7).
     #[prost(uint64, optional, tag = "17")]
     pub nccl_bytes: ::core::option::Option<u64>,
+    /// What the process was seen to use so far that hands device memory on.
+    #[prost(enumeration = "MemorySharing", repeated, tag = "18")]
+    pub sharing: ::prost::alloc::vec::Vec<i32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SessionEnd {
@@ -503,6 +506,39 @@ impl KeyframeReason {
             "KEYFRAME_REASON_AFTER_DROP" => Some(Self::AfterDrop),
             "KEYFRAME_REASON_OUT_OF_MEMORY" => Some(Self::OutOfMemory),
             "KEYFRAME_REASON_FAILURE" => Some(Self::Failure),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum MemorySharing {
+    Unspecified = 0,
+    CudaIpc = 1,
+    /// NIXL or UCX, which register memory for RDMA.
+    Rdma = 2,
+    SymmetricMemory = 3,
+}
+impl MemorySharing {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "MEMORY_SHARING_UNSPECIFIED",
+            Self::CudaIpc => "MEMORY_SHARING_CUDA_IPC",
+            Self::Rdma => "MEMORY_SHARING_RDMA",
+            Self::SymmetricMemory => "MEMORY_SHARING_SYMMETRIC_MEMORY",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "MEMORY_SHARING_UNSPECIFIED" => Some(Self::Unspecified),
+            "MEMORY_SHARING_CUDA_IPC" => Some(Self::CudaIpc),
+            "MEMORY_SHARING_RDMA" => Some(Self::Rdma),
+            "MEMORY_SHARING_SYMMETRIC_MEMORY" => Some(Self::SymmetricMemory),
             _ => None,
         }
     }
@@ -3586,6 +3622,9 @@ pub struct SiteStack {
     /// Live bytes by the epoch in which they were allocated.
     #[prost(message, repeated, tag = "4")]
     pub births: ::prost::alloc::vec::Vec<BirthBytes>,
+    /// What most of its bytes are for, as in `ClassBytes`; empty where it was not looked at.
+    #[prost(string, tag = "5")]
+    pub class: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BirthBytes {
@@ -3638,6 +3677,9 @@ pub struct RankStart {
     pub session: ::core::option::Option<SessionInfo>,
     #[prost(string, tag = "4")]
     pub process: ::prost::alloc::string::String,
+    /// What the process was seen to use that hands device memory on.
+    #[prost(enumeration = "MemorySharing", repeated, tag = "5")]
+    pub sharing: ::prost::alloc::vec::Vec<i32>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {}

@@ -301,9 +301,9 @@ async fn a_measurement_from_before_the_growth_is_not_told_as_of_now() {
     let rank = &report.ranks[0];
     assert!(rank.reserved_bytes.unwrap() > 54 * MIB, "{:?}", rank.reserved_bytes);
     assert_eq!(rank.device_used_bytes, None, "54 MiB were in use before the process held more");
-    let sample = rank.sample.unwrap();
+    let sample = rank.sample.clone().unwrap();
     assert_eq!((sample.device_used_bytes, sample.process_used_bytes), (None, None));
     assert_eq!(sample.device_total_bytes, Some(2_048 * MIB), "what did not change is still so");
-    assert_eq!(rank.highest.unwrap().device_used_bytes, Some(54 * MIB), "what was measured is not lost");
+    assert_eq!(rank.highest.as_ref().unwrap().device_used_bytes, Some(54 * MIB), "what was measured is not lost");
     daemon.stop().await.unwrap();
 }

@@ -123,6 +123,44 @@ fn an_authoritys_own_certificate_is_told_from_a_servers() {
     }
 }
 
+/// Each thing that TLS can dislike is named with its way out, and none is called a daemon that is not there.
+#[test]
+fn what_tls_dislikes_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let (ours, other) = (Authority::new(home.path(), "ours"), Authority::new(home.path(), "other"));
+    let said = |url: &str, ca: Option<&Path>| {
+        let mut command = memctl();
+        command.args(["jobs", "--daemon", url]);
+        if let Some(ca) = ca {
+            command.arg("--tls-ca").arg(ca);
+        }
+        let output = command.output().unwrap();
+        let words = stderr(&output);
+        assert!(!words.contains("start one with") && !words.contains("no daemon answers"), "{words}");
+        (output.status.code(), words)
+    };
+    let check = |what: &str, (code, words): (Option<i32>, String), expected: i32, way_out: &str| {
+        assert_eq!(code, Some(expected), "{what}: {words}");
+        assert!(words.contains(way_out), "{what}: {words}");
+    };
+    let served = daemon(home.path(), &ours.issue("daemon"), &[]);
+    check("another authority", said(&served.url, Some(&other.file)), 3, "--tls-ca");
+    check("no authority", said(&served.url, None), 3, "--tls-ca");
+    check("a file that is missing", said(&served.url, Some(&home.path().join("gone.pem"))), 2, "gone.pem");
+    let by_name = served.url.replace("127.0.0.1", "[::ffff:127.0.0.1]");
+    check("another name", said(&by_name, Some(&ours.file)), 3, "name that the certificate has");
+    check("no TLS", said(&served.url.replace("https", "http"), None), 3, "https://");
+    assert_eq!(served.terminate(), 0);
+
+    let expired = daemon(home.path(), &ours.issue_until("old", (2020, 1, 1)), &[]);
+    check("an old certificate", said(&expired.url, Some(&ours.file)), 3, "renew it");
+    assert_eq!(expired.terminate(), 0);
+
+    let plain = DaemonProcess::sqlite(&home.path().join("plain"), memctl_tests::daemon::free_port());
+    check("TLS where there is none", said(&plain.url.replace("http", "https"), Some(&ours.file)), 3, "http://");
+    assert_eq!(plain.terminate(), 0);
+}
+
 #[test]
 fn insecure_is_said_at_every_start() {
     use std::io::Read as _;

@@ -113,3 +113,35 @@ def test_a_training_outlives_its_launcher(memctl: Memctl, script: Any, served: d
     answer = ask(memctl, served, "query", "outlives")
     sites = json.dumps(ask(memctl, served, "sites", "outlives", "--end"))
     assert answer["job"]["state"] == "finished" and "small.py" in sites, (answer["job"], sites[:2000])
+
+
+LEAKS = """
+import pathlib, os, time, torch, small
+training = small.Training()
+seen = pathlib.Path(os.environ["PAUSES"], "seen")
+for step in range(6000):
+    training.step()
+    training.kept.append(torch.empty(1 << 20, device="cuda"))
+    if seen.exists():
+        break
+    time.sleep(0.01)
+"""
+
+
+def test_what_is_found_is_one_line_while_it_runs(memctl: Memctl, script: Any, served: dict[str, str]) -> None:
+    memctl.environment.pop("MEMCTL_SERVICE")
+    going = memctl.start_recorded("leaky", sys.executable, str(script(LEAKS)), settings={}, pausing=True)
+
+    def found() -> list[str]:
+        return [line for line in going.now().err.splitlines() if line.startswith("memctl: leaky: ")]
+
+    going.until(lambda: bool(found()), "a line about the alert")
+    assert going.process.poll() is None, "it is said while the training goes on"
+    [line] = found()
+    assert "grow" in line and "train.py:" in line, line
+    (going.pauses / "seen").touch()
+    run = going.wait()
+    assert run.code == 0, run
+    assert found() == [line], "it is said once"
+    words = (" WARN ", " ERROR ", "memctl_daemon::", "tenant=")
+    assert not [said for said in run.err.splitlines() if any(word in said for word in words)], run

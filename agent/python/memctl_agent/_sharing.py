@@ -1,0 +1,69 @@
+"""What this process uses that hands device memory on: CUDA IPC, RDMA (NIXL, UCX), PyTorch's symmetric memory.
+
+With `expandable_segments:True` an allocation is mapped page by page, which these can refuse or serve many times
+slower: advice to switch it on has to say so. Looked at when a step ends, every few seconds at most, and at the
+end. Guarantees: imports and loads nothing, wraps nothing, reads dictionaries that are there, raises nothing into the
+program. Refuses to guess: of what extensions share by calls of their own nothing is said.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, Callable
+
+EVERY_S = 5.0
+# Entries of torch's table of shared storages that are looked at.
+SHARED_MAX = 4096
+# A CUDA IPC handle has 64 bytes, with torch's prefix more; a name in shared memory is shorter.
+HANDLE_BYTES = 64
+RDMA_MODULES = ("nixl", "nixl_cu12", "nixl_cu13", "ucp", "ucxx")
+SYMMETRIC = ("_symm_mem_pools", "_group_name_to_store", "_group_name_to_workspace_tensor")
+
+
+class Sharing:
+    """Looks, and tells the native module, once something was found: again each time, as with any counter."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._next = 0.0
+        self._seen = (False, False, False)
+
+    def step_ended(self, torch: Any, native: Any) -> None:
+        """A step has ended on this thread."""
+        if self._clock() >= self._next:
+            self.look(torch, native)
+
+    def look(self, torch: Any, native: Any) -> None:
+        """Looks now."""
+        self._next = self._clock() + EVERY_S
+        try:
+            ipc, rdma, symmetric = self._seen
+            self._seen = (ipc or _cuda_ipc(), rdma or _rdma(), symmetric or _symmetric())
+            if any(self._seen):
+                native.counters(torch.cuda.current_device(), sharing=self._seen)
+        except Exception:
+            # (Another thread may change a table meanwhile: the next look sees it.)
+            return
+
+
+def _cuda_ipc() -> bool:
+    """Whether torch shared a CUDA storage with another process, or took one over: its table has handles."""
+    shared = getattr(sys.modules.get("torch.multiprocessing.reductions"), "shared_cache", None)
+    if not shared or len(shared) > SHARED_MAX:
+        return False
+    return any(_is_handle(key[0] if isinstance(key, tuple) else key) for key in list(shared))
+
+
+def _is_handle(key: object) -> bool:
+    return isinstance(key, bytes) and len(key) >= HANDLE_BYTES
+
+
+def _rdma() -> bool:
+    return any(name in sys.modules for name in RDMA_MODULES)
+
+
+def _symmetric() -> bool:
+    """Whether a pool, a group or a workspace of symmetric memory was made."""
+    module = sys.modules.get("torch.distributed._symmetric_memory")
+    return module is not None and any(getattr(module, name, None) for name in SYMMETRIC)
