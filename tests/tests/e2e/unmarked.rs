@@ -62,7 +62,28 @@ fn wrong(url: &str, job: &str) -> Vec<Value> {
     findings.into_iter().filter(|finding| text(finding, "severity") != "info").collect()
 }
 
+/// A page never begins with an all-clear where something is wrong.
+fn check_beginning(url: &str, name: &str) {
+    let job = format!("{name}-unmarked");
+    let report = run_json(memctl().args(["query", "-o", "json", "--daemon", url, "--job", &job]));
+    let page = run(memctl().args(["query", "--daemon", url, "--job", &job]));
+    let first = page.lines().next().unwrap_or_default();
+    let verdict = text(&report["verdict"], "kind");
+    match name {
+        "gpt_val_graph_leak" | "lstm_hidden_chain" | "cnn_rank0_cache" => {
+            assert_eq!(verdict, "growing", "{name}: {first}");
+            assert!(first.contains("grow"), "{name}: {first}");
+        }
+        "oom_by_fragmentation" => {
+            assert_eq!(verdict, "out_of_memory", "{name}: {first}");
+            assert!(first.starts_with("Out of memory"), "{name}: {first}");
+        }
+        _ => {}
+    }
+}
+
 fn check(url: &str, name: &str) {
+    check_beginning(url, name);
     let found = wrong(url, &format!("{name}-unmarked"));
     let kinds: Vec<&str> = found.iter().map(|finding| text(finding, "kind")).collect();
     match (name, leak(name)) {
