@@ -165,9 +165,12 @@ pub(super) fn grows_with_the_work(watch: &RankWatch, group: &Group) -> bool {
 pub(super) fn is_reborn(watch: &RankWatch, group: &Group) -> bool {
     let lead = group.lead();
     let live = matches!(watch.sites[lead.site].holds, Holds::Blocks);
-    let through_epochs = lead.shape == Shape::More && lead.growth.epochs.len() >= REBORN_EPOCHS;
-    let older = group.members.iter().fold(0, |sum: u64, member| sum.saturating_add(watch.older_bytes(member.site)));
-    live && through_epochs && (older as f64) < KEPT_MIN * group.bytes_gained() as f64
+    let (epochs, sites) = (lead.growth.epochs.len(), || group.members.iter().map(|member| member.site));
+    let gained = sites().fold(0, |sum: u64, site| sum.saturating_add(watch.older_bytes_gained(site)));
+    let few_are_older = epochs >= REBORN_EPOCHS && (gained as f64) < KEPT_MIN * group.bytes_gained() as f64;
+    // What grew in two epochs and was kept has blocks of the earlier one.
+    let none_is_older = epochs >= 2 && sites().all(|site| watch.older_bytes(site) == 0);
+    live && lead.shape == Shape::More && (few_are_older || none_is_older)
 }
 
 /// The figures of a group: slopes, history, when it began.

@@ -97,8 +97,21 @@ struct Recent {
     phases: [u64; 6],
     /// Its bytes that were born in an earlier epoch.
     older: u64,
+    /// The epoch in which it was first seen, and its older bytes at the first boundary after that epoch.
+    first_epoch: Option<u32>,
+    older_at_first: Option<u64>,
     /// What the last boundary of each kind showed.
     known: [Amount; 3],
+}
+
+impl Recent {
+    /// Keeps what was older at the first boundary after the site's first epoch; called once its rows of a table are known.
+    fn note_older(&mut self, epoch: u32) {
+        let first = *self.first_epoch.get_or_insert(epoch);
+        if epoch > first {
+            self.older_at_first.get_or_insert(self.older);
+        }
+    }
 }
 
 /// What is known of a stack.
@@ -334,6 +347,13 @@ impl RankWatch {
         self.recent.get(site).filter(|recent| recent.seen == self.tables).map_or(0, |recent| recent.older)
     }
 
+    /// The same beyond those of its first epoch: what
+    /// was made once (a library's workspace) is no growth.
+    pub(super) fn older_bytes_gained(&self, site: usize) -> u64 {
+        let shown = self.recent.get(site).filter(|recent| recent.seen == self.tables);
+        shown.map_or(0, |recent| recent.older.saturating_sub(recent.older_at_first.unwrap_or(0)))
+    }
+
     /// Takes a table of this device; tables come in their order.
     pub fn table(&mut self, table: &SiteTable) {
         let Some((per, at)) = self.history.boundary(table) else { return };
@@ -361,6 +381,9 @@ impl RankWatch {
         let gone = before.into_iter().filter(|&index| self.recent[index as usize].seen != tables);
         let gone: Vec<u32> = gone.collect();
         let shown = std::mem::take(&mut self.shown);
+        for &index in &shown {
+            self.recent[index as usize].note_older(table.epoch);
+        }
         shown.iter().chain(&gone).for_each(|&index| self.settle(index, per, at, table));
         self.shown = shown;
         // A site that is gone from this kind of boundary may still have to be told so at another kind's next one.

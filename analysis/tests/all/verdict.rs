@@ -5,7 +5,7 @@
 use crate::support::watched;
 
 use memctl_analysis::judge::{Activity, Courses, Grounds, findings, judged, verdict};
-use memctl_model::{Cause, Finding, FindingKind, Frame, Severity, Verdict, VerdictKind};
+use memctl_model::{Cause, Finding, FindingKind, Frame, Severity, SiteRow, Verdict, VerdictKind};
 use watched::{KIB, MIB, Process, frame};
 
 const KEEP: u32 = 1;
@@ -148,8 +148,17 @@ fn what_every_epoch_makes_again_is_work_that_grows() {
         for epoch in 0..12_u64 {
             for _ in 0..10 {
                 let kept = (KEEP, None, epoch + 1, (epoch + 1) * MIB);
-                let mut table = process.table(memctl_model::Boundary::StepEnd, &[kept, (MODEL, None, 40, 400 * MIB)]);
-                table.rows[0].birth_epoch = if made_again { process.epoch } else { 0 };
+                // A library's workspace, which the same line made once.
+                let workspace = (KEEP, None, 1, 32 * MIB);
+                let model = (MODEL, None, 40, 400 * MIB);
+                let mut table = process.table(memctl_model::Boundary::StepEnd, &[kept, model, workspace]);
+                // What a leak keeps lives from its epoch on: half of it is older than the last one.
+                let first = table.rows[0];
+                let older = SiteRow { bytes: first.bytes / 2, blocks: first.blocks / 2, birth_epoch: 0, ..first };
+                let newer = SiteRow { bytes: first.bytes - older.bytes, blocks: first.blocks - older.blocks, ..first };
+                table.rows[0] = SiteRow { birth_epoch: process.epoch, ..newer };
+                table.rows.push(SiteRow { birth_epoch: if made_again { process.epoch } else { 0 }, ..older });
+                table.rows[2].birth_epoch = 0;
                 process.time_ns += 1_000_000_000;
                 table.time_ns = process.time_ns;
                 process.watch.table(&table);
