@@ -226,8 +226,23 @@ fn check(report: &Report, condition: &Condition, terms: &Terms) -> Checked {
         Asks::Growth(limit, per) => growth::growth(report, limit, per, terms),
         Asks::Fragmentation(limit) => fragmentation(report, limit, terms),
     };
+    // What is known speaks against a condition at once; that it holds takes something to judge.
+    if checked.verdict == Outcome::Holds
+        && let Some(because) = nothing_follows(report, terms)
+    {
+        (checked.verdict, checked.because) = (Outcome::Inconclusive, because);
+    }
     checked.condition.clone_from(&condition.text);
     checked
+}
+
+/// Why nothing can be said of what follows the epoch that was named: no later one has ended on some rank.
+fn nothing_follows(report: &Report, terms: &Terms) -> Option<String> {
+    let after = terms.after_epoch?;
+    let last = |rank: &Rank| rank.epoch_ends.iter().map(|end| end.epoch).max();
+    let lacking = report.ranks.iter().find(|rank| last(rank).is_none_or(|last| last <= after))?;
+    let known = last(lacking).map_or("no epoch has ended".to_owned(), |last| format!("the last that ended is {last}"));
+    Some(format!("nothing follows epoch {after} on rank {}: {known}", lacking.rank))
 }
 
 fn verdict(verdict: Outcome, because: String) -> Checked {

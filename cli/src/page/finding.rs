@@ -3,9 +3,9 @@
 //! Guarantees: the sentence comes first and whole; how bad it is shows without colours (`!!`, `! `, `i `); a figure that
 //! is not known has no line. Refuses to rephrase: the words are the daemon's.
 
+use memctl_answers::finding::Finding;
 use memctl_answers::finding::holders::FindingHolders;
 use memctl_answers::finding::phrases::{live, rates, since, stack, until};
-use memctl_answers::finding::Finding;
 use memctl_model::{HumanBytes, Severity};
 
 use super::prose;

@@ -143,12 +143,13 @@ impl Closing<'_> {
             && let Some(folder) = destination.folder()
         {
             let (size, folder) = (HumanBytes::of(waiting), folder.display());
-            say(
-                self.global,
-                &format!(
-                    "{size} could not be delivered and wait in {folder}; the next `memctl run` with this destination delivers them"
-                ),
-            );
+            let to = self.global.daemon_address().map_or_else(String::new, |address| format!(" to {address}"));
+            let is_refused = ended.iter().any(|ended| ended.refused.is_some());
+            let next = match is_refused {
+                true => "`memctl spool` lists it, delivers it elsewhere or discards it",
+                false => "the next `memctl run` with this destination delivers it",
+            };
+            say(self.global, &format!("{size} could not be delivered{to}, and is kept in {folder}; {next}"));
         } else if undelivered > 0 && destination.spool.is_none() {
             say(
                 self.global,
@@ -180,18 +181,16 @@ impl Closing<'_> {
             (None, Some(connection)) if !connection.flags.is_empty() => format!(" {}", connection.flags),
             _ => String::new(),
         };
+        let writes_alone = self.writes_alone().await;
         let rest = jobs.iter().filter(|(job, _)| !page || Some(**job) != shown);
-        for (job, (sessions, events)) in rest.take(JOBS_MAX) {
-            let (sessions, events) = (plural(*sessions, "session"), plural(*events, "event"));
-            say(
-                self.global,
-                &format!(
-                    "job {job}: {events} of {sessions} stored; `memctl query --job {}{flags}` shows it",
-                    shell_word(job)
-                ),
-            );
+        for (job, &(sessions, events)) in rest.take(JOBS_MAX) {
+            let hint = match &writes_alone {
+                Some(_) => String::new(),
+                None => format!("; `memctl query --job {}{flags}` shows it", shell_word(job)),
+            };
+            say(self.global, &self.stored(job, sessions, events, &hint));
         }
-        if let Some(who) = self.writes_alone().await {
+        if let Some(who) = writes_alone {
             say(
                 self.global,
                 &format!(
@@ -199,6 +198,18 @@ impl Closing<'_> {
                 ),
             );
         }
+    }
+
+    /// What of a job is stored, and how to see it.
+    fn stored(&self, job: &str, sessions: u64, events: u64, hint: &str) -> String {
+        let of_job = || self.summary.ended.iter().filter(|ended| ended.session.job == job);
+        if events == 0 && of_job().any(|ended| ended.refused.is_some()) {
+            return format!("job {job}: nothing is stored: the daemon refused it");
+        }
+        if events == 0 && of_job().all(|ended| !ended.delivered) {
+            return format!("job {job}: nothing is stored yet");
+        }
+        format!("job {job}: {} of {} stored{hint}", plural(events, "event"), plural(sessions, "session"))
     }
 
     /// Who was shown to the daemon, if that may write and not read: whoever proposes a question has to say so.

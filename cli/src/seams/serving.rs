@@ -76,7 +76,7 @@ pub async fn serve(wanted: &Serving) -> Result<(), Failure> {
     let served = entry::serve(config, Box::new(ready), Box::pin(terminated), reread).await;
     rereading.abort();
     served.map_err(|error| serve_failure(&error))?;
-    say("memctl daemon has drained and closed its store");
+    say("memctl daemon has stopped");
     Ok(())
 }
 

@@ -113,22 +113,37 @@ impl Classed {
         largest(staying.filter(|(stays, _)| **stays).map(|(_, (block, &class))| (block.stack, class, block.bytes)))
     }
 
-    /// By stack, what most bytes of the blocks that live behind so many events are.
-    pub fn by_stack_at(&self, at: u64) -> HashMap<StackId, Class> {
+    /// By stack, what the blocks that live behind so many events are, where nearly all their bytes are of one class.
+    pub fn by_stack_at(&self, at: u64) -> HashMap<StackId, Option<Class>> {
         let live = self.blocks.iter().zip(&self.classes).filter(|(block, _)| block.from <= at && at < block.to);
-        largest(live.map(|(block, &class)| (block.stack, class, block.bytes)))
+        let sums = sums(live.map(|(block, &class)| (block.stack, class, block.bytes)));
+        let nearly_all = |by_class: &HashMap<Class, u64>| {
+            let all = by_class.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+            let (class, bytes) = by_class.iter().max_by_key(|(class, bytes)| (**bytes, **class))?;
+            (*bytes as f64 >= NEARLY_ALL * all as f64).then_some(*class)
+        };
+        sums.iter().map(|(stack, by_class)| (*stack, nearly_all(by_class))).collect()
     }
 }
 
-/// By stack, the class that most of its bytes have.
-pub(crate) fn largest(of: impl Iterator<Item = (StackId, Class, u64)>) -> HashMap<StackId, Class> {
-    let mut sums: HashMap<StackId, HashMap<Class, u64>> = HashMap::new();
+/// Share of a stack's bytes that one class has to have for the stack to be of it.
+const NEARLY_ALL: f64 = 0.9;
+
+type ByStack = HashMap<StackId, HashMap<Class, u64>>;
+
+fn sums(of: impl Iterator<Item = (StackId, Class, u64)>) -> ByStack {
+    let mut sums = ByStack::new();
     for (stack, class, bytes) in of {
         let sum = sums.entry(stack).or_default().entry(class).or_default();
         *sum = sum.saturating_add(bytes);
     }
+    sums
+}
+
+/// By stack, the class that most of its bytes have.
+fn largest(of: impl Iterator<Item = (StackId, Class, u64)>) -> HashMap<StackId, Class> {
     let most = |by_class: HashMap<Class, u64>| by_class.into_iter().map(|(class, sum)| (sum, class)).max();
-    sums.into_iter().filter_map(|(stack, by_class)| Some((stack, most(by_class)?.1))).collect()
+    sums(of).into_iter().filter_map(|(stack, by_class)| Some((stack, most(by_class)?.1))).collect()
 }
 
 /// What a replay of the stretch leaves behind.

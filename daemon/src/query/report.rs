@@ -51,8 +51,9 @@ pub(super) async fn report(
     }
     let job = &found.job.name;
     let growth_through = explained(&mut growth, &judgement.findings, job);
-    let spread = standing::compare(&mut ranks);
+    // What is usual among ranks is of the rates that are shown.
     one_rate(&mut ranks, &judgement.findings);
+    let spread = standing::compare(&mut ranks);
     standing::tell_apart(&mut ranks, &judgement.findings, job);
     Ok(v1::Report {
         job: Some(answer::found_job(&found, streams)),

@@ -15,7 +15,7 @@ use prost::Message as _;
 use super::answer::{self, frame};
 use super::report::wanted;
 use super::timeline::{Span, chosen, devices_of, span};
-use crate::explain::classed::{Classed, Until, largest};
+use crate::explain::classed::{Classed, Until};
 use crate::read::error::ReadError;
 use crate::read::job::find;
 use crate::read::mark_cursor::MarkCursor;
@@ -347,7 +347,8 @@ async fn answer(
     })
 }
 
-/// What most bytes of each site are for: as the events around the moment show; where those are gone, as its stack says.
+/// What each site's memory is for, where nearly all of it is for one thing: as the events around the moment show; where those
+/// are gone, as its stack says.
 async fn classes(
     store: &dyn Store,
     (session, device): (&SessionRow, u8),
@@ -355,12 +356,15 @@ async fn classes(
     stacks: &StackDictionary,
 ) -> Result<HashMap<StackId, Class>, ReadError> {
     let chunks = store.chunks(session.key, device, Selection::default()).await?;
-    let known = match Classed::around(store, session, device, &chunks, (state.at, Until::Later), stacks).await {
+    let shown = match Classed::around(store, session, device, &chunks, (state.at, Until::Later), stacks).await {
         Ok(around) => around.by_stack_at(state.at),
         Err(ReadError::Expired { .. }) => HashMap::new(),
         Err(error) => return Err(error),
     };
     let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
-    let by_row = Classifier::new(&resolve).by_row(&state.rows, &known);
-    Ok(largest(state.rows.iter().zip(by_row).map(|(row, class)| (row.stack, class, row.bytes))))
+    let by_rule = Classifier::new(&resolve).by_row(&state.rows, &HashMap::new());
+    let each = state.rows.iter().zip(by_rule);
+    Ok(each
+        .filter_map(|(row, class)| Some((row.stack, shown.get(&row.stack).copied().unwrap_or(Some(class))?)))
+        .collect())
 }

@@ -3622,7 +3622,7 @@ pub struct SiteStack {
     /// Live bytes by the epoch in which they were allocated.
     #[prost(message, repeated, tag = "4")]
     pub births: ::prost::alloc::vec::Vec<BirthBytes>,
-    /// What most of its bytes are for, as in `ClassBytes`; empty where it was not looked at.
+    /// What nearly all of its bytes are for, as in `ClassBytes`; empty where that is not one thing, or was not looked at.
     #[prost(string, tag = "5")]
     pub class: ::prost::alloc::string::String,
 }

@@ -407,7 +407,8 @@ fn a_token_that_writes_alone_is_told_how_to_get_the_page() {
         let flags = ["--job", role, "--daemon", &daemon.url, "--token-file", file.to_str().unwrap()];
         let ran = output(&mut place.train(&flags, &[]));
         let said = stderr(&ran);
-        assert!(said.contains(&format!("job {role}: 20,000 events of 1 session stored; `memctl query")), "{said}");
+        assert!(said.contains(&format!("job {role}: 20,000 events of 1 session stored")), "{said}");
+        assert_ne!(said.contains("stored; `memctl query"), alone, "a question that is refused is not proposed: {said}");
         assert_eq!(
             said.contains("writes and does not read: the page needs a token of the role reader"),
             alone,
@@ -503,7 +504,7 @@ async fn what_a_daemon_misses_waits_for_the_next_run() {
     let flags = ["--job", "late", "--daemon", &url, "--patience", "0"];
     let ran = output(&mut place.train(&flags, &[("FAKE_END", "exit")]));
     assert_eq!(ran.status.code(), Some(3), "{}", stderr(&ran));
-    assert!(stderr(&ran).contains("could not be delivered and wait in"), "{}", stderr(&ran));
+    assert!(stderr(&ran).contains("could not be delivered"), "{}", stderr(&ran));
     let daemon = DaemonProcess::sqlite(&place.path("store"), port);
     let next = output(&mut place.run(&["--daemon", &url], &["true"]));
     assert!(next.status.success() && !stderr(&next).contains("wait in"), "{}", stderr(&next));
@@ -522,7 +523,7 @@ async fn a_daemon_that_stalls_costs_neither_events_nor_the_end() {
     let ran = output(&mut place.train(&["--job", "stalled", "--daemon", &url], &[]));
     assert!(ran.status.success(), "{}", stderr(&ran));
     assert!(stderr(&ran).contains("storing: 20,000 events of 1 session to go"), "{}", stderr(&ran));
-    assert!(stderr(&ran).contains("could not be delivered and wait in"), "{}", stderr(&ran));
+    assert!(stderr(&ran).contains("could not be delivered"), "{}", stderr(&ran));
     drop(silent);
     let daemon = DaemonProcess::sqlite(&place.path("store"), port);
     let next = output(&mut place.run(&["--daemon", &url], &["true"]));
@@ -584,7 +585,7 @@ fn a_store_that_is_in_use_is_waited_for_at_the_end() {
     let ran = output(&mut place.train(&["--job", "busy", "--patience", "0"], &[]));
     assert_eq!(ran.status.code(), Some(0), "{}", stderr(&ran));
     assert!(stderr(&ran).contains("is in use by"), "{}", stderr(&ran));
-    assert!(stderr(&ran).contains("could not be delivered and wait in"), "{}", stderr(&ran));
+    assert!(stderr(&ran).contains("could not be delivered"), "{}", stderr(&ran));
     // One whose store becomes free while it waits.
     let mut run = place.train(&["--job", "wait"], &[("FAKE_WAIT_FOR", "go"), ("FAKE_RANK", "1")]);
     let launcher = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();

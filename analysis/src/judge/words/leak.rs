@@ -271,7 +271,7 @@ impl Words<'_> {
             ),
             Pattern::TensorsKept | Pattern::CacheEmptied => format!(
                 "Look for a list, dict or attribute that keeps what {site} allocates; bound it (collections.deque(maxlen=…)), \
-                 clear it every epoch, or keep it on the host (.cpu())."
+                 clear it every epoch, or keep it on the host (.detach().cpu())."
             ),
         }
     }
