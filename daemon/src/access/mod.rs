@@ -6,7 +6,7 @@
 //! Refuses: callers that cannot be authenticated.
 //!
 //! - [`rights`]: the table; [`gate`]: authentication, and the layer around the router; [`settings`]: `[access]` of the
-//! configuration; [`tokens`]: the form of tokens and their lookup; [`audit`]: the log; `service`: the gRPC service.
+//!   configuration; [`tokens`]: the form of tokens and their lookup; [`audit`]: the log; `service`: the gRPC service.
 
 pub mod audit;
 pub mod gate;
