@@ -72,7 +72,7 @@ impl Config {
     #[must_use]
     pub fn opened(&self) -> Vec<(&Listen, String)> {
         let decides = match self.access.names_users() {
-            true => "their rights come from [access.uids] or their token; all others are refused",
+            true => "what they may do is set by [access.uids] or their token; all others are refused",
             false => "[access.uids] is empty, so callers without a token are refused",
         };
         let who = |place: &Listen| match place {

@@ -190,7 +190,7 @@ fn headers(variables: &Variables<'_>) -> Result<Vec<(HeaderName, HeaderValue)>, 
         Some((HeaderName::try_from(name).ok()?, value))
     };
     // The value is not repeated: it may be a secret.
-    let wrong = || Wrong { variable, reason: "it is not a list of headers such as authorization=Bearer%20TOKEN".into() };
+    let wrong = || Wrong { variable, reason: "it must list headers such as authorization=Bearer%20TOKEN".into() };
     pairs(&text).and_then(|pairs| pairs.into_iter().map(header).collect()).ok_or_else(wrong)
 }
 

@@ -275,7 +275,7 @@ async fn a_damaged_file_is_an_error_and_never_a_panic() {
             assert!(error.to_string().contains(&path.display().to_string()), "{error}");
         }
     }
-    assert!(told >= 5, "{told} damages were seen");
+    assert!(told >= 5, "{told} damaged files were noticed");
 }
 
 #[tokio::test]

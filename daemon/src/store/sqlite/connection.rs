@@ -201,7 +201,7 @@ impl Writer {
             return Err(StoreError::Closed { place: place.into() });
         }
         if self.read_only {
-            return Err(StoreError::ReadOnly { place: place.into(), reason: "it is opened read-only".into() });
+            return Err(StoreError::ReadOnly { place: place.into(), reason: "it is opened for reading alone".into() });
         }
         let connection = self.sound(place).await?;
         self.unsettled = true;
