@@ -173,7 +173,7 @@ fn insecure_is_said_at_every_start() {
         assert_eq!(daemon.terminate(), 0);
         let mut text = String::new();
         said.read_to_string(&mut text).unwrap();
-        assert!(text.contains("WARN") && text.contains("--insecure: whoever reaches this place"), "{text}");
+        assert!(text.contains("WARN") && text.contains("--insecure: any client that reaches this address"), "{text}");
     }
 }
 
