@@ -266,7 +266,7 @@ impl Live {
         &self.session
     }
 
-    /// The daemon's address; empty under a launcher.
+    /// The configured daemon's address; a launcher uses its own.
     #[must_use]
     pub fn daemon(&self) -> &str {
         &self.daemon
