@@ -112,7 +112,7 @@ mod tests {
         let watched = process(child.id()).expect("a kernel of today");
         assert_eq!(ready([watched.as_raw_fd()], Some(Duration::ZERO)), [false]);
         child.kill().unwrap();
-        assert_eq!(ready([watched.as_raw_fd()], None), [true], "before anybody asked for it");
+        assert_eq!(ready([watched.as_raw_fd()], None), [true], "before it was awaited");
         child.wait().unwrap();
         assert!(process(0).is_none());
         assert!(process(u32::MAX).is_none());

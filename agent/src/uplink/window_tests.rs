@@ -43,7 +43,7 @@ fn items_are_numbered_kept_and_forgotten_when_acknowledged() {
 fn a_daemon_that_knows_more_than_was_made_is_not_resumed() {
     let window = Window::new(1 << 20, None);
     window.push(outgoing(10, 5), &never);
-    assert!(!window.resume(2), "somebody else recorded this session");
+    assert!(!window.resume(2), "another agent recorded this session");
     assert!(window.resume(1));
     assert!(window.is_drained());
 }
