@@ -55,7 +55,7 @@ pub enum AddressError {
 /// Why a daemon is not reached.
 #[derive(Debug, thiserror::Error)]
 pub enum ReachError {
-    /// It never will be.
+    /// The address can never work.
     #[error(transparent)]
     Address(#[from] AddressError),
     /// A file for TLS cannot be used for now.
@@ -380,7 +380,7 @@ mod tests {
             socket_of(&|_| named.map(PathBuf::from), 7, &|folder| ours.iter().any(|ours| folder == Path::new(ours)))
         };
         assert_eq!(of(Some("/x"), &["/x", "/run/user/7"]), Path::new("/x/memctl/daemon.sock"));
-        assert_eq!(of(Some("/x"), &["/run/user/7"]), Path::new("/run/user/7/memctl/daemon.sock"), "somebody else's");
+        assert_eq!(of(Some("/x"), &["/run/user/7"]), Path::new("/run/user/7/memctl/daemon.sock"), "another user's");
         assert_eq!(of(Some("x"), &["x"]), Path::new("/tmp/memctl-7/daemon.sock"), "a relative path is ignored");
         assert_eq!(of(None, &[]), Path::new("/tmp/memctl-7/daemon.sock"));
     }

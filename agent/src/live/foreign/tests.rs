@@ -48,7 +48,7 @@ fn memory_that_the_pool_gave_back_without_telling_is_found_among_what_is_idle() 
     book.take(alloc(1 << 20, 512));
     assert!(book.take(Told::Holds { bytes: 3 << 20 }).is_empty());
     assert_eq!(actions(&book.take(Told::Holds { bytes: 2 << 20 })), [(Action::SegmentFree, 0)]);
-    // A segment with live blocks is not released, whatever the pool reports.
+    // A segment with live blocks is not released, even if the pool reports less.
     assert_eq!(actions(&book.take(Told::Holds { bytes: 0 })), [(Action::SegmentFree, 2 << 20)]);
     assert!(book.take(Told::Holds { bytes: 0 }).is_empty());
     // The driver returns the same addresses again.
