@@ -22,7 +22,7 @@ impl Dropped {
 /// The completeness of the data behind an answer. Invariant: `produced = stored + dropped + in flight`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Completeness {
-    /// Nothing was dropped, nothing is missing, every session that ended has all it produced.
+    /// Nothing was dropped, nothing is missing, and every ended session has everything that it produced.
     pub exact: bool,
     /// Events in the store.
     pub events_stored: u64,

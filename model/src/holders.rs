@@ -222,7 +222,7 @@ pub struct HoldersAsked {
 /// The known holders of a finding's blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FindingHolders {
-    /// Who was asked, and what came of it.
+    /// The request, and its outcome.
     pub asked: HoldersAsked,
     /// How each holder grew since the first request to the process, where that is known.
     pub growth: Vec<Option<HolderGrowth>>,

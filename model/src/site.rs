@@ -52,7 +52,7 @@ pub struct SiteRow {
 /// Reserved memory of private pools (CUDA graphs, MemPools), by the stack that requested the segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolRow {
-    /// Who asked for the segments: for a CUDA graph the code that captured it.
+    /// The stack that requested the segments: for a CUDA graph the code that captured it.
     pub stack: StackId,
     /// Segments.
     pub segments: u64,
