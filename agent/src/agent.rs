@@ -1,8 +1,8 @@
 //! An agent: one session's rings, worker and uplink, behind a handle that a trainer holds.
 //!
-//! Guarantees: everything runs in two threads of its own (the worker that packs, the uplink that sends);
-//! no call on the handle waits, but for [`Agent::stop`], which waits until its deadline at most;
-//! whatever goes wrong inside is logged and counted and never reaches the trainer.
+//! Guarantees: everything runs in two threads of its own (the worker that packs, the uplink that sends); no call on the
+//! handle blocks except [`Agent::stop`], which blocks until its deadline at most; faults inside are logged and counted
+//! and never reach the trainer.
 //!
 //! (Over 400 lines: the handle, its configuration, its errors and its outcome are one public surface and are read together.)
 
@@ -38,15 +38,16 @@ use crate::uplink::spool::Spool;
 use crate::uplink::window::Window;
 use crate::uplink::{self, Daemon, Ended, Link};
 
-/// Marks, stacks and samples that may wait for the worker: seconds of the fastest loop; beyond, they are dropped and counted.
+/// Marks, stacks and samples that may wait for the worker: seconds of the fastest loop. Beyond that they are dropped
+/// and counted.
 const NOTES_MAX: usize = 65_536;
-/// How often `stop` looks whether everything is out.
+/// How often `stop` checks whether everything is sent.
 const STOP_LOOKS: Duration = Duration::from_millis(2);
 
-/// Disk for what the daemon has not taken yet.
+/// Disk space for what the daemon has not accepted yet.
 #[derive(Clone, Debug)]
 pub struct SpoolConfig {
-    /// Folder; each session has one of its own below.
+    /// Folder; each session has its own subfolder.
     pub folder: std::path::PathBuf,
     /// Bytes a session may use.
     pub bytes_max: u64,
@@ -57,7 +58,7 @@ pub struct SpoolConfig {
 pub struct AgentConfig {
     /// Who this is.
     pub session: SessionInfo,
-    /// What it proves with that the session is its own.
+    /// The secret that proves that the session belongs to this agent.
     pub secret: SessionSecret,
     /// Where to send it.
     pub daemon: Daemon,
@@ -73,13 +74,13 @@ pub struct AgentConfig {
     pub linger: Option<Duration>,
     /// Waits between attempts to reach the daemon.
     pub backoff: Backoff,
-    /// Boundaries that were found in a recording and are not given by marks.
+    /// Boundaries that were inferred from a recording and are not given by marks.
     pub found: Vec<Boundary>,
-    /// What leaves the host of the paths of source files.
+    /// How paths of source files are treated before they leave the host.
     pub source_paths: SourcePaths,
     /// Whether the process may be asked what holds its tensors.
     pub holders: bool,
-    /// Whether the daemon may ask that by itself, once for each leak that it confirms.
+    /// Whether the daemon may ask that on its own, once for each leak that it confirms.
     pub holders_unasked: bool,
 }
 
@@ -105,7 +106,7 @@ impl AgentConfig {
     }
 }
 
-/// Why an agent did not start. The trainer goes on without it.
+/// Why an agent did not start. The trainer continues without it.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A session without devices has nothing to record.
@@ -141,11 +142,11 @@ pub enum StartError {
 /// How a session ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Where its events are.
+    /// Where its events went.
     pub counts: Counts,
     /// Its last word.
     pub end: SessionEnd,
-    /// Everything, the last word included, is stored, and nothing was given up.
+    /// Everything, including the last word, is stored, and nothing was given up.
     pub delivered: bool,
     /// The daemon refused the session for good, in its words.
     pub refused: Option<String>,
@@ -153,16 +154,17 @@ pub struct Outcome {
     pub notes_dropped: u64,
 }
 
-/// How long an end may take.
+/// Time limits for ending a session.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     /// In all.
     pub most: Duration,
-    /// While nothing gets on.
+    /// While there is no progress.
     pub silence: Duration,
 }
 
-/// Gives a session up from another thread: nothing waits for room any more, what is not acknowledged is dropped and counted.
+/// Gives a session up from another thread: nothing waits for room any more; unacknowledged items are dropped and
+/// counted.
 #[derive(Clone)]
 pub struct Breaker {
     window: Arc<Window>,
@@ -171,13 +173,13 @@ pub struct Breaker {
 }
 
 impl Breaker {
-    /// Bytes that wait for an acknowledgement: as long as there are none, the daemon owes nothing.
+    /// Bytes that wait for an acknowledgement; while this is 0 the daemon has nothing to acknowledge.
     #[must_use]
     pub fn waiting_bytes(&self) -> u64 {
         self.window.counts().waiting_bytes
     }
 
-    /// Items acknowledged so far: as long as this grows, the daemon is there.
+    /// Items acknowledged so far; while this grows, the daemon is reachable.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.window.counts().acked_seq
@@ -189,13 +191,13 @@ impl Breaker {
         self.window.counts().acked_events
     }
 
-    /// Events that found no room anywhere: they are lost.
+    /// Events that were lost because there was no room for them anywhere.
     #[must_use]
     pub fn lost_events(&self) -> u64 {
         self.window.counts().abandoned_events
     }
 
-    /// Grows as long as anything gets on: events and notes are packed, items are made, or acknowledged.
+    /// Grows while there is progress: events and notes are packed, items are made or acknowledged.
     #[must_use]
     pub fn progress(&self) -> u64 {
         let counts = self.window.counts();
@@ -213,7 +215,7 @@ impl Breaker {
         self.window.close();
     }
 
-    /// Ends a session that is ending already at once: what its rings still hold is dropped and counted.
+    /// Ends a session at once that is already ending: what its rings still hold is dropped and counted.
     pub fn cut_short(&self) {
         if let Some(ending) = &mut *self.ending.lock().unwrap_or_else(PoisonError::into_inner) {
             ending.deadline = Instant::now();
@@ -229,7 +231,7 @@ pub struct Agent {
     notes: SyncSender<Note>,
     notes_dropped: Arc<AtomicU64>,
     stacks: Mutex<u32>,
-    /// Keeps marks in the order of the positions they were made at.
+    /// Keeps marks in the order of their positions.
     marking: Mutex<()>,
     ledger: Arc<Ledger>,
     window: Arc<Window>,
@@ -257,8 +259,8 @@ impl Agent {
         Self::run(config, rings, recorders, notes, noted, None)
     }
 
-    /// Starts an agent for a trainer that writes into a region: in another process, or in other threads of this one.
-    /// The session's devices are the region's, in the order of their rings. One host a region.
+    /// Starts an agent for a trainer that writes into a region, in another process or in other threads of this one. The
+    /// session's devices are the region's, in the order of their rings. A region has one host.
     ///
     /// # Errors
     /// See [`StartError`]; nothing runs then.
@@ -270,7 +272,7 @@ impl Agent {
         let (notes, noted) = sync_channel(NOTES_MAX);
         let rings = (0..region.devices())
             .map(|device| {
-                // SAFETY: one host a region.
+                // SAFETY: a region has one host.
                 let consumer = unsafe { region.consumer(device) };
                 (consumer, Request::Region(region.clone(), device as usize))
             })
@@ -290,7 +292,7 @@ impl Agent {
             return Err(StartError::NoDevice);
         }
         config.session.found_by = config.session.found_by.map(|words| config.source_paths.found_by(&words));
-        // What a daemon would refuse is better said here.
+        // What a daemon would refuse is better reported here.
         SessionInfo::try_from(v1::SessionInfo::from(&config.session)).map_err(StartError::Session)?;
         let devices: Vec<DeviceIndex> = config.session.devices.iter().map(|device| device.index).collect();
         let spool = open_spool(&config)?;
@@ -348,7 +350,7 @@ impl Agent {
         recorders.iter_mut().find(|recorder| recorder.as_ref().is_some_and(|it| it.device() == device))?.take()
     }
 
-    /// Adds a stack, innermost frame first, and gives its id.
+    /// Adds a stack, innermost frame first, and returns its id.
     pub fn stack(&self, frames: &[Frame]) -> StackId {
         // The lock keeps ids in the order in which the notes are sent.
         let mut stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -359,7 +361,8 @@ impl Agent {
         StackId(*stacks)
     }
 
-    /// Marks this moment: behind everything that this thread recorded before (and what other threads had recorded by then). Long names are cut. `false` when the mark found no room and was dropped.
+    /// Marks this moment: after everything that this thread recorded before (and what other threads had recorded by
+    /// then). Long names are cut. Returns `false` when there was no room for the mark and it was dropped.
     pub fn mark(&self, kind: MarkKind) -> bool {
         let _order = self.marking.lock().unwrap_or_else(PoisonError::into_inner);
         self.note(Note::Mark(Mark { time_ns: now_ns(), kind: cut(kind) }, self.positions()))
@@ -400,7 +403,7 @@ impl Agent {
         self.note(Note::Sample(sample))
     }
 
-    /// Adds a mark of another time behind what was recorded so far, waiting for room: for sources that can wait.
+    /// Adds a mark with its own time after what was recorded so far, and waits for room: for sources that can wait.
     ///
     /// # Errors
     /// When the agent has stopped.
@@ -421,7 +424,7 @@ impl Agent {
         Ok(StackId(*stacks))
     }
 
-    /// Sets the state in which recording begins, waiting for room: for sources that can wait.
+    /// Sets the state with which recording begins, and waits for room: for sources that can wait.
     ///
     /// # Errors
     /// When the agent has stopped.
@@ -432,7 +435,7 @@ impl Agent {
     }
 
     fn positions(&self) -> Box<[Position]> {
-        // Pushed first: a drop that is counted behind it belongs behind the mark.
+        // `pushed` first: a drop that is counted after that belongs behind the mark.
         self.gauges.iter().map(|gauge| Position { pushed: gauge.pushed(), dropped: gauge.dropped() }).collect()
     }
 
@@ -459,23 +462,24 @@ impl Agent {
         self.ledger.counts()
     }
 
-    /// The daemon's words, when it refused the session for good.
+    /// The daemon's reason, when it refused the session for good.
     #[must_use]
     pub fn refused(&self) -> Option<String> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Ends the session: everything that was recorded is sent and acknowledged, at most for `patience`. What is not out by then stays in the spool or is counted as dropped.
+    /// Ends the session: everything that was recorded is sent and acknowledged, within `patience`. What is not sent by
+    /// then stays in the spool or is counted as dropped.
     pub fn stop(self, failure: Option<String>, patience: Duration) -> Outcome {
         self.stop_at(now_ns(), failure, patience)
     }
 
-    /// As [`Self::stop`], for a session that ended at another time: a recording.
+    /// As [`Self::stop`], for a session that ended at another time, such as a recording.
     pub fn stop_at(self, time_ns: u64, failure: Option<String>, patience: Duration) -> Outcome {
         self.stop_patiently(time_ns, failure, Patience { most: patience, silence: patience })
     }
 
-    /// As [`Self::stop_at`], for as long as anything gets on.
+    /// As [`Self::stop_at`], for as long as there is progress.
     pub fn stop_patiently(mut self, time_ns: u64, failure: Option<String>, patience: Patience) -> Outcome {
         let deadline = Instant::now() + patience.most;
         let breaker = self.breaker();
@@ -559,7 +563,7 @@ fn spawn_uplink(
         }
         if let Ended::Refused(message) = uplink::run(daemon, (session, secret), link.clone(), stopped, backoff).await {
             *refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
-            // Nobody will take these items: what comes must not wait for room.
+            // These items are not taken any more: later ones must not wait for room.
             link.window.close();
         }
     };
@@ -567,13 +571,13 @@ fn spawn_uplink(
         .name("memctl-uplink".into())
         .spawn(move || {
             runtime.block_on(delivering);
-            // A name that is being resolved must not hold the end up.
+            // A pending name resolution must not delay the end.
             runtime.shutdown_background();
         })
         .map_err(StartError::Thread)
 }
 
-/// Delivers what processes that died left in the spool folder.
+/// Delivers what dead processes left in the spool folder.
 async fn deliver_orphans(folder: std::path::PathBuf, daemon: Daemon, backoff: Backoff) {
     for spool in Spool::orphans(&folder) {
         let (session, secret) = (spool.session().clone(), spool.secret());
@@ -594,7 +598,7 @@ async fn deliver_orphans(folder: std::path::PathBuf, daemon: Daemon, backoff: Ba
     }
 }
 
-/// A name that the wire takes: long ones are cut.
+/// A name that fits the wire format: long ones are cut.
 fn cut(kind: MarkKind) -> MarkKind {
     match kind {
         MarkKind::RegionBegin(name) => MarkKind::RegionBegin(cut_text(name, NAME_BYTES_MAX)),

@@ -1,7 +1,7 @@
-//! The one place where the agent reads the time: the wall clock, and the ticks that PyTorch stamps its events with.
+//! The one place where the agent reads the time: the wall clock, and the ticks in which PyTorch stamps its events.
 //!
-//! Guarantees: times made from ticks run with the monotonic clock and are anchored to the wall clock once, so that a
-//! wall clock that is set does not tear a session.
+//! Guarantees: times made from ticks follow the monotonic clock and are anchored to the wall clock once, so a change of
+//! the wall clock does not break a session.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -12,14 +12,14 @@ pub fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos() as u64)
 }
 
-/// A stamp of the clock that `c10::getApproximateTime` reads, as PyTorch's events carry it: no time until a `TickClock`
-/// makes one of it.
+/// A stamp of the clock that `c10::getApproximateTime` reads, as in PyTorch's events; a `TickClock` converts it to a
+/// time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(transparent)]
 pub struct Ticks(pub u64);
 
 impl Ticks {
-    /// The time of a stamp that is one already: nanoseconds since the Unix epoch, as a [`crate::Recorder`] stamps its events.
+    /// A stamp that is a time already: nanoseconds since the Unix epoch, as a [`crate::Recorder`] stamps its events.
     #[inline]
     #[must_use]
     pub fn as_ns(self) -> u64 {
@@ -34,8 +34,8 @@ impl Ticks {
     }
 }
 
-/// This moment: the time-stamp counter on x86-64, the virtual counter on aarch64, nanoseconds of the wall clock elsewhere
-/// (c10/util/ApproximateClock.h). Where a torch has another clock, `shim.cpp` reads this one.
+/// The current stamp: the time-stamp counter on x86-64, the virtual counter on aarch64, nanoseconds of the wall clock
+/// elsewhere (c10/util/ApproximateClock.h). If a torch uses another clock, `shim.cpp` reads this one.
 #[inline]
 #[must_use]
 pub fn ticks() -> Ticks {
@@ -62,7 +62,7 @@ const REFINE: Duration = Duration::from_secs(1);
 
 /// Converts ticks to nanoseconds since the Unix epoch.
 pub struct TickClock {
-    /// Ticks, monotonic time and nanoseconds since the epoch of the same moment.
+    /// Ticks, monotonic time and nanoseconds since the epoch at the same moment.
     base_ticks: Ticks,
     base: Instant,
     base_ns: u64,
@@ -89,7 +89,7 @@ impl TickClock {
         (now_ticks, now)
     }
 
-    /// Follows the clocks; to be called now and then, does something once a second.
+    /// Follows the clocks; callable at any time, it acts once a second.
     pub fn refine(&mut self) {
         if self.base.elapsed() < REFINE {
             return;
@@ -99,7 +99,7 @@ impl TickClock {
         (self.base_ticks, self.base) = (now_ticks, now);
     }
 
-    /// Nanoseconds since the Unix epoch of a stamp, which may lie before the clock's start.
+    /// Nanoseconds since the Unix epoch of a stamp, which may be older than the clock.
     #[inline]
     #[must_use]
     pub fn ns(&self, ticks: Ticks) -> u64 {
@@ -117,7 +117,7 @@ mod tests {
         let mut clock = TickClock::start();
         for _ in 0..3 {
             let (before, at, after) = (now_ns(), ticks(), now_ns());
-            // A generous bound: what is tested is the conversion, not the machine's clocks.
+            // A generous bound: this tests the conversion, not the machine's clocks.
             let (low, high) = (before.saturating_sub(50_000_000), after + 50_000_000);
             assert!((low..=high).contains(&clock.ns(at)), "{} is not between {low} and {high}", clock.ns(at));
             clock.refine();

@@ -1,7 +1,7 @@
-//! What a client shows a daemon: its token, and the tenant that it means.
+//! What a client presents to a daemon: its token, and the tenant that it addresses.
 //!
-//! Guarantees: a token's file is read for every call, so that one that was exchanged holds from the next connection on; a
-//! token is neither logged nor shown. Refuses: a token from a command line, which everybody on the machine can read.
+//! Guarantees: a token's file is read for every call, so a replaced token is used from the next connection on; a token
+//! is neither logged nor shown. Refuses: a token from a command line, which every user of the machine can read.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,9 +10,9 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::{Request, Status};
 
-/// The header with which a caller of all tenants names one.
+/// The header with which a principal with access to all tenants selects one.
 const TENANT_HEADER: &str = "memctl-tenant";
-/// A file that is longer holds no token.
+/// A longer file is not a token.
 const TOKEN_BYTES_MAX: u64 = 4_096;
 
 /// Where the token is.
@@ -38,7 +38,7 @@ impl fmt::Debug for TokenSource {
 pub struct Credentials {
     /// The token, if there is one.
     pub token: Option<TokenSource>,
-    /// The tenant, for callers of all tenants.
+    /// The tenant, for principals with access to all tenants.
     pub tenant: Option<String>,
 }
 
@@ -52,10 +52,10 @@ impl Credentials {
         Self { token, tenant: named("MEMCTL_TENANT") }
     }
 
-    /// Whether they may be shown to whoever is at an address: a token never goes to another machine without TLS.
+    /// Whether they may be sent to an address: a token never goes to another machine without TLS.
     ///
     /// # Errors
-    /// They may not, and the way out.
+    /// They may not; the message says what to do instead.
     pub fn check(&self, url: &str) -> Result<(), String> {
         if self.token.is_none() || is_private(url) {
             return Ok(());
@@ -78,11 +78,11 @@ impl Credentials {
     }
 }
 
-/// Encrypted, or never on a network.
+/// Encrypted, or not over a network.
 fn is_private(url: &str) -> bool {
     let Some(rest) = url.strip_prefix("http://") else { return true };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    // What stands before an @ is not the host.
+    // What precedes an @ is not the host.
     let host = authority.rsplit('@').next().unwrap_or_default();
     let name = match host.strip_prefix('[') {
         Some(address) => address.split(']').next().unwrap_or_default(),

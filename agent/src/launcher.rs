@@ -1,20 +1,20 @@
-//! The number of what started a process on its host: processes with the same one are one run of their job.
+//! The id of the launch that started a process on its host: processes with the same id belong to one run of their job.
 //!
-//! Guarantees: a process that is started again, and one after the machine was started again, has another number.
+//! Guarantees: a process that is restarted, or started after a reboot, has another id.
 
 use sha2::{Digest as _, Sha256};
 
-/// The number of a `memctl run`, for the processes below it.
+/// The id of a `memctl run`, for the processes below it.
 pub const VARIABLE: &str = "MEMCTL_RUN_LAUNCHER";
 
-/// A number that no other launch has.
+/// A random id for a launch.
 #[must_use]
 pub fn drawn() -> u64 {
     // Without randomness two launchers within one nanosecond differ by their process ids.
     getrandom::u64().unwrap_or_else(|_| crate::now_ns() ^ (u64::from(std::process::id()) << 40))
 }
 
-/// The number of a process of this host that starts others, or stands for itself.
+/// The id of a process of this host that starts others or runs alone.
 #[must_use]
 pub fn of_process(pid: u32) -> u64 {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -23,10 +23,10 @@ pub fn of_process(pid: u32) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|index| digest[index]))
 }
 
-/// When a process began, in clock ticks since the boot: field 22 of `/proc/PID/stat`.
+/// When a process began, in clock ticks since boot: field 22 of `/proc/PID/stat`.
 fn started(pid: u32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is a name in brackets, which may hold anything.
+    // The second field is a name in brackets, which may contain any characters.
     let (_, behind) = stat.rsplit_once(')')?;
     behind.split_whitespace().nth(19).map(str::to_owned)
 }

@@ -1,9 +1,9 @@
 //! The layouts that the shim (C++) and the hook (Rust) share: sizes and offsets, asserted when either is compiled.
 //!
-//! Guarantees: a structure that changes on one side alone does not compile there; numbers that differ between both sides
-//! fail a test (`live::shim`), which reads the shim's.
+//! Guarantees: a structure that changes on one side only does not compile there; if the numbers of the two sides
+//! differ, a test (`live::shim`) that reads the shim's source fails.
 
-/// Asserts sizes and offsets of structures that the shim has as well, and keeps them for the comparison.
+/// Asserts sizes and offsets of structures that the shim shares, and keeps them for the comparison.
 macro_rules! shared_layout {
     ($(#[$doc:meta])* $name:ident: $($rust:ident is $shim:ident, $size:literal { $($field:ident at $at:literal),+ })+) => {
         $(const _: () = {

@@ -1,4 +1,4 @@
-//! Where every event is: `produced = stored + dropped + in flight`, at any moment, from any thread.
+//! Counts where events are: `produced = stored + dropped + in flight`, at any moment, from any thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,9 +13,9 @@ pub struct Counts {
     pub produced: u64,
     /// Events the daemon has stored (acknowledged).
     pub stored: u64,
-    /// Events dropped, for whatever reason.
+    /// Events dropped, for any reason.
     pub dropped: u64,
-    /// Events in rings, chunks under way, the outbox or the spool.
+    /// Events in rings, open chunks, the outbox or the spool.
     pub in_flight: u64,
     /// Unacknowledged bytes.
     pub in_flight_bytes: u64,
@@ -24,11 +24,11 @@ pub struct Counts {
 /// Shared counts of a session's stages.
 pub struct Ledger {
     gauges: Vec<Gauge>,
-    /// Events in chunks under way or ready.
+    /// Events in open or ready chunks.
     waiting: AtomicU64,
-    /// Events and notes that were taken out of rings and notes.
+    /// Events and notes taken so far.
     taken: AtomicU64,
-    /// Events that the end left behind in rings, and events that could not be encoded.
+    /// Events left in rings at the end, and events that could not be encoded.
     left_behind: AtomicU64,
     window: Arc<Window>,
 }
@@ -38,7 +38,7 @@ impl Ledger {
         Self { gauges, waiting: AtomicU64::new(0), taken: AtomicU64::new(0), left_behind: AtomicU64::new(0), window }
     }
 
-    // Relaxed throughout: figures for people; the law is exact once the session has stopped.
+    // Relaxed throughout: figures for people; the equation is exact once the session has stopped.
     pub(crate) fn set_waiting(&self, events: u64) {
         self.waiting.store(events, Ordering::Relaxed);
     }
@@ -47,7 +47,7 @@ impl Ledger {
         self.taken.store(taken, Ordering::Relaxed);
     }
 
-    /// Grows as long as the worker gets on.
+    /// Grows while the worker makes progress.
     pub(crate) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
@@ -60,7 +60,8 @@ impl Ledger {
         self.left_behind.fetch_add(events, Ordering::Relaxed);
     }
 
-    /// Where the events are now. `in_flight` is what is neither stored nor dropped, which is the law itself; [`Self::waiting`] is the part of it that was counted.
+    /// Where the events are now. `in_flight` is computed as neither stored nor dropped; [`Self::waiting`] is the part
+    /// of it that was counted.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let window = self.window.counts();
@@ -68,7 +69,7 @@ impl Ledger {
             self.gauges.iter().fold((0, 0), |(pushed, lost), gauge| (pushed + gauge.pushed(), lost + gauge.dropped()));
         let dropped = lost + window.abandoned_events + self.left_behind.load(Ordering::Relaxed);
         let (produced, stored) = (pushed + lost, window.acked_events);
-        // The counts are read one after the other while they grow: for an instant the sum may be ahead.
+        // The counts are read one after the other while they grow: the sum may be ahead for an instant.
         let in_flight = produced.saturating_sub(dropped).saturating_sub(stored);
         Counts { produced, stored, dropped, in_flight, in_flight_bytes: window.waiting_bytes }
     }

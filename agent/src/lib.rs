@@ -1,4 +1,4 @@
-//! The agent: what sits in (or beside) a training process and streams its memory events to the daemon.
+//! The agent runs in (or next to) a training process and streams its memory events to the daemon.
 //!
 //! An event goes from its source into a ring, through the batch stage into an item, and over the uplink to the daemon, which
 //! acknowledges it once it is durable. `produced = stored + dropped + in flight` at every moment ([`Counts`]).
@@ -21,7 +21,7 @@
 //!     labels: vec![("team".into(), "vision".into())],
 //!     ..SessionInfo::live(SessionId(*b"16 random bytes."), "mnist", now_ns())
 //! };
-//! // Nobody has to listen there yet: the agent tries again, and what it cannot deliver it counts.
+//! // No daemon has to listen there yet: the agent retries, and counts what it cannot deliver.
 //! let daemon = Daemon::Address("http://127.0.0.1:9".into());
 //! let agent = Agent::start(AgentConfig::new(session, daemon))?;
 //! let mut recorder = agent.recorder(DeviceIndex(0)).ok_or("taken already")?;
@@ -36,7 +36,7 @@
 //! let outcome = agent.stop(None, Duration::from_millis(50));
 //! // An allocation, and both halves of its free.
 //! assert_eq!(outcome.counts.produced, 3);
-//! assert!(!outcome.delivered && outcome.counts.dropped == 3, "nobody listened: {outcome:?}");
+//! assert!(!outcome.delivered && outcome.counts.dropped == 3, "no daemon listened: {outcome:?}");
 //! # Ok(())
 //! # }
 //! ```
@@ -45,11 +45,12 @@
 //!
 //! # Other processes
 //!
-//! [`live`] records inside a process that another language drives (the Python package calls it), [`host`] takes in what such
-//! processes record, and [`sample`] measures devices and processes from outside. [`identity`], [`place`], [`reach`] and [`settings`] say
-//! who a process is, where its data goes and how it gets there, and how its allocator is set.
+//! [`live`] records inside a process that another language drives (the Python package calls it), [`host`] takes what
+//! such processes record, and [`sample`] measures devices and processes from outside. [`identity`] identifies a
+//! process, [`place`] and [`reach`] determine where its data goes and how, and [`settings`] reads its allocator's
+//! settings.
 //!
-//! Refuses: to make the trainer wait for anything but [`Agent::stop`], and to know a database.
+//! Refuses: to make the trainer wait for anything except [`Agent::stop`], and to depend on a database.
 
 mod agent;
 mod batch;
@@ -93,13 +94,13 @@ pub use secret::SessionSecret;
 pub use uplink::Daemon;
 pub use uplink::backoff::Backoff;
 
-/// For the benchmarks and tests of memctl itself, which look at single stages; nothing is promised about it.
+/// For the benchmarks and tests of memctl itself, which use single stages; not a stable interface.
 #[doc(hidden)]
 pub mod internals {
     pub use crate::batch::{BatchConfig, Batcher};
     pub use crate::clock::{Ticks, ticks};
 
-    /// What runs in the allocator's callback.
+    /// The code in the allocator's callback.
     pub mod hook {
         pub use crate::hook::frames::Version;
         pub use crate::hook::{Hook, RawEvent, RawNode, Shim, install, on_event};
@@ -115,7 +116,7 @@ pub mod internals {
         pub use crate::region::{Region, dictionary, holders, messages, notes};
     }
 
-    /// What waits on disk for the daemon.
+    /// Undelivered items on disk.
     pub mod spool {
         pub use crate::uplink::spool::{Place, Spool};
     }

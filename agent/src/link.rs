@@ -1,9 +1,9 @@
-//! The way from a trainer to the launcher that hosts it: one Unix socket connection a session.
+//! The link from a trainer to the launcher that hosts it: one Unix socket connection per session.
 //!
-//! The trainer says who it is (the wire's `SessionInfo`) and hands its region over; the launcher answers with a word or
-//! a reason. After that nothing is said: the end of the connection is the end of the trainer, however it died.
+//! The trainer sends its identity (the wire's `SessionInfo`) and passes its region; the launcher answers with welcome
+//! or a reason. After that nothing is sent: the end of the connection is the end of the trainer, however it died.
 //!
-//! Guarantees: every wait has a limit; what is read is bounded and checked; descriptors that come unasked are closed.
+//! Guarantees: every wait has a limit; input is bounded and checked; unexpected descriptors are closed.
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -19,31 +19,31 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 
-/// A launcher answers in microseconds, or when a loaded disk has made its spool; one that is stopped must not hold up the start
-/// of a training for longer. After less, a training that starts on a busy machine would not be recorded at all.
+/// A launcher answers in microseconds, or once a loaded disk has created its spool; a stopped launcher must not delay a
+/// training for longer. A shorter limit would leave trainings on a busy machine unrecorded.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// A trainer says hello at once, but may have no core for a while.
+/// A trainer sends its hello at once, but may get no core for a while.
 const HELLO_MAX: Duration = Duration::from_secs(20);
-/// Bytes of a hello: a session of 64 devices and 64 labels stays far below.
+/// Bytes of a hello: a session of 64 devices and 64 labels needs far fewer.
 const HELLO_BYTES_MAX: usize = 256 << 10;
 /// First bytes of a hello: name and version.
 const GREETING: [u8; 8] = *b"MEMCTLH\x01";
 
-/// Why a trainer and a launcher did not come together.
+/// Why the handshake of a trainer and a launcher failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The socket.
     #[error("the launcher cannot be reached: {0}")]
     Io(#[from] std::io::Error),
-    /// The launcher said no; its words.
+    /// The launcher refused; its reason.
     #[error("the launcher refused: {0}")]
     Refused(String),
-    /// What came is not a hello of this version.
+    /// The message is not a hello of this version.
     #[error("no hello of this version of memctl: {0}")]
     Nonsense(String),
 }
 
-/// The trainer's side: says hello and hands the region over. Keep the stream: its end is the end of the session.
+/// The trainer's side: sends the hello and passes the region. Keep the stream: its end is the end of the session.
 ///
 /// # Errors
 /// No launcher there, or one that refuses.
@@ -76,10 +76,10 @@ pub fn greet(socket: &Path, session: &SessionInfo, region: BorrowedFd<'_>) -> Re
     }
 }
 
-/// The launcher's side: hears a hello and takes the region.
+/// The launcher's side: reads a hello and takes the region.
 ///
 /// # Errors
-/// A trainer that says nothing, or something else.
+/// A trainer that sends nothing, or something else.
 pub fn hear(stream: &mut UnixStream) -> Result<(SessionInfo, OwnedFd), LinkError> {
     stream.set_read_timeout(Some(HELLO_MAX))?;
     stream.set_write_timeout(Some(HELLO_MAX))?;

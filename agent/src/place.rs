@@ -1,8 +1,8 @@
-//! Where memctl keeps its data on a machine, and where in it waits what nobody took.
+//! Where memctl keeps its data on a machine, and where undelivered data waits.
 //!
-//! The environment comes in as a function. Guarantees: one folder a destination, the same for whoever writes into
-//! it (a launcher, a process that attached by itself) and whoever delivers it; what was meant for one daemon is not
-//! found by another.
+//! The environment is passed as a function. Guarantees: one folder per destination, the same for every process that
+//! writes into it (a launcher, a process that attached by itself) or delivers it; data for one daemon is never
+//! delivered to another.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 use crate::agent::SpoolConfig;
 use crate::reach;
 
-/// Disk that a session may use while the daemon is away: hundreds of millions of events.
+/// Disk space that a session may use while the daemon is away: hundreds of millions of events.
 const SPOOL_BYTES_MAX: u64 = 1 << 30;
-/// The spool of this user's daemon and of stores in the data folder: they are one place for whoever names none.
+/// The spool for this user's daemon and for stores in the data folder: the default when no daemon is named.
 const LOCAL: &str = "local";
 
-/// Below a data folder that several hosts share: a folder for each.
+/// In a data folder that several hosts share: the parent of each host's folder.
 const HOSTS: &str = "hosts";
 
-/// What `statfs` says of file systems that several hosts use at once, where SQLite's log must not lie: NFS, SMB and CIFS,
-/// Lustre, GPFS, Ceph, AFS, BeeGFS, PanFS, OCFS2 (linux/magic.h and the sources of those that are not in it).
+/// `statfs` types of file systems that several hosts use at once, on which SQLite's log must not be: NFS, SMB and CIFS,
+/// Lustre, GPFS, Ceph, AFS, BeeGFS, PanFS, OCFS2 (linux/magic.h, and the sources of those that are not in it).
 const SHARED: [u32; 10] = [
     0x0000_6969,
     0xfe53_4d42,
@@ -33,16 +33,16 @@ const SHARED: [u32; 10] = [
     0x7461_636f,
 ];
 
-/// The data folder of this host: below one that other hosts may use at the same time, a folder of its own.
+/// The data folder of this host: its own subfolder if other hosts may use the data folder at the same time.
 #[must_use]
 pub fn data_dir(environment: &dyn Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     shared_dir(environment).map(|folder| of_host(folder, &is_shared, &host))
 }
 
-/// The folder of this host, where `is_shared` says that others may be there.
+/// The folder of this host, where `is_shared` reports that other hosts may use the file system.
 fn of_host(folder: PathBuf, is_shared: &dyn Fn(&Path) -> bool, host: &str) -> PathBuf {
-    // What is not there yet will lie where the nearest folder that is there lies.
+    // A folder that does not exist yet will be on the file system of its nearest existing ancestor.
     let there = folder.ancestors().find(|folder| folder.exists());
     match there.is_some_and(is_shared) {
         true => folder.join(HOSTS).join(plain(host)),
@@ -51,11 +51,11 @@ fn of_host(folder: PathBuf, is_shared: &dyn Fn(&Path) -> bool, host: &str) -> Pa
 }
 
 fn is_shared(folder: &Path) -> bool {
-    // (The magic number is 32 bits wide in all kernels; the field is not everywhere.)
+    // (The magic number is 32 bits wide in all kernels; the field is wider in some.)
     rustix::fs::statfs(folder).is_ok_and(|found| SHARED.contains(&(found.f_type as u32)))
 }
 
-/// Stores of other hosts beside this host's folder, and one of all hosts above them: by the folder, sorted.
+/// Stores of other hosts next to this host's folder, and a store shared by all hosts above them: by folder, sorted.
 #[must_use]
 pub fn other_stores(folder: &Path) -> Vec<PathBuf> {
     let hosts = folder.parent().filter(|parent| parent.file_name() == Some(OsStr::new(HOSTS)));
@@ -77,14 +77,14 @@ fn plain(host: &str) -> String {
 
 /// `$XDG_DATA_HOME/memctl`, else `~/.local/share/memctl`; `None` where neither variable is set.
 fn shared_dir(environment: &dyn Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
-    // The XDG specification: a relative path is to be ignored.
+    // The XDG specification: relative paths are ignored.
     let absolute = |name: &str| environment(name).filter(|folder| folder.is_absolute());
     absolute("XDG_DATA_HOME")
         .map(|folder| folder.join("memctl"))
         .or_else(|| absolute("HOME").map(|home| home.join(".local/share/memctl")))
 }
 
-/// The folder of what a destination has not taken: a daemon that was named, else the local one. This user's daemon is
+/// The folder for undelivered data of a destination: a daemon that was named, else the local one. This user's daemon is
 /// the local one, named or not.
 #[must_use]
 pub fn spool_folder(data_dir: &Path, daemon: Option<&str>) -> PathBuf {
@@ -92,7 +92,7 @@ pub fn spool_folder(data_dir: &Path, daemon: Option<&str>) -> PathBuf {
     data_dir.join("spool").join(other.map_or_else(|| LOCAL.to_owned(), folder_name))
 }
 
-/// The spool of a destination, with its usual limit.
+/// The spool of a destination, with the default limit.
 #[must_use]
 pub fn spool(data_dir: &Path, daemon: Option<&str>) -> SpoolConfig {
     SpoolConfig { folder: spool_folder(data_dir, daemon), bytes_max: SPOOL_BYTES_MAX }
@@ -105,7 +105,7 @@ fn folder_name(url: &str) -> String {
         'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '-' => character,
         _ => '_',
     };
-    // Never `.` or `..`, and never longer than a folder's name may be.
+    // Never `.` or `..`, and never longer than a folder's name can be.
     format!("daemon-{}", address.chars().map(plain).take(200).collect::<String>())
 }
 

@@ -1,14 +1,14 @@
-//! Files and folders of their owner alone, whatever the umask is.
+//! Files and folders that only their owner can access, for any umask.
 //!
-//! Guarantees: what is made here is 0600 or 0700; a folder of this user that was wider is narrowed. Refuses: to touch what
-//! belongs to somebody else.
+//! Guarantees: files and folders created here are 0600 or 0700; a folder of this user with wider permissions is
+//! narrowed. Refuses: to touch what belongs to another user.
 
 use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
-/// Opens files that, when they are made, are 0600.
+/// Options that create files as 0600.
 #[must_use]
 pub fn file() -> OpenOptions {
     let mut options = OpenOptions::new();
@@ -16,11 +16,11 @@ pub fn file() -> OpenOptions {
     options
 }
 
-/// Makes a folder, and those above it that are missing, 0700. One that is there, belongs to this user and is wider is
+/// Creates a folder and its missing parents as 0700. An existing folder of this user with wider permissions is
 /// narrowed.
 ///
 /// # Errors
-/// It cannot be made.
+/// It cannot be created.
 pub fn folder(path: &Path) -> io::Result<()> {
     make(path)?;
     let found = std::fs::metadata(path)?;
@@ -30,10 +30,10 @@ pub fn folder(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a folder, and those above it that are missing, 0700; one that is there stays as it is: the user chose it.
+/// Creates a folder and its missing parents as 0700; an existing folder stays unchanged: the user chose it.
 ///
 /// # Errors
-/// It cannot be made.
+/// It cannot be created.
 pub fn make(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }

@@ -1,9 +1,9 @@
-//! The way to a daemon: `unix:/path`, `http://host:port`, `https://host:port`.
+//! Connects to a daemon: `unix:/path`, `http://host:port`, `https://host:port`.
 //!
-//! Guarantees: every connection is made anew from what is on disk, so that exchanged certificates hold from the next one
-//! on; a daemon behind `https://` has proven its name before it hears a byte of a request; at the socket of one's own
-//! nobody is asked who is neither this user nor root.
-//! Refuses: to guess. An address that is none is an error, and no port is tried that was not named.
+//! Guarantees: every connection reads its files again, so replaced certificates are used from the next one on; a daemon
+//! behind `https://` has proven its name before any byte of a request is sent; at this user's own socket, only a daemon
+//! of this user or root is used.
+//! Refuses: to guess. An invalid address is an error, and no port is tried that was not named.
 
 use std::fmt;
 use std::io;
@@ -16,10 +16,10 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 
 use crate::service::{self, Service};
 
-/// Where a daemon is, and how its answers are trusted.
+/// A daemon's address, and how it is authenticated.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DaemonAddress {
-    /// The address as it was written.
+    /// The address as given.
     pub url: String,
     /// For `https://`.
     pub tls: Tls,
@@ -30,7 +30,7 @@ pub struct DaemonAddress {
 /// Files for `https://`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// The authorities that the daemon's certificate may come from, in PEM; the system's where none are named.
+    /// The trusted authorities of the daemon's certificate, in PEM; the system's if none are given.
     pub ca: Option<PathBuf>,
     /// The client's certificate with its chain, in PEM.
     pub cert: Option<PathBuf>,
@@ -38,16 +38,16 @@ pub struct Tls {
     pub key: Option<PathBuf>,
 }
 
-/// An address that leads nowhere, ever.
+/// An address that can never work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// It is none.
+    /// It is not an address.
     #[error("`{0}` is not a daemon's address; write it like unix:/path, http://host:7717 or https://host:7717")]
     NotOne(String),
-    /// Half an identity.
+    /// A certificate without its key, or the reverse.
     #[error("a client certificate needs its key, and a key its certificate: name both files or none")]
     HalfAnIdentity,
-    /// Files of TLS without TLS.
+    /// Files for TLS without TLS.
     #[error("`{0}` does not use TLS: a certificate authority or a client certificate needs an https:// address")]
     NotEncrypted(String),
 }
@@ -55,10 +55,10 @@ pub enum AddressError {
 /// Why a daemon is not reached.
 #[derive(Debug, thiserror::Error)]
 pub enum ReachError {
-    /// It never will be.
+    /// The address can never work.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// A file of TLS cannot be used, for now.
+    /// A file for TLS cannot be used for now.
     #[error("{path}: {reason}")]
     File {
         /// The file.
@@ -66,18 +66,18 @@ pub enum ReachError {
         /// What is wrong with it.
         reason: String,
     },
-    /// Nobody is there.
+    /// No daemon is there.
     #[error("{0}")]
     Absent(String),
-    /// TLS does not trust what answers, with the remedy.
+    /// TLS does not trust the daemon, with the remedy.
     #[error("it is not trusted: {said}; {remedy}")]
     NotTrusted {
-        /// In the words of the TLS library.
+        /// The TLS library's message.
         said: String,
         /// What to change.
         remedy: &'static str,
     },
-    /// Something answers, but not as a daemon does.
+    /// The peer answers, but not like a daemon.
     #[error("{0}")]
     Connect(String),
 }
@@ -106,7 +106,7 @@ impl fmt::Debug for DaemonAddress {
     }
 }
 
-/// What an address leads to.
+/// The target of an address.
 enum Way<'a> {
     Socket(&'a Path),
     Http(Uri),
@@ -140,7 +140,7 @@ fn read(path: &Path) -> Result<Vec<u8>, ReachError> {
 }
 
 impl DaemonAddress {
-    /// The daemon of this user on this machine.
+    /// This user's daemon on this machine.
     #[must_use]
     pub fn own() -> Self {
         own_url().into()
@@ -153,10 +153,10 @@ impl DaemonAddress {
         Self { url, tls: Tls::default(), service: Some(service) }
     }
 
-    /// Whether it can be one; nobody is asked.
+    /// Whether the address is valid; does not connect.
     ///
     /// # Errors
-    /// It cannot.
+    /// It is not.
     pub fn check(&self) -> Result<(), AddressError> {
         self.way().map(drop)
     }
@@ -207,7 +207,7 @@ impl DaemonAddress {
                         .map(TokioIo::new)
                     }
                 });
-                // The name is never looked up: the connector ignores it.
+                // The name is never resolved: the connector ignores it.
                 adjust(Endpoint::from_static("http://localhost"))
                     .connect_with_connector(connector)
                     .await
@@ -216,7 +216,7 @@ impl DaemonAddress {
             Way::Http(uri) => adjust(Endpoint::from(uri).tcp_nodelay(true)).connect().await.map_err(failed),
             Way::Https(uri) => {
                 let tls = self.tls.clone();
-                // Files, and the system's certificates: not on a thread that others wait for.
+                // Reads files and the system's certificates: on a thread that may block.
                 let reading = tokio::task::spawn_blocking(move || tls.config()).await;
                 let config = reading.map_err(|error| ReachError::Connect(error.to_string()))??;
                 let endpoint = Endpoint::from(uri).tcp_nodelay(true).tls_config(config).map_err(failed)?;
@@ -226,18 +226,18 @@ impl DaemonAddress {
     }
 }
 
-/// Who may listen at a socket.
+/// Which daemons are trusted at a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trusted {
-    /// Any user: the path was named.
+    /// Any user's: the path was named.
     Any,
-    /// This user or root.
+    /// This user's or root's.
     Server,
-    /// The same, in a folder of this user's alone.
+    /// The same, in a folder that only this user can access.
     Own,
 }
 
-/// Starts a service that is not there.
+/// Starts a service that is not running.
 async fn started(service: Service) -> io::Result<()> {
     let starting = tokio::task::spawn_blocking(move || service.ensure()).await;
     starting.map_err(io::Error::other)?.map_err(io::Error::other)
@@ -253,7 +253,7 @@ async fn connect_socket(path: &Path, trusted: Trusted) -> io::Result<UnixStream>
         check_own(path, me)?;
     }
     let stream = match trusted {
-        // (A socket of this machine takes a connection at once, or its queue is full.)
+        // (A local socket accepts a connection at once, or its queue is full.)
         Trusted::Server => {
             let stream = service::connect(path)?;
             stream.set_nonblocking(true)?;
@@ -268,7 +268,7 @@ async fn connect_socket(path: &Path, trusted: Trusted) -> io::Result<UnixStream>
     Ok(stream)
 }
 
-/// The socket of one's own and its folder belong to this user, and nobody else may put another one there.
+/// This user's own socket and its folder belong to this user, and no other user may put another one there.
 fn check_own(path: &Path, me: u32) -> io::Result<()> {
     let folder = path.parent().unwrap_or(path);
     let found = std::fs::symlink_metadata(folder)?;
@@ -286,8 +286,8 @@ fn not_trusted(reason: String) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, reason)
 }
 
-/// The socket of a user's daemon: below the first of `$XDG_RUNTIME_DIR` and `/run/user/UID` that is a folder of that user,
-/// else in a folder below `/tmp`, whose owner everybody has to look at.
+/// The socket of a user's daemon: below the first of `$XDG_RUNTIME_DIR` and `/run/user/UID` that is a folder of that
+/// user, else in a folder below `/tmp`, whose owner every process must check.
 fn socket_of(environment: &dyn Fn(&str) -> Option<PathBuf>, uid: u32, is_ours: &dyn Fn(&Path) -> bool) -> PathBuf {
     let named = environment("XDG_RUNTIME_DIR").filter(|folder| folder.is_absolute() && is_ours(folder));
     let usual = || Some(PathBuf::from(format!("/run/user/{uid}"))).filter(|folder| is_ours(folder));
@@ -309,7 +309,7 @@ pub fn own_url() -> String {
     format!("unix:{}", own_socket().display())
 }
 
-/// In the words of the cause that says most: "Connection refused" rather than "transport error".
+/// The error with the most specific cause: "Connection refused" rather than "transport error".
 fn failed(error: tonic::transport::Error) -> ReachError {
     if let Some(words) = memctl_proto::goaway::words(&error) {
         return ReachError::Connect(words);
@@ -326,7 +326,7 @@ fn failed(error: tonic::transport::Error) -> ReachError {
     }
 }
 
-/// What to change where TLS refused; the words on the left are the TLS library's.
+/// Remedies for TLS errors; the texts on the left are the TLS library's.
 const REMEDIES: [(&str, &str); 10] = [
     (
         "CaUsedAsEndEntity",
@@ -350,7 +350,7 @@ const REMEDIES: [(&str, &str); 10] = [
     ("corrupt message", "nothing speaks TLS there: write http://, or give the daemon a certificate"),
 ];
 
-/// With the remedy where the TLS library's words are known.
+/// Adds the remedy for a known message of the TLS library.
 fn explained(said: &str) -> ReachError {
     match REMEDIES.iter().find(|(words, _)| said.contains(words)) {
         Some((_, remedy)) => ReachError::NotTrusted { said: said.to_owned(), remedy },
@@ -382,7 +382,7 @@ mod tests {
             socket_of(&|_| named.map(PathBuf::from), 7, &|folder| ours.iter().any(|ours| folder == Path::new(ours)))
         };
         assert_eq!(of(Some("/x"), &["/x", "/run/user/7"]), Path::new("/x/memctl/daemon.sock"));
-        assert_eq!(of(Some("/x"), &["/run/user/7"]), Path::new("/run/user/7/memctl/daemon.sock"), "somebody else's");
+        assert_eq!(of(Some("/x"), &["/run/user/7"]), Path::new("/run/user/7/memctl/daemon.sock"), "another user's");
         assert_eq!(of(Some("x"), &["x"]), Path::new("/tmp/memctl-7/daemon.sock"), "a relative path is ignored");
         assert_eq!(of(None, &[]), Path::new("/tmp/memctl-7/daemon.sock"));
     }

@@ -1,8 +1,8 @@
-//! The side of a trainer: records a device's allocations into its ring.
+//! The trainer's side: records a device's allocations into its ring.
 //!
-//! Guarantees: recording an event takes no lock, makes no system call beyond reading the clock and
-//! never waits; when the ring is full the event is dropped and counted. One recorder a device: it can
-//! be sent to another thread, not shared.
+//! Guarantees: recording an event takes no lock, makes no system call except reading the clock and never waits; when
+//! the ring is full the event is dropped and counted. A device has one recorder: it can be sent to another thread, not
+//! shared.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,24 +47,24 @@ impl Recorder {
         self.device
     }
 
-    /// A block of `size` requested bytes was handed out.
+    /// A block of `size` requested bytes was allocated.
     pub fn alloc(&mut self, addr: u64, size: u64, stream: u64, stack: StackId) -> bool {
         self.record(Action::Alloc, addr, size, stream, stack)
     }
 
-    /// A block was given back and is reusable at once.
+    /// A block was freed and is reusable at once.
     pub fn free(&mut self, addr: u64, size: u64, stream: u64) -> bool {
-        // Both, as PyTorch tells it; where only one gets in, the block map settles it.
+        // Both events, as PyTorch records them; if there is only room for one, the block map handles it.
         let requested = self.record(Action::FreeRequested, addr, size, stream, StackId::NONE);
         self.record(Action::FreeCompleted, addr, size, stream, StackId::NONE) && requested
     }
 
-    /// The driver gave a segment of `size` bytes.
+    /// The driver allocated a segment of `size` bytes.
     pub fn segment_alloc(&mut self, addr: u64, size: u64, stream: u64) -> bool {
         self.record(Action::SegmentAlloc, addr, size, stream, StackId::NONE)
     }
 
-    /// A segment went back to the driver.
+    /// A segment was released to the driver.
     pub fn segment_free(&mut self, addr: u64, size: u64, stream: u64) -> bool {
         self.record(Action::SegmentFree, addr, size, stream, StackId::NONE)
     }
@@ -78,13 +78,13 @@ impl Recorder {
         self.event(&Event { time_ns: now_ns(), addr, size, stream, stack, action, ..Event::default() })
     }
 
-    /// Records an event as it is; `false` when it was dropped.
+    /// Records an event unchanged; `false` when it was dropped.
     #[inline]
     pub fn event(&mut self, event: &Event) -> bool {
         self.producer.push(Record::new(event))
     }
 
-    /// Records an event, waiting for room: for sources that can wait, such as a file. Never for a trainer.
+    /// Records an event and waits for room: for sources that can wait, such as a file. Never for a trainer.
     ///
     /// # Errors
     /// When the agent has stopped.
@@ -100,21 +100,23 @@ impl Recorder {
         Ok(())
     }
 
-    /// Whether events were dropped and the agent asks for the state of the device: answer with [`Self::snapshot`] between two events.
+    /// Whether events were dropped and the agent requests the state of the device: answer with [`Self::snapshot`]
+    /// between two events.
     #[must_use]
     pub fn snapshot_wanted(&self) -> bool {
         // Acquire: pairs with the worker's Release.
         self.snapshot_wanted.load(Ordering::Acquire)
     }
 
-    /// Hands over the state of the device as it is behind the last recorded event. `false` when the agent could not take it now; it will ask again.
+    /// Hands over the state of the device after the last recorded event. `false` when the agent could not take it now;
+    /// it will request it again.
     pub fn snapshot(&mut self, mut keyframe: Keyframe) -> bool {
         keyframe.device = self.device;
         let position = Position { pushed: self.producer.pushed(), dropped: self.producer.dropped() };
         let note = Note::Keyframe(Box::new(keyframe), position);
         match self.notes.try_send(note) {
             Ok(()) => {
-                // Relaxed: a request that comes meanwhile is made again by the next hole.
+                // Relaxed: a request made meanwhile is repeated at the next hole.
                 self.snapshot_wanted.store(false, Ordering::Relaxed);
                 true
             }

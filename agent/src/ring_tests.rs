@@ -1,6 +1,6 @@
 //! The ring against a model: a queue of fixed length that drops the newest.
 //!
-//! Beside the ring and not within it: `ring_loom` compiles the ring's folder as a part of a test.
+//! Next to the ring and not inside it: `ring_loom` compiles the ring's folder as a part of a test.
 
 use std::collections::VecDeque;
 
@@ -86,7 +86,7 @@ proptest! {
                     prop_assert!(waiting < shape.records);
                     model.push_back((next, std::mem::take(&mut hole)));
                 } else {
-                    // Of the page that is being read what was read has not come back yet.
+                    // The page that is being read has not been freed yet.
                     prop_assert!(waiting > shape.records - shape.page);
                     hole += 1;
                 }

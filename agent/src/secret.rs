@@ -1,7 +1,7 @@
-//! What an agent alone knows of its session: whoever lacks it neither continues nor ends the session.
+//! The secret of a session, known only to its agent: without it a caller can neither continue nor end the session.
 //!
-//! Guarantees: 32 random bytes, or what follows from a recording's content; it goes to the daemon in a hello and to the
-//! session's own folder in the spool, and nowhere else: not into a log, not into what is exported.
+//! Guarantees: 32 random bytes, or a value derived from a recording's content; it is sent to the daemon in a hello and
+//! stored in the session's own spool folder, and nowhere else: not in a log, not in an export.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use std::sync::Arc;
 pub struct SessionSecret(Arc<[u8]>);
 
 impl SessionSecret {
-    /// Bytes that a daemon takes.
+    /// Lengths that a daemon accepts.
     pub(crate) const BYTES: std::ops::RangeInclusive<usize> = 16..=64;
 
-    /// A new one; none where the system has no random numbers: such a session is continued by the same caller alone.
+    /// A new one; empty where the system has no random numbers: then only the same principal continues the session.
     #[must_use]
     pub fn random() -> Self {
         let mut secret = [0; 32];
@@ -24,13 +24,13 @@ impl SessionSecret {
         }
     }
 
-    /// The secret of a recording: whoever has the file can import it again.
+    /// The secret of a recording: a caller with the file can import it again.
     #[must_use]
     pub fn of_recording(proof: [u8; 32]) -> Self {
         Self(proof.as_slice().into())
     }
 
-    /// Of sessions that have none: they were recorded before there were secrets.
+    /// For sessions without one: they were recorded before there were secrets.
     #[must_use]
     pub fn none() -> Self {
         Self(Arc::default())

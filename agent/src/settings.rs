@@ -1,7 +1,7 @@
 //! `PYTORCH_CUDA_ALLOC_CONF` as the allocator reads it: `key:value` pairs between commas, lists in brackets.
 //!
-//! Guarantees: what is not known or malformed is left out; PyTorch itself refuses such a string before we see it.
-//! Refuses: to guess where versions differ (then the default of the newest holds).
+//! Guarantees: unknown or malformed settings are left out; PyTorch itself refuses such a string before it gets here.
+//! Refuses: to guess where versions differ (then the newest version's default is used).
 
 use memctl_model::AllocatorSettings;
 
@@ -46,8 +46,8 @@ fn mebibytes(value: &str) -> Option<u64> {
     value.parse::<u64>().ok()?.checked_mul(1 << 20)
 }
 
-/// One number for all sizes, or `[256:1,512:2,>:8]`: interval `i` is 2^i MiB; the first entry also fills what lies
-/// below it, `>` what lies above the last.
+/// One number for all sizes, or `[256:1,512:2,>:8]`: interval `i` is 2^i MiB; the first entry also covers smaller
+/// sizes, and `>` sizes above the last.
 fn divisions(value: &str) -> Option<[u32; 16]> {
     let Some(list) = value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) else {
         return value.parse().ok().map(|all| [all; 16]);

@@ -1,11 +1,12 @@
-//! What a ring's memory is made of: the standard library's atomics, and a cell that says who reads and who writes.
+//! The types that a ring's memory consists of: the standard library's atomics, and a cell that separates reads from
+//! writes.
 //!
-//! The ring names them here alone, so that the test `ring_loom`, which compiles the ring's sources a second time, puts loom's
-//! in their place. No feature of the crate changes with it: all tests are built with one set of features.
+//! Only this file names them, so that the test `ring_loom`, which compiles the ring's sources a second time, can
+//! replace them with loom's. This needs no feature of the crate: all tests are built with one set of features.
 
 pub use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
-/// A cell without bounds on who looks inside: the ring's protocol gives them.
+/// A cell without access checks: the ring's protocol provides them.
 #[repr(transparent)]
 pub struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
@@ -21,11 +22,11 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Cells that are all zero. What is not touched takes no memory.
+/// Cells that are all zero. Untouched cells take no memory.
 ///
 /// # Safety
-/// A `T` of zeros is a value.
+/// A `T` of zeros is valid.
 pub unsafe fn zeroed<T>(count: usize) -> Box<[UnsafeCell<T>]> {
-    // SAFETY: the cell is transparent, and the caller says that zeros are a value.
+    // SAFETY: the cell is transparent, and the caller guarantees that zeros are valid.
     unsafe { Box::new_zeroed_slice(count).assume_init() }
 }

@@ -1,6 +1,6 @@
-//! How much of what happened an answer rests on.
+//! How complete the data behind an answer is.
 
-/// Events that did not arrive, by the reason.
+/// Events that did not arrive, by reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Dropped {
     /// The ring was full: the batcher could not keep up.
@@ -19,10 +19,10 @@ impl Dropped {
     }
 }
 
-/// What an answer rests on. The law: `produced = stored + dropped + in flight`.
+/// The completeness of the data behind an answer. Invariant: `produced = stored + dropped + in flight`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Completeness {
-    /// Nothing was dropped, nothing is missing, every session that ended has all it produced.
+    /// Nothing was dropped, nothing is missing, and every ended session has everything that it produced.
     pub exact: bool,
     /// Events in the store.
     pub events_stored: u64,

@@ -1,22 +1,22 @@
 //! The allocator's counters at one moment, in PyTorch's terms.
 
-/// What `torch.cuda.memory_stats()` calls `*.all.current`, plus what only a block map knows.
+/// `*.all.current` of `torch.cuda.memory_stats()`, plus figures that only a block map has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Counters {
-    /// Bytes of blocks handed out, at their true (rounded, possibly unsplit) size: `allocated_bytes.all.current`.
+    /// Bytes of allocated blocks, at their true (rounded, possibly unsplit) size: `allocated_bytes.all.current`.
     pub allocated_bytes: u64,
-    /// Allocated plus blocks whose free waits for another stream: `active_bytes.all.current`.
+    /// Allocated blocks plus blocks whose free waits for another stream: `active_bytes.all.current`.
     pub active_bytes: u64,
-    /// Bytes the process holds from the driver: `reserved_bytes.all.current`.
+    /// Bytes that the process got from the driver: `reserved_bytes.all.current`.
     pub reserved_bytes: u64,
-    /// Bytes as asked for, before rounding: `requested_bytes.all.current`.
+    /// Bytes as requested, before rounding: `requested_bytes.all.current`.
     pub requested_bytes: u64,
     /// Free bytes in segments that are partly in use: `inactive_split_bytes.all.current`.
     pub inactive_split_bytes: u64,
     /// The largest free block.
     pub largest_free_bytes: u64,
-    /// Blocks handed out.
+    /// Allocated blocks.
     pub allocated_blocks: u64,
     /// Segments held.
     pub segments: u64,
@@ -41,7 +41,7 @@ pub struct Peaks {
 }
 
 impl Peaks {
-    /// Raises the peaks to what the counters show.
+    /// Raises the peaks to the counters' values.
     pub fn raise(&mut self, counters: &Counters) {
         self.allocated_bytes = self.allocated_bytes.max(counters.allocated_bytes);
         self.reserved_bytes = self.reserved_bytes.max(counters.reserved_bytes);

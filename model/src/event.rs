@@ -9,16 +9,16 @@ use crate::stack::StackId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[repr(u8)]
 pub enum Action {
-    /// A block was handed out: `addr`, `size` = *requested* bytes.
+    /// A block was allocated: `addr`, `size` = *requested* bytes.
     #[default]
     Alloc = 0,
-    /// The user gave a block back; it may still be in use by another stream.
+    /// The user freed a block; another stream may still use it.
     FreeRequested = 1,
     /// The block became reusable.
     FreeCompleted = 2,
-    /// The driver gave a segment: `addr`, `size` = bytes of the segment.
+    /// The driver allocated a segment: `addr`, `size` = bytes of the segment.
     SegmentAlloc = 3,
-    /// A segment went back to the driver.
+    /// A segment was released to the driver.
     SegmentFree = 4,
     /// Pages of an expandable segment were mapped.
     SegmentMap = 5,
@@ -28,7 +28,8 @@ pub enum Action {
     Snapshot = 7,
     /// A request failed: `addr` = free bytes of the device, `size` = the rounded request.
     Oom = 8,
-    /// A block was named (torch ≥ 2.14): its stack is this event's from here on, if that has one. Nothing else changes.
+    /// A block was named (torch ≥ 2.14): it has this event's stack from here on, if the event has one. Nothing else
+    /// changes.
     Annotate = 9,
 }
 
@@ -47,7 +48,7 @@ impl Action {
         Self::Annotate,
     ];
 
-    /// The action of a number, if there is one.
+    /// The action with this number, if there is one.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
@@ -70,7 +71,7 @@ impl Action {
         }
     }
 
-    /// The action of PyTorch's name, if it is one.
+    /// The action with PyTorch's name, if there is one.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|action| action.name() == name)
@@ -83,14 +84,14 @@ impl Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[repr(C)]
 pub struct PoolId {
-    /// First half: pools made by capture.
+    /// First half: pools created by graph capture.
     pub first: u32,
-    /// Second half: pools made by the user.
+    /// Second half: pools created by the user.
     pub second: u32,
 }
 
 impl PoolId {
-    /// The pool that every allocation uses unless told otherwise.
+    /// The pool of every allocation that names no other.
     pub const DEFAULT: Self = Self { first: 0, second: 0 };
 }
 
@@ -113,7 +114,7 @@ pub struct Event {
     pub stream: u64,
     /// The pool the block belongs to.
     pub pool: PoolId,
-    /// Who asked: for frees the free's own stack where it was recorded, else [`StackId::NONE`].
+    /// The requesting stack; for frees the free's own stack where it was recorded, else [`StackId::NONE`].
     pub stack: StackId,
     /// What happened.
     pub action: Action,

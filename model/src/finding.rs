@@ -1,9 +1,9 @@
-//! Findings: what is wrong with a job's memory, as one sentence with its evidence.
+//! Findings: problems of a job's memory, as one sentence with its evidence.
 //!
-//! Guarantees: what is not known is `None`, never 0; the fingerprint of a finding stays the same while it grows, spreads
-//! to more ranks or changes its severity. Refuses to hold what nobody could check: every finding carries its evidence.
+//! Guarantees: unknown figures are `None`, never 0; the fingerprint of a finding stays the same while it grows, spreads
+//! to more ranks or changes its severity. Every finding carries its evidence, so that it can be checked.
 //!
-//! (Over 400 lines: kinds and patterns with their names, one table each, beside the finding that they are about.)
+//! (Over 400 lines: kinds and patterns with their names, one table each, beside the finding that uses them.)
 
 use std::fmt;
 
@@ -12,26 +12,27 @@ use crate::holders::FindingHolders;
 use crate::site::Boundary;
 use crate::stack::Frame;
 
-/// What is wrong.
+/// The kind of problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FindingKind {
     /// Memory of one site grows from epoch to epoch or from step to step.
     Leak,
-    /// The graph of an evaluation is kept: it runs with gradients on, and something holds its result.
+    /// The graph of an evaluation is retained: it runs with gradients enabled, and an object holds its result.
     EvalGraph,
-    /// The graph of training steps is kept: something holds a loss or an output that was not detached.
+    /// The graph of training steps is retained: an object holds a loss or an output that was not detached.
     GraphKept,
-    /// Each step's graph hangs on the one before: a hidden state that was not detached. Falls back with the epoch.
+    /// Each step's graph is attached to the previous one: a hidden state that was not detached. Freed at the end of the
+    /// epoch.
     HiddenChain,
-    /// Reserved memory is cut up such that requests of this job do not fit into it.
+    /// Reserved memory is so fragmented that requests of this job do not fit into it.
     Fragmentation,
-    /// Reserved memory that nothing uses grows from epoch to epoch.
+    /// Unused reserved memory grows from epoch to epoch.
     FragmentationGrowth,
     /// A rank holds more than its peers.
     RankSkew,
     /// A rank stopped sending.
     RankLost,
-    /// Somebody else's process uses this rank's device.
+    /// A process of another job or user is on this rank's device.
     ForeignProcess,
     /// A request failed.
     Oom,
@@ -39,15 +40,15 @@ pub enum FindingKind {
     NearOom,
     /// Device memory outside the allocator grows.
     OutsideAllocator,
-    /// The driver is asked for memory again and again in steady state.
+    /// Segments are repeatedly requested from the driver in steady state.
     Churn,
     /// Host memory grows.
     HostGrowth,
-    /// Private pools of CUDA graphs or MemPools grow: memory that is reserved for them alone.
+    /// Private pools of CUDA graphs or MemPools grow: memory that is reserved for them only.
     PrivatePools,
-    /// A rank allocates on a device that is another rank's.
+    /// A rank allocates on a device that belongs to another rank.
     WrongDevice,
-    /// Judging the job failed: nothing is known of what could not be judged.
+    /// The analysis failed: it is unknown what could not be analysed.
     Unjudged,
 }
 
@@ -73,7 +74,7 @@ impl FindingKind {
         Self::Unjudged,
     ];
 
-    /// What a kind of finding is about, where it was or was not judged.
+    /// The subject of a kind, for reports of what was or was not analysed.
     #[must_use]
     pub const fn subject(self) -> &'static str {
         match self {
@@ -118,13 +119,13 @@ impl FindingKind {
         }
     }
 
-    /// The kind of a name.
+    /// The kind with this name.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// What grows, where something does: `leaks` lists these kinds and `stable` asserts that there is none.
+    /// What grows, if anything does: `leaks` lists these kinds, and `stable` asserts that there are none.
     #[must_use]
     pub const fn growth(self) -> Option<Growth> {
         match self {
@@ -149,44 +150,44 @@ impl FindingKind {
         matches!(self.growth(), Some(Growth::LiveTensors))
     }
 
-    /// Whether the allocator holds ever more for somebody, until the device is full: what `no-leak` asserts.
+    /// Whether memory that the allocator holds grows until the device is full: what `no-leak` asserts.
     #[must_use]
     pub const fn fills(self) -> bool {
         matches!(self.growth(), Some(Growth::LiveTensors | Growth::PrivatePools))
     }
 }
 
-/// What a kind of growth is about.
+/// The memory that a kind of growth is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Growth {
     /// Tensors that stay alive.
     LiveTensors,
     /// Segments reserved for private pools.
     PrivatePools,
-    /// Memory beside both: reserved and unused, outside the allocator, on the host.
+    /// Other memory: reserved and unused, outside the allocator, on the host.
     Beside,
 }
 
-/// What the code does that makes a finding, as far as its blocks tell.
+/// The code pattern behind a finding, as far as its blocks show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Pattern {
-    /// A list, dict or attribute keeps tensors.
+    /// A list, dict or attribute retains tensors.
     TensorsKept,
-    /// One tensor is replaced by a larger one again and again.
+    /// One tensor is repeatedly replaced by a larger one.
     ReplacedByLarger,
-    /// An evaluation keeps its graph.
+    /// An evaluation retains its graph.
     EvalGraph,
-    /// Training steps keep their graphs.
+    /// Training steps retain their graphs.
     GraphKept,
-    /// Each step's graph hangs on the one before.
+    /// Each step's graph is attached to the previous one.
     HiddenChain,
-    /// A hook is registered again and again, so that it is called more often every time.
+    /// A hook is registered repeatedly, so that it is called more often every time.
     HooksPileUp,
-    /// A new optimizer is made and the old one's state is still referenced.
+    /// A new optimizer is created while the old one's state is still referenced.
     OptimizersMadeAnew,
-    /// A CUDA graph is captured again and again, each with a pool of its own.
+    /// A CUDA graph is captured repeatedly, each time with its own pool.
     GraphsCaptured,
-    /// `empty_cache()` is called again and again.
+    /// `empty_cache()` is called repeatedly.
     CacheEmptied,
 }
 
@@ -220,21 +221,21 @@ impl Pattern {
         }
     }
 
-    /// The pattern of a name.
+    /// The pattern with this name.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|pattern| pattern.name() == name)
     }
 }
 
-/// How bad it is.
+/// How serious it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Severity {
-    /// Good to know; may still turn out harmless.
+    /// For information; may turn out harmless.
     Info,
-    /// Will hurt.
+    /// Will cause trouble.
     Warning,
-    /// Hurts, or will within the hour.
+    /// Causes trouble now, or will within the hour.
     Critical,
 }
 
@@ -252,14 +253,14 @@ impl Severity {
         }
     }
 
-    /// The severity of a name.
+    /// The severity with this name.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|severity| severity.name() == name)
     }
 }
 
-/// A slope with its interval of 90 % confidence.
+/// A slope with its 90 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct Rate {
     /// The slope.
@@ -270,7 +271,7 @@ pub struct Rate {
     pub high: f64,
 }
 
-/// When something was first seen, as far as it is known.
+/// When something was first seen, as far as known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Moment {
     /// Epoch.
@@ -286,31 +287,31 @@ pub struct Moment {
 /// One figure or fact behind a finding. Bytes have names that end with `_bytes`; ratios are 0..1.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EvidenceValue {
-    /// A number of something.
+    /// A count.
     Count(u64),
     /// A ratio or a rate.
     Number(f64),
-    /// Words.
+    /// Text.
     Text(String),
-    /// A course.
+    /// A series over time.
     Series(Vec<u64>),
 }
 
-/// The evidence that marks a suspicion.
+/// The evidence that marks a suspected finding.
 pub const SUSPECTED: &str = "suspected";
-/// The evidence that says how far a finding vouches for what a replay foresees.
+/// The evidence with the confidence that a finding gives to a forecast.
 pub const FORESIGHT: &str = "foresight";
 
-/// What is wrong, where, on which ranks, how bad, and what to do.
+/// A problem: where, on which ranks, how serious, and what to do.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
-    /// What is wrong.
+    /// The kind of problem.
     pub kind: FindingKind,
-    /// How bad it is.
+    /// How serious it is.
     pub severity: Severity,
     /// How sure it is, 0..1.
     pub confidence: f64,
-    /// What the code does, as far as it is known.
+    /// The code pattern, as far as known.
     pub pattern: Option<Pattern>,
     /// Ranks concerned, ascending.
     pub ranks: Vec<u32>,
@@ -326,9 +327,9 @@ pub struct Finding {
     pub bytes_per_step: Option<Rate>,
     /// Growth a minute of wall-clock time, of one rank.
     pub bytes_per_minute: Option<Rate>,
-    /// What lives of it now, on the rank that holds most.
+    /// Its live bytes now, on the rank that holds most.
     pub live_bytes: Option<u64>,
-    /// Blocks of it that live, likewise.
+    /// Its live blocks now, on the rank that holds most.
     pub live_blocks: Option<u64>,
     /// Seconds until the device is full, at this slope.
     pub time_to_oom_seconds: Option<f64>,
@@ -338,22 +339,22 @@ pub struct Finding {
     pub site: Option<Frame>,
     /// The stack behind it, innermost first.
     pub stack: Vec<Frame>,
-    /// What tells two findings of one kind without site apart: `rank 3`; empty otherwise.
+    /// Distinguishes two findings of one kind without a site: `rank 3`; empty otherwise.
     pub subject: String,
     /// One sentence that a tired person understands.
     pub title: String,
-    /// Why memctl says so.
+    /// Why memctl reports it.
     pub explanation: String,
     /// What to change.
     pub advice: String,
     /// The figures and facts behind it.
     pub evidence: Vec<(String, EvidenceValue)>,
-    /// What holds its blocks, where a process was asked.
+    /// The holders of its blocks, where a process was asked.
     pub holders: Option<FindingHolders>,
 }
 
 impl Finding {
-    /// A finding of which nothing else is known yet.
+    /// A finding with nothing else known yet.
     #[must_use]
     pub fn new(kind: FindingKind, severity: Severity, confidence: f64, ranks: Vec<u32>) -> Self {
         Self {
@@ -383,13 +384,13 @@ impl Finding {
         }
     }
 
-    /// Whether it is a suspicion, which may still turn out harmless: nobody is told of it unasked.
+    /// Whether it is suspected and may still turn out harmless: it is only reported on request.
     #[must_use]
     pub fn is_suspected(&self) -> bool {
         self.evidence.iter().any(|(name, _)| name == SUSPECTED)
     }
 
-    /// How far it vouches for what a replay foresees.
+    /// The confidence that it gives to a forecast.
     #[must_use]
     pub fn foresight(&self) -> Foresight {
         let of = |(name, value): &(String, EvidenceValue)| match value {
@@ -399,17 +400,17 @@ impl Finding {
         self.evidence.iter().find_map(of).unwrap_or_default()
     }
 
-    /// A name for this finding that stays the same as long as it is about the same thing in the same job.
+    /// An id of this finding that stays the same while it is about the same thing in the same job.
     ///
-    /// Ranks, severity, figures and line numbers are no part of it: a leak that spreads to another rank, or whose file was
-    /// edited above it, is the same leak.
+    /// It does not contain ranks, severity, figures or line numbers: a leak that spreads to another rank, or whose file
+    /// was edited above it, is the same leak.
     #[must_use]
     pub fn fingerprint(&self, job: &str) -> Fingerprint {
         let (function, file) = self.site.as_ref().map_or(("", ""), |site| (&site.function, &site.file));
         let mut hash = Fnv::default();
         for part in [job, self.kind.name(), function, file, &self.subject] {
             hash.add(part.as_bytes());
-            // A byte that no UTF-8 has keeps ("ab", "c") and ("a", "bc") apart.
+            // A byte that UTF-8 never contains separates ("ab", "c") from ("a", "bc").
             hash.add(&[0xff]);
         }
         Fingerprint(hash.0)
@@ -426,7 +427,7 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// FNV-1a with 64 bits: the same on every machine and in every version, which the standard library's hasher does not promise.
+/// FNV-1a with 64 bits: the same on every machine and in every version, unlike the standard library's hasher.
 struct Fnv(u64);
 
 impl Default for Fnv {

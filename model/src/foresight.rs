@@ -1,34 +1,34 @@
-//! How far growth vouches for a request that a replay sees fail.
+//! How much confidence growth gives to an out-of-memory forecast.
 //!
-//! A replay alone is no witness: it sees memory that fills to its bound, and stops there, fail as surely as memory that grows for
-//! ever. How much of what it sees is told depends on how sure it is that what grows has no bound.
+//! A replay alone is not enough: it also forecasts a failure for memory that fills up to a bound and stops there. How
+//! much of its forecast is reported depends on how certain it is that the growth has no bound.
 //!
-//! Guarantees: each one vouches for all that the ones before it vouch for. Refuses to vouch for what nothing grows towards.
+//! Guarantees: each level supports everything that lower levels support. Without growth, no forecast is supported.
 
-/// See the module; the least first.
+/// See the module; in ascending order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Foresight {
-    /// For nothing.
+    /// No forecast.
     #[default]
     Nothing,
-    /// For the very next step, if it is like the last one and nothing in it is expected of which nobody knows when it comes.
+    /// The next step, if the forecast assumes that it is like the last one and contains no request of unknown timing.
     CertainStep,
-    /// For the very next step, if it is like the last one.
+    /// The next step, if the forecast assumes that it is like the last one.
     NextStep,
-    /// For the very next step, whichever of those that were seen it is like.
+    /// The next step, like any of those seen.
     AnyNextStep,
-    /// For every step that is looked at.
+    /// All forecast steps.
     AllSteps,
 }
 
-/// What a replay saw.
+/// The forecast of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sight {
-    /// In how many steps the request fails: 1 is the one that comes next.
+    /// The number of steps until the request fails: 1 is the next one.
     pub steps: u32,
-    /// Whether that step is like the last one, and not like the one that needed most.
+    /// Whether that step is assumed to be like the last one, rather than like the largest one.
     pub is_of_last: bool,
-    /// Whether it rests on nothing of which nobody knows when it comes.
+    /// Whether it depends on no request of unknown timing.
     pub is_certain: bool,
 }
 
@@ -47,13 +47,13 @@ impl Foresight {
         }
     }
 
-    /// By its name; what has another name vouches for nothing.
+    /// The level of a name; `Nothing` for an unknown one.
     #[must_use]
     pub fn of_name(name: &str) -> Self {
         Self::ALL.into_iter().find(|it| it.name() == name).unwrap_or_default()
     }
 
-    /// Whether it vouches for what was seen.
+    /// Whether it supports a forecast.
     #[must_use]
     pub fn vouches_for(self, sight: Sight) -> bool {
         let Sight { steps, is_of_last, is_certain } = sight;

@@ -1,28 +1,28 @@
-//! Which Python objects hold the tensors of a site: what a running process answered, and how a finding tells it.
+//! Which Python objects hold the tensors of a site: the answer of a running process, and its part in a finding.
 //!
-//! Guarantees: an answer says how many blocks it covers and what was not looked at; a process that did not answer has said
-//! why. Refuses to guess: how a holder grew is known only where it was counted twice.
+//! Guarantees: an answer states how many blocks it covers and what was not searched; a process that did not answer has
+//! a reason. Refuses to guess: a holder's growth is known only where it was counted twice.
 
 use crate::stack::Frame;
 
-/// What a search through a process came to.
+/// The result of a search in a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HoldersFound {
     /// Live blocks of the site.
     pub live_blocks: u64,
     /// Their bytes.
     pub live_bytes: u64,
-    /// The oldest of them, which were asked about.
+    /// The oldest of them, which the request was about.
     pub asked_blocks: u32,
-    /// Of these, how many a holder was found for.
+    /// How many of these have a holder that was found.
     pub found_blocks: u32,
-    /// Objects of the interpreter that were looked at.
+    /// Objects of the interpreter that were visited.
     pub objects: u64,
-    /// How long the process stood still for it.
+    /// How long the process was paused for it.
     pub took_us: u64,
-    /// Whether all that can be looked at was.
+    /// Whether everything searchable was searched.
     pub complete: bool,
-    /// What was not looked at, in sentences.
+    /// What was not searched, in sentences.
     pub not_looked_at: Vec<String>,
     /// Holders, most blocks first.
     pub holders: Vec<TensorHolder>,
@@ -30,33 +30,33 @@ pub struct HoldersFound {
     pub epoch: Option<u32>,
     /// Slices of the search.
     pub slices: u32,
-    /// The longest of them: no longer did the process stand still at a time.
+    /// The longest of them: the longest single pause.
     pub longest_us: u64,
 }
 
 /// What a holder is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HolderKind {
-    /// An older agent does not say.
+    /// An older agent does not report it.
     #[default]
     Unknown,
     /// A list, dict, set, deque, queue.
     Container,
-    /// What is known to keep things by its type.
+    /// A type that is known to cache objects.
     Cache,
-    /// A cycle of references that nothing reaches.
+    /// An unreachable cycle of references.
     Cycle,
-    /// A local variable of a function that runs.
+    /// A local variable of a running function.
     Frame,
-    /// A variable of a function in another thread, or what lies below it.
+    /// A variable of a function in another thread, or an object below it.
     Thread,
     /// A buffer or a parameter of a module.
     Module,
     /// The autograd graph of a tensor that a Python object holds.
     Graph,
-    /// PyTorch's C++ alone.
+    /// PyTorch's C++ only.
     Cpp,
-    /// A variable or an attribute, which is the tensor itself.
+    /// A variable or an attribute that is the tensor itself.
     Variable,
     /// Any other object.
     Object,
@@ -97,7 +97,7 @@ impl HolderKind {
     }
 }
 
-/// How much a holder may hold.
+/// The bound of a holder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HolderBound {
     /// It is not known.
@@ -105,21 +105,21 @@ pub enum HolderBound {
     Unknown,
     /// Nothing bounds it.
     Unbounded,
-    /// So many items, where that is known.
+    /// At most this many items, where the limit is known.
     Bounded {
         /// Items at most.
         limit: Option<u64>,
     },
 }
 
-/// Whether a cycle would be freed by itself.
+/// Whether the garbage collector frees a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collector {
-    /// It runs.
+    /// It is enabled.
     On,
     /// It is disabled.
     Off,
-    /// Its thresholds are as good as never reached.
+    /// Its thresholds are practically never reached.
     Rare,
 }
 
@@ -138,7 +138,7 @@ impl Collector {
     }
 }
 
-/// What makes C++ hold something.
+/// Why C++ holds something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HolderPattern {
     /// `backward(create_graph=True)`: a parameter and its gradient's graph hold each other.
@@ -161,7 +161,7 @@ impl HolderPattern {
     }
 }
 
-/// What holds some of the tensors.
+/// A holder of some of the tensors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TensorHolder {
     /// `list`, `dict`, `attribute`, `closure`, `hook`, …
@@ -170,7 +170,7 @@ pub struct TensorHolder {
     pub sentence: String,
     /// From the root to the tensor, one step each.
     pub chain: Vec<String>,
-    /// Of the blocks that were asked about, how many it holds.
+    /// How many of the blocks in question it holds.
     pub blocks: u32,
     /// Their bytes.
     pub bytes: u64,
@@ -182,60 +182,60 @@ pub struct TensorHolder {
     pub type_name: String,
     /// The variable or attribute.
     pub name: Option<String>,
-    /// The module, class or function whose that is.
+    /// The module, class or function that has it.
     pub owner: Option<String>,
     /// Items of the container.
     pub length: Option<u64>,
-    /// How many it may have.
+    /// The container's bound.
     pub bound: HolderBound,
-    /// Of a thread: which, and where it is.
+    /// For a thread: which one, and where it is.
     pub thread: Option<String>,
     /// How many threads hold the same.
     pub threads: u32,
-    /// Of a cycle: whether it would be freed by itself.
+    /// For a cycle: whether the collector frees it.
     pub collector: Option<Collector>,
-    /// What makes C++ hold it, where that is known.
+    /// Why C++ holds it, where that is known.
     pub pattern: Option<HolderPattern>,
 }
 
-/// What a process was asked, and what came of it.
+/// A request to a process, and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldersAsked {
     /// Its rank.
     pub rank: u32,
     /// Its name within the job.
     pub process: String,
-    /// When the answer came, ns since the Unix epoch.
+    /// When the answer arrived, ns since the Unix epoch.
     pub asked_ns: u64,
-    /// Whether the daemon asked by itself.
+    /// Whether the daemon asked on its own.
     pub unasked: bool,
-    /// How long the process might stand still.
+    /// How long the process could be paused.
     pub budget_ms: u32,
-    /// The site that it was asked about.
+    /// The site in question.
     pub site: Frame,
-    /// The finding whose site that is, by its fingerprint; empty where a person named the site.
+    /// The fingerprint of the finding with that site; empty where a person named the site.
     pub finding: String,
     /// The answer, or in one sentence why there is none.
     pub outcome: Result<HoldersFound, String>,
 }
 
-/// What is known of the holders of a finding's blocks.
+/// The known holders of a finding's blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FindingHolders {
-    /// Who was asked, and what came of it.
+    /// The request, and its outcome.
     pub asked: HoldersAsked,
-    /// How each holder grew since the process was asked for the first time, where that is known.
+    /// How each holder grew since the first request to the process, where that is known.
     pub growth: Vec<Option<HolderGrowth>>,
-    /// How long each holder has become since an earlier answer, where one measured it.
+    /// How each holder's length changed since an earlier answer, where one measured it.
     pub pace: Vec<Option<HolderPace>>,
     /// All of it in words.
     pub sentence: String,
 }
 
-/// How a holder's length changed beside the bytes of the site, between two answers of one process.
+/// How a holder's length and the bytes of the site changed between two answers of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HolderPace {
-    /// When the earlier answer came, ns since the Unix epoch.
+    /// When the earlier answer arrived, ns since the Unix epoch.
     pub since_ns: u64,
     /// Items then,
     pub length_before: u64,
@@ -248,7 +248,7 @@ pub struct HolderPace {
 }
 
 impl HolderPace {
-    /// Whether it became longer while the site's bytes became more: what it holds is what grows.
+    /// Whether it became longer while the site's bytes grew: its contents are what grows.
     #[must_use]
     pub const fn grew_with_bytes(&self) -> bool {
         self.length_now > self.length_before && self.bytes_now > self.bytes_before

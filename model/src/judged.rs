@@ -1,43 +1,43 @@
-//! What was judged and what was not: silence about a thing that nobody looked at must not read as health.
+//! What was analysed and what was not: no findings about data that was not analysed must not read as health.
 //!
-//! A kind that is on neither list needs no looking: it is about several ranks and there is one, or about a death, which is
-//! told whenever there is one. Refuses to decide what a gap means for an answer but in one place: [`NotJudged::decides`].
+//! A kind on neither list needed no analysis: it compares ranks and there is only one, or it is about a death, which is
+//! reported whenever there is one. Only [`NotJudged::decides`] decides what a gap means for an answer.
 
 use crate::finding::FindingKind;
 use crate::site::Boundary;
 
-/// What was looked at.
+/// What was analysed.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Judged {
-    /// Processes of which something was looked at.
+    /// Processes with analysed data.
     pub processes: u32,
-    /// Ranks of which something was looked at, ascending.
+    /// Ranks with analysed data, ascending.
     pub ranks: Vec<u32>,
-    /// Epoch ends of the device that has most.
+    /// Epoch ends of the device with the most.
     pub epoch_ends: u64,
-    /// Steps of the device that has most.
+    /// Steps of the device with the most.
     pub steps: u64,
-    /// Windows that the agent cut by itself, of the device that has most.
+    /// Windows that the agent made itself, of the device with the most.
     pub windows: u64,
-    /// Kinds that were judged, in the order of [`FindingKind::ALL`].
+    /// Kinds that were analysed, in the order of [`FindingKind::ALL`].
     pub kinds: Vec<JudgedKind>,
 }
 
-/// A kind of finding that was judged.
+/// A kind of finding that was analysed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JudgedKind {
     /// The kind.
     pub kind: FindingKind,
-    /// The boundaries it was judged over; empty for a kind that needs none.
+    /// The boundaries that were analysed; empty for a kind that needs none.
     pub boundaries: Vec<Boundary>,
 }
 
-/// How much of a kind was not judged.
+/// How much of a kind was not analysed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Gap {
-    /// A part: some ranks, the line, what happens once an epoch.
+    /// A part: some ranks, the line, what happens once per epoch.
     Part,
-    /// Nothing of it was judged.
+    /// All of it.
     Whole,
 }
 
@@ -51,29 +51,30 @@ impl Gap {
         }
     }
 
-    /// The gap of a name; a name of a newer version is taken for the worst.
+    /// The gap with this name; an unknown name of a newer version counts as the worst.
     #[must_use]
     pub fn of_name(name: &str) -> Self {
         if name == Self::Part.name() { Self::Part } else { Self::Whole }
     }
 }
 
-/// What could not be judged, why, and the one thing to do about it.
+/// What could not be analysed, why, and the one thing to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotJudged {
     /// What could have been found.
     pub kind: FindingKind,
-    /// How much of it was not judged.
+    /// How much of it was not analysed.
     pub gap: Gap,
-    /// A phrase that stands behind "inconclusive: ", without a full stop: `needs 3 epoch ends, found 1`.
+    /// A phrase to follow "inconclusive: ", without a full stop: `needs 3 epoch ends, found 1`.
     pub reason: String,
     /// A sentence, without a full stop: `call memctl_agent.step() at the end of each step`; empty where nothing helps.
     pub remedy: String,
 }
 
 impl NotJudged {
-    /// Whether no finding means nothing because of it: live tensors may grow and nobody could tell, or whole ranks were
-    /// not recorded. Such a gap is said first, and ends `--fail-on` and `assert no-leak` with exit code 1.
+    /// Whether the absence of findings means nothing because of this gap: live tensors may grow undetected, or whole
+    /// ranks were not recorded. Such a gap is reported first, and ends `--fail-on` and `assert no-leak` with exit code
+    /// 1.
     #[must_use]
     pub fn decides(&self) -> bool {
         self.gap == Gap::Whole && (self.kind.is_leak() || self.kind == FindingKind::RankLost)
@@ -89,7 +90,7 @@ mod tests {
         let gap = |kind, gap| NotJudged { kind, gap, reason: String::new(), remedy: String::new() };
         assert!(gap(FindingKind::Leak, Gap::Whole).decides());
         assert!(!gap(FindingKind::Leak, Gap::Part).decides());
-        assert!(gap(FindingKind::RankLost, Gap::Whole).decides(), "ranks that nobody recorded");
+        assert!(gap(FindingKind::RankLost, Gap::Whole).decides(), "ranks that were not recorded");
         assert!(!gap(FindingKind::HostGrowth, Gap::Whole).decides());
     }
 

@@ -1,7 +1,7 @@
-//! A keyframe: the whole state of one device's allocator at one position of its event stream.
+//! A keyframe: the complete state of one device's allocator at one position of its event stream.
 //!
-//! Replay starts from a keyframe: at attach, after a drop, and every so many chunks, so that the
-//! state at any time is one keyframe and a bounded number of events away.
+//! Replay starts from a keyframe. There is one at attach, after a drop, and every [`crate::limits::KEYFRAME_CHUNKS`]
+//! chunks or more, so the state at any time is one keyframe and a bounded number of events away.
 
 use crate::event::{DeviceIndex, PoolId};
 use crate::mark::Phase;
@@ -11,15 +11,15 @@ use crate::stack::StackId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum KeyframeReason {
-    /// The state in which recording began.
+    /// The state with which recording began.
     Start = 1,
-    /// One of the regular ones.
+    /// A regular one.
     Periodic = 2,
-    /// Events were dropped; whatever was computed before is not exact, from here on it is.
+    /// Events were dropped; earlier figures are not exact, from here on they are.
     AfterDrop = 3,
-    /// A request failed: the state that it found.
+    /// A request failed: the state at that moment.
     OutOfMemory = 4,
-    /// The process ended badly: the last state that is known.
+    /// The process failed: the last known state.
     Failure = 5,
 }
 
@@ -41,9 +41,9 @@ pub enum BlockUse {
     /// Free.
     #[default]
     Inactive = 0,
-    /// Handed out.
+    /// In use.
     Allocated = 1,
-    /// Given back, but another stream may still use it.
+    /// Freed, but another stream may still use it.
     PendingFree = 2,
 }
 
@@ -58,13 +58,13 @@ pub struct BlockState {
     pub requested: u64,
     /// Whether it is in use.
     pub usage: BlockUse,
-    /// Who allocated it.
+    /// The stack that allocated it.
     pub stack: StackId,
-    /// Epoch in which it was allocated, as far as the recording knows (0 for what it found).
+    /// Epoch in which it was allocated, if the recording knows it (0 for blocks from before it began).
     pub birth_epoch: u32,
-    /// Step in which it was allocated, likewise.
+    /// Step in which it was allocated, if known.
     pub birth_step: u64,
-    /// Phase in which it was allocated, likewise.
+    /// Phase in which it was allocated, if known.
     pub birth_phase: Option<Phase>,
 }
 
@@ -92,7 +92,7 @@ pub struct SegmentState {
 pub struct Keyframe {
     /// The device.
     pub device: DeviceIndex,
-    /// Number of events of this device that came before it.
+    /// Number of earlier events of this device.
     pub at_event: u64,
     /// Nanoseconds since the Unix epoch.
     pub time_ns: u64,
@@ -100,6 +100,6 @@ pub struct Keyframe {
     pub reason: KeyframeReason,
     /// Segments in address order.
     pub segments: Vec<SegmentState>,
-    /// Live blocks that lie in no known segment: a source without segment events, or memory handed over from elsewhere.
+    /// Live blocks outside all known segments: from a source without segment events, or memory from elsewhere.
     pub loose: Vec<BlockState>,
 }

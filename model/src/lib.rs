@@ -1,10 +1,10 @@
-//! The nouns of memctl: what happens in an allocator, who said so, where it stands.
+//! The nouns of memctl: allocator events, their sources and their context.
 //!
-//! Guarantees: plain data, `std` only (and `thiserror` for the error enums); no wire, no
-//! database, no clock, no I/O. Every other crate points at this one; it points at none.
+//! Guarantees: plain data, `std` only (and `thiserror` for the error enums); no wire, no database, no clock, no I/O.
+//! Every other crate depends on this one; it depends on none.
 //!
-//! One vocabulary: *allocated*, *active*, *reserved*, *requested* mean what PyTorch's
-//! `torch.cuda.memory_stats()` means by them, everywhere in memctl.
+//! *Allocated*, *active*, *reserved* and *requested* have the meanings of PyTorch's `torch.cuda.memory_stats()`
+//! everywhere in memctl.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Marks: where in the training loop the process was.
+//! Marks: the process's position in the training loop.
 
 /// A part of a training step or of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -20,7 +20,7 @@ impl Phase {
     /// Every phase.
     pub const ALL: [Self; 5] = [Self::Train, Self::Eval, Self::Forward, Self::Backward, Self::Optimizer];
 
-    /// The phase of a number, `None` for any other number than 1 to 5.
+    /// The phase of a number, `None` for numbers other than 1 to 5.
     #[must_use]
     pub const fn of_number(number: u32) -> Option<Self> {
         match number {
@@ -46,8 +46,8 @@ impl Phase {
     }
 }
 
-/// The phases under way. A block is born in the innermost of them that says most: all of an evaluation is evaluation, its
-/// forward passes, too.
+/// The open phases. A new block gets the most significant of them: everything in an evaluation counts as evaluation,
+/// its forward passes, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Phases {
     train: bool,
@@ -57,7 +57,7 @@ pub struct Phases {
 }
 
 impl Phases {
-    /// A phase begins; the one in which blocks are born from here on.
+    /// Begins a phase; returns the phase that new blocks get from here on.
     pub fn begin(&mut self, phase: Phase) -> Option<Phase> {
         match phase {
             Phase::Train => (self.train, self.eval) = (true, false),
@@ -67,7 +67,7 @@ impl Phases {
         self.now()
     }
 
-    /// A phase ends; the one in which blocks are born from here on.
+    /// Ends a phase; returns the phase that new blocks get from here on.
     pub fn end(&mut self, phase: Phase) -> Option<Phase> {
         match phase {
             Phase::Train => self.train = false,
@@ -89,7 +89,7 @@ impl Phases {
     }
 }
 
-/// What a mark says.
+/// The content of a mark.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum MarkKind {
     /// Epoch `n` begins.
@@ -108,9 +108,10 @@ pub enum MarkKind {
     RegionBegin(String),
     /// A named region has ended.
     RegionEnd(String),
-    /// Window `n` has ended: see [`crate::Boundary::WindowEnd`]. Windows count from 0 and follow each other without a gap.
+    /// Window `n` has ended: see [`crate::Boundary::WindowEnd`]. Windows count from 0 and follow each other without
+    /// gaps.
     WindowEnd(u64),
-    /// Something happened once: `empty_cache`, a changed setting, a changed recording level.
+    /// A one-time event: `empty_cache`, a changed setting, a changed recording level.
     Note(String),
 }
 
@@ -119,6 +120,6 @@ pub enum MarkKind {
 pub struct Mark {
     /// Nanoseconds since the Unix epoch.
     pub time_ns: u64,
-    /// What it says.
+    /// Its content.
     pub kind: MarkKind,
 }

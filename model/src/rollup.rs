@@ -1,4 +1,4 @@
-//! What a chunk says of itself, so that questions are answered without decoding it.
+//! A chunk's summary of itself, so that queries are answered without decoding it.
 
 use crate::event::Action;
 
@@ -13,7 +13,7 @@ pub struct Levels {
     pub reserved_bytes: u64,
 }
 
-/// Summary of a run of events of one device.
+/// Summary of consecutive events of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Rollup {
     /// Events by action, indexed by its number.
@@ -34,11 +34,11 @@ pub struct Rollup {
     pub start: Levels,
     /// Levels after the last event.
     pub end: Levels,
-    /// Lowest levels in between, each on its own.
+    /// Lowest levels in between, each independently.
     pub min: Levels,
-    /// Highest levels in between, each on its own.
+    /// Highest levels in between, each independently.
     pub max: Levels,
-    /// Events of this device that were dropped before the first of these since the last chunk.
+    /// Events of this device that were dropped between the last chunk and the first of these.
     pub dropped_before: u64,
     /// Whether the levels are exact: no drop since the last keyframe.
     pub exact: bool,

@@ -1,4 +1,4 @@
-//! Samples: what was measured from outside the event stream. What could not be measured is `None`, never 0.
+//! Samples: measurements from outside the event stream. A figure that could not be measured is `None`, never 0.
 
 use crate::event::DeviceIndex;
 use crate::sharing::Sharing;
@@ -25,7 +25,7 @@ pub struct Sample {
     pub alloc_retries: Option<u64>,
     /// The allocator's `num_ooms`.
     pub ooms: Option<u64>,
-    /// Bytes in use on the device by everybody (driver).
+    /// Bytes in use on the device by all processes (driver).
     pub device_used_bytes: Option<u64>,
     /// All bytes of the device (driver).
     pub device_total_bytes: Option<u64>,
@@ -39,8 +39,8 @@ pub struct Sample {
     pub host_rss_bytes: Option<u64>,
     /// Resident host memory of its children (DataLoader workers).
     pub children_rss_bytes: Option<u64>,
-    /// Device memory of the communicators of PyTorch's process groups, as NCCL counts it (2.29.7).
+    /// Device memory of the communicators of PyTorch's process groups, as NCCL reports it (2.29.7).
     pub nccl_bytes: Option<u64>,
-    /// What hands device memory on, as far as the process was seen to use it.
+    /// Features that share device memory, as far as the process was seen to use them.
     pub sharing: Sharing,
 }

@@ -1,5 +1,5 @@
-//! Who sends: `(job, attempt, rank, session)`. A session is one attached process; it never resumes under another id. Which
-//! run of its job a session belongs to is decided where it is stored, from its [`Launch`].
+//! The sender: `(job, attempt, rank, session)`. A session is one attached process; it never resumes under another id.
+//! The daemon decides from its [`Launch`] which run of its job a session belongs to.
 
 use crate::completeness::Dropped;
 use crate::event::DeviceIndex;
@@ -25,7 +25,7 @@ impl std::fmt::Debug for SessionId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum SourceKind {
-    /// A training process that is running.
+    /// A running training process.
     Live = 1,
     /// A recording.
     Import = 2,
@@ -44,16 +44,17 @@ pub struct DeviceInfo {
     pub total_bytes: Option<u64>,
 }
 
-/// What started a session: processes that were started together are one run of their job.
+/// What started a session: processes that were started together form one run of their job.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Launch {
-    /// What started the process on its host: a `memctl run`, an `import`, the parent of all ranks. Unknown of older agents.
+    /// What started the process on its host: a `memctl run`, an `import`, the parent of all ranks. `None` from older
+    /// agents.
     pub launcher: Option<u64>,
-    /// What the processes of one launch have in common over all hosts: a step of a scheduler, an address where they meet.
+    /// What the processes of one launch share across all hosts: a scheduler's step, a rendezvous address.
     pub group: Option<String>,
-    /// It was attached by its own program, not by `memctl run`: the same process may attach again, as a run of its own.
+    /// It was attached by its own program, not by `memctl run`: the same process may attach again, as its own run.
     pub attached: bool,
-    /// The number of the run that it belongs to, where a person said so.
+    /// The number of the run that it belongs to, where a person gave one.
     pub into_run: Option<u32>,
 }
 
@@ -78,11 +79,11 @@ pub struct SessionInfo {
     pub pid: Option<u32>,
     /// Process id of its parent.
     pub parent_pid: Option<u32>,
-    /// What started it, and with which others.
+    /// What started it, and with which other processes.
     pub launch: Launch,
-    /// What the process does in the job (`trainer`, `worker`, `loader`), when it is known.
+    /// The process's role in the job (`trainer`, `worker`, `loader`), if known.
     pub role: Option<String>,
-    /// How the boundaries of a recording that marks none were found: `the loop at train.py:31`.
+    /// How boundaries were inferred in a recording without marks: `the loop at train.py:31`.
     pub found_by: Option<String>,
     /// Nanoseconds since the Unix epoch at which recording began.
     pub started_ns: u64,
@@ -99,9 +100,9 @@ pub struct SessionInfo {
 }
 
 impl SessionInfo {
-    /// A live session of which nothing else is known: rank 0, without a device, its times told to 100 ns.
+    /// A live session with default values: rank 0, no device, times with a resolution of 100 ns.
     ///
-    /// Where a session is read or written, name every field instead: a new one must not be forgotten there.
+    /// Code that reads or writes sessions names every field instead, so that a new field is not forgotten there.
     #[must_use]
     pub fn live(id: SessionId, job: impl Into<String>, started_ns: u64) -> Self {
         Self {
@@ -127,7 +128,7 @@ impl SessionInfo {
     }
 }
 
-/// The last word of a session. After it nothing follows.
+/// The last word of a session. Nothing follows it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct SessionEnd {
     /// Nanoseconds since the Unix epoch.
@@ -136,10 +137,10 @@ pub struct SessionEnd {
     pub produced: u64,
     /// Events that were dropped on the way, by reason.
     pub dropped: Dropped,
-    /// `None` when the process ended well, else what happened (`out of memory`, `killed by signal 9`).
+    /// `None` when the process did not fail, else what happened (`out of memory`, `killed by signal 9`).
     pub failure: Option<String>,
     /// Frees of blocks that were never seen allocated.
     pub unknown_frees: u64,
-    /// Events that contradicted the block map and were put right.
+    /// Events that contradicted the block map and were corrected.
     pub contradictions: u64,
 }

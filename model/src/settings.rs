@@ -1,9 +1,9 @@
-//! The allocator's settings, as far as they decide where a block goes.
+//! The allocator's settings that affect where a block is placed.
 
-/// `PYTORCH_CUDA_ALLOC_CONF` as the allocator understood it.
+/// `PYTORCH_CUDA_ALLOC_CONF` as the allocator interpreted it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocatorSettings {
-    /// The string the user set, empty when none.
+    /// The string that the user set, empty when none.
     pub conf: String,
     /// `max_split_size_mb` in bytes; `None` = unlimited.
     pub max_split_size: Option<u64>,

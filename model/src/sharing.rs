@@ -1,7 +1,8 @@
-//! What a process was seen to use that hands device memory to another process, another device or a network card.
+//! Features that a process was seen to use and that share device memory with another process, another device or a
+//! network card.
 
-/// Each of them maps or registers allocations of the driver, and breaks or slows down where an allocation is mapped page by
-/// page (`expandable_segments:True`).
+/// Each of them maps or registers allocations of the driver, and breaks or slows down where an allocation is mapped
+/// page by page (`expandable_segments:True`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Sharing {
@@ -14,14 +15,14 @@ pub struct Sharing {
 }
 
 impl Sharing {
-    /// The names people know, in the order of the fields.
+    /// The common names of the features, in the order of the fields.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let named =
             [(self.cuda_ipc, "CUDA IPC"), (self.rdma, "NIXL or UCX"), (self.symmetric_memory, "symmetric memory")];
         named.into_iter().filter_map(|(is_used, name)| is_used.then_some(name))
     }
 
-    /// What either was seen to use.
+    /// The features that either was seen to use.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {

@@ -16,7 +16,8 @@ pub enum Boundary {
     EpochEnd = 2,
     /// At the end of the recording.
     End = 3,
-    /// At the end of a window: a stretch of time, or of allocation where events are dense, that is cut where nothing marks steps.
+    /// At the end of a window: an interval of time, or of allocation where events are dense, that the agent makes where
+    /// no steps are marked.
     WindowEnd = 4,
 }
 
@@ -33,14 +34,14 @@ impl Boundary {
     }
 }
 
-/// Live memory of one allocation site that was born in one phase of one epoch.
+/// Live memory of one allocation site that was allocated in one phase of one epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SiteRow {
-    /// Who allocated it.
+    /// The stack that allocated it.
     pub stack: StackId,
     /// Epoch in which it was allocated.
     pub birth_epoch: u32,
-    /// Phase in which it was allocated; `None` outside every phase, or where none was marked.
+    /// Phase in which it was allocated; `None` outside all phases, or where none was marked.
     pub birth_phase: Option<Phase>,
     /// Live blocks.
     pub blocks: u64,
@@ -48,10 +49,10 @@ pub struct SiteRow {
     pub bytes: u64,
 }
 
-/// Reserved memory of private pools (CUDA graphs, MemPools) whose segments one stack asked for.
+/// Reserved memory of private pools (CUDA graphs, MemPools), by the stack that requested the segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolRow {
-    /// Who asked for the segments: for a CUDA graph the code that captured it.
+    /// The stack that requested the segments: for a CUDA graph the code that captured it.
     pub stack: StackId,
     /// Segments.
     pub segments: u64,
@@ -66,7 +67,7 @@ pub struct SiteTable {
     pub device: DeviceIndex,
     /// Where it was taken.
     pub boundary: Boundary,
-    /// Epoch that ended or is under way.
+    /// Epoch that ended or is running.
     pub epoch: u32,
     /// Step that ended or was the last one.
     pub step: u64,
@@ -80,9 +81,9 @@ pub struct SiteTable {
     pub counters: Counters,
     /// Peaks since the session began.
     pub peaks: Peaks,
-    /// Peaks since the boundary of the same kind before.
+    /// Peaks since the previous boundary of the same kind.
     pub peaks_within: Peaks,
-    /// Whether the boundary was found (a loop in a recording) and not given by a mark.
+    /// Whether the boundary was inferred (a loop in a recording) and not given by a mark.
     pub found: bool,
     /// Rows sorted by (stack, birth epoch, birth phase), none with zero blocks.
     pub rows: Vec<SiteRow>,

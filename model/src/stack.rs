@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use crate::limits::OWNER_BYTES_MAX;
 
-/// Functions by which a library trains: who calls one hands the whole loop over.
+/// Functions that run a library's training loop: their caller leaves the whole loop to the library.
 const TRAINING: [&str; 13] = [
     "_inner_training_loop",
     "evaluate",
@@ -21,23 +21,23 @@ const TRAINING: [&str; 13] = [
     "training_step",
 ];
 
-/// What stands for autograd's thread, of which a recording with frames of C++ has nothing of Python.
+/// Stands for autograd's thread, where a recording with C++ frames has no Python frames.
 static BACKWARD: LazyLock<Frame> =
     LazyLock::new(|| Frame { function: "backward pass".into(), file: "".into(), line: 0 });
 
-/// What stands for code of C++ that no Python frame called: threads of libraries.
+/// Stands for C++ code that no Python frame called: threads of libraries.
 static NATIVE: LazyLock<Frame> =
     LazyLock::new(|| Frame { function: "C++ outside Python".into(), file: "".into(), line: 0 });
 
-/// Endings of files of compiled code, of which a recording with C++ frames is full: sources, headers, objects, libraries.
+/// Endings of files of compiled code in recordings with C++ frames: sources, headers, objects, libraries.
 const NATIVE_ENDINGS: [&str; 14] =
     ["S", "a", "c", "cc", "cpp", "cu", "cuh", "cxx", "h", "hpp", "inc", "inl", "o", "so"];
 
-/// What stands for the code that a compiler made, whichever of its files and lines it is.
+/// Stands for code that a compiler generated, in any of its files and lines.
 static COMPILED: LazyLock<Frame> =
     LazyLock::new(|| Frame { function: "compiled graph".into(), file: "".into(), line: 0 });
 
-/// What stands in place of a file in the frame that names a memory's owner; no path has angle brackets around it.
+/// In place of a file in the frame that names a memory's owner; no path is in angle brackets.
 const OWNER_FILE: &str = "<owner>";
 
 /// A stack within its session; 0 means "no stack was recorded".
@@ -66,7 +66,7 @@ pub struct FrameId(pub u32);
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Frame {
-    /// Function name as the interpreter or symbolizer gives it.
+    /// Function name from the interpreter or symbolizer.
     pub function: Arc<str>,
     /// File as recorded; empty when unknown.
     pub file: Arc<str>,
@@ -75,9 +75,9 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// The frame that says whose memory it is, in the words of the process itself (PyTorch's memory metadata and annotations).
+    /// The frame that names the memory's owner, in the process's own words (PyTorch's memory metadata and annotations).
     ///
-    /// It is the innermost of its stack, so a name is interned with the stack and takes no byte of an event.
+    /// It is the innermost frame of its stack, so a name is interned with the stack and takes no byte of an event.
     #[must_use]
     pub fn of_owner(name: &str) -> Self {
         let name = &name[..name.floor_char_boundary(OWNER_BYTES_MAX)];
@@ -90,16 +90,17 @@ impl Frame {
         (&*self.file == OWNER_FILE).then_some(&*self.function)
     }
 
-    /// The function's name without the classes and functions it lies in: live stacks have qualified names from CPython 3.11 on
-    /// (`Module._call_impl`), snapshots have plain ones.
+    /// The function's name without enclosing classes and functions: live stacks have qualified names from CPython 3.11
+    /// on (`Module._call_impl`), snapshots have plain ones.
     #[must_use]
     pub fn plain_function(&self) -> &str {
         self.function.rsplit('.').next().unwrap_or_default()
     }
 
-    /// Whether the frame is the user's own code: a file that is neither the standard library's nor an installed package's nor the interpreter's.
+    /// Whether the frame is the user's own code: a file that belongs neither to the standard library nor to an
+    /// installed package nor to the interpreter.
     ///
-    /// Judged by path alone, because the files are on another machine.
+    /// Decided by path alone, because the files are on another machine.
     #[must_use]
     pub fn is_user_code(&self) -> bool {
         let file = &*self.file;
@@ -112,7 +113,7 @@ impl Frame {
             || file.contains("\\site-packages\\"))
     }
 
-    /// Whether the frame is of C or C++: PyTorch's, the interpreter's, a library's. What has no file at all is one of them.
+    /// Whether the frame is C or C++: PyTorch's, the interpreter's, a library's. A frame without a file counts, too.
     #[must_use]
     pub fn is_native(&self) -> bool {
         if self.file.starts_with('<') {
@@ -126,21 +127,22 @@ impl Frame {
         }
     }
 
-    /// Whether the frame, one of C++, is of a thread of autograd: its engine's loop, or the beginning of a thread that Python
-    /// did not start.
+    /// Whether the frame, a C++ one, belongs to an autograd thread: its engine's loop, or the start of a thread that
+    /// Python did not create.
     #[must_use]
     pub fn is_autograd_thread(&self) -> bool {
         self.function.starts_with("torch::autograd::Engine::") || &*self.function == "execute_native_thread_routine"
     }
 
-    /// Whether a compiler made the code: `torch.compile`'s generated modules (wherever their cache lies), graphs of `torch.fx`.
+    /// Whether a compiler generated the code: `torch.compile`'s generated modules (wherever their cache is), graphs of
+    /// `torch.fx`.
     #[must_use]
     pub fn is_compiled(&self) -> bool {
         let file = &*self.file;
         let mut parts = file.rsplit(['/', '\\']);
         let (name, folder) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
         let stem = name.strip_suffix(".py").unwrap_or_default();
-        // `ab/cab….py`: a digest in base 32 behind a `c`, in a folder of its first two letters.
+        // `ab/cab….py`: a digest in base 32 after a `c`, in a folder of its first two letters.
         let digest = stem.len() >= 40 && stem.bytes().all(|b| b.is_ascii_lowercase() || (b'2'..=b'7').contains(&b));
         (digest && folder.len() == 2 && stem.get(1..3) == Some(folder))
             || file.contains("torchinductor_")
@@ -148,13 +150,13 @@ impl Frame {
             || name.starts_with("fx_generated_")
     }
 
-    /// Whether the frame is of a model's own file in a library of models, and not of what its models share.
+    /// Whether the frame is in a model's own file in a library of models, and not in code that its models share.
     fn is_model(&self) -> bool {
         let name = self.file.rsplit(['/', '\\']).next().unwrap_or_default();
         name.starts_with("modeling_") || self.file.contains("/models/") || self.file.contains("\\models\\")
     }
 
-    /// Whether the frame is an installed library's, torch itself excepted.
+    /// Whether the frame is an installed library's, except torch itself.
     fn is_library(&self) -> bool {
         let file = &*self.file;
         let packages = ["/site-packages/", "/dist-packages/", "\\site-packages\\"];
@@ -164,11 +166,11 @@ impl Frame {
     }
 }
 
-/// The frame by which an allocation is named, of frames that come innermost first.
+/// The frame that names an allocation, of frames that are ordered innermost first.
 ///
-/// It is the innermost of the user's own code. Where that does no more than start a library's training loop (or there is
-/// none), it is the innermost frame of a model in a library, else of any library. What is left is a compiled graph, autograd's
-/// own thread, or the innermost frame of Python. A frame of C++ is never it: where there is nothing else, a word stands for it.
+/// It is the innermost frame of the user's own code. If that only starts a library's training loop (or there is none),
+/// it is the innermost frame of a model in a library, else of any library. Otherwise it is a compiled graph, autograd's
+/// own thread, or the innermost Python frame. It is never a C++ frame: if there is nothing else, a word stands for it.
 #[must_use]
 pub fn site_of<'a>(frames: impl Iterator<Item = &'a Frame>) -> Option<&'a Frame> {
     let (mut first, mut library, mut model) = (None, None, None);
@@ -206,7 +208,7 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Whose memory it is, where the process said so.
+    /// The memory's owner, where the process named one.
     #[must_use]
     pub fn owner(&self) -> Option<&str> {
         self.frames.first().and_then(Frame::owner)
@@ -218,7 +220,7 @@ impl Stack {
         &self.frames[usize::from(self.owner().is_some())..]
     }
 
-    /// The frame by which the stack is named: see [`site_of`].
+    /// The frame that names the stack: see [`site_of`].
     #[must_use]
     pub fn site(&self) -> Option<&Frame> {
         site_of(self.frames.iter())
@@ -269,12 +271,12 @@ mod tests {
         let script = ("<module>", "/home/u/train.py");
         let linear = ("forward", "/v/lib/python3.11/site-packages/torch/nn/modules/linear.py");
         assert_eq!(&*stack(&[linear, MODULE, model, MODULE, trainer, script]).site().unwrap().file, model.1);
-        // A loop of one's own that calls a library's model is where its memory is asked for.
+        // The user's own loop that calls a library's model allocates its memory.
         assert_eq!(&*stack(&[linear, MODULE, model, MODULE, script]).site().unwrap().file, script.1);
-        // So is a model or a callback of one's own within the library's loop.
+        // So does the user's own model or callback within the library's loop.
         let own = ("forward", "/home/u/model.py");
         assert_eq!(&*stack(&[linear, MODULE, own, MODULE, trainer, script]).site().unwrap().file, own.1);
-        // What all models share is less than the model.
+        // Code that all models share is less specific than the model.
         let shared = ("forward", "/v/lib/python3.11/site-packages/transformers/activations.py");
         assert_eq!(&*stack(&[shared, MODULE, model, MODULE, trainer, script]).site().unwrap().file, model.1);
         // A program that is a library as a whole.
@@ -291,7 +293,7 @@ mod tests {
         for file in ["/home/u/7h/train.py", "/home/u/ab/cabinet.py", "", "c.py"] {
             assert!(!of(file).is_compiled(), "{file}");
         }
-        // Under the module that was compiled, else (a backward pass) as one.
+        // Named after the module that was compiled, else (a backward pass) as a compiled graph.
         let own = ("forward", "/home/u/model.py");
         assert_eq!(&*stack(&[GENERATED, MODULE, own]).site().unwrap().file, own.1);
         assert_eq!(&*stack(&[GENERATED, MODULE]).site().unwrap().function, "compiled graph");
@@ -303,7 +305,7 @@ mod tests {
         assert_eq!(&*stack(&engine).site().unwrap().function, "backward pass");
         let own = [engine[0], ("main", "/home/u/train.py")];
         assert_eq!(&*stack(&own).site().unwrap().function, "main");
-        // Cut short, or by a library without symbols: the thread began outside Python.
+        // Truncated, or in a library without symbols: the thread began outside Python.
         let cut = [engine[0], ("execute_native_thread_routine", "thread48.o"), ("clone", "??")];
         assert_eq!(&*stack(&cut).site().unwrap().function, "backward pass");
     }

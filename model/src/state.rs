@@ -1,15 +1,15 @@
-//! How a job, or one of its sessions, is doing.
+//! The state of a job or of one of its sessions.
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum JobState {
-    /// It streams, or was heard of a moment ago.
+    /// It streams, or did a moment ago.
     Running,
-    /// It ended and named no failure.
+    /// It ended without a failure.
     Finished,
     /// It ended with a failure.
     Failed,
-    /// It was not heard of any more, and never said that it ended.
+    /// It stopped sending without reporting its end.
     Lost,
 }
 

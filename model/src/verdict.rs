@@ -1,7 +1,7 @@
-//! The verdict on a job: what its memory did, as one value that every command, page, report and alert shares.
+//! The verdict on a job: what its memory did, as one value that all commands, pages, reports and alerts share.
 //!
-//! What grew is a measurement. Whether it will stop depends on what holds it, and may be open. What it leads to is
-//! arithmetic over both. Guarantees: the first sentence is made in one place and says only what was measured.
+//! The growth is a measurement. Whether it will stop depends on its holder, and may be unknown. The consequence is
+//! computed from both. Guarantees: the first sentence is made in one place and states only what was measured.
 
 use std::fmt;
 
@@ -13,22 +13,22 @@ use crate::stack::Frame;
 pub enum VerdictKind {
     /// A request failed.
     OutOfMemory,
-    /// Memory that stays has grown and goes on growing.
+    /// Retained memory has grown and continues to grow.
     Growing,
-    /// Memory that stays grows into something that has a bound.
+    /// Retained memory grows into something that has a bound.
     Filling,
-    /// Too little was seen to say whether memory grows.
+    /// There is too little data to decide whether memory grows.
     NotEnoughData,
-    /// Memory accumulates within each epoch or request and is given back.
+    /// Memory accumulates within each epoch or request and is freed.
     Released,
-    /// Memory that stays grew and has stopped growing.
+    /// Retained memory grew and has stopped growing.
     LevelledOff,
-    /// Memory that stays was flat.
+    /// Retained memory was flat.
     Steady,
 }
 
 impl VerdictKind {
-    /// Every kind, the gravest first: of several devices the gravest speaks for the job.
+    /// Every kind, the gravest first: with several devices the gravest one is the job's.
     pub const ALL: [Self; 7] = [
         Self::OutOfMemory,
         Self::Growing,
@@ -53,7 +53,7 @@ impl VerdictKind {
         }
     }
 
-    /// The kind of a name.
+    /// The kind with this name.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
@@ -66,12 +66,12 @@ impl VerdictKind {
     }
 }
 
-/// Whether it is known why memory grows.
+/// Whether the reason for the growth is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// What holds it has no bound, or the pattern of its blocks leaves no other explanation: it is a leak.
+    /// Its holder has no bound, or the pattern of its blocks has no other explanation: it is a leak.
     Known,
-    /// Neither is known: it is a leak unless what holds it is bounded.
+    /// Neither is known: it is a leak unless its holder is bounded.
     Open,
 }
 
@@ -85,14 +85,14 @@ impl Cause {
         }
     }
 
-    /// The cause of a name.
+    /// The cause with this name.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         [Self::Known, Self::Open].into_iter().find(|cause| cause.name() == name)
     }
 }
 
-/// Which memory a verdict is about.
+/// The memory that a verdict is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MemoryKind {
     /// Live memory of the device's allocator, private pools included.
@@ -117,7 +117,7 @@ impl MemoryKind {
         }
     }
 
-    /// The kind of a name.
+    /// The kind with this name.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
@@ -139,11 +139,11 @@ impl fmt::Display for MemoryKind {
 pub struct Verdict {
     /// What memory did.
     pub kind: VerdictKind,
-    /// Of [`VerdictKind::Growing`].
+    /// For [`VerdictKind::Growing`].
     pub cause: Option<Cause>,
-    /// Which memory it is about; absent where nothing was measured.
+    /// The memory it is about; absent where nothing was measured.
     pub memory: Option<MemoryKind>,
-    /// Bytes by which it has grown, on the device that has grown most. Of what is released: how high it rises.
+    /// Bytes by which it has grown, on the device with the most growth. For released memory: its peak.
     pub grown_bytes: Option<u64>,
     /// Seconds in which it grew.
     pub seconds: Option<f64>,
@@ -153,18 +153,18 @@ pub struct Verdict {
     pub ranks: Vec<u32>,
     /// Processes concerned, by their names within the job, sorted.
     pub processes: Vec<String>,
-    /// Of [`VerdictKind::Filling`]: bytes at which it will stop.
+    /// For [`VerdictKind::Filling`]: bytes at which it will stop.
     pub bound_bytes: Option<u64>,
-    /// Of [`VerdictKind::Filling`]: whether the device has room for it; absent where its size is not known.
+    /// For [`VerdictKind::Filling`]: whether the device has room for it; absent where its size is unknown.
     pub fits: Option<bool>,
-    /// What holds it, in words: ``local `history` → list, 77 items``.
+    /// Its holder, in words: ``local `history` → list, 77 items``.
     pub holder: Option<String>,
     /// The first sentence of every page about the job.
     pub sentence: String,
 }
 
 impl Verdict {
-    /// A verdict of which nothing but its kind and its sentence is known.
+    /// A verdict with only a kind and a sentence.
     #[must_use]
     pub fn new(kind: VerdictKind, sentence: impl Into<String>) -> Self {
         Self {
@@ -183,20 +183,20 @@ impl Verdict {
         }
     }
 
-    /// Whether memory grows for a reason that is a leak.
+    /// Whether memory grows because of a leak.
     #[must_use]
     pub fn is_leak(&self) -> bool {
         self.kind == VerdictKind::Growing && self.cause == Some(Cause::Known)
     }
 }
 
-/// `682 MiB in 9 s`: how much and in which time.
+/// `682 MiB in 9 s`: bytes and duration.
 #[must_use]
 pub fn in_time(bytes: u64, seconds: f64) -> String {
     format!("{} in {}", HumanBytes::of(bytes), duration(seconds))
 }
 
-/// Seconds in the largest unit of which there are at least two: `9 s`, `5 min`, `3 h`, `4 days`.
+/// Seconds in the largest unit with a value of at least two: `9 s`, `5 min`, `3 h`, `4 days`.
 #[must_use]
 pub fn duration(seconds: f64) -> String {
     match seconds {

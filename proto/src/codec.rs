@@ -1,8 +1,8 @@
-//! The codec of every call: prost's, and a look at what an agent's message will take before it is decoded.
+//! The codec of every call: prost's, plus a check of how much memory an agent's message will take before it is decoded.
 //!
-//! The payload of an item is bounded by its length and is opened by stages of their own. Everything else that an agent says
-//! is a hello, in which two bytes of an empty label become a hundred, or an answer about holders.
-//! Guarantees: both take no more than [`HELLO_DECODED_BYTES_MAX`] once it is decoded. Refuses more, before it is decoded.
+//! The payload of an item is bounded by its length and is opened in separate stages. The agent's other messages are a
+//! hello, in which two bytes of an empty label become a hundred, or an answer about holders.
+//! Guarantees: each takes at most [`HELLO_DECODED_BYTES_MAX`] after decoding; larger ones are refused before decoding.
 
 use std::any::TypeId;
 use std::marker::PhantomData;
@@ -46,7 +46,7 @@ where
     }
 }
 
-/// Decodes what was weighed.
+/// Decodes messages that passed the check.
 #[derive(Clone, Debug)]
 pub struct BoundedDecoder<U>(ProstDecoder<U>);
 

@@ -1,18 +1,18 @@
-//! The words with which a daemon closes a connection that it does not take: how they are marked, and how they are found again.
+//! The message with which a daemon closes a connection that it refuses: how it is marked, and how it is found again.
 //!
-//! HTTP/2 says goodbye with a number and free text; libraries keep the text in the causes of an error.
-//! Guarantees: only what a memctl daemon wrote is taken for its words, and no more than a sentence of it.
+//! HTTP/2 closes a connection with a number and free text; libraries keep the text in the causes of an error.
+//! Guarantees: only a text that a memctl daemon wrote is used, at most a sentence of it.
 
 use std::error::Error;
 
-/// What a daemon's words begin with.
+/// Prefix of a daemon's message.
 pub const MARK: &str = "memctl: ";
 /// Characters that are shown.
 const SHOWN_MAX: usize = 300;
-/// Causes that are looked at.
+/// Causes that are searched.
 const CAUSES_MAX: usize = 16;
 
-/// The words, if an error or one of its causes holds some.
+/// The message, if an error or one of its causes contains one.
 #[must_use]
 pub fn words(error: &(dyn Error + 'static)) -> Option<String> {
     let mut cause = Some(error);
@@ -25,7 +25,7 @@ pub fn words(error: &(dyn Error + 'static)) -> Option<String> {
     None
 }
 
-/// Out of `connection error received: detected excessive load generating behavior (b"memctl: …")`.
+/// Extracts it from `connection error received: detected excessive load generating behavior (b"memctl: …")`.
 fn of_text(text: &str) -> Option<String> {
     let (_, rest) = text.split_once(&format!("(b\"{MARK}"))?;
     let (words, _) = rest.rsplit_once("\")")?;

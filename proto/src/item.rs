@@ -1,9 +1,9 @@
-//! What one durable item holds, packed for the wire and unpacked within limits.
+//! The content of one durable item, packed for the wire and unpacked within limits.
 //!
-//! A chunk travels as it is (it is compressed already); everything else is a protobuf message,
-//! zstd-compressed when that makes it smaller. The declared size is checked against a limit before
-//! anything is unpacked, and the unpacked size must be exactly the declared one. What the message will take in memory is
-//! told from its bytes and checked before it is decoded.
+//! A chunk is sent unchanged (it is compressed already); everything else is a protobuf message, zstd-compressed if that
+//! makes it smaller. The declared size is checked against a limit before anything is unpacked, and the unpacked size
+//! must match it exactly. The memory that the message will take is computed from its bytes and checked before it is
+//! decoded.
 
 use bytes::Bytes;
 use memctl_model::limits::{ITEM_BYTES_MAX, ITEM_DECODED_BYTES_MAX, ITEM_UNPACKED_BYTES_MAX};
@@ -16,15 +16,15 @@ use crate::weight::{self, Shape, weight};
 
 /// Level 3 is zstd's default: a third smaller than level 1 on marks and tables, and they are few.
 const ZSTD_LEVEL: i32 = 3;
-/// Messages below this do not get smaller.
+/// Smaller messages do not benefit.
 const COMPRESS_FROM_BYTES: usize = 64;
 
 /// An item without its number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Packed {
-    /// What it holds.
+    /// The kind of its content.
     pub kind: ItemKind,
-    /// The bytes that travel and are stored.
+    /// The bytes that are sent and stored.
     pub payload: Bytes,
     /// Size before compression, 0 when not compressed.
     pub unpacked_bytes: u32,
@@ -74,8 +74,8 @@ impl Packed {
         Self::message(ItemKind::SiteTables, &site_tables::to_wire(tables))
     }
 
-    /// Packs site tables of which the first of a device has all rows, and each later one those that changed since the one
-    /// before, gone ones with 0 blocks.
+    /// Packs site tables: the first table of a device has all rows, each later one the rows that changed, removed ones
+    /// with 0 blocks.
     #[must_use]
     pub fn changed_site_tables<'a>(tables: impl IntoIterator<Item = &'a SiteTable>) -> Self {
         Self::message(ItemKind::SiteTables, &site_tables::changes_to_wire(tables))
@@ -110,13 +110,13 @@ impl Packed {
         Self { kind, payload: plain.into(), unpacked_bytes: 0 }
     }
 
-    /// Gives the item its number.
+    /// Numbers the item.
     #[must_use]
     pub fn numbered(self, seq: u64) -> v1::Item {
         v1::Item { seq, kind: self.kind as i32, payload: self.payload, unpacked_bytes: self.unpacked_bytes }
     }
 
-    /// The item's kind and bytes as they came.
+    /// The item's kind and bytes as received.
     ///
     /// # Errors
     /// An unknown kind or a payload over the limit.
@@ -133,15 +133,15 @@ impl Packed {
     /// are read.
     ///
     /// # Errors
-    /// Whatever is wrong with the bytes or with what they say.
+    /// An error in the bytes or in their content.
     pub fn open(&self) -> Result<Content, WireError> {
         self.unpack()?.decode()
     }
 
-    /// Decompresses the item and tells what it will take in memory; nothing is decoded.
+    /// Decompresses the item and computes how much memory it will take; does not decode it.
     ///
     /// # Errors
-    /// Bytes that are not what they should be, or more than [`ITEM_DECODED_BYTES_MAX`].
+    /// Invalid bytes, or more than [`ITEM_DECODED_BYTES_MAX`].
     pub fn unpack(&self) -> Result<Unpacked, WireError> {
         if self.kind == ItemKind::Chunk {
             return Ok(Unpacked { kind: self.kind, plain: self.payload.clone(), weight: 0 });
@@ -169,7 +169,7 @@ impl Packed {
     }
 }
 
-/// An item whose bytes were looked at and not decoded yet.
+/// An item that was unpacked and checked, but not decoded yet.
 #[derive(Debug)]
 pub struct Unpacked {
     kind: ItemKind,
@@ -178,16 +178,16 @@ pub struct Unpacked {
 }
 
 impl Unpacked {
-    /// Bytes that it takes at most in memory once it is decoded, besides its own.
+    /// Maximum bytes of memory that it takes after decoding, in addition to its own.
     #[must_use]
     pub fn weight(&self) -> u64 {
         self.weight
     }
 
-    /// What it holds.
+    /// Its content.
     ///
     /// # Errors
-    /// Whatever is wrong with what the bytes say.
+    /// An error in the content.
     pub fn decode(&self) -> Result<Content, WireError> {
         Ok(match self.kind {
             ItemKind::Chunk => Content::Chunk(self.plain.clone()),
@@ -207,7 +207,7 @@ impl Unpacked {
     }
 }
 
-/// What an item of a kind is called, and what in it takes memory.
+/// The name of a kind's message, and its parts that take memory.
 fn message_of(kind: ItemKind) -> Result<(&'static str, &'static Shape), WireError> {
     Ok(match kind {
         ItemKind::Marks => ("a batch of marks", &weight::MARKS),

@@ -1,10 +1,10 @@
-//! How the nouns of `memctl-model` are spelled as bytes: protobuf for the wire, a container of our own for events.
+//! Encodes the nouns of `memctl-model` as bytes: protobuf for the wire, memctl's own container for events.
 //!
 //! - [`v1`]: code generated from `proto/memctl/v1/*.proto` (committed; a test regenerates and compares).
-//! - [`convert`]: model ⇄ wire. Out never fails; in checks everything the sender may have made up.
-//! - [`item`]: what one durable item holds, packed and unpacked within limits.
+//! - [`convert`]: model ⇄ wire. Encoding never fails; decoding checks everything that a sender may have forged.
+//! - [`item`]: the content of one durable item, packed and unpacked within limits.
 //! - [`chunk`]: the chunk codec.
-//! - [`codec`]: the codec of calls, which weighs a hello before it is decoded.
+//! - [`codec`]: the codec of calls, which checks a hello's size in memory before decoding.
 //!
 //! Refuses: any I/O and any runtime.
 

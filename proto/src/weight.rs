@@ -1,22 +1,22 @@
-//! What a message will take in memory, told from its bytes before anything is decoded.
+//! Computes how much memory a message will take from its bytes, before anything is decoded.
 //!
-//! Two bytes of an empty element become hundreds, and zstd makes a million of those from a few: whoever decodes first and
-//! counts then has lost already. Here the bytes are walked without keeping anything.
+//! Two bytes of an empty element become hundreds, and zstd makes a million of those from a few. Counting after decoding
+//! is too late, so the bytes are walked without keeping anything.
 //!
-//! Guarantees: never less than what prost allocates for the messages of an item (a vector that grows has up to twice its
-//! elements), and at most a walk over the bytes. Refuses bytes that are no protobuf.
+//! Guarantees: never less than what prost allocates for the messages of an item (a growing vector has room for up to
+//! twice its elements), with a single walk over the bytes. Refuses bytes that are not protobuf.
 
 use std::mem::size_of;
 
 use crate::convert::WireError;
 use crate::v1;
 
-/// A vector that grew has room for up to twice what it holds.
+/// A growing vector has room for up to twice its elements.
 const GROWN: u64 = 2;
-/// The least that a vector or a text takes on the heap.
+/// The minimum that a vector or a text takes on the heap.
 const ALLOCATION: u64 = 64;
 
-/// What a message holds that takes memory: the fields that are not numbers in the message itself.
+/// The parts of a message that take heap memory: the fields that are not numbers in the message itself.
 pub(crate) struct Shape {
     fields: &'static [(u64, Field)],
 }
@@ -24,7 +24,7 @@ pub(crate) struct Shape {
 enum Field {
     /// Repeated numbers, and the size of one in memory.
     Numbers(usize),
-    /// A text, or many.
+    /// A text, or several.
     Text,
     /// A message in the message.
     One(&'static Shape),
@@ -83,10 +83,10 @@ pub(crate) const SAMPLES: Shape = Shape { fields: &[(1, Field::Many(size_of::<v1
 const SAMPLE: Shape = Shape { fields: &[(18, U32)] };
 pub(crate) const END: Shape = Shape { fields: &[(4, Field::Text)] };
 
-/// Bytes that a message takes on the heap once it is decoded.
+/// Bytes that a message takes on the heap after decoding.
 ///
 /// # Errors
-/// [`WireError::Undecodable`]: the bytes end early, or hold what no message of ours has.
+/// [`WireError::Undecodable`]: the bytes end early, or contain what none of our messages has.
 pub(crate) fn weight(what: &'static str, shape: &Shape, bytes: &[u8]) -> Result<u64, WireError> {
     Walk { rest: bytes }.message(shape).ok_or_else(|| WireError::Undecodable { what, reason: "no protobuf".to_owned() })
 }
@@ -113,7 +113,7 @@ impl<'a> Walk<'a> {
                         5 => drop(self.take(4)?),
                         _ => return None,
                     }
-                    // Repeated numbers may come one by one.
+                    // Repeated numbers may arrive one by one.
                     if let Some(Field::Numbers(size)) = field { GROWN * *size as u64 + ALLOCATION } else { 0 }
                 }
             };
@@ -142,7 +142,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What the body of a field takes.
+/// The heap memory of a field's body.
 fn weigh(field: Option<&Field>, body: &[u8]) -> Option<u64> {
     Some(match field {
         None => 0,
@@ -174,7 +174,7 @@ mod tests {
         let of = |table: &v1::SiteTable| 8 * (table.blocks.capacity() + table.bytes.capacity());
         let taken =
             decoded.tables.capacity() * size_of::<v1::SiteTable>() + decoded.tables.iter().map(of).sum::<usize>();
-        assert!(told >= taken as u64 && told < 4 * taken as u64, "{told} told, {taken} taken");
+        assert!(told >= taken as u64 && told < 4 * taken as u64, "{told} computed, {taken} taken");
     }
 
     #[test]

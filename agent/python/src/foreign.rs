@@ -1,6 +1,6 @@
-//! Allocators that Python tells about: CuPy's pool through its memory hook. Also what they ask about devices.
+//! Allocators whose events Python reports: CuPy's pool through its memory hook. Also the device queries that it needs.
 //!
-//! Guarantees: a number that means nothing is refused by the return value; only [`attach_foreign`] raises.
+//! Guarantees: an invalid number is refused by the return value; only [`attach_foreign`] raises.
 
 use memctl_agent::live::foreign::Told;
 use memctl_agent::live::{self, LiveError};
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 
 use crate::NativeError;
 
-/// Makes the session one whose events come from [`record`].
+/// Switches the session to events from [`record`].
 #[pyfunction]
 pub fn attach_foreign() -> PyResult<()> {
     let refuse = |error: LiveError| NativeError::new_err(error.to_string());
@@ -31,7 +31,8 @@ pub fn record(device: u32, action: u8, addr: u64, size: u64, stream: u64) -> boo
     live::current().is_some_and(|live| live.tell(device, told))
 }
 
-/// The UUID of a CUDA ordinal as nvidia-smi writes it; `None` where CUDA is not in use, or the driver does not tell.
+/// The UUID of a CUDA ordinal as nvidia-smi writes it; `None` where CUDA is not in use, or the driver does not report
+/// it.
 #[pyfunction]
 pub fn device_uuid(ordinal: u32) -> Option<String> {
     driver::device_uuid(ordinal).ok().map(|uuid| format!("GPU-{uuid}"))

@@ -1,4 +1,4 @@
-//! The native half of the Python package `memctl_agent`: what its Python half calls, and nothing for users.
+//! The native half of the Python package `memctl_agent`: called by its Python half, not by users.
 //!
 //! Guarantees: a panic becomes a Python exception (which the Python half swallows), never an abort; functions that a
 //! training loop calls take microseconds and keep the interpreter's lock only that long.
@@ -18,13 +18,13 @@ pyo3::create_exception!(
     "Nothing is recorded; the sentence says why."
 );
 
-/// The text of the C++ hook.
+/// The source of the C++ hook.
 #[pyfunction]
 fn shim_source() -> &'static str {
     include_str!("../../shim/shim.cpp")
 }
 
-/// The version that a built hook has to have.
+/// The version that a built hook must have.
 #[pyfunction]
 fn shim_abi() -> u32 {
     memctl_agent::live::SHIM_ABI

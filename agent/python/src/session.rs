@@ -1,6 +1,6 @@
 //! Sessions: start, hook, stacks, marks, status, stop.
 //!
-//! Guarantees: without a session every function does nothing and says so by its return value.
+//! Guarantees: without a session every function does nothing and indicates that by its return value.
 
 use std::ffi::{c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -23,11 +23,12 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::NativeError;
 
-/// Resolution of a live session's times: the codec's cost of time halves with every bit, and 100 ns tell events of one thread apart.
+/// Resolution of a live session's times: the codec's cost of time halves with every bit, and 100 ns distinguish events
+/// of one thread.
 const RESOLUTION_NS: u32 = 100;
-/// The number of a mark that ends an epoch as things stood at the last end of a step or of an evaluation.
+/// The number of a mark that ends an epoch as of the last end of a step or of an evaluation.
 const EPOCH_ENDED: u8 = 10;
-/// The number of a mark that says that gradients were given back.
+/// The number of a mark for freed gradients.
 const SETTLED: u8 = 11;
 
 type Device = (u32, Option<String>, Option<String>, Option<u64>);
@@ -35,7 +36,7 @@ type Device = (u32, Option<String>, Option<String>, Option<u64>);
 /// The calling thread's Python thread state, with or without the interpreter's lock; 0 when it has none.
 extern "C" fn thread_state() -> usize {
     // SAFETY: reads a thread-local; may be called on any thread while the interpreter is initialised, and the gate is
-    // closed before it goes down.
+    // closed before it shuts down.
     unsafe { pyo3::ffi::PyGILState_GetThisThreadState() as usize }
 }
 
@@ -90,15 +91,15 @@ pub fn start<'py>(
         tracing::warn!(complaint, "identity");
     }
     let socket = environment("MEMCTL_RUN_SOCKET").map(PathBuf::from);
-    // Where a launcher sends it this process sends it, too, should the launcher be killed.
+    // The launcher's destination becomes this process's own, should the launcher be killed.
     let of_launcher = |name: &str| environment(name).filter(|_| socket.is_some());
     let named = daemon.or_else(|| of_launcher("MEMCTL_RUN_DAEMON")).or_else(|| environment("MEMCTL_DAEMON"));
     let number = of_launcher(launcher::VARIABLE).and_then(|text| text.parse().ok());
     let data_dir = of_launcher("MEMCTL_RUN_DATA_DIR").map(PathBuf::from);
     let data_dir = data_dir.or_else(|| place::data_dir(&|name| std::env::var_os(name).map(PathBuf::from)));
-    // Before anything is recorded: paths that must not leave do not, so an error here is the end of it.
+    // Before anything is recorded: paths that must not leave the host do not, so an error here ends the attempt.
     let source_paths = SourcePaths::from_environment(&environment, data_dir.as_deref()).map_err(refuse)?;
-    // Whatever else it says was meant to forbid it.
+    // Any other value was meant to forbid it.
     let allows = environment("MEMCTL_HOLDERS").is_none_or(|text| text == "on" || text == "leaks");
     let holders = allows && holders != Some(false);
     let config = LiveConfig {
@@ -117,7 +118,7 @@ pub fn start<'py>(
         holders_unasked: holders,
     };
     let is_local = config.daemon.service.is_some();
-    // The launcher is asked over a socket: other Python threads need not wait for that.
+    // The launcher is reached over a socket: other Python threads need not wait for that.
     let live = py.detach(|| live::start(config)).map_err(refuse)?;
     let told = PyDict::new(py);
     told.set_item("mode", if live.has_launcher() { "launcher" } else { "thread" })?;
@@ -131,7 +132,7 @@ pub fn start<'py>(
     Ok(told)
 }
 
-/// Where this process goes when no daemon was named: this user's own daemon if it runs, else the local service of the data
+/// The default destination of this process: this user's own daemon if it runs, else the local service of the data
 /// folder, which the first connection starts.
 fn local_daemon(py: Python<'_>, data_dir: Option<&Path>) -> DaemonAddress {
     let interpreter = py.import("sys").and_then(|sys| sys.getattr("executable")).and_then(|it| it.extract::<PathBuf>());
@@ -186,7 +187,7 @@ fn session_info(
     })
 }
 
-/// What started this process: `memctl run`, whose number is given, else the parent of its ranks or siblings, else itself.
+/// What started this process: `memctl run`, whose id is given, else the parent of its ranks or siblings, else itself.
 fn launch_of(who: &Identity, process: &Process, parent_pid: u32, launcher: Option<u64>) -> Launch {
     let group = who.group.clone();
     if launcher.is_some() {
@@ -197,7 +198,7 @@ fn launch_of(who: &Identity, process: &Process, parent_pid: u32, launcher: Optio
     Launch { launcher: Some(launcher::of_process(starter)), group, attached: true, into_run: None }
 }
 
-/// Whether the script's name is not to leave the host.
+/// Whether the script's name must not leave the host.
 fn hides_names() -> bool {
     std::env::var(source_paths::MODE_VARIABLE).is_ok_and(|mode| mode == Mode::Hashed.name())
 }
@@ -208,13 +209,13 @@ fn script(py: Python<'_>) -> Option<String> {
     argv.get_item(0).ok()?.extract().ok()
 }
 
-/// What the process calls itself, for everybody to see.
+/// The title that the process gave itself.
 fn title() -> Option<String> {
     let words = std::fs::read("/proc/self/cmdline").ok()?;
     Some(String::from_utf8_lossy(&words[..words.len().min(256)]).into_owned())
 }
 
-/// Whether the environment that the process was started with had a rank: who is a rank of its own is told so later.
+/// Whether the process's initial environment had a rank: a process that is a rank itself may get one later.
 fn has_rank_at_birth() -> bool {
     let environment = std::fs::read("/proc/self/environ").unwrap_or_default();
     let has = |name: &str| environment.split(|byte| *byte == 0).any(|pair| is_variable(pair, name));
@@ -251,7 +252,7 @@ pub fn attach_hook(py: Python<'_>, path: PathBuf, device: Option<u32>, build: &s
     .map_err(refuse)
 }
 
-/// Turns stacks on if the walk of the frames agrees with the interpreter's own answer, `sys._getframe()`.
+/// Turns stacks on if the walk of the frames agrees with the interpreter's own `sys._getframe()`.
 #[pyfunction]
 pub fn check_stacks(py: Python<'_>) -> bool {
     let Some(live) = live::current() else { return false };
@@ -260,13 +261,13 @@ pub fn check_stacks(py: Python<'_>) -> bool {
     frames(py).is_ok_and(|expected| live.check_stacks(python(py), &expected, deaths))
 }
 
-/// Has the interpreter report every code object that dies, once for the life of the process; whether it does.
+/// Makes the interpreter report every code object that dies, once for the life of the process; returns whether it does.
 ///
-/// `PyCode_AddWatcher` is no part of the stable interface: it is looked for by its name. CPython has it from 3.12 on.
+/// `PyCode_AddWatcher` is not part of the stable interface, so it is looked up by name. CPython has it from 3.12 on.
 fn watch_code(_py: Python<'_>) -> bool {
     static WATCHED: OnceLock<bool> = OnceLock::new();
     *WATCHED.get_or_init(|| {
-        // SAFETY: a valid name; looking does nothing else.
+        // SAFETY: a valid name; the lookup has no other effect.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"PyCode_AddWatcher".as_ptr()) };
         if found.is_null() {
             return false;
@@ -276,7 +277,7 @@ fn watch_code(_py: Python<'_>) -> bool {
         // SAFETY: the interpreter's lock is held; the callback is code that is never unloaded.
         let is_watched = unsafe { add(on_code) } >= 0;
         if !is_watched {
-            // SAFETY: as above. All eight places are taken, which is an exception.
+            // SAFETY: as above. All eight watchers are taken, which is an exception.
             unsafe { pyo3::ffi::PyErr_Clear() };
         }
         is_watched
@@ -285,7 +286,7 @@ fn watch_code(_py: Python<'_>) -> bool {
 
 type OnCode = extern "C" fn(c_int, *mut pyo3::ffi::PyObject) -> c_int;
 
-/// What the interpreter calls for a code object that was made (0) or dies (1).
+/// The interpreter's callback for a code object that was created (0) or dies (1).
 extern "C" fn on_code(event: c_int, code: *mut pyo3::ffi::PyObject) -> c_int {
     if event == 1 {
         code_died(code as usize);
@@ -303,12 +304,12 @@ fn frames(py: Python<'_>) -> PyResult<Vec<Shown>> {
     Ok(frames)
 }
 
-/// A frame in the interpreter's own words.
+/// A frame as the interpreter reports it.
 fn shown(frame: &Bound<'_, PyAny>) -> PyResult<Shown> {
     let code = frame.getattr("f_code")?;
     let text = |name: &str| -> PyResult<(usize, String)> {
         let text = code.getattr(name)?;
-        // What cannot be written as UTF-8 is shown with replacements by the other side, too.
+        // The other side also shows replacements for what cannot be encoded as UTF-8.
         let plain =
             text.call_method1("encode", ("utf-16", "surrogatepass"))?.call_method1("decode", ("utf-16", "replace"))?;
         Ok((text.as_ptr() as usize, plain.extract()?))
@@ -344,7 +345,7 @@ pub fn mark(kind: u8, number: u64, name: &str) -> bool {
     }
 }
 
-/// How the session is.
+/// The state of the session.
 #[pyfunction]
 pub fn status(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let told = PyDict::new(py);

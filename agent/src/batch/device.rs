@@ -1,8 +1,9 @@
-//! One device's events on their way into chunks: the block map follows them, the encoder packs them, the rollup sums them up.
+//! One device's events on their way into chunks: the block map follows them, the encoder packs them, the rollup
+//! aggregates them.
 //!
-//! Guarantees: `next_event` counts exactly the events that went into chunks; a hole (dropped events)
-//! always lies at a chunk's boundary and is announced by the chunk behind it; from a hole to the next
-//! keyframe every figure says that it is not exact.
+//! Guarantees: `next_event` counts exactly the events that went into chunks; a hole (dropped events) always lies at a
+//! chunk's boundary and is announced by the chunk after it; from a hole to the next keyframe every figure is marked as
+//! not exact.
 //!
 //! (Over 400 lines: chunks, tables and keyframes of a device are cut from one state.)
 
@@ -25,16 +26,17 @@ pub(super) enum Output {
     Keyframe(Keyframe),
 }
 
-/// Which rows a table gets: on the wire the first table of a batch has all, and the others what changed.
+/// Which rows a table has: on the wire the first table of a batch has all rows, the others only the changed ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rows {
     /// All.
     All,
-    /// Those that changed since the device's last table; gone ones with 0 blocks.
+    /// Those that changed since the device's last table; removed ones with 0 blocks.
     Changed,
 }
 
-/// Chunks after which a keyframe comes, however many blocks live: the most that a replay looks up one by one.
+/// Chunks after which a keyframe is written, however many blocks are live: the most that a replay has to read one by
+/// one.
 const KEYFRAME_CHUNKS_MOST: u64 = 256;
 
 /// The pipeline of one device.
@@ -58,9 +60,9 @@ pub(super) struct Device {
     epoch_peaks: Peaks,
     window_peaks: Peaks,
     last_ns: u64,
-    /// What the allocator counted when it was last asked; it stands for events where none are told.
+    /// The allocator's counters when they were last read; used in place of events where there are none.
     counted: Option<Sample>,
-    /// As things stood at the last end of a step or of an evaluation; the map keeps its rows.
+    /// The state at the last end of a step or of an evaluation; the map keeps its rows.
     last_boundary: Option<SiteTable>,
 }
 
@@ -92,7 +94,7 @@ impl Device {
         })
     }
 
-    /// Takes one event; a full chunk comes out.
+    /// Takes one event; outputs the chunk when it is full.
     #[inline]
     pub(super) fn event(&mut self, event: &Event, out: &mut Vec<Output>) {
         if self.encoder.is_empty() {
@@ -134,7 +136,7 @@ impl Device {
         };
     }
 
-    /// Closes the chunk under way, if there is one.
+    /// Closes the open chunk, if there is one.
     pub(super) fn flush(&mut self, out: &mut Vec<Output>) {
         let events = self.encoder.len() as u64;
         if events == 0 {
@@ -163,8 +165,8 @@ impl Device {
         }
     }
 
-    /// A keyframe costs by the blocks, so one comes after twice as many events; chunks that hold little, because time cut them,
-    /// must not pile up in front of a replay either.
+    /// A keyframe's cost grows with the blocks, so the next one follows after twice as many events. Small chunks, which
+    /// were cut because of time, must not pile up in front of a replay either.
     fn is_keyframe_due(&self) -> bool {
         self.chunks_since_keyframe >= KEYFRAME_CHUNKS
             && (self.events_since_keyframe >= 2 * self.map.allocated_blocks()
@@ -187,18 +189,19 @@ impl Device {
         self.map.keyframe(self.device, self.next_event, self.last_ns, reason)
     }
 
-    /// The state as it is now, behind everything that came: what an out of memory or a death leaves behind.
+    /// The current state, behind all events so far: written after an out of memory or a death.
     pub(super) fn state(&mut self, reason: KeyframeReason, out: &mut Vec<Output>) {
         self.flush(out);
         out.push(Output::Keyframe(self.keyframe(reason)));
     }
 
-    /// Whether there is anything to tell.
+    /// Whether the device has had any events.
     pub(super) fn is_used(&self) -> bool {
         self.last_ns > 0
     }
 
-    /// What the allocator counts. Its own peak since the beginning tells of a peak since it was last asked when it has grown.
+    /// Takes the allocator's counters. The allocator reports its peak since the process began; if that has grown, it is
+    /// also the peak since the last reading.
     pub(super) fn counted(&mut self, sample: &Sample) {
         if sample.allocated_bytes.is_none() && sample.reserved_bytes.is_none() {
             return;
@@ -216,7 +219,7 @@ impl Device {
         });
     }
 
-    /// Whether the allocator's own counters are all there is.
+    /// Whether the allocator's own counters are the only source.
     pub(super) fn is_only_counted(&self) -> bool {
         !self.is_used() && self.counted.is_some()
     }
@@ -239,7 +242,7 @@ impl Device {
         out.push(Output::Keyframe(keyframe));
     }
 
-    /// A state that was read from an allocator names no stacks. A block that was known at the same address with the same
+    /// A state that was read from an allocator has no stacks. A block that was known at the same address with the same
     /// request keeps its origin: nearly always it is the same block, and the bytes are exact in any case.
     fn carry_origins(&self, keyframe: &mut Keyframe) {
         let known = self.keyframe(KeyframeReason::Periodic);
@@ -254,7 +257,7 @@ impl Device {
         }
     }
 
-    /// Passes a mark; a boundary gives a site table.
+    /// Passes a mark; returns a site table at a boundary.
     pub(super) fn mark(&mut self, kind: &MarkKind, time_ns: u64, rows: Rows) -> Option<SiteTable> {
         match *kind {
             MarkKind::EpochBegin(epoch) => {
@@ -281,7 +284,7 @@ impl Device {
             MarkKind::PhaseEnd(phase) => {
                 self.birth.phase = self.phases.end(phase);
                 if phase == Phase::Eval {
-                    // An evaluation's end is no boundary of its own, but may be the last of an epoch.
+                    // An evaluation's end is not a boundary itself, but may be the last end of an epoch.
                     self.settled();
                 }
                 None
@@ -331,7 +334,7 @@ impl Device {
         }
     }
 
-    /// Things have settled behind the last boundary: kept beside and not sent.
+    /// Keeps the state after the last boundary, now that gradients are freed; it is not sent.
     pub(super) fn settled(&mut self) {
         if self.last_boundary.is_some() {
             self.last_boundary = Some(self.table(Boundary::StepEnd, self.last_ns, Peaks::default()));
@@ -385,7 +388,7 @@ impl Device {
         self.map.site_count()
     }
 
-    /// When something was last heard of the device.
+    /// Time of the device's last event or counters.
     pub(super) fn last_ns(&self) -> u64 {
         self.last_ns.max(self.counted.map_or(0, |sample| sample.time_ns))
     }

@@ -1,11 +1,10 @@
-//! The batch stage: events, marks, stacks and samples go in, numbered-to-be items come out.
+//! The batch stage: events, marks, stacks and samples go in; items that are ready to be numbered come out.
 //!
-//! Guarantees: a pure state machine (no clock, no thread, no I/O); items come out in an order in
-//! which stacks precede what refers to them.
+//! Guarantees: a pure state machine (no clock, no thread, no I/O); stacks precede the items that refer to them.
 //!
-//! Refuses: to hold more than a bounded amount (it flushes by count, by rows and when told that time has
-//! passed), and to make an item that the wire does not take (it is left out, and the log says so).
-//! (Over 400 lines: what comes in, what waits and what goes out share one state.)
+//! Refuses: to hold more than a bounded amount (it flushes by count, by rows and on [`Batcher::linger`]), and to make
+//! an item over the wire's limits (it is left out and logged).
+//! (Over 400 lines: input, pending state and output share one state.)
 
 mod device;
 pub mod note;
@@ -34,13 +33,13 @@ use crate::uplink::outgoing::Outgoing;
 const MARKS_FLUSH: usize = 4_096;
 /// Site tables that make a batch: differences between neighbours compress best together.
 const TABLES_FLUSH: usize = 64;
-/// Rows for which a batch has one table more: the first table is whole, and so much of it is to fall on each.
+/// Rows for which a batch has one more table: the first table is whole, and its cost is spread over that many.
 const ROWS_PER_TABLE: usize = 256;
-/// Changed rows held at most before they are sent, beside the whole tables: 2 MiB.
+/// Changed rows held at most before they are sent, apart from the whole tables: 2 MiB.
 const ROWS_FLUSH: usize = 65_536;
-/// Rows that a reader of a batch comes by: with a further table of the largest kind it stays below the wire's limit.
+/// Rows that a batch's reader unfolds: with one more table of the largest kind the batch stays below the wire's limit.
 const UNFOLDED_FLUSH: usize = BATCH_ROWS_MAX - ROWS_MAX;
-/// Rows that are worth one linger time: the first table of a batch is whole, so large tables wait for more of their kind,
+/// Rows that are worth one linger time: the first table of a batch is whole, so large tables wait for more tables,
 const ROWS_PER_LINGER: usize = 16_384;
 /// but not for longer than this many linger times.
 const LINGERS_MOST: usize = 10;
@@ -49,20 +48,20 @@ const SAMPLES_FLUSH: usize = 1_024;
 /// Bytes of new stacks that make a batch: with one more stack (512 frames of 8 KiB names) it stays below an item's limit.
 const STACKS_FLUSH_BYTES: usize = 1 << 20;
 
-/// How the batch stage cuts.
+/// Where the batch stage cuts.
 #[derive(Clone, Debug)]
 pub struct BatchConfig {
     /// Resolution of event times.
     pub resolution_ns: u32,
     /// The allocator's settings: they decide where blocks are split.
     pub settings: AllocatorSettings,
-    /// Devices; what is said per device below names them by their place in this list.
+    /// Devices; arguments named `place` are indices into this list.
     pub devices: Vec<DeviceIndex>,
     /// How long something may wait before it is sent. `None` for recordings: cut by content alone.
     pub linger: Option<Duration>,
-    /// Boundaries that were found and are not given; their tables say so.
+    /// Boundaries that were inferred and are not given by marks; their tables say so.
     pub found: Vec<Boundary>,
-    /// What leaves of the paths of source files.
+    /// How paths of source files are treated before they leave the host.
     pub source_paths: SourcePaths,
 }
 
@@ -73,15 +72,15 @@ pub struct Batcher {
     stacks: StackSender,
     treated: Treated,
     marks: Vec<Mark>,
-    /// Tables that wait, as the wire has them: of each device the first is whole, the others are what changed.
+    /// Tables that wait, in the wire's form: each device's first table is whole, the others have only the changed rows.
     tables: Vec<SiteTable>,
-    /// Rows of those that hold what changed.
+    /// Rows of the tables that have only changes.
     changed_rows: usize,
-    /// Rows of all that wait when they are whole again.
+    /// Rows of all waiting tables after unfolding.
     unfolded_rows: usize,
-    /// Whether a device has a table among them, by place.
+    /// Whether a device has a waiting table, by place.
     has_table: Vec<bool>,
-    /// Linger times that they have waited.
+    /// Linger times that the tables have waited.
     lingers: usize,
     samples: Vec<Sample>,
     ready: Vec<Outgoing>,
@@ -116,7 +115,7 @@ impl Batcher {
         })
     }
 
-    /// Takes an event of a device. A request that failed is followed by the state that it found.
+    /// Takes an event of a device. A failed request is followed by the device's state at that moment.
     #[inline]
     pub fn event(&mut self, place: usize, event: &Event) {
         self.devices[place].event(event, &mut self.scratch);
@@ -178,7 +177,7 @@ impl Batcher {
         let Some(mut table) = self.devices[place].mark(&mark.kind, mark.time_ns, rows) else { return };
         table.found = self.config.found.contains(&table.boundary);
         self.add_table(place, table);
-        // An epoch's end is what people wait for: it goes out at once, last in its item.
+        // People wait for an epoch's end: it is sent at once, last in its item.
         let epoch = matches!(mark.kind, MarkKind::EpochEnd(_));
         let is_much = self.changed_rows >= ROWS_FLUSH || self.unfolded_rows >= UNFOLDED_FLUSH;
         if epoch || is_much || self.tables.len() >= TABLES_FLUSH.max(self.mean_rows() / ROWS_PER_TABLE) {
@@ -186,7 +185,7 @@ impl Batcher {
         }
     }
 
-    /// Rows of a waiting table when it is whole again.
+    /// Mean rows of a waiting table after unfolding.
     fn mean_rows(&self) -> usize {
         self.unfolded_rows / self.tables.len().max(1)
     }
@@ -203,7 +202,7 @@ impl Batcher {
         self.tables.push(table);
     }
 
-    /// Every device that is in use has come to the end of a window, behind what was taken of it so far.
+    /// Ends a window on every device that is in use, after what was taken from it so far.
     pub fn window_end(&mut self, mark: Mark) {
         for place in 0..self.devices.len() {
             if self.devices[place].is_used() || self.devices[place].is_only_counted() {
@@ -219,19 +218,19 @@ impl Batcher {
         self.devices.iter().any(|device| device.is_used() || device.is_only_counted())
     }
 
-    /// When the last event of any device was.
+    /// Time of the last event of any device.
     #[must_use]
     pub fn last_ns(&self) -> u64 {
         self.devices.iter().map(Device::last_ns).max().unwrap_or(0)
     }
 
-    /// A device's stream has reached the point where gradients had been given back.
+    /// A device's stream has reached the point where gradients had been freed.
     pub fn device_settled(&mut self, place: usize) {
         self.devices[place].settled();
     }
 
-    /// Something ended at a device's last boundary, unnoticed: its table of then stands for it. The time of that boundary;
-    /// `None` when the device had none.
+    /// Something ended unnoticed at a device's last boundary: the table of that boundary is sent for it. Returns that
+    /// boundary's time; `None` when the device had none.
     pub fn device_ended(&mut self, place: usize, mark: &Mark) -> Option<u64> {
         let MarkKind::EpochEnd(epoch) = mark.kind else { return None };
         let Some(table) = self.devices[place].ended(epoch) else {
@@ -239,7 +238,7 @@ impl Batcher {
             return None;
         };
         let time_ns = table.time_ns;
-        // It is whole and older than what changed last: an item of its own.
+        // This table is whole and older than the latest changes: it gets its own item.
         self.flush_tables();
         self.add_table(place, table);
         self.flush_tables();
@@ -257,7 +256,7 @@ impl Batcher {
         }
     }
 
-    /// Sends what waits: the linger time has passed. Large tables wait for some more of their kind.
+    /// Sends what waits: the linger time has passed. Large tables wait a little longer for more tables.
     pub fn linger(&mut self) {
         self.lingers += usize::from(!self.tables.is_empty());
         let worth = (self.mean_rows() / ROWS_PER_LINGER).min(LINGERS_MOST);
@@ -267,7 +266,7 @@ impl Batcher {
         }
     }
 
-    /// Sends whatever waits.
+    /// Sends everything that waits.
     pub fn flush(&mut self) {
         self.flush_events();
         self.flush_tables();
@@ -283,7 +282,7 @@ impl Batcher {
         self.flush_samples();
     }
 
-    /// Ends the session: [`Self::close`], and the last word behind it, which it also gives back.
+    /// Ends the session: [`Self::close`], then the last word, which is also returned.
     pub fn finish(&mut self, time_ns: u64, produced: u64, dropped: Dropped, failure: Option<String>) -> SessionEnd {
         self.close(failure.is_some());
         let end = self.last_word(time_ns, produced, dropped, failure);
@@ -291,8 +290,8 @@ impl Batcher {
         end
     }
 
-    /// Nothing comes any more: a last site table of every device, and everything that waits. After a failure the state of
-    /// each device, too.
+    /// Ends the input: sends a last site table of every device and everything that waits. After a failure also each
+    /// device's state.
     pub fn close(&mut self, failed: bool) {
         for place in 0..self.devices.len() {
             let rows = self.rows_of(place);
@@ -359,7 +358,7 @@ impl Batcher {
     fn collect(&mut self) {
         let outputs = std::mem::take(&mut self.scratch);
         if !outputs.is_empty() {
-            // The dictionary first: whoever reads the chunk can name its stacks.
+            // The dictionary first: a reader of the chunk can then name its stacks.
             self.flush_stacks();
         }
         for output in outputs {
@@ -370,7 +369,8 @@ impl Batcher {
         }
     }
 
-    /// Readies an item. One that a daemon would refuse (a keyframe of a million blocks) must not end the session: it is left out.
+    /// Adds an item to the ready ones. An item that a daemon would refuse (a keyframe of a million blocks) must not end
+    /// the session: it is left out.
     fn emit(&mut self, packed: Packed, events: u64) {
         let too_large =
             packed.payload.len() > ITEM_BYTES_MAX || packed.unpacked_bytes as usize > ITEM_UNPACKED_BYTES_MAX;

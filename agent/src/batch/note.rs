@@ -1,6 +1,6 @@
-//! What reaches the worker beside the rings.
+//! What reaches the worker apart from the rings.
 //!
-//! Guarantees: a note that belongs among a ring's records says where the ring stood.
+//! Guarantees: a note that belongs among a ring's records carries the ring's position.
 
 use memctl_model::{Frame, Keyframe, Mark, Sample};
 
@@ -9,16 +9,16 @@ use crate::ring::Position;
 /// See the module.
 #[derive(Debug)]
 pub enum Note {
-    /// A mark, with where each ring stood when it was made; without positions it tells of the last boundary.
+    /// A mark, with each ring's position when it was made; without positions it refers to the last boundary.
     Mark(Mark, Box<[Position]>),
-    /// Gradients were given back, with where each ring stood.
+    /// Gradients were freed, with each ring's position.
     Settled(Box<[Position]>),
     /// The next stack of the dictionary.
     Stack(Box<[Frame]>),
     /// A measurement.
     Sample(Sample),
-    /// The state of a device, with where its ring stood when it was read.
+    /// The state of a device, with its ring's position when it was read.
     Keyframe(Box<Keyframe>, Position),
-    /// What the trainer says to an ask for holders, as JSON.
+    /// The trainer's answer to a request for holders, as JSON.
     Holders(u64, Vec<u8>),
 }

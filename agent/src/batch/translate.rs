@@ -1,9 +1,9 @@
-//! From what a trainer leaves in its region to what the batcher takes: ticks become times, the region's stack ids
+//! Translates what a trainer leaves in its region for the batcher: ticks become times, the region's stack ids become
 //! the session's, notes in bytes become notes.
 //!
 //! Guarantees: a stack enters the session's dictionary before the first event that names it; times of events never
 //! run backwards by more than the trainer's clock did.
-//! Refuses: to trust ids and bytes of the region; what cannot be resolved is "no stack", what cannot be read is left out.
+//! Refuses: to trust ids and bytes of the region. An unknown id becomes "no stack"; an unreadable note is left out.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ struct Stack {
     frames: Box<[Frame]>,
 }
 
-/// What stands between a region and the batcher.
+/// Translates between a region and the batcher.
 pub(crate) struct Translator {
     python: (u8, u8),
     region: Arc<Region>,
@@ -44,13 +44,13 @@ pub(crate) struct Translator {
     codes: Vec<Code>,
     /// By the region's id less one.
     stacks: Vec<Stack>,
-    /// Stacks of blocks that were annotated, by the block's stack and the annotation's.
+    /// Stacks of annotated blocks, by the block's stack and the annotation's.
     annotated: HashMap<(StackId, StackId), StackId>,
-    /// Of each of them the request's stack, by its place.
+    /// The request's stack of each of them, by its place.
     bases: HashMap<StackId, usize>,
     failure: Option<String>,
     malformed: u64,
-    /// Measurements of the note that is being handed on.
+    /// Remaining samples of the note that is being passed on.
     samples: Vec<memctl_model::Sample>,
 }
 
@@ -72,7 +72,7 @@ impl Translator {
         }
     }
 
-    /// Gives an event of the `place`th device its time and its stack.
+    /// Adds the time and the stack to an event of the `place`th device.
     #[inline]
     pub(crate) fn event(&mut self, record: &Record, place: usize, batcher: &mut Batcher) -> Event {
         let mut event = record.event(|ticks| self.clock.ns(ticks));
@@ -86,7 +86,7 @@ impl Translator {
         event
     }
 
-    /// The stack of a block with the name that an annotation gives it: that of its request, whatever name it had.
+    /// The stack of a block with an annotation's name: the request's stack, with any earlier name replaced.
     #[cold]
     fn annotated(&mut self, annotation: StackId, block: StackId, batcher: &mut Batcher) -> StackId {
         if let Some(&known) = self.annotated.get(&(block, annotation)) {
@@ -145,7 +145,8 @@ impl Translator {
         self.stacks.push(Stack { id, frames });
     }
 
-    /// Frames of memctl's own wrappers (of `backward`, `DataLoader.__iter__`, …) stand between the user's and torch's: nobody asked for them.
+    /// Frames of memctl's own wrappers (of `backward`, `DataLoader.__iter__`, …) lie between the user's and torch's and
+    /// are left out.
     fn is_ours(&self, code: u32) -> bool {
         self.codes.get(code as usize).is_some_and(|code| code.file.contains("/memctl_agent/"))
     }
@@ -167,7 +168,7 @@ impl Translator {
         std::iter::once(node).chain(self.frames(forward).iter().cloned()).collect()
     }
 
-    /// The frames of a region's stack; none where it has none, or is not known.
+    /// The frames of a region's stack; empty where the id is 0 or unknown.
     fn frames(&self, id: u32) -> &[Frame] {
         self.stacks.get((id as usize).wrapping_sub(1)).map_or(&[][..], |stack| &stack.frames)
     }
@@ -200,17 +201,17 @@ impl Translator {
         self.malformed += 1;
     }
 
-    /// How the trainer said that it ends.
+    /// The failure that the trainer reported, if it did.
     pub(crate) fn take_failure(&mut self) -> Option<String> {
         self.failure.take()
     }
 
-    /// This moment on the clock of the events.
+    /// The current time on the events' clock.
     pub(crate) fn now_ns(&self) -> u64 {
         self.clock.ns(clock::ticks())
     }
 
-    /// Whether the trainer has said that it ends.
+    /// Whether the trainer has reported that it is ending.
     pub(crate) fn goes_down(&self) -> bool {
         self.region.state() != State::Running
     }

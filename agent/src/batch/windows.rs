@@ -1,12 +1,13 @@
-//! Windows: boundaries that the worker cuts itself where nothing marks steps (a serving loop, an evaluation, a notebook).
+//! Windows: boundaries that the worker makes itself where no steps are marked (a serving loop, an evaluation, a
+//! notebook).
 //!
-//! Guarantees: a pure state machine (time comes in); at most four windows a second but for dense events; none while
-//! steps come, however slow they are; none in which nothing happened, but for one in ten seconds: a plateau is
-//! told by the clock. Refuses: to look at what was allocated.
+//! Guarantees: a pure state machine (time is an argument). There are at most four windows a second except for dense
+//! events, and none while steps are marked, however slow they are. An idle process gets one window in ten seconds, so
+//! that a plateau has sample points. Refuses: to look at what was allocated.
 
 use std::time::{Duration, Instant};
 
-/// The first windows are this long: a process that lives for seconds has some, too.
+/// The first windows are this long, so that a process that lives for seconds has some, too.
 const FIRST: Duration = Duration::from_millis(250);
 /// Later ones are a thirty-second of the time since windows began, up to this: growth per minute needs no more.
 const USUAL: Duration = Duration::from_secs(1);
@@ -15,9 +16,9 @@ const SHARE: u32 = 32;
 const IDLE: Duration = Duration::from_secs(10);
 /// Events that end a window before its time: a chunk's worth.
 pub(super) const DENSE_EVENTS: u64 = 65_536;
-/// Steps have ceased when none has ended for so many times as long as the last one took,
+/// Steps are considered stopped when none has ended for this multiple of the last step's duration,
 const CEASED_STEPS: u32 = 4;
-/// but not before this,
+/// but not sooner than this,
 const CEASED_LEAST: Duration = Duration::from_secs(5);
 /// and not later than this.
 const CEASED_MOST: Duration = Duration::from_secs(120);
@@ -25,13 +26,13 @@ const CEASED_MOST: Duration = Duration::from_secs(120);
 /// The windows of a session.
 #[derive(Debug)]
 pub(super) struct Windows {
-    /// Windows so far: the number of the one under way.
+    /// Windows so far: the number of the current one.
     number: u64,
-    /// Since when windows are cut; later than now while steps come.
+    /// When windows began to be cut; in the future while steps are marked.
     since: Instant,
-    /// When the one under way began.
+    /// When the current one began.
     began: Instant,
-    /// Events that had come by then.
+    /// Events so far at that time.
     began_events: u64,
     /// The last end of a step, or the beginning.
     stepped: Instant,
@@ -47,12 +48,12 @@ impl Windows {
         let took = now.saturating_duration_since(self.stepped);
         self.stepped = now;
         self.since = now + (took * CEASED_STEPS).clamp(CEASED_LEAST, CEASED_MOST);
-        // What the step saw is not told again: the next window begins where the last step ended.
+        // What the step covered is not reported twice: the next window begins where the last step ended.
         (self.began, self.began_events) = (now, events);
     }
 
-    /// Whether the window under way ends now, and its number. `events` are all that came so far; only called where something
-    /// was recorded at all.
+    /// Whether the current window ends now, and its number. `events` are all events so far; only called once something
+    /// was recorded.
     pub(super) fn cut(&mut self, now: Instant, events: u64) -> Option<u64> {
         let open = now.checked_duration_since(self.since)?;
         let lasted = now.saturating_duration_since(self.began);
@@ -88,7 +89,7 @@ mod tests {
             self.start + Duration::from_millis(millis)
         }
 
-        /// Looks every 5 ms in `from..to`, with so many events each time. When windows ended.
+        /// Calls `cut` every 5 ms in `from..to`, with `events` more events each time. Returns when windows ended.
         fn look(&mut self, from: u64, to: u64, events: u64) -> Vec<u64> {
             (from..to)
                 .step_by(5)

@@ -1,8 +1,8 @@
 //! The thread that empties the rings: consumer of every device's ring, owner of the [`Batcher`].
 //!
-//! Guarantees: a mark takes effect behind exactly the events that were pushed before it was made; a
-//! hole is announced where it lies, and the source is asked for a snapshot; when the outbox is full
-//! this thread waits and the rings fill, nobody else notices.
+//! Guarantees: a mark takes effect after exactly the events that were pushed before it was made; a hole is announced
+//! where it lies, and the source is asked for a snapshot; when the outbox is full only this thread waits, while the
+//! rings fill.
 //!
 //! Refuses: to run in the training thread.
 //!
@@ -28,31 +28,31 @@ use crate::region::Region;
 use crate::ring::Consumer;
 use crate::uplink::window::{Pushed, Window};
 
-/// How long an idle worker sleeps: a ring of a million events holds 5 s of the busiest training seen, and a wake-up costs 5 µs.
-/// A live job's worker sleeps as long after every turn that left nothing behind: a reader that looks all the time takes
-/// the ring's head away from the core that writes it, event by event.
+/// How long an idle worker sleeps: a ring of a million events holds 5 s of the busiest training seen, and a wake-up
+/// costs 5 µs. A live job's worker also sleeps this long after every turn that emptied the rings: a reader that polls
+/// all the time takes the cache line of the ring's head away from the core that writes it.
 const IDLE: Duration = Duration::from_millis(5);
 /// Events of one device taken before the next device has its turn.
 const TURN_EVENTS: u64 = 16_384;
 
-/// What a device's stream meets at a position.
+/// What takes effect at a position of a device's stream.
 enum Stop {
     /// A mark, with the records dropped when it was made.
     Mark(Mark, u64),
-    /// Gradients were given back.
+    /// Gradients were freed.
     Settled,
-    /// A state that was read, likewise.
+    /// A state that was read, with the records dropped by then.
     Keyframe(Box<Keyframe>, u64),
 }
 
 /// A request to end.
 #[derive(Clone, Debug)]
 pub struct Ending {
-    /// After this nothing is waited for.
+    /// After this the worker waits for nothing.
     pub deadline: Instant,
     /// Time of the end, ns since the Unix epoch.
     pub time_ns: u64,
-    /// How the process ended, when it did not end well.
+    /// How the process failed, if it did.
     pub failure: Option<String>,
 }
 
@@ -91,9 +91,9 @@ pub struct Worker {
     batcher: Batcher,
     lanes: Vec<Lane>,
     notes: Receiver<Note>,
-    /// Between a region and the batcher, when the source is a trainer behind one.
+    /// Translates for the batcher when the source is a trainer behind a region.
     translator: Option<Translator>,
-    /// Asks for holders, when the source is a trainer behind a region that can be asked.
+    /// Requests for holders, when the source is a trainer behind a region that supports them.
     search: Option<Search>,
     window: Arc<Window>,
     ledger: Arc<Ledger>,
@@ -102,13 +102,13 @@ pub struct Worker {
     windows: Windows,
     /// Notes taken so far.
     noted: u64,
-    /// Those with the allocator's counters.
+    /// Notes with the allocator's counters.
     counted: u64,
-    /// The outbox takes nothing any more: it was given up, or the end's deadline has passed.
+    /// The outbox takes no more: it was given up, or the deadline has passed.
     is_given_up: bool,
 }
 
-/// Drops that were noticed, by the reason.
+/// Dropped events that were noticed, by reason.
 #[derive(Default)]
 struct Holes {
     /// The outbox made this thread wait since the last hole was announced.
@@ -174,11 +174,11 @@ impl Worker {
         }
     }
 
-    /// Works until `ending` says stop and everything that was pushed is out, or the deadline has passed.
+    /// Works until `ending` says stop and everything that was pushed is sent, or the deadline has passed.
     pub fn run(mut self, ending: &dyn Fn() -> Option<Ending>) -> SessionEnd {
         let deadline = || ending().map(|end| end.deadline);
         loop {
-            // Asked for before the rings are looked at: what was pushed before the stop is still taken.
+            // Read before the rings: what was pushed before the stop is still taken.
             let end = ending();
             let now = Instant::now();
             let worked = self.turn(now);
@@ -206,15 +206,15 @@ impl Worker {
         }
     }
 
-    /// Whether a ring holds more than what comes in while this thread sleeps.
+    /// Whether a ring holds more than what arrives while this thread sleeps.
     fn is_behind(&self) -> bool {
         self.lanes.iter().any(|lane| lane.consumer.available() > TURN_EVENTS / 4)
     }
 
-    /// Takes what is there; says whether there was anything.
+    /// Takes what is there; returns whether there was anything.
     fn turn(&mut self, now: Instant) -> bool {
-        // Positions first, then the notes, then events up to those positions: a mark that is made
-        // meanwhile belongs behind events that this turn does not touch.
+        // Positions first, then the notes, then events up to those positions: a mark that is made meanwhile belongs
+        // after events that this turn does not take.
         let limits: Vec<u64> = self
             .lanes
             .iter()
@@ -249,7 +249,7 @@ impl Worker {
                 self.batcher.stack(&frames);
             }
             Note::Sample(sample) => {
-                // Where no events are told the allocator's counters are what happens.
+                // Where there are no events, the allocator's counters count as activity.
                 self.counted += u64::from(sample.allocated_bytes.is_some());
                 self.batcher.sample(sample);
             }
@@ -281,7 +281,7 @@ impl Worker {
                     lane.stops.push_back((position.pushed, Stop::Mark(mark.clone(), position.dropped)));
                 }
                 self.batcher.mark(mark);
-                // Where nothing lies before it a mark is passed at once: counters that come behind it are not its own.
+                // A mark with nothing before it is passed at once: counters that follow it do not belong to it.
                 for index in 0..self.lanes.len() {
                     self.pass_stops(index, self.lanes[index].consumer.consumed());
                 }
@@ -294,8 +294,8 @@ impl Worker {
         self.lanes.iter().map(|lane| lane.consumer.consumed()).sum()
     }
 
-    /// Ends a window where its time has come, behind what was taken of every ring. Recordings have none, and neither has
-    /// a trainer that goes down: what it gives back then says nothing about what it kept.
+    /// Ends a window when it is due, after what was taken from every ring. Recordings have no windows, and neither has
+    /// a trainer that is ending: what it frees then does not show what it retained.
     fn cut_window(&mut self, now: Instant) {
         let goes_down = self.translator.as_ref().is_some_and(Translator::goes_down);
         if self.batcher.config().linger.is_none() || goes_down || !self.batcher.is_used() {
@@ -303,7 +303,7 @@ impl Worker {
         }
         let Some(number) = self.windows.cut(now, self.taken() + self.counted) else { return };
         let is_behind = self.lanes.iter().any(|lane| lane.consumer.available() > 0);
-        // What still lies in a ring is older than now: then the window ends with the last event that was taken.
+        // Records left in a ring are older than now: then the window ends with the last event that was taken.
         let time_ns = match &self.translator {
             _ if is_behind => self.batcher.last_ns(),
             Some(translator) => translator.now_ns(),
@@ -349,7 +349,7 @@ impl Worker {
                 Stop::Keyframe(keyframe, dropped) => {
                     self.announce_ahead(index, dropped);
                     self.batcher.restore(index, *keyframe);
-                    // What the state covers need not be asked for.
+                    // What the state covers need not be requested.
                     self.lanes[index].snapshot_wanted.set(false);
                 }
                 Stop::Settled => self.batcher.device_settled(index),
@@ -372,7 +372,8 @@ impl Worker {
         self.batcher.mark(mark);
     }
 
-    /// Announces drops whose carrier, the next record that gets in, has not come yet: what is computed here must not pass for exact.
+    /// Announces drops whose carrier, the next record with room in the ring, has not arrived yet: figures from here on
+    /// must not count as exact.
     fn announce_ahead(&mut self, index: usize, dropped: u64) {
         let lane = &mut self.lanes[index];
         let hole = dropped.saturating_sub(lane.announced);
@@ -410,7 +411,7 @@ impl Worker {
             let gauge = lane.consumer.gauge();
             let (pushed, lost) = (gauge.pushed(), gauge.dropped());
             produced += pushed + lost;
-            // Holes behind the last record, and what the deadline left in the ring: figures from here on are not exact.
+            // Holes after the last record, and what the deadline left in the ring: figures from here on are not exact.
             let trailing = lost.saturating_sub(lane.announced);
             lane.announced += trailing;
             self.holes.announce(&mut self.batcher, index, trailing, &lane.snapshot_wanted);
@@ -421,13 +422,13 @@ impl Worker {
             }
             self.pass_stops(index, u64::MAX);
         }
-        // The trainer's own words for its end say more than what the host saw of it.
+        // The trainer's own description of its end is better than what the host saw.
         let said = self.translator.as_mut().and_then(Translator::take_failure);
         let failure = said.or_else(|| end.failure.clone());
         self.batcher.close(failure.is_some());
         self.ledger.leave_behind(left_behind + self.batcher.lost());
         self.send(deadline);
-        // Every event is stored, or about to be, or counted here.
+        // Every event is stored, about to be stored, or counted here.
         let mut dropped = self.holes.dropped;
         dropped.shutdown += left_behind + self.window.counts().abandoned_events;
         let last_word = self.batcher.last_word(end.time_ns, produced, dropped, failure);

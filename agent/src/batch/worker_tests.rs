@@ -1,4 +1,4 @@
-//! The worker over a ring of its own, with a clock that is set: when it cuts windows, and what is in them.
+//! The worker over its own ring, with a clock that the test sets: when it cuts windows, and what they contain.
 
 use memctl_model::{Action, AllocatorSettings, Boundary, Event, Sample, SiteTable, StackId};
 use memctl_proto::item::{Content, Packed};
@@ -70,7 +70,7 @@ impl Bench {
         self.notes.send(Note::Mark(Mark { time_ns: 1, kind }, vec![position, Position::default()].into())).unwrap();
     }
 
-    /// One turn of the worker at a time, as `run` has them. The tables and marks that came of it.
+    /// One turn of the worker, as in `run`. Returns the tables and marks that it made.
     fn turn(&mut self, millis: u64) -> (Vec<SiteTable>, Vec<MarkKind>) {
         let now = self.at(millis);
         self.worker.turn(now);
@@ -183,7 +183,7 @@ fn where_only_counters_are_told_boundaries_have_them() {
     bench.mark(MarkKind::EpochEnd(1));
     let (tables, _) = bench.turn(200);
     assert_eq!(seen(&tables[0]), (Boundary::EpochEnd, 1_500, 2 << 20, 1_500), "the old peak is not this epoch's");
-    // Nothing marks anything any more.
+    // No more marks from here on.
     tell(&bench, Note::Sample(sample(2_500, 5_000)));
     let (tables, marks) = bench.turn(2_000);
     assert_eq!(marks, [MarkKind::WindowEnd(0)]);
@@ -207,7 +207,7 @@ fn last_word(outbox: &Window) -> (SessionEnd, u64) {
 
 #[test]
 fn a_session_has_its_last_word_though_the_outbox_takes_nothing() {
-    // Room for one item: whatever follows has to wait, and nobody takes anything.
+    // Room for one item, and it is never taken: everything after it has to wait.
     let mut bench = Bench::with_outbox(LIVE, Window::new(1, None));
     bench.push(1_000);
     bench.worker.turn(bench.start);

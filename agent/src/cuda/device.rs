@@ -1,8 +1,8 @@
-//! One device of a recorded program: its ring, and what of it is live.
+//! One device of a recorded program: its ring, and its live blocks.
 //!
-//! Guarantees: an allocation's event comes after the allocation and a free's before the free, so that an address never
-//! seems to be taken twice; when events were dropped and the agent asks, the live blocks are handed over at the end of
-//! the step, or between steps once a second.
+//! Guarantees: an allocation's event follows the allocation and a free's event precedes the free, so that an address
+//! never seems to be allocated twice. When events were dropped and the agent requests it, the live blocks are handed
+//! over at the end of the step, or between steps once a second.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,17 +13,17 @@ use memctl_model::{BlockState, BlockUse, DeviceIndex, DeviceInfo, Keyframe, Keyf
 use crate::clock::now_ns;
 use crate::recorder::Recorder;
 
-/// How often at most the device's memory is asked of the driver: a few microseconds each.
+/// Minimum interval between queries of the device's memory: each takes a few microseconds.
 const DEVICE_EVERY_NS: u64 = 100_000_000;
-/// How often at most the live blocks are handed over between steps: it takes as long as there are blocks.
+/// Minimum interval between handing over the live blocks between steps: the time grows with their number.
 const ANSWER_EVERY_NS: u64 = 1_000_000_000;
-/// What the block map rounds every request up to; a driver's real granularity is not to be had.
+/// The block map rounds every request up to this; a driver's real granularity is not available.
 const BLOCK_BYTES: u64 = 512;
 
-/// A device's name, UUID and memory, as far as the driver tells them.
+/// A device's name, UUID and memory, as far as the driver reports them.
 pub(super) fn info(index: DeviceIndex, context: &CudaContext) -> DeviceInfo {
     let device = context.cu_device();
-    // By the plain calls: those of the context would take an error that waits there for the program.
+    // By the plain calls: those of the context would consume a stored error that is meant for the program.
     // SAFETY: the handle is that of a live context.
     let total = unsafe { result::device::total_mem(device) };
     DeviceInfo {
@@ -59,9 +59,9 @@ struct Book {
     allocated_bytes: u64,
     peak_bytes: u64,
     ooms: u64,
-    /// When the driver was asked for the device's memory.
+    /// When the driver was last asked for the device's memory.
     asked_ns: u64,
-    /// When the live blocks were handed over between steps.
+    /// When the live blocks were last handed over between steps.
     answered_ns: u64,
 }
 
@@ -99,7 +99,7 @@ impl Device {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A buffer was handed out.
+    /// A buffer was allocated.
     pub(super) fn alloc(&self, addr: u64, size: u64, stream: u64, stack: StackId) {
         let mut book = self.book();
         let Some(recorder) = &mut book.recorder else { return };
@@ -110,7 +110,7 @@ impl Device {
         self.answer_between_steps(&mut book);
     }
 
-    /// A buffer is about to be given back.
+    /// A buffer is about to be freed.
     pub(super) fn free(&self, addr: u64, stream: u64) {
         let mut book = self.book();
         let Some(Block { size, .. }) = book.live.remove(&addr) else { return };
@@ -121,7 +121,7 @@ impl Device {
         self.answer_between_steps(&mut book);
     }
 
-    /// A request failed for want of memory.
+    /// A request failed because memory ran out.
     pub(super) fn out_of_memory(&self, size: u64, stack: StackId) {
         let free = self.memory().map_or(0, |(free, _)| free);
         let mut book = self.book();
@@ -142,7 +142,7 @@ impl Device {
         }
     }
 
-    /// Events were dropped: what is live makes everything exact again.
+    /// Hands over the live blocks after events were dropped, so that everything is exact again.
     fn answer(&self, book: &mut Book) {
         let Some(recorder) = book.recorder.as_mut().filter(|recorder| recorder.snapshot_wanted()) else { return };
         let loose = book.live.iter().map(|(&addr, block)| BlockState {
@@ -157,7 +157,8 @@ impl Device {
         recorder.snapshot(Keyframe { device: self.index, at_event: 0, time_ns: now_ns(), reason, segments, loose });
     }
 
-    /// What the program holds, and now and then what the device has left; answers what the agent asks.
+    /// What the program holds, and at intervals the device's free memory; hands over a snapshot if the agent requests
+    /// one.
     pub(super) fn sample(&self) -> Sample {
         let time_ns = now_ns();
         let mut book = self.book();
@@ -198,7 +199,7 @@ impl Device {
         memory.ok().map(|(free, total)| (free as u64, total as u64))
     }
 
-    /// Records nothing any more.
+    /// Stops recording.
     pub(super) fn close(&self) {
         let mut book = self.book();
         book.recorder = None;

@@ -1,4 +1,4 @@
-//! What NVML and the kernel say about the program, at most once a second, from a thread that nobody waits for.
+//! What NVML and the kernel report about the program, at most once a second, from a background thread.
 //!
 //! Guarantees: nothing is opened before the program's first step has ended, since opening NVML may take seconds; without
 //! steps nothing is measured. The thread ends with the session; a session is not kept alive by it.
@@ -14,7 +14,7 @@ use crate::clock::now_ns;
 use crate::sample::host::Proc;
 use crate::sample::sampler::{Sampler, Watched};
 
-/// NVML's own figures change about that often.
+/// NVML's own figures change about this often.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// The thread's handle: dropped, the thread ends.
@@ -24,16 +24,16 @@ pub(super) struct Measure {
 
 impl Measure {
     pub(super) fn start(shared: &Arc<Shared>, devices: Vec<(DeviceIndex, Option<String>)>) -> std::io::Result<Self> {
-        // One request may wait: more would ask for the same.
+        // One request may wait: a second one would ask for the same.
         let (wanted, asked) = sync_channel(1);
         let session = Arc::downgrade(shared);
         std::thread::Builder::new().name("memctl-measure".into()).spawn(move || run(&session, &asked, &devices))?;
         Ok(Self { wanted })
     }
 
-    /// Asks for a measurement. Never waits.
+    /// Requests a measurement. Never waits.
     pub(super) fn nudge(&self) {
-        // Full: one is asked for already. Disconnected: the thread is gone, and so are measurements.
+        // Full: one is requested already. Disconnected: the thread is gone, and so are measurements.
         let _ = self.wanted.try_send(());
     }
 }

@@ -1,5 +1,5 @@
 //! Records what a program allocates through [cudarc](https://docs.rs/cudarc): a session around an [`Agent`], and
-//! streams and buffers that tell it what they do.
+//! streams and buffers that report to it.
 //!
 //! ```no_run
 //! use cudarc::driver::CudaContext;
@@ -21,10 +21,10 @@
 //! ```
 //!
 //! Guarantees: the results of every call are cudarc's own, errors included; recording never fails an allocation, and
-//! what cannot be recorded is counted. No stored error of a context is taken from the program, and the context that is
-//! current on a thread stays so. An event costs a lock that only threads of the same device share, and no system call.
-//! Refuses: to see what is allocated beside it (`CudaStream::alloc` called directly, cuBLAS workspaces); that shows as
-//! the device's used memory only. The CUDA version that cudarc binds is the program's own choice.
+//! what cannot be recorded is counted. It consumes no stored error of a context, and the context that is current on a
+//! thread stays so. An event takes a lock that only threads of the same device share, and no system call. Not recorded:
+//! allocations that bypass it (`CudaStream::alloc` called directly, cuBLAS workspaces); they show in the device's used
+//! memory only. The program chooses the CUDA version that cudarc binds.
 
 mod device;
 mod measure;
@@ -44,7 +44,7 @@ use device::Device;
 use measure::Measure;
 pub use slice::{Recorded, RecordedStream};
 
-/// Why a recording did not start. The program goes on without it.
+/// Why a recording did not start. The program continues without it.
 #[derive(Debug, thiserror::Error)]
 pub enum CudaStartError {
     /// The agent.
@@ -61,13 +61,13 @@ struct Running {
     measure: Option<Measure>,
 }
 
-/// What an allocation's call site is known by: file, line, column, and the call.
+/// What identifies an allocation's call site: file, line, column, and the call.
 type Site = (usize, u32, u32, &'static str);
 
 struct Shared {
     running: RwLock<Option<Running>>,
     devices: Vec<Device>,
-    /// As many as the program has such calls.
+    /// At most one entry per such call in the program.
     sites: Mutex<HashMap<Site, StackId>>,
 }
 
@@ -80,9 +80,9 @@ impl Shared {
         self.devices.iter().enumerate().find(|(_, device)| device.ordinal() == ordinal)
     }
 
-    /// The stack of one frame that stands for a call. Made once; when it found no room it is tried again next time.
+    /// The one-frame stack of a call. Made once; when there was no room for it, the next call tries again.
     fn site(&self, call: &'static str, at: &'static Location<'static>) -> StackId {
-        // The address stands for the file's name: it is static.
+        // The address identifies the file's name: it is static.
         let key = (at.file().as_ptr() as usize, at.line(), at.column(), call);
         let mut sites = self.sites.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&stack) = sites.get(&key) {
@@ -97,14 +97,14 @@ impl Shared {
     }
 }
 
-/// A recorded session of a program that uses cudarc. Clones are the same session.
+/// A recorded session of a program that uses cudarc. Clones share the session.
 #[derive(Clone)]
 pub struct CudaAgent {
     shared: Arc<Shared>,
 }
 
 impl CudaAgent {
-    /// Starts recording. The session's devices are those of `contexts`, whatever `config` says.
+    /// Starts recording. The session's devices are those of `contexts`; those in `config` are ignored.
     ///
     /// # Errors
     /// See [`CudaStartError`]; nothing runs then.
@@ -135,13 +135,13 @@ impl CudaAgent {
         Ok(Self { shared })
     }
 
-    /// A stream whose allocations are recorded. One of a device that the session does not have works too, unrecorded.
+    /// A stream whose allocations are recorded. A stream of a device outside the session works too, unrecorded.
     #[must_use]
     pub fn stream(&self, stream: &Arc<CudaStream>) -> RecordedStream {
         RecordedStream::new(self.shared.clone(), stream.clone())
     }
 
-    /// Marks this moment. `false` when the mark found no room, or the session has ended.
+    /// Marks this moment. Returns `false` when there was no room for the mark, or the session has ended.
     pub fn mark(&self, kind: MarkKind) -> bool {
         self.shared.with(|running| running.agent.mark(kind)).unwrap_or(false)
     }
@@ -151,8 +151,8 @@ impl CudaAgent {
         self.mark(MarkKind::StepBegin(step))
     }
 
-    /// Step `step` has ended. Takes what the program holds with it, ten times a second the device's memory as CUDA
-    /// tells it, and once a second, on a thread of its own, what NVML and the kernel say.
+    /// Step `step` has ended. Also samples what the program holds, ten times a second the device's memory as CUDA
+    /// reports it, and once a second, in a background thread, what NVML and the kernel report.
     pub fn step_end(&self, step: u64) -> bool {
         self.sample();
         self.mark(MarkKind::StepEnd(step))
@@ -197,7 +197,8 @@ impl CudaAgent {
         self.shared.with(|running| running.agent.counts())
     }
 
-    /// Ends the session, as [`Agent::stop`] does; `None` when it had ended. Buffers that live on are not recorded any more.
+    /// Ends the session, as [`Agent::stop`] does; `None` when it had ended. Buffers that are still live are not
+    /// recorded any more.
     pub fn stop(&self, failure: Option<String>, patience: Duration) -> Option<Outcome> {
         let running = self.shared.running.write().unwrap_or_else(PoisonError::into_inner).take()?;
         for device in &self.shared.devices {

@@ -1,9 +1,8 @@
-//! Streams and buffers that record: the same calls as cudarc's, and buffers that tell when they go.
+//! Streams and buffers that record: the same calls as cudarc's, and buffers that report when they are dropped.
 //!
-//! Guarantees: [`Recorded`] is a [`CudaSlice`] in everything but its end; what it derefs to can be given to any cudarc
-//! call. A buffer of no bytes, or of a device that the session does not have, is not recorded.
-//! Refuses: nothing that cudarc takes. A clone of the inner slice (`(*buffer).clone()`) is cudarc's own and not recorded;
-//! [`RecordedStream::clone_dtod`] makes one that is.
+//! Guarantees: [`Recorded`] is a [`CudaSlice`] except for its end; it derefs to what any cudarc call takes. A buffer of
+//! no bytes, or of a device outside the session, is not recorded. A clone of the inner slice (`(*buffer).clone()`) is
+//! cudarc's own and not recorded; [`RecordedStream::clone_dtod`] makes one that is.
 
 use std::ops::{Deref, DerefMut};
 use std::panic::Location;
@@ -95,7 +94,7 @@ impl RecordedStream {
             return Ok(Recorded { _free: None, slice });
         }
         let (addr, reads) = slice.device_ptr(&self.stream);
-        // Only the address was wanted: nothing was read that an event would have to tell of.
+        // Only the address was needed: nothing was read that would need an event.
         std::mem::forget(reads);
         let stream = self.stream.cu_stream() as u64;
         device.alloc(addr, bytes, stream, self.shared.site(call, at));
@@ -118,15 +117,16 @@ impl Drop for Free {
     }
 }
 
-/// A buffer whose allocation is recorded, and its end when it is dropped. Forgotten (`std::mem::forget`), it is the leak that it is.
+/// A buffer whose allocation is recorded, and its end when it is dropped. After `std::mem::forget` it appears as the
+/// leak that it is.
 pub struct Recorded<T> {
-    /// In front of the slice: fields are dropped in this order, and the event has to come before the memory is free.
+    /// Before the slice: fields are dropped in this order, and the event has to precede the free.
     _free: Option<Free>,
     slice: CudaSlice<T>,
 }
 
 impl<T> Recorded<T> {
-    /// cudarc's own slice, to be given away. For memctl the buffer ends here.
+    /// cudarc's own slice. For memctl the buffer ends here.
     #[must_use]
     pub fn into_inner(self) -> CudaSlice<T> {
         self.slice

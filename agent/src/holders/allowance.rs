@@ -1,19 +1,19 @@
-//! How much of a training's time searches may take, whoever asks how often.
+//! Limits the share of a training's time that searches may take, however often they are requested.
 //!
-//! Guarantees: a hundredth of the time that has passed, and [`SAVED_MAX`] at once before that is saved; a search that took more
-//! is made up for before the next one. What a search may take counts from when the trainer is asked; what it did not take is
-//! given back. Refuses to trust whoever asks: a daemon that others have taken over can slow a training by that much and no more.
+//! Guarantees: searches take a hundredth of the elapsed time, plus at most [`SAVED_MAX`] of saved time at once; a
+//! search that took more is made up for before the next one. The budget of a search is spent when the trainer is asked,
+//! and what it did not use is credited again. A compromised daemon can slow a training by that much and no more.
 
 use std::time::{Duration, Instant};
 
-/// One part in so many of a training's time.
+/// Searches may take one part in this many of a training's time.
 const SHARE: u32 = 100;
-/// What is saved at most, and at the beginning.
+/// The most that is saved, and the amount at the start.
 const SAVED_MAX: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub(super) struct Allowance {
-    /// Microseconds, as of `at`; below zero after a search that took more than there was.
+    /// Microseconds, as of `at`; negative after a search that took more than was saved.
     saved_us: i64,
     at: Instant,
 }
@@ -33,20 +33,20 @@ impl Allowance {
         self.at = self.at.max(now);
     }
 
-    /// How long nobody may be asked yet.
+    /// How long the trainer may not be asked yet.
     pub fn rest(&mut self, now: Instant) -> Option<Duration> {
         self.save(now);
         let missing = u64::try_from(1 - self.saved_us).ok().filter(|missing| *missing > 0)?;
         Some(Duration::from_micros(missing).saturating_mul(SHARE))
     }
 
-    /// A search begins that may take this long.
+    /// Spends the budget of a search that begins.
     pub fn spend(&mut self, budget: Duration, now: Instant) {
         self.save(now);
         self.saved_us = self.saved_us.saturating_sub(us(budget));
     }
 
-    /// It took less.
+    /// Credits what the search did not use.
     pub fn give_back(&mut self, rest: Duration) {
         self.saved_us = self.saved_us.saturating_add(us(rest)).min(us(SAVED_MAX));
     }
@@ -83,7 +83,7 @@ mod tests {
         assert!(allowance.rest(now + rest - Duration::from_secs(1)).is_some());
         allowance.give_back(Duration::from_millis(9_900));
         assert_eq!(allowance.rest(now + rest), None);
-        // Nobody saves without end.
+        // Savings are capped.
         allowance.spend(Duration::from_secs(1), now + Duration::from_secs(1 << 20));
         assert!(allowance.rest(now + Duration::from_secs(1 << 20)).is_some());
     }

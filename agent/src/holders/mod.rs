@@ -1,12 +1,12 @@
-//! The way of an ask for holders through the agent: from the uplink to the worker, which knows the live blocks, into the
-//! trainer's region, and back.
+//! The path of a request for holders through the agent: from the uplink to the worker, which knows the live blocks,
+//! into the trainer's region, and back.
 //!
-//! - [`Asks`]: what the uplink and the worker hand each other. [`search`]: the worker's part. [`allowance`]: how often.
-//!   [`told`]: what trainers write.
+//! - [`Asks`]: what the uplink and the worker pass each other. [`search`]: the worker's part. [`allowance`]: how often.
+//!   [`told`]: parses what trainers write.
 //!
-//! Guarantees: one ask at a time, a newer one in place of an older one; nothing is queued and nobody waits; an answer is no
-//! item: it is lost with its connection, and no event with it.
-//! Refuses: asks that are no asks, and answers that nobody asked for.
+//! Guarantees: one request at a time; a newer one replaces an older one. Nothing is queued and nothing blocks. An
+//! answer is not an item: it is lost with its connection, but no event is.
+//! Refuses: malformed requests, and answers without a request.
 
 mod allowance;
 pub(crate) mod search;
@@ -22,24 +22,24 @@ use memctl_proto::v1;
 use memctl_proto::v1::holders_answer::Body;
 use tokio::sync::Notify;
 
-/// Whoever asks has gone after this, whatever they say.
+/// The longest that a caller may wait.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
-/// What is asked.
+/// A request for holders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
-    /// Comes back with the answer.
+    /// Identifies the answer.
     pub id: u64,
-    /// Whose blocks, sorted.
+    /// Stacks of the blocks in question, sorted.
     pub stacks: Vec<StackId>,
     /// How long the search may take.
     pub budget_ms: u32,
-    /// After this nobody waits for it.
+    /// After this the caller has stopped waiting.
     pub until: Instant,
 }
 
 impl Ask {
-    /// As it came over the wire.
+    /// From the wire's form.
     fn new(ask: v1::HoldersAsk, now: Instant) -> Self {
         let v1::HoldersAsk { id, mut stacks, budget_ms, wait_ms } = ask;
         stacks.truncate(STACKS_MAX);
@@ -57,7 +57,7 @@ impl Ask {
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Asks {
-    /// Whether an ask waits for the worker: what it looks at in every turn.
+    /// Whether a request waits for the worker, which checks this in every turn.
     is_asked: AtomicBool,
     waiting: Mutex<Waiting>,
     answered: Notify,
@@ -74,19 +74,19 @@ impl Asks {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The daemon asks.
+    /// Takes the daemon's request.
     pub fn ask(&self, ask: v1::HoldersAsk) {
         self.waiting().ask = Some(Ask::new(ask, Instant::now()));
-        // Relaxed: the lock orders what is behind it.
+        // Relaxed: the lock orders the data.
         self.is_asked.store(true, Ordering::Relaxed);
     }
 
-    /// Another connection: what was asked and answered over the one before is nobody's any more.
+    /// The connection was replaced: requests and answers of the previous one are dropped.
     pub fn forget(&self) {
         *self.waiting() = Waiting::default();
     }
 
-    /// What is asked, once.
+    /// Takes the request, once.
     fn take(&self) -> Option<Ask> {
         // Relaxed: see `ask`; what is missed now is seen in the next turn.
         if !self.is_asked.load(Ordering::Relaxed) || !self.is_asked.swap(false, Ordering::Relaxed) {
@@ -100,7 +100,7 @@ impl Asks {
         self.answered.notify_one();
     }
 
-    /// The next answer. Nothing is lost where this is dropped before it gives one.
+    /// The next answer. Cancel-safe: nothing is lost when this future is dropped.
     pub async fn answered(&self) -> v1::HoldersAnswer {
         loop {
             if let Some(answer) = self.waiting().answer.take() {
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(ask.stacks, [StackId(3), StackId(5)]);
         assert!(ask.until <= Instant::now() + WAIT_MAX);
         assert_eq!(asks.take(), None);
-        // Whether it is waited for before or after.
+        // Answered before or after the wait begins.
         asks.answer(2, Body::Failure("no".into()));
         assert_eq!(asks.answered().await.id, 2);
         let (answer, ()) = tokio::join!(asks.answered(), async { asks.answer(3, Body::Failure("no".into())) });

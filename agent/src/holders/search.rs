@@ -1,9 +1,10 @@
-//! The worker's part in an ask: picks the blocks that it is about, hands them to the trainer, and checks what comes back.
+//! The worker's part in a request for holders: picks the blocks in question, hands them to the trainer, and checks the
+//! answer.
 //!
-//! Guarantees: a trainer is asked by a write into its region and never waited for; when nobody waits for the answer any
-//! more the ask is taken back; of what the trainer says, only the answer to the ask that is under way counts, once. Searches
-//! take a hundredth of a training's time at most, whoever asks how often.
-//! Refuses: to ask about no block, because an empty answer would read as "nothing holds it".
+//! Guarantees: the worker writes the request into the trainer's region and never waits for the trainer. When the caller
+//! has stopped waiting, the request is withdrawn. Only the answer to the current request counts, once. Searches take a
+//! hundredth of a training's time at most, however often they are requested.
+//! Refuses: to ask about no blocks, because an empty answer would read as "nothing holds it".
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,20 +20,20 @@ use super::{Ask, Asks, told};
 use crate::region::Region;
 use crate::source_paths::SourcePaths;
 
-/// How often it is looked whether any of the blocks still lives, where these are few: a tensor that is replaced by each step is
-/// another by the time at which the trainer searches.
+/// How often to check whether any of the blocks is still live, when they are few: a tensor that each step replaces is a
+/// different one by the time the trainer searches.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// As many blocks count as few,
+/// Up to this many blocks count as few,
 const FEW: usize = 32;
-/// and others are named in their place so often.
+/// and are replaced by others at most this often.
 const RENEWALS_MAX: u8 = 16;
-/// A search that may take less than this is not begun again.
+/// A search with less budget left than this is not repeated.
 const BUDGET_MS_MIN: u32 = 5;
 
-/// An ask that the trainer has, or gets as soon as its region takes one.
+/// A request that the trainer has, or gets as soon as its region is free.
 struct UnderWay {
     ask: Ask,
-    /// What searches took that came to nothing.
+    /// Time that earlier searches took without a result.
     took: Duration,
     sample: LiveSample,
     is_handed: bool,
@@ -47,11 +48,11 @@ pub(crate) struct Search {
     paths: SourcePaths,
     under_way: Option<UnderWay>,
     allowance: Allowance,
-    /// The epoch of the trainer, as far as it has told what it does.
+    /// The trainer's epoch, as far as its marks have shown it.
     epoch: Option<u32>,
 }
 
-/// Whether the trainer behind a region can be asked; where there is no region there is no Python.
+/// Whether the trainer behind a region can be asked; without a region there is no Python.
 pub(crate) fn readiness(region: Option<&Region>, allowed: bool) -> HolderSearch {
     match region.filter(|region| region.python().is_some()) {
         None => HolderSearch::NotPython,
@@ -61,13 +62,14 @@ pub(crate) fn readiness(region: Option<&Region>, allowed: bool) -> HolderSearch 
 }
 
 impl UnderWay {
-    /// What is left of its budget.
+    /// The rest of its budget.
     fn left_ms(&self) -> u32 {
         let took_ms = u32::try_from(self.took.as_millis()).unwrap_or(u32::MAX);
         self.ask.budget_ms.saturating_sub(took_ms).max(1)
     }
 
-    /// Names the blocks that live now where none of those that were named does; whether the trainer is to be asked about them.
+    /// If none of the named blocks is live, names the ones that are live now; returns whether the trainer is to be
+    /// asked about them.
     fn renew(&mut self, now: LiveSample) -> bool {
         let lives = |block: &LiveBlock| now.oldest.contains(block);
         let may = self.renewals < RENEWALS_MAX && self.left_ms() >= BUDGET_MS_MIN;
@@ -85,14 +87,15 @@ impl Search {
         Self { asks, region, paths, under_way: None, allowance: Allowance::new(Instant::now()), epoch: None }
     }
 
-    /// The trainer went on: what it answers behind this is of that epoch.
+    /// The trainer passed a mark: answers after this belong to that epoch.
     pub(crate) fn passed(&mut self, mark: &MarkKind) {
         if let MarkKind::EpochBegin(epoch) | MarkKind::EpochEnd(epoch) = mark {
             self.epoch = Some(*epoch);
         }
     }
 
-    /// Goes on with what is asked; `live` gives the oldest live blocks of some stacks. One atomic load when nothing is.
+    /// Continues with the current request; `live` returns the oldest live blocks of some stacks. Takes one atomic load
+    /// when there is no request.
     pub(crate) fn turn(&mut self, now: Instant, live: impl Fn(&[StackId], usize) -> LiveSample) {
         if let Some(ask) = self.asks.take() {
             self.begin(ask, now, &live);
@@ -105,7 +108,7 @@ impl Search {
             let budget_ms = under_way.left_ms();
             let UnderWay { ask, sample, is_handed, renewals, .. } = under_way;
             let blocks: Vec<(u64, u64)> = sample.oldest.iter().map(|block| (block.addr, block.size)).collect();
-            // A trainer that is reading the one before has done so by the next turn.
+            // A trainer that is still reading the previous one has finished by the next turn.
             *is_handed = self.region.ask_holders(ask.id, budget_ms, &blocks);
             if *is_handed && *renewals == 0 {
                 self.allowance.spend(ask.budget(), now);
@@ -135,18 +138,19 @@ impl Search {
         self.under_way = Some(UnderWay { ask, took, sample, is_handed: false, looked: now, renewals: 0 });
     }
 
-    /// The trainer says something. `live` as in [`Self::turn`]: what was freed while it searched is held by nothing.
+    /// The trainer answers. `live` as in [`Self::turn`]: blocks that were freed during the search have no holders.
     pub(crate) fn answered(&mut self, id: u64, json: &[u8], live: impl FnOnce(&[StackId], usize) -> LiveSample) {
         let Some(mut under_way) = self.under_way.take_if(|under_way| under_way.ask.id == id) else {
-            tracing::debug!(id, "an answer about holders that nobody waits for");
+            tracing::debug!(id, "an answer about holders without a request");
             return;
         };
-        // What was named in their place meanwhile is no more asked about.
+        // The blocks named in their place meanwhile are not asked about any more.
         self.region.withdraw_holders();
         let (ask, sample) = (&under_way.ask, &under_way.sample);
-        // Those that were the oldest then are the oldest now, as far as they live. One in whose place there is another of the
-        // site counts: where a tensor is replaced again and again, that is what was found. (Of what is younger than the last of
-        // so many nothing is known: without steps a block's age is where it lies.)
+        // The oldest blocks then are the oldest now, as far as they are live. A block whose address another block of
+        // the site has taken counts: where a tensor is replaced again and again, that is what was found. (Nothing is
+        // known about blocks younger than the last of `BLOCKS_MAX`: without steps, a block's address stands in for its
+        // age.)
         let now = live(&ask.stacks, BLOCKS_MAX);
         let last = now.oldest.last().filter(|_| now.oldest.len() == BLOCKS_MAX);
         let size = |block: &LiveBlock| {
@@ -171,7 +175,7 @@ impl Search {
                     Body::Found(found)
                 }
             }
-            // About blocks in whose place others have been named meanwhile, it may be.
+            // The fault may be due to blocks that have been replaced meanwhile.
             Err(_) if is_freed && under_way.renew(now) => {
                 self.under_way = Some(under_way);
                 return;
@@ -255,7 +259,7 @@ mod tests {
         assert!(words.contains("freed meanwhile"), "{words}");
     }
 
-    /// One block, which each step replaces.
+    /// One block that each step replaces.
     fn of_step(step: u64) -> impl Fn(&[StackId], usize) -> LiveSample {
         move |_, _| {
             let block = LiveBlock { birth_epoch: 0, birth_step: step, addr: (step + 1) << 20, size: 512 };
@@ -269,14 +273,14 @@ mod tests {
         let (now, mut asked) = (Instant::now(), Vec::new());
         asks.ask(ask(7));
         for step in 0..3 {
-            // Within the first moments it is not looked at.
+            // Too early for the next check.
             for ms in [0, 30, 31] {
                 search.turn(now + Duration::from_millis(100 * step + ms), of_step(step));
                 asked.extend(region.holders_asked().map(|asked| (asked.ask, asked.blocks[0].0 >> 20)));
             }
         }
         assert_eq!(asked, [(7, 1), (7, 2), (7, 3)]);
-        // An answer about one that has gone is none, and what it took is not to be had again.
+        // An answer about a freed block is none, and the time it took stays spent.
         search.answered(7, &json(1), of_step(9));
         assert_eq!(answer(&asks), None);
         search.turn(now + Duration::from_millis(300), of_step(9));

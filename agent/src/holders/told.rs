@@ -1,7 +1,7 @@
-//! What a trainer says to an ask for holders: JSON, written by the Python package.
+//! Parses a trainer's answer to a request for holders: JSON, written by the Python package.
 //!
-//! Guarantees: whatever bytes come, an answer of bounded size or one sentence that says what is wrong with them. Texts that
-//! are too long are cut. Refuses: numbers that contradict each other.
+//! Guarantees: any bytes give an answer of bounded size or one sentence that says what is wrong with them. Texts that
+//! are too long are cut. Refuses: figures that contradict each other.
 
 use memctl_model::{Collector, HolderBound, HolderKind, HolderPattern, TensorHolder};
 use memctl_proto::convert::holders::{checked, holder_to_wire};
@@ -12,10 +12,10 @@ use crate::source_paths::SourcePaths;
 
 /// Bytes of a text that are kept.
 const TEXT_BYTES_MAX: usize = 1_000;
-/// Sentences of what was not looked at that are kept.
+/// Sentences about what was not searched that are kept.
 const NOT_LOOKED_AT_MAX: usize = 32;
 
-/// The version of the answer that is read.
+/// The version of the answer that this agent reads.
 const VERSION: u32 = 2;
 
 #[derive(Deserialize)]
@@ -52,13 +52,13 @@ struct Holder {
     threads: u32,
     collector: Option<String>,
     pattern: Option<String>,
-    /// Which blocks: that they still live no object says.
+    /// Indices of its blocks; whether they are still live is not checked here.
     numbers: Vec<usize>,
 }
 
 impl Holder {
-    /// Without those of its blocks that no longer live, or whose place another site's has taken, of which the trainer could
-    /// not know; how many these are.
+    /// Removes blocks that are no longer live or whose address another site's block has taken, which the trainer cannot
+    /// know; returns how many these are.
     fn without_dead(&mut self, alive: &[Option<u64>]) -> u32 {
         let dead = self.numbers.iter().filter(|number| alive.get(**number).is_none_or(Option::is_none)).count();
         let dead = u32::try_from(dead).unwrap_or(u32::MAX).min(self.blocks);
@@ -70,19 +70,19 @@ impl Holder {
     }
 }
 
-/// As the package spells it; what this agent does not know is not known.
+/// A name as the package spells it; `None` if this agent does not know it.
 fn named<T: Copy>(all: &[T], name: fn(T) -> &'static str, told: Option<&str>) -> Option<T> {
     all.iter().copied().find(|one| told == Some(name(*one)))
 }
 
-/// In place of an answer: what went wrong in the trainer.
+/// Sent in place of an answer: what went wrong in the trainer.
 #[derive(Deserialize)]
 struct Fault {
     fault: String,
 }
 
-/// Reads an answer to an ask about some blocks: `alive` says of each how large it is if it still lives. `paths` decides what
-/// may leave the host of the paths in it.
+/// Reads an answer about some blocks: `alive` has the size of each block that is still live. `paths` decides how paths
+/// in it are treated before they leave the host.
 ///
 /// # Errors
 /// One sentence.
@@ -143,7 +143,7 @@ pub(super) fn read(json: &[u8], alive: &[Option<u64>], paths: &SourcePaths) -> R
         asked_blocks: told.asked_blocks,
         found_blocks: told.found_blocks,
         objects: told.objects,
-        // The cast saturates, and makes 0 of what is no number.
+        // The cast saturates, and turns NaN into 0.
         took_us: (told.took_ms * 1_000.0) as u64,
         complete: told.complete,
         not_looked_at: told.not_looked_at.into_iter().take(NOT_LOOKED_AT_MAX).map(text).collect(),

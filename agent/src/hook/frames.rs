@@ -1,10 +1,10 @@
 //! Walking the Python frames of the calling thread without the interpreter's lock.
 //!
-//! It may be done because it is the calling thread that walks: while it is inside C code nobody else changes
-//! its chain of frames, and every frame holds its code object. Only pointers and integers are read.
-//! The layouts are those of `Include/internal/pycore_frame.h` and `Include/cpython/` of each CPython minor version;
-//! which one holds is proved against the interpreter's own answer before a pointer is followed ([`super::proof`]), so
-//! a build with another layout loses its stacks and nothing else.
+//! This is sound because a thread walks its own frames: while it is inside C code its chain of frames does not change,
+//! and every frame holds its code object. Only pointers and integers are read. The layouts are those of
+//! `Include/internal/pycore_frame.h` and `Include/cpython/` of each CPython minor version. The layout is verified
+//! against the interpreter's own answer before a pointer is followed ([`super::proof`]), so a build with another layout
+//! loses its stacks and nothing else.
 //!
 //! Refuses: to touch a reference count, to call into Python, and interpreters without that lock (free-threaded builds).
 //!
@@ -20,19 +20,19 @@ pub struct RawFrame {
     pub code: usize,
     /// Offset of the instruction in bytes, as `f_lasti`.
     pub lasti: u32,
-    /// Tells code objects apart that had the same address one after the other.
+    /// Distinguishes code objects that had the same address at different times.
     pub identity: u64,
 }
 
-/// Asked before anything is read that a pointer leads to: see [`super::proof`].
+/// Consulted before anything behind a pointer is read: see [`super::proof`].
 pub trait Guard {
-    /// Whether so many bytes can be read there.
+    /// Whether `bytes` bytes can be read there.
     fn may_read(&mut self, address: usize, bytes: usize) -> bool;
     /// Whether this is a code object.
     fn is_code(&mut self, code: usize) -> bool;
 }
 
-/// The layout has been proved: everything may be read.
+/// The layout is verified: everything may be read.
 struct Proved;
 
 impl Guard for Proved {
@@ -46,9 +46,9 @@ impl Guard for Proved {
     }
 }
 
-/// Bytes of a code object's head that are looked at.
+/// Bytes of a code object's head that are read.
 pub const CODE_BYTES: usize = 144;
-/// Bytes of what 3.11 and 3.12 have between the thread state and its innermost frame (`_PyCFrame`), as far as it matters.
+/// Bytes read of what 3.11 and 3.12 have between the thread state and its innermost frame (`_PyCFrame`).
 const BETWEEN_BYTES: usize = 16;
 
 /// A supported CPython.
@@ -80,7 +80,7 @@ impl Version {
         }
     }
 
-    /// Whether frames show the address of their instruction, and those without Python code a constant one.
+    /// Whether frames have the address of their instruction, and frames without Python code a constant one.
     #[must_use]
     pub fn has_places(self) -> bool {
         matches!(self, Self::V312 | Self::V313 | Self::V314)
@@ -102,13 +102,13 @@ impl Version {
 trait Layout {
     /// From the thread state to the innermost frame.
     unsafe fn innermost(thread: usize) -> usize;
-    /// Thread state: what lies between it and the innermost frame, where something does.
+    /// Thread state: offset of the structure between it and the innermost frame, where there is one.
     const BETWEEN: Option<usize> = None;
-    /// Bytes of a frame that are looked at.
+    /// Bytes of a frame that are read.
     const FRAME_BYTES: usize = 80;
     /// Frame: its code object.
     const CODE: usize;
-    /// Bits of that word that are no part of the address.
+    /// Bits of that word that are not part of the address.
     const TAGS: usize = 0;
     /// Frame: the frame that called it.
     const PREVIOUS: usize;
@@ -116,7 +116,7 @@ trait Layout {
     const OWNER: Option<(usize, u8)>;
     /// Offset of the instruction within the code, in bytes.
     unsafe fn lasti(frame: usize, code: usize) -> u32;
-    /// Something of the code object that a later one at the same address hardly shares.
+    /// A value of the code object that a later one at the same address is unlikely to share.
     unsafe fn identity(code: usize) -> u64;
 }
 
@@ -203,7 +203,7 @@ impl Layout for V312 {
     }
     #[inline(always)]
     unsafe fn identity(code: usize) -> u64 {
-        // SAFETY: `co_version`, counted up for every code object that is made, and `co_firstlineno`.
+        // SAFETY: `co_version`, incremented for every new code object, and `co_firstlineno`.
         unsafe { u64::from(half(code, 92)) << 32 | u64::from(half(code, 68)) }
     }
 }
@@ -239,7 +239,7 @@ impl Layout for V314 {
     /// `f_executable` is a `_PyStackRef`: `Py_TAG_BITS`.
     const TAGS: usize = 3;
     const PREVIOUS: usize = 8;
-    // (3 the interpreter's own, and in 3.14 there is a 4 for C's stack.)
+    // (3 is the interpreter's own; 3.14 also has 4 for the C stack.)
     const OWNER: Option<(usize, u8)> = Some((74, 3));
     #[inline(always)]
     unsafe fn lasti(frame: usize, code: usize) -> u32 {
@@ -263,10 +263,10 @@ pub unsafe fn walk(version: Version, thread: usize, each: impl FnMut(RawFrame)) 
     unsafe { walk_guarded(version, thread, &mut Proved, each) }
 }
 
-/// As [`walk`], as far as `guard` lets it.
+/// As [`walk`], as far as `guard` allows it.
 ///
 /// # Safety
-/// `thread` can be read as far as it is looked at, and what the guard allows.
+/// What is read of `thread` is readable, and so is what the guard allows.
 #[inline]
 pub(super) unsafe fn walk_guarded(version: Version, thread: usize, guard: &mut impl Guard, each: impl FnMut(RawFrame)) {
     // SAFETY: promised by the caller.
@@ -284,7 +284,7 @@ pub(super) unsafe fn walk_guarded(version: Version, thread: usize, guard: &mut i
 #[inline(always)]
 unsafe fn walk_as<L: Layout>(thread: usize, guard: &mut impl Guard, mut each: impl FnMut(RawFrame)) {
     // SAFETY: the layout is the interpreter's, so every pointer that is followed is a frame or a code object of this
-    // thread; where that is not known yet, the guard is asked before each.
+    // thread; where that is not known yet, the guard is consulted before each.
     unsafe {
         if L::BETWEEN.is_some_and(|offset| !guard.may_read(word(thread, offset), BETWEEN_BYTES)) {
             return;
@@ -309,7 +309,7 @@ unsafe fn walk_as<L: Layout>(thread: usize, guard: &mut impl Guard, mut each: im
     }
 }
 
-/// A code object's names and line table, to be copied while the frame that holds it is on the stack.
+/// A code object's names and line table, to be copied while its frame is on the stack.
 pub struct CodeParts {
     /// Line of its `def`.
     pub first_line: u32,
@@ -324,7 +324,7 @@ impl CodeParts {
     /// Finds the parts of a code object.
     ///
     /// # Safety
-    /// `code` is a code object of an interpreter of `version` that cannot go away now.
+    /// `code` is a code object of an interpreter of `version` that stays alive for now.
     #[must_use]
     pub unsafe fn of(version: Version, code: usize) -> Self {
         // co_filename, co_qualname (3.10 has only co_name), co_linetable, co_firstlineno.
@@ -349,18 +349,18 @@ impl CodeParts {
         }
     }
 
-    /// Where file name, qualified name and line table are.
+    /// Addresses of file name, qualified name and line table.
     pub(super) fn addresses(&self) -> [usize; 3] {
         [self.file, self.name, self.table]
     }
 
-    /// Copies the file's name as UTF-8 into `to`, cut where it is full; returns its length.
+    /// Copies the file's name as UTF-8 into `to`, truncated to its length; returns the number of bytes.
     pub fn file(&self, to: &mut [u8]) -> usize {
         // SAFETY: `co_filename` is a str that the code object holds.
         unsafe { self.text(self.file, to) }
     }
 
-    /// Copies the qualified name, likewise.
+    /// Copies the qualified name in the same way.
     pub fn name(&self, to: &mut [u8]) -> usize {
         // SAFETY: as for the file.
         unsafe { self.text(self.name, to) }

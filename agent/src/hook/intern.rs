@@ -1,25 +1,26 @@
-//! Tables of fixed size for the hook: from a stack's key to its id without a lock, from a code object to its id under the latch.
+//! Tables of fixed size for the hook: from a stack's key to its id without a lock, from a code object to its id under
+//! the latch.
 //!
-//! Guarantees: no allocation after they were made; a lookup is one or two cache lines.
-//! Refuses: to grow, and to forget (but for the recent keys); what finds no room has no stack and is counted.
+//! Guarantees: no allocation after construction; a lookup touches one or two cache lines.
+//! Refuses: to grow, and to forget (except for the recent keys); a stack without room gets no id and is counted.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Slots for stacks: 1 MiB. A big model with gradient accumulation, evaluation and checkpoints has a few thousand stacks.
 const STACK_SLOTS: usize = 1 << 16;
-/// Beyond three quarters the searches get long.
+/// Beyond three quarters, searches get long.
 const STACKS_MAX: u32 = (STACK_SLOTS / 4 * 3) as u32;
 /// Slots for code objects: 384 KiB.
 const CODE_SLOTS: usize = 1 << 14;
 const CODES_MAX: u32 = (CODE_SLOTS / 4 * 3) as u32;
 
-/// Slots for recent keys: 128 KiB, of which as many lines are in use as a step has stacks. A step of GPT-2 small has 150,
-/// of the largest seen 1,500, of which three in a thousand find both their slots taken.
+/// Slots for recent keys: 128 KiB. A step touches as many cache lines as it has stacks: 150 for GPT-2 small, 1,500 for
+/// the largest seen, of which three in a thousand find both their slots taken.
 const NEAR_SLOTS: usize = 1 << 14;
 
-/// Recent keys, close together. Forgets: what is put where two others lie takes the place of the first.
+/// Recent keys, close together. Forgets: a third key in a pair of slots replaces the first.
 pub struct Near {
-    /// The upper 48 bits of the key, whose lower ones are the slot's number, and an id of 16 bits; 0: empty.
+    /// The upper 48 bits of the key, whose lower bits select the slot, and an id of 16 bits; 0: empty.
     slots: Box<[AtomicU64]>,
 }
 
@@ -33,14 +34,14 @@ impl Default for Near {
 }
 
 impl Near {
-    /// The two slots of a key, which lie on one line.
+    /// The two slots of a key, which are on one cache line.
     #[inline(always)]
     fn pair(&self, key: u64) -> (&AtomicU64, &AtomicU64) {
         let at = key as usize & (NEAR_SLOTS - 1);
         (&self.slots[at], &self.slots[at ^ 1])
     }
 
-    /// The id that was put with a key, unless it was forgotten. Keys that agree in 61 bits are taken for one.
+    /// The id that was stored with a key, unless it was forgotten. Keys that agree in 61 bits are taken for one.
     #[inline]
     pub fn get(&self, key: u64) -> Option<u32> {
         let (first, second) = self.pair(key);
@@ -53,13 +54,13 @@ impl Near {
         ((found ^ key) >> 16 == 0 && found != 0).then_some(found as u32 & 0xffff)
     }
 
-    /// Remembers a key's id; 0, no stack, is not remembered.
+    /// Remembers a key's id; 0 (no stack) is not remembered.
     pub fn put(&self, key: u64, id: u32) {
         if id == 0 || id > 0xffff {
             return;
         }
         let (first, second) = self.pair(key);
-        // Relaxed: as above; of two that put at once one is forgotten.
+        // Relaxed: as above; when two threads store at once, one entry is lost.
         let is_for = |slot: &AtomicU64| {
             let found = slot.load(Ordering::Relaxed);
             found == 0 || (found ^ key) >> 16 == 0
@@ -88,7 +89,7 @@ impl Default for Stacks {
     }
 }
 
-/// A key that is not the empty one.
+/// Maps a key to one that differs from the empty one.
 #[inline]
 fn proper(key: u64) -> u64 {
     key.max(1)
@@ -103,7 +104,7 @@ impl Stacks {
         // At most three quarters are taken, so an empty slot ends the search.
         loop {
             let slot = &self.slots[at & (STACK_SLOTS - 1)];
-            // Acquire: who sees the key sees its id.
+            // Acquire: a thread that sees the key sees its id.
             match slot.key.load(Ordering::Acquire) {
                 found if found == key => return Some(slot.id.load(Ordering::Relaxed)),
                 0 => return None,
@@ -114,15 +115,15 @@ impl Stacks {
 
     /// Whether there is room for one more.
     pub fn has_room(&self) -> bool {
-        // Relaxed: only the holder of the latch writes it and asks.
+        // Relaxed: written and read only under the latch.
         self.count.load(Ordering::Relaxed) < STACKS_MAX
     }
 
-    /// Adds a key that is not there. The caller holds the latch and has asked for room.
+    /// Adds a key that is not there. The caller holds the latch and has checked `has_room`.
     pub fn insert(&self, key: u64, id: u32) {
         let key = proper(key);
         let mut at = (key >> 32) as usize;
-        // Relaxed: only the holder of the latch writes.
+        // Relaxed: written only under the latch.
         while self.slots[at & (STACK_SLOTS - 1)].key.load(Ordering::Relaxed) != 0 {
             at += 1;
         }
@@ -135,7 +136,7 @@ impl Stacks {
 
     /// Stacks known.
     pub fn count(&self) -> u32 {
-        // Relaxed: a figure.
+        // Relaxed: a statistic.
         self.count.load(Ordering::Relaxed)
     }
 }
@@ -154,7 +155,7 @@ impl Default for Codes {
 
 impl Codes {
     fn place(&self, code: usize, identity: u64) -> usize {
-        // Fibonacci hashing: code objects are aligned to 16 bytes, the upper bits of the product are mixed.
+        // Fibonacci hashing: code objects are aligned to 16 bytes, and the upper bits of the product are mixed.
         let hash = ((code as u64) ^ identity.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut at = (hash >> 48) as usize & (CODE_SLOTS - 1);
         loop {
@@ -166,9 +167,9 @@ impl Codes {
         }
     }
 
-    /// The id of a code object; a new one is offered to `define`, which says whether it found room.
+    /// The id of a code object; a new one is passed to `define`, which returns whether there was room for it.
     pub fn id(&mut self, code: usize, identity: u64, define: impl FnOnce() -> bool) -> Option<u32> {
-        // An empty slot is one of code 0.
+        // Code 0 marks an empty slot.
         if code == 0 {
             return None;
         }

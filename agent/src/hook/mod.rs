@@ -1,15 +1,15 @@
-//! What runs inside the allocator's callback: one record into the ring of the device, with the stack of the allocation.
+//! Runs inside the allocator's callback: writes one record into the device's ring, with the allocation's stack.
 //!
-//! Guarantees: no lock is waited for, nothing is allocated, no system call is made, neither the interpreter's
-//! lock is taken nor PyTorch called (but for two thread-local reads); it never unwinds into the allocator.
-//! One device's events come one after the other, because the allocator holds that device's lock.
+//! Guarantees: it waits for no lock, allocates nothing and makes no system call. It does not take the interpreter's
+//! lock or call PyTorch (except for two thread-local reads), and never unwinds into the allocator. One device's events
+//! are serialized, because the allocator holds that device's lock.
 //!
 //! The known path walks the frames (pointers only), looks one key up and writes 48 bytes. A training calls it every few
-//! microseconds with its own work between, so what counts is how many cache lines and pages it touches: frames are told
-//! apart by their instruction's address alone where dead code objects are reported ([`code_deaths`]), recent keys lie close
-//! together ([`intern::Near`]), forward calls in the order of their numbers. A stack that was never seen is written
-//! into the dictionary under a latch that is tried, not waited for: two devices that meet new stacks in the same instant
-//! leave one of them without.
+//! microseconds with its own work between, so its cost is the number of cache lines and pages that it touches. Frames
+//! are distinguished by their instruction's address alone where dead code objects are reported ([`code_deaths`]),
+//! recent keys lie close together ([`intern::Near`]), and forward calls are stored in the order of their numbers. A new
+//! stack is written into the dictionary under a latch that is tried, not waited for: when two devices meet new stacks
+//! at the same instant, one may record its event without a stack.
 //!
 //! (Over 400 lines: everything that runs inside the callback is here, to be read in one piece.)
 
@@ -49,15 +49,15 @@ pub struct RawEvent {
     pub stream: u64,
     /// Ticks of PyTorch's approximate clock.
     pub ticks: Ticks,
-    /// The pool, lower halves.
+    /// The pool's id, the lower half of each word.
     pub pool: [u32; 2],
-    /// PyTorch's number of the action.
+    /// PyTorch's code of the action.
     pub action: i32,
     /// CUDA ordinal.
     pub device: i32,
-    /// Address of the name of whose memory it is, which is there for the call; of no meaning where it has no bytes.
+    /// Address of the name of the memory's owner, valid during the call; meaningless when it has no bytes.
     pub owner: usize,
-    /// Its bytes, UTF-8 as far as the program kept to that; 0: the program named nobody.
+    /// Bytes of the name, UTF-8 if the program wrote UTF-8; 0: no name.
     pub owner_bytes: u64,
 }
 
@@ -67,12 +67,12 @@ pub struct RawEvent {
 pub struct RawNode {
     /// Its type: the address of its virtual table.
     pub kind: usize,
-    /// Sequence and thread of the forward call, as [`Shim::sequence`] gave it there; `u64::MAX` when it has none.
+    /// Sequence and thread of the forward call, as [`Shim::sequence`] returned it there; `u64::MAX` when it has none.
     pub made_by: u64,
 }
 
 shared_layout! {
-    /// What the shim has of this module.
+    /// Layouts that the shim shares with this module.
     LAYOUT:
     RawEvent is Event, 64 {
         addr at 0, size at 8, stream at 16, ticks at 24, pool at 32, action at 40, device at 44, owner at 48, owner_bytes at 56
@@ -80,10 +80,10 @@ shared_layout! {
     RawNode is Node, 16 { kind at 0, made_by at 8 }
 }
 
-/// What the hook asks PyTorch: thread-local reads.
+/// What the hook reads from PyTorch: thread-local values.
 #[derive(Clone, Copy)]
 pub struct Shim {
-    /// Number and thread of the autograd node that was made last on this thread.
+    /// Sequence number and thread of the autograd node that was made last on this thread.
     pub sequence: extern "C" fn() -> u64,
     /// The node that runs on this thread; 0 when there is none.
     pub node: extern "C" fn(*mut RawNode) -> i32,
@@ -102,17 +102,17 @@ const OTHER: u64 = 0x6a09_e667_f3bc_c909;
 
 /// One device.
 struct Lane {
-    /// Touched only from inside that device's lock.
+    /// Accessed only under that device's lock.
     producer: UnsafeCell<Producer>,
-    /// Likewise.
+    /// Accessed only under that device's lock.
     trail: UnsafeCell<Trail>,
     gauge: Gauge,
-    /// Where the ring stood behind the last `snapshot` event.
+    /// The ring's position after the last `snapshot` event.
     snapshot_pushed: AtomicU64,
     snapshot_dropped: AtomicU64,
 }
 
-/// What is touched only under the latch.
+/// Accessed only under the latch.
 struct Unknown {
     dictionary: dictionary::Writer,
     codes: Codes,
@@ -123,15 +123,15 @@ struct Unknown {
 pub struct Hook {
     region: Arc<Region>,
     lanes: Box<[Lane]>,
-    /// 0: no Python stacks; else one more than the place in [`VERSIONS`].
+    /// 0: no Python stacks; else the index in [`VERSIONS`] plus one.
     version: AtomicU8,
-    /// Frames are told apart by their instruction's address alone.
+    /// Frames are distinguished by their instruction's address alone.
     by_place: AtomicBool,
     thread_state: extern "C" fn() -> usize,
     shim: Shim,
     near: Near,
     known: Stacks,
-    /// Stacks that were written with a name.
+    /// Stacks that were written with an owner's name.
     owned_stacks: AtomicU32,
     latch: AtomicBool,
     unknown: UnsafeCell<Unknown>,
@@ -139,7 +139,7 @@ pub struct Hook {
     forward: Box<[AtomicU64]>,
 }
 
-/// How a hook walks stacks: what was proved of an interpreter holds as long as its process.
+/// How a hook walks stacks: what was verified for an interpreter holds for the life of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walks {
     version: u8,
@@ -165,13 +165,14 @@ struct Gate {
 
 static GATE: Gate = Gate { hook: AtomicPtr::new(std::ptr::null_mut()), deaths: AtomicU64::new(0) };
 
-/// Lets events reach `hook`; `None` closes the gate.
+/// Directs events to `hook`; `None` closes the gate.
 ///
 /// # Safety
-/// The hook stays where it is until the gate was closed and every device's lock was held once since.
+/// The hook stays in place until the gate is closed and every device's lock has been held once since.
 pub unsafe fn install(hook: Option<&Hook>) {
     let pointer = hook.map_or(std::ptr::null_mut(), |hook| std::ptr::from_ref(hook).cast_mut());
-    // Release: who sees the hook sees it made. (SeqCst is not needed: late callbacks see the old one, which is still there.)
+    // Release: a thread that sees the hook sees it initialized. (SeqCst is not needed: late callbacks see the old one,
+    // which still exists.)
     GATE.hook.store(pointer, Ordering::Release);
 }
 
@@ -186,18 +187,19 @@ pub unsafe extern "C" fn on_event(raw: *const RawEvent) {
         return;
     }
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        // SAFETY: installed hooks stay for as long as callbacks can be inside; the rest is the caller's promise.
+        // SAFETY: installed hooks stay in place while callbacks can be inside; the rest is the caller's promise.
         unsafe { (*hook).event(&*raw) }
     }));
     if outcome.is_err() {
-        // A fault of ours must not repeat itself in somebody's training.
+        // A fault here must not repeat itself in the user's training.
         // SAFETY: nothing is installed.
         unsafe { install(None) };
     }
 }
 
 impl Hook {
-    /// A hook that writes into `region`. `thread_state` gives the calling thread's Python thread state, 0 when it has none.
+    /// A hook that writes into `region`. `thread_state` returns the calling thread's Python thread state, 0 when it has
+    /// none.
     #[must_use]
     pub fn new(region: Arc<Region>, thread_state: extern "C" fn() -> usize, shim: Shim) -> Self {
         let lanes = (0..region.devices())
@@ -241,8 +243,8 @@ impl Hook {
         let Some(action) = u8::try_from(raw.action).ok().and_then(Action::from_number) else { return };
         // SAFETY: one at a time, promised by the caller.
         let producer = unsafe { &mut *lane.producer.get() };
-        // Who gives memory back to the driver is worth a name, too: it waits for the device, and a call of `empty_cache()`
-        // in a loop has a line.
+        // A release of memory to the driver is worth a stack, too: it waits for the device, and so a call of
+        // `empty_cache()` in a loop shows with its line.
         let asks = matches!(
             action,
             Action::Alloc
@@ -252,7 +254,7 @@ impl Hook {
                 | Action::SegmentUnmap
                 | Action::Oom
         );
-        // Who finds no room needs no stack. An annotation has the name alone: its block has a stack.
+        // An event without room needs no stack. An annotation has only the name: its block has a stack.
         let stack = if action == Action::Annotate && raw.owner_bytes > 0 && producer.has_room() {
             // SAFETY: the name is there for the call.
             unsafe { self.owned(StackId::NONE, raw) }
@@ -269,7 +271,7 @@ impl Hook {
         let event = Event { time_ns: 0, addr: raw.addr, size: raw.size, stream: raw.stream, pool, stack, action };
         producer.push(Record::stamped(raw.ticks, &event));
         if action == Action::Snapshot {
-            // Relaxed: read by the thread that asked for the snapshot, after the allocator's lock was given back.
+            // Relaxed: read by the thread that requested the snapshot, after the allocator's lock was released.
             lane.snapshot_pushed.store(producer.pushed(), Ordering::Relaxed);
             lane.snapshot_dropped.store(producer.dropped(), Ordering::Relaxed);
         }
@@ -306,7 +308,7 @@ impl Hook {
         StackId(id)
     }
 
-    /// The stack with the name of whose memory it is; without it where too many have been told.
+    /// The stack with the name of the memory's owner; without the name where there are too many.
     ///
     /// # Safety
     /// The name can be read.
@@ -325,7 +327,7 @@ impl Hook {
         if id == 0 { stack } else { StackId(id) }
     }
 
-    /// The id of what was not among the recent ones.
+    /// The id of a key that is not among the recent ones.
     #[inline(never)]
     fn far(&self, near: u64, key: u64, learn: impl FnOnce() -> u32) -> u32 {
         let id = self.known.get(key).unwrap_or_else(learn);
@@ -333,21 +335,21 @@ impl Hook {
         id
     }
 
-    /// The allocation that follows the making of a node belongs to the call that made it: the first one counts.
+    /// Attributes a new node to the call that allocates next: the first allocation counts.
     #[inline]
     fn remember_forward(&self, stack: u32) {
         let (slot, tag) = self.forward_slot((self.shim.sequence)());
-        // Relaxed: a hint between threads that the allocator's lock orders; a torn pair cannot be, it is one word.
+        // Relaxed: a hint between threads that the allocator's lock orders; it is one word and cannot be torn.
         if slot.load(Ordering::Relaxed) >> 32 != tag {
             slot.store(tag << 32 | u64::from(stack), Ordering::Relaxed);
         }
     }
 
-    /// Where a sequence number's stack is kept, and the 32 bits that tell it from others there. Neighbours lie side by
-    /// side: a forward pass fills line after line, the backward pass reads them the other way round.
+    /// Where a sequence number's stack is kept, and the 32 bits that distinguish it from others there. Neighbours lie
+    /// side by side: a forward pass fills line after line, and the backward pass reads them in reverse.
     #[inline(always)]
     fn forward_slot(&self, sequence: u64) -> (&AtomicU64, u64) {
-        // The thread's number is in the upper bits: each begins elsewhere.
+        // The thread's number is in the upper bits: each thread starts elsewhere.
         let at = sequence.wrapping_add((sequence >> 40).wrapping_mul(GOLDEN) >> 48) as usize;
         (&self.forward[at & (FORWARD_SLOTS - 1)], mixed(sequence) >> 32)
     }
@@ -356,7 +358,7 @@ impl Hook {
         if made_by == u64::MAX {
             return 0;
         }
-        // The node took its number before the allocation, which saw the next one.
+        // The node took its number before the allocation, which saw the next number.
         let (slot, tag) = self.forward_slot(made_by + 1);
         // Relaxed: as above.
         let found = slot.load(Ordering::Relaxed);
@@ -373,7 +375,7 @@ impl Hook {
         StackId(self.near.get(key).unwrap_or_else(|| self.far(key, key, || self.learn_node(key, forward))))
     }
 
-    /// Runs `learn` under the latch; 0 when it was taken for too long, or something is full.
+    /// Runs `learn` under the latch; returns 0 when the latch stayed taken or a table is full.
     fn learn(&self, key: u64, learn: impl FnOnce(&mut Unknown) -> bool) -> u32 {
         for _ in 0..LATCH_TRIES {
             // Acquire: sees what the last holder wrote.
@@ -467,7 +469,7 @@ impl Hook {
         })
     }
 
-    /// Turns Python stacks on if a walk of this thread sees exactly the frames that the interpreter itself shows.
+    /// Turns Python stacks on if a walk of this thread sees exactly the frames that the interpreter itself reports.
     ///
     /// `expected`: address of the code object and `f_lasti` in bytes, innermost first.
     pub fn check_stacks(&self, version: Version, expected: &[(usize, u32)]) -> bool {
@@ -485,35 +487,35 @@ impl Hook {
         self.version.store(number, Ordering::Relaxed);
     }
 
-    /// From here on frames are told apart by the address of their instruction alone. Only where [`code_deaths::died`] hears of
-    /// every code object's death, and the interpreter shows the address (3.12 and later).
+    /// From here on frames are distinguished by the address of their instruction alone. Only valid if
+    /// [`code_deaths::died`] is called for every code object's death, and frames have the address (3.12 and later).
     pub fn trust_places(&self, version: Version) {
         // Relaxed: a switch; both ways give the same stacks.
         self.by_place.store(version.has_places(), Ordering::Relaxed);
     }
 
-    /// How stacks are walked here, for a hook that follows this one in the same process.
+    /// How stacks are walked here, for a later hook in the same process.
     #[must_use]
     pub fn walks(&self) -> Walks {
         // Relaxed: see `version`.
         Walks { version: self.version.load(Ordering::Relaxed), by_place: self.by_place.load(Ordering::Relaxed) }
     }
 
-    /// Walks stacks as the hook before did.
+    /// Walks stacks as the previous hook did.
     pub fn walk_as(&self, Walks { version, by_place }: Walks) {
         self.set_stacks(version);
         // Relaxed: a switch; both ways give the same stacks.
         self.by_place.store(by_place, Ordering::Relaxed);
     }
 
-    /// Where the rings stand.
+    /// The rings' positions.
     #[must_use]
     pub fn positions(&self) -> Vec<Position> {
-        // Pushed first: a drop that is counted behind it belongs behind the mark.
+        // `pushed` first: a drop that is counted after that belongs behind the mark.
         self.lanes.iter().map(|lane| Position { pushed: lane.gauge.pushed(), dropped: lane.gauge.dropped() }).collect()
     }
 
-    /// Where a ring stood when its device was last read whole; `None` when that left no event.
+    /// A ring's position when its device was last read completely; `None` when that left no event.
     #[must_use]
     pub fn snapshot_position(&self, device: usize) -> Option<Position> {
         let lane = self.lanes.get(device)?;
@@ -536,10 +538,10 @@ impl Hook {
     }
 }
 
-/// Where the key of a walk by places begins: another one after every death of a code object that was seen.
+/// The initial key of a walk by places: a new one after every death of a code object that was seen.
 #[inline(always)]
 fn first_key() -> u64 {
-    // Relaxed: whoever walks frames of code that took a dead one's address came to it through the interpreter's lock,
+    // Relaxed: a thread that walks frames of code at a dead object's address got there through the interpreter's lock,
     // which orders the death before.
     GATE.deaths.load(Ordering::Relaxed).wrapping_mul(OTHER) ^ GOLDEN
 }
@@ -558,7 +560,7 @@ fn full_key(version: Version, thread: usize) -> Option<u64> {
     (depth > 0).then_some(key)
 }
 
-/// Folds a word into a key. The inner product does not depend on the key, so frames overlap in the processor.
+/// Folds a word into a key. The inner product does not depend on the key, so the processor overlaps frames.
 #[inline(always)]
 fn mix(key: u64, word: u64) -> u64 {
     (key.rotate_left(23) ^ word.wrapping_mul(OTHER)).wrapping_mul(GOLDEN)
@@ -574,7 +576,7 @@ fn mixed(number: u64) -> u64 {
 fn define_code(dictionary: &mut dictionary::Writer, code: &CodeParts) -> bool {
     const HEAD: usize = 16;
     let name = dictionary::NAME_BYTES_MAX;
-    // The table is taken whole or not at all; where the dictionary is nearly full, without it.
+    // The line table is stored completely or not at all; it is left out when the dictionary is nearly full.
     let fill = |to: &mut [u8]| {
         let file = code.file(&mut to[HEAD..HEAD + name]);
         let name = code.name(&mut to[HEAD + file..HEAD + file + name]);

@@ -1,17 +1,18 @@
-//! A thread's Python frames by the addresses of their instructions: the walk of the known path, on CPython 3.12 to 3.15.
+//! A thread's Python frames by the addresses of their instructions: the walk of the known path, on CPython 3.12 to
+//! 3.15.
 //!
-//! Guarantees: reads two words of a frame and nothing else; what it asks for ahead of time is only a hint.
-//! Refuses: versions whose frames have no such address; what lies at an address is another file's matter (`frames.rs`,
-//! `code_deaths.rs`).
+//! Guarantees: reads two words of a frame and nothing else; prefetches are only hints.
+//! Refuses: versions whose frames have no such address. What lies at an address is handled in `frames.rs` and
+//! `code_deaths.rs`.
 
 use super::frames::{DEPTH_MAX, Version, word};
 
-/// 3.12 to 3.15 agree on where a frame has its instruction (`prev_instr`, `instr_ptr`) and its caller.
+/// 3.12 to 3.15 agree on the frame's offset of its instruction (`prev_instr`, `instr_ptr`) and of its caller.
 const INSTRUCTION: usize = 56;
 const PREVIOUS: usize = 8;
 
-/// Visits all frames, those of C too; twice [`DEPTH_MAX`] at most, which hold as many with Python code as the
-/// other walk visits.
+/// Visits all frames, those of C too; at most twice [`DEPTH_MAX`], which contain as many with Python code as the other
+/// walk visits.
 ///
 /// # Safety
 /// As for [`places`].
@@ -28,12 +29,12 @@ unsafe fn each_frame(innermost: usize, mut each: impl FnMut(usize)) {
 
 /// Folds the addresses of a thread's instructions, innermost first, into `key`; `None` when it has no frames.
 ///
-/// An address names code object and instruction at once for as long as the object lives, so neither the object nor the
-/// frame's owner is looked at: frames that hold no Python code, where C called in, have the address of the interpreter's
+/// An address identifies code object and instruction at once while the object lives, so neither the object nor the
+/// frame's owner is read. Frames without Python code, where C called in, have the address of the interpreter's
 /// trampoline.
 ///
 /// # Safety
-/// As for [`super::frames::walk`]; and the version [has places](Version::has_places).
+/// As for [`super::frames::walk`]; the version also [has places](Version::has_places).
 #[inline(always)]
 pub unsafe fn places(
     version: Version,
@@ -55,9 +56,9 @@ pub unsafe fn places(
     Some(key)
 }
 
-/// The cache lines on which frames were found, to be asked for all at once: one frame leads to the next, so a walk waits
-/// for its lines one after the other, and a call's frames lie where those of the call before it lay. Only a hint: what
-/// has moved meanwhile is fetched in vain.
+/// The cache lines on which frames were found, to be prefetched all at once. One frame leads to the next, so a walk
+/// waits for its lines one after the other, and a call's frames mostly lie where those of the previous call lay. Only a
+/// hint: lines that have moved meanwhile are fetched in vain.
 pub struct Trail {
     lines: [usize; LINES],
     used: usize,
@@ -66,7 +67,7 @@ pub struct Trail {
 
 /// Lines remembered: those of about 40 frames.
 const LINES: usize = 64;
-/// A trail is taken anew every so many walks: a second walk costs about 40 ns.
+/// A trail is taken again after this many walks: the second walk costs about 40 ns.
 const ANEW: u32 = 16;
 
 impl Default for Trail {
@@ -80,7 +81,7 @@ impl Trail {
     fn fetch(&self) {
         #[cfg(target_arch = "x86_64")]
         for &line in &self.lines[..self.used] {
-            // SAFETY: a hint that has no effect on what is there, valid address or not.
+            // SAFETY: a prefetch changes nothing and cannot fault, valid address or not.
             unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line as *const i8) };
         }
     }

@@ -1,10 +1,10 @@
-//! Finds out whether frames and code objects lie as a layout says, before any pointer that it gives is followed.
+//! Verifies that frames and code objects are laid out as expected, before a pointer from them is followed.
 //!
-//! An interpreter that was built in another way (a patched one, a debug build) may have anything where this one's frames
-//! have a pointer. So memory is asked for through the kernel, which refuses an address instead of ending the process,
-//! and what is found there has to be what the interpreter says of itself: the code object's address and the instruction
-//! of every frame; of every code object the addresses of its names and of its line table, the text of its names, and
-//! the line that Python gives for the frame.
+//! An interpreter that was built differently (a patched one, a debug build) may have anything where this layout has a
+//! pointer. So memory is read through the kernel, which returns an error for a bad address instead of ending the
+//! process, and the result has to match what the interpreter itself reports: the code object's address and the
+//! instruction of every frame; the addresses of every code object's names and line table, the text of its names, and
+//! the line that Python reports for the frame.
 //! Refuses: to run on the hot path; it costs a few system calls a frame, once a session.
 
 use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
@@ -12,12 +12,12 @@ use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
 use super::frames::{self, CodeParts, DEPTH_MAX, Guard, Version};
 use crate::python::lines;
 
-/// Bytes of a thread state that are looked at.
+/// Bytes of a thread state that are read.
 const THREAD_BYTES: usize = 128;
 /// Bytes of a str's head.
 const TEXT_HEAD_BYTES: usize = 72;
 
-/// A frame as the interpreter itself shows it, innermost first.
+/// A frame as the interpreter itself reports it, innermost first.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Shown {
     /// Address of the code object.
@@ -28,7 +28,7 @@ pub struct Shown {
     pub line: Option<u32>,
     /// Address and text of `co_filename`.
     pub file: (usize, String),
-    /// Of `co_qualname`; of `co_name` before 3.11.
+    /// Address and text of `co_qualname`; of `co_name` before 3.11.
     pub name: (usize, String),
     /// Address of `co_linetable`.
     pub table: usize,
@@ -45,7 +45,7 @@ pub fn frames_agree(version: Version, thread: usize, expected: &[(usize, u32)]) 
     }
     let (mut seen, mut agrees) = (0, true);
     let mut guard = Proof { asked: &mut asked, expected, at: 0, refused: false };
-    // SAFETY: the thread's own state can be read as far as it is looked at; whatever it leads to is asked for first.
+    // SAFETY: the part of the thread's own state that is read is readable; all other memory is checked first.
     unsafe {
         frames::walk_guarded(version, thread, &mut guard, |frame| {
             agrees &= expected.get(seen) == Some(&(frame.code, frame.lasti));
@@ -55,7 +55,7 @@ pub fn frames_agree(version: Version, thread: usize, expected: &[(usize, u32)]) 
     agrees && !guard.refused && seen == expected.len().min(DEPTH_MAX)
 }
 
-/// Whether the parts of a frame's code object are where they are looked for, and give its line.
+/// Whether the parts of a frame's code object are where the layout expects them, and give its line.
 #[must_use]
 pub fn parts_agree(version: Version, python: (u8, u8), shown: &Shown) -> bool {
     let Some(mut asked) = Asked::new() else { return false };
@@ -72,7 +72,7 @@ pub fn parts_agree(version: Version, python: (u8, u8), shown: &Shown) -> bool {
 
 fn text_agrees(asked: &mut Asked, parts: &CodeParts, (address, text): &(usize, String)) -> bool {
     let characters = text.chars().count();
-    // Its length first: where that is wrong, so would be the end of what is read. (At most 4 bytes a character.)
+    // Its length first: if it is wrong, the end of the read would be, too. (At most 4 bytes a character.)
     if !asked.can_read(*address, TEXT_HEAD_BYTES) || !asked.can_read(*address, 40 + characters) {
         return false;
     }
@@ -86,7 +86,7 @@ fn text_agrees(asked: &mut Asked, parts: &CodeParts, (address, text): &(usize, S
 }
 
 fn line_agrees(parts: &CodeParts, python: (u8, u8), shown: &Shown) -> bool {
-    // Longer tables than this are code that somebody generated; their lines are not compared.
+    // Longer tables belong to generated code; their lines are not compared.
     let mut table = vec![0; 64 << 10];
     match parts.table(&mut table) {
         0 => true,
@@ -94,7 +94,7 @@ fn line_agrees(parts: &CodeParts, python: (u8, u8), shown: &Shown) -> bool {
     }
 }
 
-/// Lets a walk go on only where memory can be read, and as long as it meets the code objects that are expected.
+/// Lets a walk continue only where memory is readable, and while it meets the expected code objects.
 struct Proof<'a> {
     asked: &'a mut Asked,
     expected: &'a [(usize, u32)],
@@ -117,7 +117,7 @@ impl Guard for Proof<'_> {
     }
 }
 
-/// Whether memory can be read, by having the kernel copy it into a pipe.
+/// Checks whether memory is readable by having the kernel copy it into a pipe.
 struct Asked {
     from: PipeReader,
     to: PipeWriter,
@@ -130,12 +130,12 @@ impl Asked {
     }
 
     fn can_read(&mut self, address: usize, bytes: usize) -> bool {
-        // A pipe takes a page at once; nothing that is asked for is larger.
+        // A pipe takes a page at once; no check is larger.
         let bytes = bytes.min(4_096);
         if address == 0 || address.checked_add(bytes).is_none() {
             return false;
         }
-        // SAFETY: the kernel reads it, not this program: memory that is not there is an error, `EFAULT`.
+        // SAFETY: the kernel reads it, not this program: unmapped memory is an error, `EFAULT`.
         let written =
             unsafe { libc::write(std::os::fd::AsRawFd::as_raw_fd(&self.to), address as *const libc::c_void, bytes) };
         let Ok(written) = usize::try_from(written) else { return false };
@@ -156,7 +156,7 @@ mod tests {
         for address in [0, 1, 16, 0x10_0000, usize::MAX - 3, usize::MAX, 0xdead_beef_dead_beef] {
             assert!(!asked.can_read(address, 8), "{address:x}");
         }
-        // SAFETY: a mapping of our own: one page that can be read and one that cannot.
+        // SAFETY: our own mapping: one readable page and one that is not.
         unsafe {
             let map = libc::mmap(
                 std::ptr::null_mut(),

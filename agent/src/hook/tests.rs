@@ -1,6 +1,6 @@
 //! The hook on threads laid out by hand, version by version, and its tables.
 //!
-//! That the layouts are those of the genuine interpreters is tested with them, in `tests/torch`.
+//! `tests/torch` tests that the layouts are those of the real interpreters.
 //! (Over 400 lines: the layouts by hand, and what every test of the hook needs of them.)
 
 use std::cell::Cell;
@@ -85,7 +85,7 @@ impl Thread {
         let mut expected = Vec::new();
         for (number, &(code, lasti)) in frames.iter().enumerate() {
             let (at, code) = (first_frame + number * FRAME, first_code + code * CODE);
-            // 3.14 marks references that it counts elsewhere.
+            // 3.14 tags references that it counts elsewhere.
             memory[at + words.code] = address(code) | u64::from(words.version == Version::V314);
             memory[at + words.previous] = if number + 1 < frames.len() { address(at + FRAME) } else { 0 };
             memory[at + words.instruction] = match words.version {
@@ -167,7 +167,7 @@ fn by_place_stacks_are_the_same_and_frames_without_code_have_no_part() {
         let (word, shift) = if words.version == Version::V314 { (9, 16) } else { (8, 48) };
         other.memory[32 + FRAME + word] |= 3 << shift;
         alloc(&hook, 4);
-        // On a thread that has a state and no frames: no node runs, no stack.
+        // A thread with a state and no frames: no node runs, no stack.
         let idle = Thread::new(words, &[]);
         idle.enter();
         alloc(&hook, 5);
@@ -235,13 +235,13 @@ fn a_layout_that_does_not_agree_leaves_stacks_off() {
     assert_eq!(stacks(&region), [0]);
 }
 
-/// Whatever stands where a pointer is looked for: nothing is followed that the kernel does not give.
+/// Wild pointers at every place where a pointer is read: only those that the kernel can read are followed.
 #[test]
 fn a_pointer_that_leads_nowhere_is_not_followed() {
     for words in &VERSIONS {
         let (_region, hook) = hook();
         let whole = Thread::new(words, &[(0, 8), (1, 20)]);
-        // What leads from the state to the frames, from a frame to the next, and to its code object.
+        // The pointers from the state to the frames, from a frame to the next, and to its code object.
         let ways = [3, 7, 9, 16, 17, 32 + words.code, 32 + words.previous, 32 + FRAME + words.previous];
         for (way, wild) in ways.iter().flat_map(|way| [0x10, 0xdead_beef_0000, u64::MAX - 7].map(|wild| (*way, wild))) {
             let mut thread = Thread::new(words, &[(0, 8), (1, 20)]);
@@ -340,7 +340,7 @@ fn names_without_end_leave_room_for_stacks() {
         let raw = RawEvent { addr: 1, size: 512, owner, owner_bytes, ..RawEvent::default() };
         // SAFETY: this thread is alone, and the name outlives the call.
         unsafe { hook.event(&raw) };
-        // So that every event has room.
+        // Makes room for every event.
         consumer.read(u64::MAX, |_| ());
     }
     let other = Thread::new(words, &[(0, 30)]);
@@ -399,7 +399,7 @@ proptest! {
     fn recent_keys_are_forgotten_but_never_mistaken(keys in proptest::collection::vec(any::<(u64, u16)>(), 1..300)) {
         let (near, mut model) = (intern::Near::default(), HashMap::new());
         for (number, (key, id)) in keys.into_iter().enumerate() {
-            // Few slots, so that many meet in one; the word holds the upper 48 bits.
+            // Few slots, so that many keys collide; the word holds the upper 48 bits.
             let key = if number % 2 == 0 { key & !0xffff | key & 7 } else { key };
             if let Some(found) = near.get(key) {
                 prop_assert_eq!(Some(&found), model.get(&key));

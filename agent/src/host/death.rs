@@ -1,10 +1,10 @@
-//! How a trainer that said no goodbye ended, in words: asked of the kernel while the process is still to be seen.
+//! Describes how a trainer ended that said no goodbye, from what the kernel shows while the process is still visible.
 //!
-//! Sources: the zombie in `/proc`, which its parent may reap within microseconds; what `/proc` said while it was dying
-//! (its connection ends before it is a zombie); its pidfd, which from Linux 6.15 on also tells after the reaping; the
-//! launcher that reaped it as its own child.
-//! Guarantees: exit code 0 is no failure; the out-of-memory killer is named only where the kernel counted a kill.
-//! Refuses: to wait longer than its limits; what is not known is called so.
+//! Sources: the zombie in `/proc`, which its parent may reap within microseconds; `/proc` while the process was dying
+//! (its connection ends before it is a zombie); its pidfd, which from Linux 6.15 on also has the exit status after the
+//! reaping; the launcher that reaped it as its own child.
+//! Guarantees: exit code 0 is not a failure; the out-of-memory killer is named only where the kernel counted a kill.
+//! Refuses: to wait longer than its limits; an unknown end is reported as unknown.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -14,18 +14,18 @@ use std::time::{Duration, Instant};
 
 use crate::sample::host::{Exit, Fate, Proc, ProcessKey};
 
-/// How long the dead are looked for: a parent that waits reaps within microseconds, and then the launcher's own word
-/// for its child comes soon after.
+/// How long to look for a dead process: a waiting parent reaps within microseconds, and then the launcher reports its
+/// child soon after.
 const LOOK_MAX: Duration = Duration::from_millis(200);
-/// Between two looks.
+/// Interval between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// Children of the launcher whose end is remembered: it has one.
+/// Children of the launcher whose exit is remembered: it has one.
 const EXITS_MAX: usize = 64;
 
-/// What nobody knows better.
+/// Used when no source knows more.
 const UNKNOWN: &str = "ended without a goodbye";
 
-/// How children of this process ended, as it learnt when it reaped them.
+/// How children of this process ended, recorded when it reaped them.
 #[derive(Default)]
 pub(super) struct Exits(Mutex<HashMap<u32, Exit>>);
 
@@ -47,13 +47,13 @@ pub(super) struct Watched {
     proc: Proc,
     key: Option<ProcessKey>,
     process: Option<OwnedFd>,
-    /// How it was dying when it was looked at.
+    /// Exit status while it was dying.
     dying: OnceLock<Exit>,
     kills: Option<Kills>,
 }
 
 impl Watched {
-    /// `pid` 0: a process that is not to be seen from here. `process` is its pidfd, where there is one.
+    /// `pid` 0: a process that is not visible from here. `process` is its pidfd, where there is one.
     pub(super) fn new(proc: Proc, pid: u32, process: Option<OwnedFd>) -> Self {
         let key = if pid == 0 { None } else { proc.key(pid) };
         Self { kills: Kills::of(pid), proc, key, process, dying: OnceLock::new() }
@@ -63,12 +63,12 @@ impl Watched {
         self.key
     }
 
-    /// Readable when the process is dead; negative when it cannot be told.
+    /// Readable when the process is dead; negative without a pidfd.
     pub(super) fn fd(&self) -> RawFd {
         self.process.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
-    /// Looks at a process that is about to die, or has just died: the next moment it may be gone.
+    /// Looks at a process that is about to die, or has just died: it may be gone in the next moment.
     pub(super) fn look(&self) {
         if let Some(exit) = self.key.and_then(dying) {
             let _ = self.dying.set(exit);
@@ -84,7 +84,7 @@ impl Watched {
         }
     }
 
-    /// As [`Self::failure`], but an end of which nothing is known is none: the process had said goodbye.
+    /// As [`Self::failure`], but an unknown end is not a failure: the process had said goodbye.
     pub(super) fn known_failure(&self, exits: &Exits) -> Option<String> {
         self.exit(exits).filter(|exit| *exit != Exit::Code(0)).map(|exit| self.in_words(exit))
     }
@@ -127,7 +127,7 @@ fn exit(status: i32) -> Option<Exit> {
     }
 }
 
-/// How a process is dying, or died and is not reaped yet. 0 is also what a living process has, so it tells nothing.
+/// How a process is dying, or died and is not reaped yet. `None` for status 0, which a living process has as well.
 fn dying(key: ProcessKey) -> Option<Exit> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", key.pid)).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
@@ -137,14 +137,14 @@ fn dying(key: ProcessKey) -> Option<Exit> {
     (start_ticks == key.start_ticks && status != 0).then(|| exit(status)).flatten()
 }
 
-/// How a process died that its parent has reaped.
+/// How a process died that its parent has already reaped.
 fn reaped(process: &OwnedFd) -> Option<Exit> {
     const EXIT: u64 = libc::PIDFD_INFO_EXIT as u64;
     // SAFETY: all bits zero is a valid `pidfd_info`: it holds integers only.
     let mut info: libc::pidfd_info = unsafe { std::mem::zeroed() };
     info.mask = EXIT;
-    // SAFETY: a pidfd and a structure of ours of the size that is part of the request's number. Kernels before 6.13
-    // refuse the request, those before 6.15 leave the bit out.
+    // SAFETY: a pidfd and a structure of ours whose size is encoded in the request's number. Kernels before 6.13 refuse
+    // the request; those before 6.15 leave the bit out.
     let result = unsafe { libc::ioctl(process.as_raw_fd(), libc::PIDFD_GET_INFO, &raw mut info) };
     (result == 0 && info.mask & EXIT != 0).then(|| exit(info.exit_code)).flatten()
 }
@@ -174,7 +174,7 @@ fn signal_name(number: u8) -> Option<&'static str> {
     })
 }
 
-/// The kernel's count of out-of-memory kills where a process lives, and what it was at first.
+/// The kernel's count of out-of-memory kills where a process lives, and its value at the start.
 struct Kills {
     file: PathBuf,
     before: u64,
@@ -195,7 +195,7 @@ impl Kills {
     }
 }
 
-/// Files that count the kills in the groups of a `/proc/PID/cgroup`: of version 2, then of version 1.
+/// Files that count the kills in the groups of a `/proc/PID/cgroup`: version 2 first, then version 1.
 fn files(groups: &str, root: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {
@@ -216,7 +216,7 @@ fn files(groups: &str, root: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The number behind `oom_kill` in one of those files.
+/// The number after `oom_kill` in one of those files.
 fn count(file: &Path) -> Option<u64> {
     let text = std::fs::read_to_string(file).ok()?;
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
@@ -250,7 +250,7 @@ mod tests {
         }
     }
 
-    /// Whether this kernel tells of the dead after they were reaped.
+    /// Whether this kernel keeps the exit status after a process was reaped.
     fn kernel_remembers() -> bool {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
         let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
@@ -277,7 +277,7 @@ mod tests {
         let me = Proc::default().key(std::process::id()).unwrap();
         assert_eq!(dying(me), None, "it lives");
         let (mut child, mut watched) = dead("exit 4");
-        // Not reaped: the zombie stands for the last moments.
+        // Not reaped: a zombie takes the place of a dying process.
         while dying(watched.key().unwrap()).is_none() {
             std::thread::yield_now();
         }

@@ -1,7 +1,7 @@
-//! Delivers what earlier runs, and sessions of this one that ended while the daemon was away, left in the spool.
+//! Delivers what earlier runs left in the spool, and sessions of this run that ended while the daemon was away.
 //!
-//! Guarantees: one session after the other, each from where the daemon stands; ends at once when the host closes, and
-//! what is not delivered then stays. Refuses: spools that a living process owns.
+//! Guarantees: one session after the other, each from where the daemon's copy ends; stops at once when the host closes;
+//! the rest stays in the spool. Refuses: spools that a living process owns.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,11 +18,11 @@ use crate::uplink::spool::Spool;
 use crate::uplink::window::Window;
 use crate::uplink::{self, Daemon, Link};
 
-/// How often the folder is looked at.
+/// Interval between looks at the folder.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// How often a delivery is looked at.
+/// Interval between looks at a delivery.
 const PROGRESS_EVERY: Duration = Duration::from_millis(50);
-/// A session without an acknowledgement for this long does not keep the next one waiting.
+/// A session without an acknowledgement for this long does not delay the next one.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// Delivers until the host closes.
@@ -37,8 +37,8 @@ pub(super) fn run(shared: &Shared) {
     }
 }
 
-/// Delivers what lies in a spool folder and belongs to no living process, until it is out, nothing moves any more, or
-/// `enough` says so (asked 20 times a second). Blocks.
+/// Delivers what is in a spool folder and belongs to no living process, until all is delivered, there is no progress,
+/// or `enough` returns true (called 20 times a second). Blocks.
 pub fn deliver_spool(folder: &Path, daemon: &Daemon, backoff: Backoff, enough: &dyn Fn() -> bool) {
     deliver_all(Spool::orphans(folder), daemon, backoff, enough);
 }
@@ -57,7 +57,7 @@ fn deliver_all(spools: Vec<Spool>, daemon: &Daemon, backoff: Backoff, enough: &d
             break;
         }
     }
-    // A name that is being resolved must not hold the end up.
+    // A pending name resolution must not delay the end.
     runtime.shutdown_background();
 }
 
@@ -74,7 +74,7 @@ async fn deliver(spool: Spool, daemon: &Daemon, backoff: Backoff, enough: &dyn F
     }
 }
 
-/// Ends with the last acknowledgement, when none comes, or when it is enough.
+/// Ends with the last acknowledgement, when there is no progress, or on `enough`.
 async fn over(window: &Window, enough: &dyn Fn() -> bool) {
     let (mut last, mut since) = (0, tokio::time::Instant::now());
     while !window.is_drained() && !enough() && since.elapsed() < SILENCE_MAX {
@@ -86,7 +86,7 @@ async fn over(window: &Window, enough: &dyn Fn() -> bool) {
     }
 }
 
-/// Bytes that wait in a spool folder and belong to no living process.
+/// Bytes in a spool folder that belong to no living process.
 #[must_use]
 pub fn spooled_bytes(folder: &Path) -> u64 {
     let Ok(sessions) = std::fs::read_dir(folder) else { return 0 };
@@ -101,13 +101,13 @@ pub fn spooled_bytes(folder: &Path) -> u64 {
         .sum()
 }
 
-/// Sessions that living processes write into a spool folder, because nobody takes them: they are nowhere else.
+/// Sessions that living processes write into a spool folder because no daemon takes them: they are nowhere else.
 #[must_use]
 pub fn living_spools(folder: &Path) -> Vec<SessionInfo> {
     Spool::living(folder)
 }
 
-/// A session of which something waits on this disk.
+/// A session with undelivered data on this disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// The session.
@@ -120,7 +120,8 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Delivers it, until it is out, nothing moves any more, or `enough` says so (asked 20 times a second). Blocks.
+    /// Delivers it, until all is delivered, there is no progress, or `enough` returns true (called 20 times a second).
+    /// Blocks.
     pub fn deliver(&self, daemon: &Daemon, backoff: Backoff, enough: &dyn Fn() -> bool) {
         deliver_all(Spool::orphan(&self.folder).into_iter().collect(), daemon, backoff, enough);
     }
@@ -134,7 +135,7 @@ impl Waiting {
     }
 }
 
-/// What waits in a spool folder, by start.
+/// Undelivered sessions in a spool folder, by start.
 #[must_use]
 pub fn waiting(folder: &Path) -> Vec<Waiting> {
     let known = |(folder, session, bytes, is_recorded)| Waiting { session, bytes, is_recorded, folder };
@@ -143,7 +144,8 @@ pub fn waiting(folder: &Path) -> Vec<Waiting> {
     waiting
 }
 
-/// Whether nobody holds the lock of a session's folder. (It is given back at once: who wants it then tries again.)
+/// Whether no process holds the lock of a session's folder. (The lock is released at once; a process that wants it
+/// meanwhile retries.)
 fn is_left(session: &Path) -> bool {
     std::fs::File::open(session.join("lock")).is_ok_and(|lock| lock.try_lock().is_ok())
 }

@@ -1,8 +1,9 @@
 //! Measures every trainer about once a second, from one thread: device memory by owner, utilisation, resident bytes.
 //!
-//! A trainer that goes down is not measured any more, so that the last figures are those of its work.
+//! A trainer that is ending is not measured any more, so that the last figures are those of its work.
 //!
-//! Guarantees: nobody waits for it, neither a trainer nor its delivery; where the driver tells nothing the host's figures still come.
+//! Guarantees: neither a trainer nor its delivery waits for it; without the driver's figures, the host's are still
+//! sent.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::sample::sampler::{Sampler, Watched};
 
 /// Measures until the host closes.
 pub(super) fn run(shared: &Shared) {
-    // Opening the driver's library may take seconds and wakes the devices: not before there is somebody to measure.
+    // Opening the driver's library may take seconds and wakes the devices: not before there is a trainer to measure.
     let mut sampler = None;
     loop {
         if let [true] = wait::ready([shared.closing.fd()], Some(shared.config.measure_every)) {

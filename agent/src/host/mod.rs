@@ -1,11 +1,13 @@
-//! Hosts trainers of other processes: takes their regions over a socket, empties them, measures them, and says how they died.
+//! Hosts trainers of other processes: accepts their regions over a socket, empties them, measures them, and reports how
+//! they died.
 //!
-//! One thread a trainer (beside its agent's two), one that accepts, one that measures, one for what earlier runs left
-//! in the spool. A trainer is never waited for and never waits: it writes into its region whether somebody reads or not.
-//! Guarantees: everything that was pushed before a trainer's death is taken; one trainer's end or delivery holds no other
-//! up; threads and memory are bounded, whoever connects; the end of [`Host::finish`] has a limit.
+//! Each trainer has one thread (plus its agent's two); one thread accepts, one measures, one delivers what earlier runs
+//! left in the spool. Trainer and host never wait for each other: a trainer writes into its region whether it is read
+//! or not.
+//! Guarantees: everything that was pushed before a trainer's death is taken; one trainer's end or delivery does not
+//! delay another; threads and memory are bounded for any number of connections; [`Host::finish`] has a time limit.
 //! Refuses: users other than its own, more trainers than [`HostConfig::trainers_max`], and to signal any process.
-//! (Over 400 lines: its settings, its threads and what it knows are one state.)
+//! (Over 400 lines: its settings, its threads and its registry are one state.)
 
 mod death;
 mod leftover;
@@ -39,36 +41,36 @@ pub use crate::sample::host::Exit;
 pub use leftover::{Waiting, deliver_spool, living_spools, spooled_bytes, waiting};
 pub use wait::can_watch_processes;
 
-/// How often a wait looks whether it was cut short.
+/// Interval at which a wait checks whether it was cut short.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// After giving up: time in which a worker has to get on with putting what it holds into the spool,
+/// After giving up: time for a worker to make progress with putting what it holds into the spool,
 const SPILL_SILENCE: Duration = Duration::from_secs(5);
-/// and in all, unless somebody is in a hurry.
+/// and in all, unless `hurry` is set.
 const SPILL_MAX: Duration = Duration::from_secs(60);
 /// Then it drops the rest, counts it and writes its last word, which takes milliseconds.
 const LAST_WORD_MAX: Duration = Duration::from_secs(5);
-/// Between two words of how far the end is.
+/// Interval between reports of the progress.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Sessions whose end is kept for the summary; more are counted.
 const ENDED_MAX: usize = 4_096;
 /// Accepting fails when descriptors run out; trying again at once would not help.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Trainers of one machine: two a device of the largest, and as many again that start while others end.
+/// Trainers of one machine: two per device of the largest machine, and as many again that start while others end.
 const TRAINERS_MAX: usize = 256;
 /// Descriptors of a trainer: connection, region, pidfd, the agent's runtime (3), its spool (2) and its own connection.
 const DESCRIPTORS_EACH: u64 = 10;
-/// Descriptors of everybody else in the process: a store with its connections, standard streams, logs.
+/// Descriptors for the rest of the process: a store with its connections, standard streams, logs.
 const DESCRIPTORS_KEPT: u64 = 64;
 
-/// How many trainers a process can host that may have so many descriptors: a store in the same process must not run dry.
+/// How many trainers a process with this limit of descriptors can host: a store in the same process must not run out.
 #[must_use]
 pub fn trainers_max(descriptors: u64) -> usize {
     let room = descriptors.saturating_sub(DESCRIPTORS_KEPT) / DESCRIPTORS_EACH;
     usize::try_from(room).map_or(TRAINERS_MAX, |room| room.clamp(1, TRAINERS_MAX))
 }
 
-/// What a host needs to know.
+/// Configuration of a host.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
     /// Where sessions go.
@@ -81,13 +83,13 @@ pub struct HostConfig {
     pub backoff: Backoff,
     /// How often trainers are measured.
     pub measure_every: Duration,
-    /// What leaves the host of the paths of source files.
+    /// How paths of source files are treated before they leave the host.
     pub source_paths: SourcePaths,
     /// The number of this launch, which its sessions have in common.
     pub launcher: u64,
     /// Whether trainers may be asked what holds their tensors.
     pub holders: bool,
-    /// Whether the daemon may ask that by itself, once for each leak that it confirms.
+    /// Whether the daemon may ask that on its own, once for each leak that it confirms.
     pub holders_unasked: bool,
 }
 
@@ -99,7 +101,7 @@ impl HostConfig {
             daemon,
             spool,
             trainers_max: TRAINERS_MAX,
-            // Trainers wait for their delivery at the end of a run: a daemon that came back is to be noticed by then.
+            // Trainers wait for their delivery at the end of a run: by then a returning daemon has to be noticed.
             backoff: Backoff { most: Duration::from_secs(2), ..Backoff::default() },
             measure_every: Duration::from_secs(1),
             source_paths: SourcePaths::default(),
@@ -117,7 +119,7 @@ pub struct Limits {
     pub grace: Duration,
     /// For delivery, in all.
     pub patience: Duration,
-    /// For delivery while nothing gets on: neither is anything packed, nor does the daemon acknowledge anything.
+    /// For delivery without progress: nothing is packed, and the daemon acknowledges nothing.
     pub silence: Duration,
 }
 
@@ -133,24 +135,24 @@ pub struct Remaining {
 /// A session that has ended.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    /// Who it was.
+    /// The session.
     pub session: SessionInfo,
-    /// How it failed, as the host saw it; the trainer's own words for it go before.
+    /// How it failed, as the host saw it; the trainer's own description takes precedence.
     pub failure: Option<String>,
     /// Everything is stored.
     pub delivered: bool,
-    /// The daemon's words, when it refused the session for good.
+    /// The daemon's reason, when it refused the session for good.
     pub refused: Option<String>,
-    /// Its events. Of a session that was given up only what is known: stored ones, and those that found no room.
+    /// Its events. For a session that was given up only the known ones: those stored, and those without room.
     pub counts: Counts,
 }
 
-/// What a host has seen.
+/// What a host has recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Sessions that have ended, the first 4,096 of them.
     pub ended: Vec<Ended>,
-    /// Sessions beyond.
+    /// Number of further sessions.
     pub more: u64,
     /// Connections that were refused, and the last reason.
     pub refused: u64,
@@ -158,7 +160,7 @@ pub struct Summary {
     pub refused_because: Option<String>,
 }
 
-/// A host at work.
+/// A running host.
 pub struct Host {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -167,19 +169,19 @@ pub struct Host {
 /// What all threads of a host share.
 struct Shared {
     config: HostConfig,
-    /// Given when nobody is to be recorded any more.
+    /// Set when no trainer is to be recorded any more.
     closing: wait::Order,
     exits: death::Exits,
     registry: Mutex<Registry>,
     changed: Condvar,
 }
 
-/// Who is here.
+/// Current connections and sessions.
 #[derive(Default)]
 struct Registry {
-    /// Threads that serve a connection, in whatever state.
+    /// Threads that serve a connection, in any state.
     guests: usize,
-    /// Sessions and regions (device and inode) that have a thread: each has one.
+    /// Sessions and regions (device and inode) that have a thread: at most one each.
     claimed: Vec<(SessionId, (u64, u64))>,
     /// Trainers being recorded, by number.
     recording: BTreeMap<u64, Arc<trainer::Trainer>>,
@@ -198,7 +200,7 @@ impl Registry {
         }
     }
 
-    /// Grows as long as those being delivered get on.
+    /// Grows while deliveries make progress.
     fn progress(&self) -> (usize, u64) {
         (self.delivering.len(), self.delivering.values().map(|(.., breaker)| breaker.progress()).sum())
     }
@@ -214,14 +216,14 @@ impl Shared {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `done`, at most until `end`, and not when `hurry` is set. Says whether it is done.
+    /// Waits until `done`, at most until `end`, and not when `hurry` is set. Returns whether it is done.
     fn wait(&self, end: Instant, hurry: &AtomicBool, mut done: impl FnMut(&Registry) -> bool) -> bool {
         let mut registry = self.registry();
         loop {
             if done(&registry) {
                 return true;
             }
-            // Relaxed: a wish; nothing else is seen with it.
+            // Relaxed: a flag; it orders no other memory.
             if Instant::now() >= end || hurry.load(Ordering::Relaxed) {
                 return false;
             }
@@ -236,7 +238,7 @@ impl Host {
     /// # Errors
     /// The system gives no thread or no descriptor.
     pub fn start(listener: UnixListener, config: HostConfig) -> io::Result<Self> {
-        // `accept` follows a look: a connection that vanished in between must not hold it.
+        // `accept` follows a poll: a connection that vanished in between must not block it.
         listener.set_nonblocking(true)?;
         let shared = Arc::new(Shared {
             config,
@@ -249,7 +251,7 @@ impl Host {
             |name: &str, work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(work);
         let (accepting, measuring, leftover) = (shared.clone(), shared.clone(), shared.clone());
         let mut host = Self { shared, threads: Vec::new() };
-        // Dropping the host ends what has started when a later thread does not.
+        // If a later thread fails to start, dropping the host ends the earlier ones.
         host.threads.push(spawn("memctl-accept", Box::new(move || accept(&accepting, &listener)))?);
         host.threads.push(spawn("memctl-measure", Box::new(move || measure::run(&measuring)))?);
         if host.shared.config.spool.is_some() {
@@ -258,7 +260,7 @@ impl Host {
         Ok(host)
     }
 
-    /// A child of this process has ended and is about to be reaped: after that only this process knows how.
+    /// A child of this process has ended and is about to be reaped: after that only this process knows its exit status.
     pub fn child_ended(&self, pid: u32, exit: Exit) {
         self.shared.exits.add(pid, exit);
     }
@@ -269,9 +271,10 @@ impl Host {
         self.shared.registry().recording.len()
     }
 
-    /// Ends: waits for trainers that are still connected, closes the rest, and waits for delivery as long as it gets on;
-    /// `tell` hears once a second how far it is. `hurry` cuts every wait short. What is not delivered then lies in the
-    /// spool, if there is one, and is counted as dropped otherwise; every session has its last word in either case.
+    /// Ends: waits for trainers that are still connected, closes the rest, and waits for delivery while there is
+    /// progress; calls `tell` once a second with what remains. `hurry` cuts every wait short. The undelivered rest then
+    /// lies in the spool, if there is one, and is counted as dropped otherwise; every session has its last word in
+    /// either case.
     #[must_use]
     pub fn finish(mut self, limits: Limits, hurry: &AtomicBool, tell: &dyn Fn(Remaining)) -> Summary {
         let grace = Instant::now() + limits.grace;
@@ -287,7 +290,7 @@ impl Host {
         std::mem::take(&mut self.shared.registry().summary)
     }
 
-    /// Waits until `done` as long as deliveries get on. Says whether it is done.
+    /// Waits until `done` while deliveries make progress. Returns whether it is done.
     fn wait_in_progress(
         &self,
         most: Duration,
@@ -312,7 +315,7 @@ impl Host {
             if stopped {
                 return !is_silent || done(&self.shared.registry());
             }
-            // Relaxed: a wish; nothing else is seen with it.
+            // Relaxed: a flag; it orders no other memory.
             if Instant::now() >= end || hurry.load(Ordering::Relaxed) {
                 return false;
             }
@@ -321,17 +324,17 @@ impl Host {
         }
     }
 
-    /// Gives up what is not delivered: into the spool with it.
+    /// Gives up what is not delivered and moves it into the spool.
     fn give_up(&self, hurry: &AtomicBool, tell: &dyn Fn(Remaining)) {
         let never = AtomicBool::new(false);
         self.shared.wait(Instant::now() + SPILL_SILENCE, &never, |registry| registry.recording.is_empty());
-        // A breaker's lock is held while its spool is written: not under ours.
+        // A breaker's lock is held while its spool is written: do not take it under ours.
         let breakers = || -> Vec<Breaker> {
             self.shared.registry().delivering.values().map(|(.., breaker)| breaker.clone()).collect()
         };
         breakers().iter().for_each(Breaker::give_up);
-        // Workers that were still emptying a ring find the way into the spool. Who is in a hurry waits for nothing but that
-        // what is dropped is counted.
+        // Workers that were still emptying a ring write into the spool now. In a hurry, the wait only lasts until
+        // dropped events are counted.
         self.wait_in_progress(SPILL_MAX, SPILL_SILENCE, hurry, tell, |registry| registry.delivering.is_empty());
         breakers().iter().for_each(Breaker::cut_short);
         self.shared.wait(Instant::now() + LAST_WORD_MAX, &never, |registry| registry.delivering.is_empty());
@@ -369,7 +372,7 @@ fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
     }
 }
 
-/// Gives a connection its thread.
+/// Starts a thread for a connection.
 fn welcome(shared: &Arc<Shared>, mut stream: UnixStream) {
     let full = {
         let mut registry = shared.registry();
@@ -386,12 +389,12 @@ fn welcome(shared: &Arc<Shared>, mut stream: UnixStream) {
     let started =
         std::thread::Builder::new().name("memctl-trainer".into()).spawn(move || trainer::serve(&guest.0, stream));
     if let Err(error) = started {
-        // The connection went with the closure: the trainer sees its end and runs unrecorded.
+        // The closure owned the connection: the trainer sees it closed and runs unrecorded.
         tracing::warn!(%error, "no thread for a trainer; it runs unrecorded");
     }
 }
 
-/// A thread that serves a connection, for as long as it does.
+/// Counts a thread that serves a connection, while it does.
 struct Guest(Arc<Shared>);
 
 impl Drop for Guest {
@@ -401,7 +404,7 @@ impl Drop for Guest {
     }
 }
 
-/// Says no. A peer that never listens does not matter: the words fit the socket's buffer.
+/// Refuses a connection. A peer that never reads does not block it: the text fits the socket's buffer.
 fn turn_away(shared: &Shared, stream: &mut UnixStream, reason: &str) {
     tracing::debug!(reason, "a connection was refused");
     let _ = stream.set_write_timeout(Some(Duration::from_secs(1)));

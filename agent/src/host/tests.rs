@@ -1,6 +1,6 @@
 //! The host against peers of every kind, in one process: trainers that behave, and everything else that may connect.
 //!
-//! No daemon is there: what is recorded goes to the spool, and whether it is whole is seen in the counts.
+//! There is no daemon: recordings go to the spool, and the counts show whether they are complete.
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::link::{LinkError, greet};
 use crate::region::Region;
 use crate::ring::Record;
 
-/// Nobody can listen on port 0.
+/// A port on which no daemon can listen.
 const NOWHERE: &str = "http://127.0.0.1:0";
 const AT_ONCE: Limits = Limits { grace: Duration::ZERO, patience: Duration::ZERO, silence: Duration::ZERO };
 
@@ -69,7 +69,7 @@ fn session(id: u8) -> SessionInfo {
     }
 }
 
-/// A region with so many events in it.
+/// A region with `events` events in it.
 fn region(events: u64) -> Arc<Region> {
     let region = Region::create(1, 1 << 12).unwrap();
     // SAFETY: the only producer of this region.
@@ -116,7 +116,7 @@ fn what_was_pushed_is_taken_though_nobody_takes_it_from_us() {
 fn a_trainer_whose_recording_ends_while_it_lives() {
     let place = Place::new(8);
     let memory = region(5);
-    // This process is the trainer, and it goes on.
+    // This process is the trainer, and it continues.
     drop(place.greet(1, &memory).unwrap());
     place.wait("the end", |registry| registry.recording.is_empty() && registry.delivering.len() == 1);
     let (summary, _folder) = place.finish();
@@ -130,9 +130,9 @@ fn nonsense_is_answered_and_forgotten() {
     let mut stream = place.connect();
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     assert!(refusal(&mut stream).contains("no memory region"));
-    // Says nothing at all, and leaves.
+    // Sends nothing, and disconnects.
     drop(place.connect());
-    // A file that is no region.
+    // A file that is not a region.
     let file = tempfile::tempfile().unwrap();
     let refused = greet(&place.path("socket"), &session(1), std::os::fd::AsFd::as_fd(&file));
     assert!(matches!(&refused, Err(LinkError::Refused(words)) if words.contains("no memory region")), "{refused:?}");
@@ -155,7 +155,7 @@ fn a_region_has_one_reader_and_a_session_one_writer() {
     };
     assert!(said(place.greet(2, &memory)).contains("this memory region"));
     assert!(said(place.greet(1, &other)).contains("is being recorded already"));
-    // Refusals took nothing from the one that is there, and the place is free again when it has gone.
+    // Refusals took nothing from the recorded one, and the permit is free again after it ends.
     assert_eq!(place.host.recording(), 1);
     assert!(place.greet(3, &other).is_ok());
     drop(first);
@@ -168,7 +168,7 @@ fn there_is_a_most_of_trainers() {
     let place = Place::new(2);
     let regions = [region(0), region(0), region(0)];
     let _kept = (place.greet(1, &regions[0]).unwrap(), place.greet(2, &regions[1]).unwrap());
-    // It may not have said its hello before it is answered, so it is listened to as it comes.
+    // It may be answered before it has sent its hello, so read it as it arrives.
     assert!(refusal(&mut place.connect()).contains("2 trainers"));
     let (summary, _folder) = place.finish();
     assert_eq!(summary.refused_because.as_deref(), Some("2 trainers are recorded here already, which is the most"));
@@ -195,7 +195,7 @@ fn trainers_are_measured() {
     let place = Place::new(8);
     let memory = region(0);
     let _kept = place.greet(1, &memory).unwrap();
-    // Samples make items, items are all that makes bytes wait without events.
+    // Samples make items; without events only items make bytes wait.
     let waiting = |registry: &Registry| registry.recording.values().any(|trainer| trainer.waiting_bytes() > 0);
     place.wait("a measurement", waiting);
 }

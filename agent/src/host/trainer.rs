@@ -1,9 +1,9 @@
-//! One trainer: from its hello to the last acknowledgement, in a thread of its own.
+//! One trainer: from its hello to the last acknowledgement, in its own thread.
 //!
 //! A session ends with the first of: the process is dead (seen on its pidfd, so a forked child that inherited the
 //! connection keeps nothing alive), the connection has ended, the host closes.
-//! Guarantees: the region is emptied after that moment, so what was pushed before it is stored; a greeting that is none
-//! gets a refusal. Refuses: a region or a session that is being recorded already, and processes of other users.
+//! Guarantees: the region is emptied after that moment, so what was pushed before it is stored; an invalid hello is
+//! refused. Refuses: a region or a session that is already being recorded, and processes of other users.
 
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
@@ -22,20 +22,20 @@ use crate::link;
 use crate::region::{Region, State};
 use crate::sample::host::{Proc, ProcessKey};
 
-/// A trainer says hello at once.
+/// A trainer sends its hello at once.
 pub(super) const FIRST_WORD_MAX: Duration = Duration::from_secs(5);
-/// How long a process may take to be dead after its connection has ended: closing device files takes seconds.
+/// How long a process may take to die after its connection has ended: closing device files takes seconds.
 const DYING_MAX: Duration = Duration::from_secs(5);
-/// Likewise when the host closes.
+/// The same when the host closes.
 const DYING_AT_THE_END_MAX: Duration = Duration::from_millis(200);
-/// Delivery of a session whose end lies before that of the run, while nothing gets on. Then it stays in the spool and is
-/// tried again from there.
+/// Delivery of a session that ended before the run, without progress. Then it stays in the spool and is retried from
+/// there.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// Delivery in all; and without a spool, where there is nowhere else to stay, as long as a daemon may be away.
+/// Delivery in all; without a spool there is nowhere else to keep it, so this is how long a daemon may be away.
 const DELIVERY_MAX: Duration = Duration::from_secs(24 * 3600);
-/// A session's spool can be locked for an instant by whoever looks for left spools.
+/// A process that scans for left spools can lock a session's spool for an instant.
 const SPOOL_TRIES: u32 = 20;
-/// Between two tries.
+/// Pause between two tries.
 const SPOOL_PAUSE: Duration = Duration::from_millis(5);
 
 /// A trainer being recorded.
@@ -49,12 +49,12 @@ pub(super) struct Trainer {
 }
 
 impl Trainer {
-    /// The process, when it can be seen.
+    /// The process, if it is visible from here.
     pub(super) fn key(&self) -> Option<ProcessKey> {
         self.watched.key()
     }
 
-    /// Whether it has not said goodbye: what a process gives back while it goes down says nothing about what it used.
+    /// Whether it has not said goodbye: what a process frees while it ends does not show what it used.
     pub(super) fn is_running(&self) -> bool {
         self.region.state() == State::Running
     }
@@ -93,11 +93,11 @@ pub(super) fn serve(shared: &Arc<Shared>, mut stream: UnixStream) {
     tracing::info!(session = %trainer.session.id, job = trainer.session.job, rank = trainer.session.rank, "recording");
     let failure = recorded(shared, &trainer, &region, &mut stream);
     deliver(shared, number, &trainer, failure);
-    // Held until here: its end would tell the trainer nothing new, and a goodbye needs no answer.
+    // Held until here: the trainer learns nothing from its end, and a goodbye needs no answer.
     drop(stream);
 }
 
-/// Waits for the first word. A peer that leaves without one wanted to know whether somebody is here, nothing else.
+/// Waits for the first message. A peer that disconnects without one only checked whether a host is here.
 fn speaks(shared: &Shared, stream: &UnixStream) -> bool {
     let [said, _] = wait::ready([stream.as_raw_fd(), shared.closing.fd()], Some(FIRST_WORD_MAX));
     said && rustix::net::recv(stream, &mut [0_u8; 1], RecvFlags::PEEK).is_ok_and(|(_, bytes)| bytes > 0)
@@ -105,14 +105,14 @@ fn speaks(shared: &Shared, stream: &UnixStream) -> bool {
 
 type Met = (u64, Arc<Trainer>, Arc<Region>);
 
-/// Hears the hello and begins to record; the error is what the trainer is told.
+/// Reads the hello and begins to record; the error is sent to the trainer.
 fn meet(shared: &Arc<Shared>, stream: &mut UnixStream, claim: &mut Option<Claim>) -> Result<Met, String> {
     let (pid, user) = wait::peer(stream.as_fd()).map_err(|error| error.to_string())?;
     // SAFETY: no arguments, cannot fail.
     if user != unsafe { libc::geteuid() } {
         return Err("it is another user's".to_owned());
     }
-    // Opened before anything is heard: a pid that is reused later is not taken for the trainer.
+    // Opened before anything is read: a pid that is reused later is not taken for the trainer.
     let process = wait::process(pid);
     let (mut session, fd) = link::hear(stream).map_err(|error| error.to_string())?;
     session.launch.launcher = Some(shared.config.launcher);
@@ -131,7 +131,7 @@ fn meet(shared: &Arc<Shared>, stream: &mut UnixStream, claim: &mut Option<Claim>
         registry.recording.insert(number, trainer.clone());
         number
     };
-    // A trainer that left meanwhile is noticed as every other end.
+    // A trainer that disconnected meanwhile is noticed like every other end.
     let _ = link::answer(stream, None);
     Ok((number, trainer, region))
 }
@@ -166,7 +166,7 @@ fn identity(file: BorrowedFd<'_>) -> std::io::Result<(u64, u64)> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
-/// Starts the agent: with the spool, where it can be had.
+/// Starts the agent: with the spool, if it can be opened.
 fn host(shared: &Shared, session: &SessionInfo, region: &Arc<Region>) -> Result<Agent, String> {
     let mut config = AgentConfig::new(session.clone(), shared.config.daemon.clone());
     config.backoff = shared.config.backoff;
@@ -191,7 +191,7 @@ fn host(shared: &Shared, session: &SessionInfo, region: &Arc<Region>) -> Result<
     }
 }
 
-/// Waits for the end of a session and gives its failure, as far as it can be seen from here.
+/// Waits for the end of a session and returns its failure, as far as it is visible from here.
 fn recorded(shared: &Shared, trainer: &Trainer, region: &Region, stream: &mut UnixStream) -> Option<String> {
     let process = trainer.watched.fd();
     let mut connection = stream.as_raw_fd();
@@ -208,13 +208,13 @@ fn recorded(shared: &Shared, trainer: &Trainer, region: &Region, stream: &mut Un
                     if region.state() == State::Running && process >= 0 && !dies(shared, process) {
                         return Some("its recording ended without a goodbye; the process ran on".to_owned());
                     }
-                    // Nobody waits for this session meanwhile, and the next one has a thread of its own.
+                    // No caller waits for this session meanwhile, and the next one has its own thread.
                     if region.state() == State::Leaving && process >= 0 {
                         dies(shared, process);
                     }
                     break;
                 }
-                // Nothing is ever said: whoever talks is not listened to any more, its death will be seen.
+                // No message is valid here: stop reading from a peer that sends one; its death will still be seen.
                 Heard::Noise if process >= 0 => connection = -1,
                 Heard::Noise => break,
                 Heard::Nothing => {}
@@ -233,7 +233,7 @@ fn recorded(shared: &Shared, trainer: &Trainer, region: &Region, stream: &mut Un
     }
 }
 
-/// Whether a process whose connection has ended dies; the end of the run is not held up for it.
+/// Whether a process whose connection has ended dies; the end of the run does not wait for it.
 fn dies(shared: &Shared, process: RawFd) -> bool {
     let [gone, _] = wait::ready([process, shared.closing.fd()], Some(DYING_MAX));
     gone || wait::ready([process], Some(DYING_AT_THE_END_MAX)) == [true]

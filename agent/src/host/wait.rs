@@ -1,13 +1,14 @@
-//! Waiting for several things at once without a thread for each: a connection, the death of a process, the order to end.
+//! Waiting for several things at once without a thread for each: a connection, the death of a process, the order to
+//! end.
 //!
 //! Guarantees: descriptors are closed with their owner and never inherited by a program that is started; a wait that a
-//! signal interrupts goes on. Refuses: to signal or to reap a process, it only looks on.
+//! signal interrupts continues. Refuses: to signal or reap a process; it only observes.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// An order that, once given, stays given: an eventfd that nobody empties.
+/// An order that stays given: an eventfd that is never read.
 pub(super) struct Order(OwnedFd);
 
 impl Order {
@@ -21,7 +22,7 @@ impl Order {
 
     pub(super) fn give(&self) {
         let one = 1_u64.to_ne_bytes();
-        // SAFETY: eight bytes that live until the call returns. It fails only when the count is at its end: given already.
+        // SAFETY: eight bytes that live until the call returns. It fails only when the counter is full: given already.
         unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
@@ -30,24 +31,24 @@ impl Order {
     }
 }
 
-/// A process to look at: readable once it is dead. `None` where the kernel has no such thing (before 5.3), or the
-/// process is gone or in another namespace.
+/// A pidfd, readable once the process is dead. `None` where the kernel has no pidfds (before 5.3), or the process is
+/// gone or in another namespace.
 pub(super) fn process(pid: u32) -> Option<OwnedFd> {
     let pid = libc::pid_t::try_from(pid).ok().filter(|&pid| pid > 0)?;
     // SAFETY: no pointers. The kernel sets close-on-exec on it.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     let fd = RawFd::try_from(fd).ok().filter(|&fd| fd >= 0)?;
-    // SAFETY: a new descriptor that nobody else owns.
+    // SAFETY: a new descriptor that has no other owner.
     Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Whether this kernel can tell of the death of a process that is not a child.
+/// Whether this kernel reports the death of a process that is not a child.
 #[must_use]
 pub fn can_watch_processes() -> bool {
     process(std::process::id()).is_some()
 }
 
-/// Which of `fds` are ready, in their order; all false when the time is up. A negative descriptor is never ready.
+/// Which of `fds` are ready, in their order; all false on timeout. A negative descriptor is never ready.
 pub(super) fn ready<const N: usize>(fds: [RawFd; N], limit: Option<Duration>) -> [bool; N] {
     let end = limit.map(|limit| Instant::now() + limit);
     let mut polled = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
@@ -62,7 +63,7 @@ pub(super) fn ready<const N: usize>(fds: [RawFd; N], limit: Option<Duration>) ->
         if count < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
             continue;
         }
-        // An end or an error of a descriptor counts as ready: reading it tells.
+        // An end or an error of a descriptor counts as ready: a read returns it.
         return polled.map(|entry| count > 0 && entry.revents != 0);
     }
 }
@@ -111,7 +112,7 @@ mod tests {
         let watched = process(child.id()).expect("a kernel of today");
         assert_eq!(ready([watched.as_raw_fd()], Some(Duration::ZERO)), [false]);
         child.kill().unwrap();
-        assert_eq!(ready([watched.as_raw_fd()], None), [true], "before anybody asked for it");
+        assert_eq!(ready([watched.as_raw_fd()], None), [true], "before it was awaited");
         child.wait().unwrap();
         assert!(process(0).is_none());
         assert!(process(u32::MAX).is_none());

@@ -1,4 +1,4 @@
-//! What the processes of one launch have in common over all hosts, so that they are one run of their job.
+//! The group: what the processes of one launch share across all hosts, so that they form one run of their job.
 //!
 //! | source | group |
 //! |---|---|
@@ -9,8 +9,8 @@
 //! | `MASTER_ADDR:MASTER_PORT` of several ranks | `master/ADDRESS:PORT`, with the host where the address is this host's own |
 //! | an indexed job of Kubernetes | `kubernetes/NAMESPACE/JOB` |
 //!
-//! A later launch may have the same group (one address is used again and again): the daemon knows one from the other by
-//! the places that are taken.
+//! A later launch may have the same group (one address is used again and again): the daemon distinguishes them by the
+//! ranks that are already in use.
 
 use memctl_model::limits::LABEL_BYTES_MAX;
 
@@ -18,7 +18,7 @@ use super::job::{job_of_pod, run_id};
 use super::text::{SPECIAL_STEPS, cut, number, set};
 use super::{Complaints, Environment};
 
-/// The group; none of a process that was started alone.
+/// The group; `None` for a process that was started alone.
 pub(super) fn group(environment: Environment<'_>, world_size: Option<u32>, host: Option<&str>) -> Option<String> {
     let candidates: [&dyn Fn() -> Option<String>; 6] = [
         &|| Some(format!("id/{}", set(environment, "MEMCTL_RUN_ID")?)),
@@ -35,7 +35,7 @@ pub(super) fn group(environment: Environment<'_>, world_size: Option<u32>, host:
 fn slurm(environment: Environment<'_>) -> Option<String> {
     let mut unheard = Complaints::default();
     let step = set(environment, "SLURM_STEP_ID")?.parse::<u32>().ok().filter(|step| *step < SPECIAL_STEPS)?;
-    // A shell is a step of one task: whatever is started in it is a launch of its own.
+    // A shell is a step of one task: every program started in it is its own launch.
     let tasks = number(environment, "SLURM_STEP_NUM_TASKS", u32::MAX, &mut unheard);
     let tasks = tasks.or_else(|| number(environment, "SLURM_NTASKS", u32::MAX, &mut unheard))?;
     let job = set(environment, "SLURM_JOB_ID").filter(|_| tasks > 1)?;

@@ -1,19 +1,20 @@
-//! The job's name: who names it, and how one is made when nobody does.
+//! The job's name: where it comes from, and how it is made up when no source has one.
 //!
 //! | source | name |
 //! |---|---|
 //! | the caller, `MEMCTL_JOB` | as given |
 //! | torchrun | `--rdzv-id` (not `none`); after the script's name when it is only a number, and not when it is SLURM's job id |
 //! | SLURM | `NAME-JOBID`, `NAME-ARRAYJOB_TASK`, with `.STEP` for a step after the first |
-//! | Kubernetes | the pod's name without what tells the pods of one job apart (`-INDEX-xxxxx`, `-worker-3`), after `NAMESPACE/` |
+//! | Kubernetes | the pod's name without the part that differs between the pods of one job (`-INDEX-xxxxx`, `-worker-3`), after `NAMESPACE/` |
 //! | made | the script's (`job` when there is none) |
 //!
-//! The name is that of a series: what is launched under it again is a run of its own (`group.rs` says what belongs together).
+//! The name identifies a series: another launch under it is a new run (`group.rs` defines which processes belong
+//! together).
 
 use super::text::{SPECIAL_STEPS, cleaned, cut, set};
 use super::{Complaints, Environment, Process, Source};
 
-/// Names the job, and says who did.
+/// Names the job, and returns the source of the name.
 pub(super) fn name(
     environment: Environment<'_>,
     given: Option<&str>,
@@ -47,7 +48,7 @@ pub(super) fn name(
     (script, Source::Made)
 }
 
-/// The script's name without folders and `.py`, cleaned and short enough that what follows it fits.
+/// The script's name without folders and `.py`, cleaned and short enough for a suffix.
 fn script(process: &Process) -> String {
     let script = process.script.as_deref().unwrap_or_default();
     let file = script.rsplit('/').next().unwrap_or_default();
@@ -68,7 +69,7 @@ pub(super) fn run_id(environment: Environment<'_>) -> Option<String> {
     set(environment, "TORCHELASTIC_RUN_ID").filter(|id| !id.eq_ignore_ascii_case("none"))
 }
 
-/// Whether an id is a random UUID, as `--standalone` makes: it tells runs apart and names nothing.
+/// Whether an id is a random UUID, as `--standalone` makes: it distinguishes runs but is no name.
 fn is_random(id: &str) -> bool {
     let digits = id.bytes().filter(u8::is_ascii_hexdigit).count();
     digits == 32 && id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
@@ -103,8 +104,9 @@ fn kubernetes(environment: Environment<'_>) -> Option<String> {
     })
 }
 
-/// A pod's name without what tells it from the other pods of its job: an indexed job's `-INDEX[-xxxxx]`, a training
-/// operator's `-worker-3`. Without either the pod is the job: its random end tells one try from the next.
+/// A pod's name without the part that distinguishes it from the other pods of its job: an indexed job's
+/// `-INDEX[-xxxxx]`, a training operator's `-worker-3`. Without either, the pod is the job: its random suffix
+/// distinguishes one try from the next.
 pub(super) fn job_of_pod<'a>(pod: &'a str, index: Option<&str>) -> &'a str {
     if let Some(index) = index {
         let without_random = pod.rsplit_once('-').filter(|(_, end)| end.len() == 5).map_or(pod, |(job, _)| job);

@@ -1,9 +1,10 @@
-//! Who a training process is: job, attempt, rank, size of the job, role, labels, read from what its launcher left in the environment.
+//! Identifies a training process: job, attempt, rank, size of the job, role and labels, read from the environment that
+//! its launcher set.
 //!
-//! Pure: the environment comes in as a function, time and host as values, so every launcher is a row of a table of tests.
-//! Each field is filled by the first source that has it ([`Source`] lists them in order). What comes out is accepted
-//! by the wire; what had to be ignored or cleaned on the way is said in [`Identity::complaints`], for a log.
-//! Refuses: to fail. With nothing to go by the script names the job.
+//! Pure: the environment is passed as a function, time and host as values, so every launcher is a row of a table of
+//! tests. Each field is filled by the first source that has it ([`Source`] lists them in order). The wire accepts every
+//! result; values that had to be ignored or cleaned are listed in [`Identity::complaints`], for a log. It never fails:
+//! without other sources the script names the job.
 
 mod group;
 mod job;
@@ -21,17 +22,17 @@ use text::{cut, number, set};
 const RANKS_MAX: u32 = 1 << 20;
 /// Attempts of an elastic launcher within one start by the batch system: keeps the two restart counts apart in one number.
 const RESTARTS_APART: u32 = 1_000;
-/// Complaints kept; an environment made of rubbish must not become a log made of rubbish.
+/// Complaints kept; an environment of garbage must not flood the log.
 const COMPLAINTS_MAX: usize = 16;
 
-/// Where a fact came from, in the order in which they are asked.
+/// Where a fact came from, in order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
     /// Given by the caller: a flag, an argument of `attach`.
     Given,
     /// `MEMCTL_*`.
     Memctl,
-    /// torchrun, or whatever else sets PyTorch's `RANK` and `WORLD_SIZE`.
+    /// torchrun, or another launcher that sets PyTorch's `RANK` and `WORLD_SIZE`.
     Torchrun,
     /// SLURM.
     Slurm,
@@ -57,7 +58,7 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// What the caller says; it wins over the environment.
+/// Values from the caller; they take precedence over the environment.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Given {
     /// The job's name.
@@ -68,32 +69,32 @@ pub struct Given {
     pub rank: Option<u32>,
     /// Ranks in the job.
     pub world_size: Option<u32>,
-    /// Labels; they win over `MEMCTL_LABELS` key by key.
+    /// Labels; they take precedence over `MEMCTL_LABELS` key by key.
     pub labels: Vec<(String, String)>,
     /// What it does in the job.
     pub role: Option<String>,
 }
 
-/// Facts about the process that no environment holds.
+/// Facts about the process that are not in the environment.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Process {
-    /// What runs, for a made-up name: `train.py` or a path to it; a module's name.
+    /// The program, for a made-up name: `train.py` or a path to it; a module's name.
     pub script: Option<String>,
-    /// Host name as the kernel has it; `HOSTNAME` or `SLURMD_NODENAME` stand in.
+    /// Host name from the kernel; else `HOSTNAME` or `SLURMD_NODENAME`.
     pub host: Option<String>,
     /// Process id.
     pub pid: u32,
     /// Nanoseconds since the Unix epoch at which the process (or its recording) began.
     pub started_ns: u64,
-    /// The title that the process gave itself: frameworks put there what it is (`ray::Rollout.sample`).
+    /// The title that the process gave itself, in which frameworks put its role (`ray::Rollout.sample`).
     pub title: Option<String>,
-    /// It was started by `multiprocessing` or the like of another process of the job: the name it has there, or empty.
+    /// Set if `multiprocessing` or the like in another process of the job started it: its name there, or empty.
     pub child: Option<String>,
-    /// The rank in its environment was its parent's before: it works for that rank.
+    /// The rank in its environment was inherited from its parent: it works for that rank.
     pub rank_is_inherited: bool,
 }
 
-/// Who the process is.
+/// The identity of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The job's name; always one that the wire accepts.
@@ -101,7 +102,7 @@ pub struct Identity {
     /// Restart count. With both a batch system's and an elastic launcher's: `1000 × batch + elastic`, so that neither
     /// kind of restart merges with a run before it.
     pub attempt: u32,
-    /// Rank in the job; 0 when nobody says.
+    /// Rank in the job; 0 when no source has one.
     pub rank: u32,
     /// Ranks in the job, if known; above `rank`.
     pub world_size: Option<u32>,
@@ -111,13 +112,13 @@ pub struct Identity {
     pub host: Option<String>,
     /// Labels of the job, each key once.
     pub labels: Vec<(String, String)>,
-    /// What the processes of its launch have in common (`group.rs` says what).
+    /// The group of its launch (see `group.rs`).
     pub group: Option<String>,
-    /// What it does in the job, when that is known (`role.rs` says how).
+    /// Its role in the job, if known (see `role.rs`).
     pub role: Option<String>,
-    /// Who named the job.
+    /// Source of the job's name.
     pub source_of_job: Source,
-    /// Who gave the rank; [`Source::Made`] when nobody did.
+    /// Source of the rank; [`Source::Made`] when no source has one.
     pub source_of_rank: Source,
     /// What was ignored or changed and why, a sentence each.
     pub complaints: Vec<String>,
@@ -142,17 +143,17 @@ const RANK: [(&str, Source); 7] = [
     ("MEMCTL_RANK", Source::Memctl),
     ("RANK", Source::Torchrun),
     // MPI before SLURM, here and below: under `mpirun` in an allocation SLURM_PROCID is that of mpirun's daemon on the
-    // node, the same for all its ranks. Under `srun` both are there and agree.
+    // node, the same for all its ranks. Under `srun` both are set and agree.
     ("OMPI_COMM_WORLD_RANK", Source::Mpi),
     ("PMIX_RANK", Source::Mpi),
     ("PMI_RANK", Source::Mpi),
     ("MV2_COMM_WORLD_RANK", Source::Mpi),
     ("SLURM_PROCID", Source::Slurm),
 ];
-/// Asked after all of [`RANK`]: a pod that runs a launcher has ranks inside it.
+/// Read after all of [`RANK`]: a pod that runs a launcher has ranks inside it.
 const POD_INDEX: (&str, Source) = ("JOB_COMPLETION_INDEX", Source::Kubernetes);
 
-/// The variables that a launcher puts a process's rank into.
+/// The variables in which launchers put a process's rank.
 pub fn rank_variables() -> impl Iterator<Item = &'static str> {
     RANK.iter().map(|(name, _)| *name)
 }
@@ -204,7 +205,7 @@ pub fn identify(environment: Environment<'_>, given: &Given, process: &Process) 
     }
 }
 
-/// The first variable of `names` that holds a number not above `most`.
+/// The first variable of `names` that holds a number of at most `most`.
 fn first(
     environment: Environment<'_>,
     names: &[(&str, Source)],
@@ -225,11 +226,12 @@ fn rank(environment: Environment<'_>, given: Option<u32>, complaints: &mut Compl
         .unwrap_or((0, Source::Made))
 }
 
-/// A size that does not go with the rank is of another launcher (or of the pods, not the processes in them), hence unknown.
+/// A size that does not fit the rank belongs to another launcher (or counts the pods, not the processes in them), hence
+/// unknown.
 fn world_size(environment: Environment<'_>, given: Option<u32>, rank: u32, complaints: &mut Complaints) -> Option<u32> {
     let size = given
         .or_else(|| first(environment, &WORLD_SIZE, RANKS_MAX, complaints).map(|(value, _)| value))
-        // In a batch script outside a step SLURM_NTASKS is what was asked for, not what runs.
+        // In a batch script outside a step SLURM_NTASKS is the requested number, not the running one.
         .or_else(|| {
             set(environment, "SLURM_STEP_ID").and_then(|_| number(environment, "SLURM_NTASKS", RANKS_MAX, complaints))
         })?;
@@ -246,7 +248,7 @@ fn attempt(environment: Environment<'_>, complaints: &mut Complaints) -> u32 {
     }
     let elastic = number(environment, "TORCHELASTIC_RESTART_COUNT", u32::MAX, complaints).unwrap_or(0);
     let batch = number(environment, "SLURM_RESTART_COUNT", u32::MAX, complaints).unwrap_or(0);
-    // A requeued job begins again with elastic restart 0: alone that would be the attempt that was requeued.
+    // A requeued job restarts with elastic restart 0: alone that would repeat the attempt that was requeued.
     batch.saturating_mul(RESTARTS_APART).saturating_add(elastic)
 }
 
@@ -260,7 +262,7 @@ fn host(environment: Environment<'_>, process: &Process) -> Option<String> {
         .map(|host| cut(&host, LABEL_BYTES_MAX).to_owned())
 }
 
-/// Labels of the caller, then those of `MEMCTL_LABELS` (`key=value,key=value`) whose keys are new.
+/// Labels of the caller, then those of `MEMCTL_LABELS` (`key=value,key=value`) with new keys.
 fn labels(
     environment: Environment<'_>,
     given: &[(String, String)],

@@ -6,19 +6,20 @@
 //! | pytest-xdist | the worker's name, `gw0` |
 //! | torchrun | `--role`, when it is not the default |
 //! | the process's title | what the framework wrote there: `ray::Rollout.sample` is a `Rollout`, `VLLM::EngineCore_DP0` an `EngineCore` |
-//! | `multiprocessing` | the name that the program gave the process, less its number; `worker` when it gave none |
+//! | `multiprocessing` | the name that the program gave the process, without its number; `worker` when it gave none |
 //!
-//! A rank of a launcher is no worker: ranks do the same, and one word for all of them would say nothing. Nor is a
-//! program that somebody started by itself. Guarantees: short, printable, without control characters, or `None`.
+//! A rank of a launcher is not a worker: all ranks do the same, and one word for all of them would say nothing. A
+//! program that a user started on its own has no role either. Guarantees: short, printable, without control characters,
+//! or `None`.
 
 use memctl_model::limits::LABEL_BYTES_MAX;
 
 use super::text::{cut, set};
 use super::{Environment, Process};
 
-/// Titles of frameworks that say what the process is.
+/// Prefixes of titles in which frameworks name the process's role.
 const TITLES: [&str; 2] = ["ray::", "VLLM::"];
-/// What a process of `multiprocessing` or of an executor is called when nobody named it: these, then numbers.
+/// Default names of processes of `multiprocessing` or of an executor, followed by numbers.
 const UNNAMED: [&str; 7] = [
     "Process",
     "SpawnProcess",
@@ -28,7 +29,7 @@ const UNNAMED: [&str; 7] = [
     "ForkPoolWorker",
     "ForkServerPoolWorker",
 ];
-/// What it is then.
+/// The role of a process with a default name.
 const WORKER: &str = "worker";
 
 /// The role of a process; `is_rank`: a launcher gave it a rank.
@@ -49,16 +50,16 @@ pub(super) fn role(
         .and_then(|role| cleaned(&role))
 }
 
-/// `ROLE_NAME` is a word that others use as well.
+/// `ROLE_NAME` is a word that other programs use as well.
 fn is_torchrun(environment: Environment<'_>) -> bool {
     set(environment, "TORCHELASTIC_RUN_ID").is_some()
 }
 
-/// `ray::Rollout.sample()`: what stands behind the mark, up to a method, an argument or a number.
+/// `ray::Rollout.sample()`: the text after the prefix, up to a method, an argument or a number.
 fn titled(title: &str) -> Option<String> {
     let name = TITLES.iter().find_map(|mark| title.trim_start().strip_prefix(mark))?;
     let name = name.split(['.', '(', ':', ' ', '\0']).next().unwrap_or_default();
-    // An idle worker of Ray is nothing yet.
+    // An idle worker of Ray has no role yet.
     Some(without_number(name).to_owned()).filter(|name| !name.is_empty() && name != "IDLE")
 }
 
@@ -69,20 +70,20 @@ fn named(name: &str) -> String {
     if plain.is_empty() || UNNAMED.contains(&plain) { WORKER.to_owned() } else { without_number(name).to_owned() }
 }
 
-/// `rollout-3` and `EngineCore_DP0` are two of several that do the same.
+/// Removes the number: `rollout-3` and `EngineCore_DP0` are two of several that do the same.
 fn without_number(name: &str) -> &str {
     let plain = name.trim_end_matches(|c: char| c.is_ascii_digit());
     if plain.len() == name.len() {
         return name;
     }
-    // The letters of a kind of parallelism go with its number.
+    // The letters of a kind of parallelism are removed with its number.
     let kinds = ["_DP", "_TP", "_PP", "_EP"];
     let plain = kinds.iter().find_map(|kind| plain.strip_suffix(kind)).unwrap_or(plain);
     let plain = plain.trim_end_matches(['-', '_', ':', '.', ' ', '#']);
     if plain.is_empty() { name } else { plain }
 }
 
-/// What the wire and a terminal take.
+/// Limits a role to what the wire and a terminal accept.
 fn cleaned(role: &str) -> Option<String> {
     let printable: String = role.trim().chars().filter(|c| !c.is_control()).collect();
     let short = cut(&printable, LABEL_BYTES_MAX.min(64)).trim_end();

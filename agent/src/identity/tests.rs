@@ -1,4 +1,4 @@
-//! Identity as tables: environment in, identity out; then environments of rubbish, whose identity the wire must accept.
+//! Identity as tables: environment in, identity out; then environments of garbage, whose identity the wire must accept.
 
 use std::collections::HashMap;
 
@@ -56,7 +56,7 @@ const LAUNCHERS: &[Row] = &[
     (&[("SLURM_JOB_ID", "900"), ("SLURM_JOB_NAME", "my job"), ("SLURM_PROCID", "2"), ("SLURM_NTASKS", "4"),
        ("SLURM_STEP_ID", "1"), ("SLURM_LOCALID", "0")],
      "my-job-900.1", Source::Slurm, 0, 2, Some(4)),
-    // sbatch --array, no step: SLURM_NTASKS is what was asked for
+    // sbatch --array, no step: SLURM_NTASKS is the requested number
     (&[("SLURM_JOB_ID", "905"), ("SLURM_ARRAY_JOB_ID", "901"), ("SLURM_ARRAY_TASK_ID", "4"), ("SLURM_PROCID", "0"),
        ("SLURM_NTASKS", "4"), ("SLURM_RESTART_COUNT", "3")],
      "slurm-901_4", Source::Slurm, 3_000, 0, None),
@@ -159,7 +159,7 @@ fn rubbish_is_ignored_with_a_reason() {
     }
     // A number that does not parse leaves the field to the next source.
     assert_eq!(from(&[("RANK", "x"), ("SLURM_PROCID", "3")]).rank, 3);
-    // A size of another launcher's is no size.
+    // The size of another launcher's job is ignored.
     let found = from(&[("RANK", "7"), ("SLURM_STEP_ID", "0"), ("SLURM_NTASKS", "2")]);
     assert_eq!((found.rank, found.world_size), (7, None));
     assert_eq!(found.complaints, ["a job of 2 ranks has no rank 7: its size counts as unknown"]);
@@ -192,7 +192,7 @@ const GROUPS: &[Group] = &[
     (&[], None),
     (&[("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "node1")], None),
     (&[("MEMCTL_RUN_ID", "a b"), ("SLURM_JOB_ID", "1")], Some("id/a b")),
-    // Steps of several tasks; a shell in an allocation is one of one task, a batch script is none.
+    // Steps of several tasks; a shell in an allocation is a step of one task, a batch script is no step.
     (&[("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "3"), ("SLURM_STEP_NUM_TASKS", "8"), ("SLURM_CLUSTER_NAME", "c"),
        ("TORCHELASTIC_RUN_ID", "x")], Some("slurm/c/7.3")),
     (&[("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")], None),
@@ -201,7 +201,7 @@ const GROUPS: &[Group] = &[
     (&[("TORCHELASTIC_RUN_ID", "nightly"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "n")], Some("torchrun/nightly")),
     (&[("TORCHELASTIC_RUN_ID", "none"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "n"), ("MASTER_PORT", "29500")],
      Some("master/n:29500")),
-    // Every machine has a localhost of its own.
+    // Every machine has its own localhost.
     (&[("WORLD_SIZE", "4"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")], Some("master/127.0.0.1:1@node7")),
     (&[("PMIX_NAMESPACE", "prterun-node7-99@1"), ("OMPI_COMM_WORLD_SIZE", "2")], Some("mpi/prterun-node7-99@1")),
     (&[("JOB_COMPLETION_INDEX", "3"), ("HOSTNAME", "gpt2-3-x7k2p"), ("POD_NAMESPACE", "ml")], Some("kubernetes/ml/gpt2")),

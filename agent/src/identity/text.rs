@@ -14,7 +14,7 @@ pub(super) fn set(environment: Environment<'_>, name: &str) -> Option<String> {
     environment(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
 }
 
-/// A variable that holds a number not above `most`; anything else is complained about.
+/// A variable that holds a number of at most `most`; any other value is a complaint.
 pub(super) fn number(environment: Environment<'_>, name: &str, most: u32, complaints: &mut Complaints) -> Option<u32> {
     let value = set(environment, name)?;
     let parsed = value.parse::<u32>().ok().filter(|&value| value <= most);
@@ -29,7 +29,7 @@ pub(super) fn cut(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes.min(text.len()))]
 }
 
-/// `name` as a job's name: what the wire refuses becomes `-`, runs of it one; `None` when nothing is left.
+/// `name` as a job's name: runs of characters that the wire refuses become one `-`; `None` when nothing is left.
 pub(super) fn cleaned(name: &str) -> Option<String> {
     if is_job_name(name) {
         return Some(name.to_owned());
@@ -44,7 +44,7 @@ pub(super) fn cleaned(name: &str) -> Option<String> {
             break;
         }
     }
-    // What would lead elsewhere in a path is left out.
+    // Parts that would lead elsewhere in a path are removed.
     let parts: Vec<&str> = clean.split('/').filter(|part| !matches!(*part, "" | "." | "..")).collect();
     let clean = parts.join("/");
     let clean = clean.trim_start_matches('-').trim_end_matches(['-', '/']);

@@ -1,7 +1,7 @@
-//! A session that outlives its launcher: when that is killed, threads of this process take over.
+//! A session that outlives its launcher: when the launcher is killed, threads of this process take over.
 //!
-//! Guarantees: the training waits for nothing but the exchange of the hook; whatever goes wrong leaves it unrecorded, as it
-//! would have been. Refuses: to go on where the session has ended meanwhile, and in a forked child.
+//! Guarantees: the training waits only for the exchange of the hook; a failure leaves it unrecorded, as it would be
+//! without this. Refuses: to continue where the session has ended meanwhile, and in a forked child.
 
 use std::io::{ErrorKind, Read as _};
 use std::net::Shutdown;
@@ -14,13 +14,13 @@ use memctl_model::{KeyframeReason, SessionId};
 use super::{Level, Live, LiveConfig, LiveError, is_silent, live, made};
 use crate::hook::{self, Hook};
 
-/// Of a thread that waits for one byte.
+/// Stack of a thread that waits for one byte.
 const STACK_BYTES: usize = 256 << 10;
 
-/// The connection to a launcher. Its end is the session's.
+/// The connection to a launcher. The session ends with it.
 pub(super) struct Launcher {
     stream: UnixStream,
-    /// Set when this side ends it.
+    /// Set when this side closes it.
     left: Arc<AtomicBool>,
     owner: u32,
 }
@@ -30,14 +30,14 @@ impl Launcher {
         Self { stream, left: Arc::default(), owner: std::process::id() }
     }
 
-    /// Goes on without the launcher, as `config` says, when that ends first.
+    /// Continues without the launcher, as `config` says, when the launcher ends first.
     pub(super) fn watch(&self, session: &Arc<Live>, config: LiveConfig) {
         let Ok(mut stream) = self.stream.try_clone() else { return };
         let (left, session) = (self.left.clone(), Arc::downgrade(session));
         let watching = std::thread::Builder::new().name("memctl-launcher".into()).stack_size(STACK_BYTES);
         let watched = watching.spawn(move || {
             while !has_ended(&mut stream) {}
-            // Relaxed: set before the connection was ended, which is what was seen.
+            // Relaxed: set before the connection was closed, which is what was seen.
             if !left.load(Ordering::Relaxed) {
                 go_on(&session, config);
             }
@@ -48,7 +48,7 @@ impl Launcher {
     }
 }
 
-/// Waits for a word or the end; whether it is the end. A launcher that lives says nothing for as long as it likes.
+/// Waits for data or the end; returns whether it is the end. A live launcher may stay silent for any time.
 fn has_ended(stream: &mut UnixStream) -> bool {
     match stream.read(&mut [0; 16]) {
         Ok(bytes) => bytes == 0,
@@ -81,14 +81,14 @@ fn go_on(session: &Weak<Live>, config: LiveConfig) {
     std::mem::forget(old);
 }
 
-/// Whether another session took this one's place.
+/// Whether another session replaced this one.
 fn exchanged(old: &Arc<Live>, mut config: LiveConfig) -> Result<bool, LiveError> {
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(|error| LiveError::NoRandom(error.to_string()))?;
     config.session.id = SessionId(id);
     config.session.started_ns = crate::clock::now_ns();
     config.launcher = None;
-    // What asks for holders knows the old region.
+    // The thread that serves requests for holders knows the old region.
     config.holders = false;
     let new = Arc::new(made(config)?);
     let mut slot = live();
@@ -102,7 +102,7 @@ fn exchanged(old: &Arc<Live>, mut config: LiveConfig) -> Result<bool, LiveError>
         let mut hook = new.hook.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         let hook = hook.insert(Box::new(Hook::new(new.region.clone(), new.thread_state, shim.for_hook())));
         hook.walk_as(walks);
-        // SAFETY: `close_gate` takes it down before the box goes.
+        // SAFETY: `close_gate` removes it before the box is dropped.
         unsafe { hook::install(Some(hook)) };
         new.region.set_level(Level::Events);
     }
@@ -115,7 +115,7 @@ fn exchanged(old: &Arc<Live>, mut config: LiveConfig) -> Result<bool, LiveError>
     Ok(true)
 }
 
-/// One line for the user, of the first process of a machine.
+/// Prints one line for the user, in the first process of a machine.
 fn say(line: &str) {
     if std::env::var("LOCAL_RANK").is_ok_and(|rank| rank != "0") {
         return;
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn a_launcher_that_says_nothing_lives() {
         let (mut ours, mut theirs) = UnixStream::pair().unwrap();
-        // As the greeting leaves it.
+        // As after the greeting.
         ours.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
         assert!(!has_ended(&mut ours), "silence is no end");
         theirs.write_all(b"x").unwrap();

@@ -1,13 +1,14 @@
-//! The agent inside a training process that it did not start: what the Python package (or another host language) calls.
+//! The agent inside a training process that another language drives: the functions that the Python package (or another
+//! host language) calls.
 //!
-//! One session at a time a process: [`start`], [`Live::attach_hook`], marks, [`stop`]. What is recorded goes into a
+//! A process has one session at a time: [`start`], [`Live::attach_hook`], marks, [`stop`]. Recorded data goes into a
 //! [`Region`]; the launcher or, without one, threads of this process empty it.
 //!
-//! Guarantees: after [`start`] no call waits for a daemon, a launcher or a disk; a forked child is silent until it
-//! starts a session of its own; the hook stays in memory for as long as an allocator may be inside it.
+//! Guarantees: after [`start`] no call waits for a daemon, a launcher or a disk; a forked child records nothing until
+//! it starts its own session; the hook stays in memory while an allocator may be inside it.
 //! Refuses: to force CUDA to initialise, and to record what the process did before.
 //!
-//! (Over 400 lines: a session's start, its calls and its end share one state and one set of promises.)
+//! (Over 400 lines: a session's start, its calls and its end share one state and one set of guarantees.)
 
 mod alone;
 pub mod foreign;
@@ -43,35 +44,36 @@ pub use crate::region::messages::mark_kind;
 pub use crate::region::{Level, RegionError};
 pub use shim::{ABI as SHIM_ABI, ShimError};
 
-/// How often at most the device's memory is asked of the driver: 6 to 9 µs each on an H200.
+/// Minimum interval between queries of the device's memory: 6 to 9 µs each on an H200.
 const DEVICE_EVERY_NS: u64 = 100_000_000;
 
-/// Everything a session in a training process needs to know.
+/// Configuration of a session in a training process.
 #[derive(Clone)]
 pub struct LiveConfig {
-    /// Who this is. Its devices are numbered from 0 without gaps: CUDA ordinals.
+    /// The session. Its devices are numbered from 0 without gaps: CUDA ordinals.
     pub session: SessionInfo,
     /// Events a ring holds.
     pub ring_events: usize,
     /// The launcher's socket, when there is a launcher.
     pub launcher: Option<PathBuf>,
-    /// The daemon, when there is none, or none any more.
+    /// The daemon, for when there is no launcher, or none any more.
     pub daemon: DaemonAddress,
-    /// Disk for what that daemon does not take.
+    /// Disk space for what that daemon does not accept.
     pub spool: Option<SpoolConfig>,
-    /// What leaves the host of the paths of source files, when there is no launcher (any more): it decides where there is one.
+    /// How paths of source files are treated before they leave the host, without a launcher; a launcher decides that
+    /// itself.
     pub source_paths: SourcePaths,
-    /// Gives the calling thread's Python thread state, 0 when it has none.
+    /// Returns the calling thread's Python thread state, 0 when it has none.
     pub thread_state: extern "C" fn() -> usize,
     /// Python's version, when there is a Python.
     pub python: Option<(u8, u8)>,
     /// Whether the process may be asked what holds its tensors.
     pub holders: bool,
-    /// Whether the daemon may ask that by itself, once for each leak that it confirms.
+    /// Whether the daemon may ask that on its own, once for each leak that it confirms.
     pub holders_unasked: bool,
 }
 
-/// Why a session in a training process did not start. Training goes on without it.
+/// Why a session in a training process did not start. Training continues without it.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
     /// One at a time.
@@ -89,13 +91,13 @@ pub enum LiveError {
     /// The hook.
     #[error(transparent)]
     Shim(#[from] ShimError),
-    /// No number for a session.
+    /// No random id for a session.
     #[error("no random number is available: {0}")]
     NoRandom(String),
     /// One source of events a session.
     #[error("PyTorch's allocator is recorded here, and a session has one source of events: detach first")]
     Hooked,
-    /// As above, the other way round.
+    /// The reverse of `Hooked`.
     #[error("another allocator than PyTorch's is recorded here, and a session has one source of events: detach first")]
     Foreign,
     /// Nothing to attach to.
@@ -104,7 +106,7 @@ pub enum LiveError {
 }
 
 enum Host {
-    /// The launcher; the connection's end is the session's.
+    /// The launcher; the session ends with the connection.
     Launcher(Launcher),
     /// Threads of this process.
     Threads(Option<Box<Agent>>),
@@ -115,10 +117,11 @@ pub struct Live {
     session: SessionInfo,
     region: Arc<Region>,
     notes: Mutex<notes::Writer>,
-    /// Made by `attach_hook`, taken down by `stop`. The allocator's callbacks reach it without this lock, see `close_gate`.
+    /// Created by `attach_hook`, removed by `stop`. The allocator's callbacks reach it without this lock, see
+    /// `close_gate`.
     hook: RwLock<Option<Box<Hook>>>,
     shim: OnceLock<Shim>,
-    /// Set when an allocator tells its events itself; taken before `hook`.
+    /// Set when an allocator reports its events itself; locked before `hook`.
     foreign: Mutex<Option<foreign::Foreign>>,
     host: Mutex<Host>,
     thread_state: extern "C" fn() -> usize,
@@ -128,7 +131,7 @@ pub struct Live {
 
 /// The session, if there is one.
 static LIVE: Mutex<Option<Arc<Live>>> = Mutex::new(None);
-/// The process that owns the session: a forked child is another one.
+/// The process that owns the session: a forked child has another pid.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 /// The shim whose tracker is attached, for the life of the process.
 static SHIM: OnceLock<Shim> = OnceLock::new();
@@ -139,11 +142,11 @@ fn live() -> MutexGuard<'static, Option<Arc<Live>>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Closes the gate in this process, at once and without a lock: in a forked child, and when the interpreter goes down.
+/// Closes the gate in this process, at once and without a lock: in a forked child, and when the interpreter shuts down.
 pub fn silence() {
     // SAFETY: nothing is installed.
     unsafe { hook::install(None) };
-    // Relaxed: only this thread exists, or it does not matter in which order others notice.
+    // Relaxed: only this thread exists, or the order in which others notice does not matter.
     SILENT.store(true, Ordering::Relaxed);
 }
 
@@ -166,7 +169,7 @@ pub fn start(config: LiveConfig) -> Result<Arc<Live>, LiveError> {
     let mut slot = live();
     // Relaxed: under the lock.
     if OWNER.swap(std::process::id(), Ordering::Relaxed) != std::process::id() {
-        // The parent's session, seen from a forked child: its threads are not here, so it is left as it is.
+        // The parent's session, seen from a forked child: its threads do not exist here, so it is left alone.
         std::mem::forget(slot.take());
     }
     if let Some(running) = &*slot {
@@ -182,7 +185,7 @@ pub fn start(config: LiveConfig) -> Result<Arc<Live>, LiveError> {
     Ok(session)
 }
 
-/// A session that nothing leads to yet.
+/// A session that is not published yet.
 fn made(config: LiveConfig) -> Result<Live, LiveError> {
     let region = Region::create(config.session.devices.len() as u32, config.ring_events)?;
     if let Some((major, minor)) = config.python {
@@ -209,8 +212,8 @@ fn made(config: LiveConfig) -> Result<Live, LiveError> {
     })
 }
 
-/// Threads of this process take what is recorded. They keep on disk what the daemon does not take, where they can, and
-/// leave alone what others have left there: that is not a trainer's work.
+/// Starts threads of this process that take what is recorded. They spool what the daemon does not accept, where they
+/// can, and do not deliver what other processes left in the spool: that is not a trainer's work.
 fn own_host(config: &LiveConfig, region: &Arc<Region>) -> Result<Agent, StartError> {
     let own = Credentials::from_environment(&|name| std::env::var(name).ok());
     let usual = AgentConfig {
@@ -232,7 +235,7 @@ fn own_host(config: &LiveConfig, region: &Arc<Region>) -> Result<Agent, StartErr
 /// How a session of this process ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stopped {
-    /// Everything is stored. `None`: the launcher sees to it.
+    /// Everything is stored. `None`: the launcher is responsible for it.
     pub delivered: Option<bool>,
     /// Events produced.
     pub produced: u64,
@@ -240,14 +243,14 @@ pub struct Stopped {
     pub stored: Option<u64>,
     /// Events dropped.
     pub dropped: u64,
-    /// Events that wait on disk for the daemon.
+    /// Events in the spool, undelivered.
     pub waiting: u64,
     /// The daemon's refusal, in its words.
     pub refused: Option<String>,
 }
 
 /// Ends the session of this process. Waits at most for `patience`, and not at all under a launcher. `leaving`: the
-/// process is about to end, and its exit code, which a launcher sees, is the session's when there is no `failure`.
+/// process is about to end; its exit code, which a launcher sees, becomes the session's when there is no `failure`.
 pub fn stop(failure: Option<&str>, patience: Duration, leaving: bool) -> Option<Stopped> {
     if is_silent() {
         return None;
@@ -257,13 +260,13 @@ pub fn stop(failure: Option<&str>, patience: Duration, leaving: bool) -> Option<
 }
 
 impl Live {
-    /// Who this is.
+    /// The session.
     #[must_use]
     pub fn session(&self) -> &SessionInfo {
         &self.session
     }
 
-    /// The daemon's address. Under a launcher nobody's.
+    /// The configured daemon's address; a launcher uses its own.
     #[must_use]
     pub fn daemon(&self) -> &str {
         &self.daemon
@@ -275,7 +278,7 @@ impl Live {
         matches!(*self.host(), Host::Launcher(_))
     }
 
-    /// How far it looks.
+    /// The recording level.
     #[must_use]
     pub fn level(&self) -> Level {
         self.region.level()
@@ -289,11 +292,11 @@ impl Live {
         self.hook.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Loads the shim for this `build` of torch, attaches it to the allocator and lets events in. What the allocator holds already becomes the
-    /// state in which recording begins.
+    /// Loads the shim for this `build` of torch, attaches it to the allocator and enables events. The allocator's
+    /// current blocks become the state with which recording begins.
     ///
     /// # Errors
-    /// See [`ShimError`]; the session goes on without events.
+    /// See [`ShimError`]; the session continues without events.
     pub fn attach_hook(&self, path: &std::path::Path, build: &str) -> Result<(), LiveError> {
         if self.foreign().is_some() {
             return Err(LiveError::Foreign);
@@ -312,7 +315,7 @@ impl Live {
         };
         let _ = self.shim.set(shim);
         let hook = slot.insert(Box::new(Hook::new(self.region.clone(), self.thread_state, shim.for_hook())));
-        // SAFETY: `close_gate` takes it down before the box goes.
+        // SAFETY: `close_gate` removes it before the box is dropped.
         unsafe { hook::install(Some(hook)) };
         drop(slot);
         self.region.set_level(Level::Events);
@@ -320,7 +323,7 @@ impl Live {
         Ok(())
     }
 
-    /// The state in which recording begins, where there is one.
+    /// Records the state with which recording begins, where there is one.
     fn begin(&self, shim: &Shim) {
         let used = (0..self.session.devices.len() as u32)
             .any(|device| shim.counters(device).is_some_and(|counters| counters.reserved > 0));
@@ -329,8 +332,8 @@ impl Live {
         }
     }
 
-    /// Turns stacks on if the frames of this thread, innermost first, lie and read as the interpreter itself shows them.
-    /// `deaths`: [`code_died`] hears of every code object that dies.
+    /// Turns stacks on if this thread's frames, innermost first, match what the interpreter itself reports. `deaths`:
+    /// [`code_died`] is called for every code object that dies.
     pub fn check_stacks(&self, python: (u8, u8), shown: &[Shown], deaths: bool) -> bool {
         let Some(version) = Version::of(python.0, python.1) else { return false };
         let frames: Vec<(usize, u32)> = shown.iter().map(|frame| (frame.code, frame.lasti)).collect();
@@ -349,7 +352,7 @@ impl Live {
         agrees
     }
 
-    /// Makes the pages of a device's ring exist before the first event needs them.
+    /// Allocates the pages of a device's ring before the first event needs them.
     pub fn populate(&self, device: u32) {
         if device < self.region.devices() {
             self.region.populate(device);
@@ -367,8 +370,8 @@ impl Live {
         }
     }
 
-    /// Marks this moment. The end of a step brings the allocator's counters and the device's memory with it, and the end
-    /// of a step or epoch the state of a device that was asked for.
+    /// Marks this moment. The end of a step also records the allocator's counters and the device's memory, and the end
+    /// of a step or epoch a device's state if it was requested.
     pub fn mark(&self, kind: &MarkKind) -> bool {
         if matches!(kind, MarkKind::StepEnd(_)) {
             self.sample();
@@ -380,18 +383,18 @@ impl Live {
         marked
     }
 
-    /// Marks the end of something that ended unnoticed: as things stood at the last end of a step or of an evaluation.
-    /// For the last epoch of a program that goes down and has freed its memory.
+    /// Marks the end of something that ended unnoticed, with the state of the last end of a step or of an evaluation.
+    /// For the last epoch of a program that is ending and has freed its memory.
     pub fn mark_ended(&self, kind: &MarkKind) -> bool {
         self.push(&messages::mark(ticks(), kind, &[]))
     }
 
-    /// Gradients were given back: if the program ends here, this is how its last step left things.
+    /// Gradients were freed: if the program ends here, this is the state after its last step.
     pub fn settled(&self) -> bool {
         self.push(&messages::settled(&self.positions()))
     }
 
-    /// Reads the allocator's counters of every device in use, and now and then the device's memory.
+    /// Reads the allocator's counters of every device in use, and at intervals the device's memory.
     pub fn sample(&self) {
         let Some(shim) = self.shim.get() else { return };
         let time_ns = now_ns();
@@ -436,12 +439,12 @@ impl Live {
         Some((ordinal, memory.0, memory.1))
     }
 
-    /// Counters that somebody else read: where no shim is.
+    /// Records counters from the caller: for sessions without a shim.
     pub fn counters(&self, sample: Sample) -> bool {
         self.push(&messages::samples(&[Sample { time_ns: now_ns(), ..sample }]))
     }
 
-    /// Whether the state of some device is asked for.
+    /// Whether the state of a device is requested.
     fn is_snapshot_wanted(&self) -> bool {
         (0..self.session.devices.len()).any(|device| self.region.snapshot_wanted(device))
     }
@@ -452,24 +455,24 @@ impl Live {
         }
     }
 
-    /// What the host asks about holders, once; to be looked at when a step has ended, or by who waits at the word.
+    /// The host's request for holders, once; to be read at the end of a step, or by a thread that waits at the word.
     #[must_use]
     pub fn holders_asked(&self) -> Option<Asked> {
         self.region.holders_asked()
     }
 
-    /// Where the word lies that says whether something is asked (see [`Region::holders_word`]).
+    /// The address of the word that shows whether there is a request (see [`Region::holders_word`]).
     #[must_use]
     pub fn holders_word(&self) -> Option<usize> {
         self.region.holders_word()
     }
 
-    /// Answers an ask for holders with what the search came to, as JSON.
+    /// Answers a request for holders with the result of the search, as JSON.
     pub fn holders_answer(&self, ask: u64, json: &str) -> bool {
         self.push(&messages::holders(ask, json))
     }
 
-    /// Hands the state of every device over, at the point where it was read.
+    /// Hands over the state of every device, at the point where it was read.
     pub fn snapshot(&self, reason: KeyframeReason) -> bool {
         let Some(shim) = self.shim.get() else { return self.foreign_states(reason) };
         let Some(keyframes) = shim.keyframes(now_ns(), reason) else { return false };
@@ -494,14 +497,14 @@ impl Live {
         all
     }
 
-    /// Says that this session looks no further than `level`.
+    /// Lowers this session's recording level to `level`.
     pub fn lower(&self, level: Level) {
         if self.region.level() != level {
             self.region.set_level(level);
         }
     }
 
-    /// Hands over a state that somebody else read: where no shim is.
+    /// Hands over a state from the caller: for sessions without a shim.
     pub fn blocks(&self, keyframe: &Keyframe) -> bool {
         let position = self.positions().get(usize::from(keyframe.device.0)).copied().unwrap_or_default();
         self.state(keyframe, position)
@@ -515,7 +518,7 @@ impl Live {
         sent
     }
 
-    /// How it is: for `status()`.
+    /// The session's state, for `status()`.
     #[must_use]
     pub fn status(&self) -> Status {
         let positions = self.positions();
@@ -567,8 +570,8 @@ impl Live {
         }
     }
 
-    /// Closes the gate and frees the hook once nobody can be inside it: a callback runs under its device's lock, so when
-    /// every lock has been held once since the gate closed, all callbacks that saw it open are over.
+    /// Closes the gate and frees the hook once no callback can be inside it: a callback runs under its device's lock,
+    /// so when every lock has been held once since the gate closed, all callbacks that saw it open have returned.
     fn close_gate(&self) {
         // SAFETY: nothing is installed.
         unsafe { hook::install(None) };
@@ -576,13 +579,13 @@ impl Live {
         let Some(shim) = self.shim.get() else { return };
         let passed = (0..self.session.devices.len() as u32).all(|device| shim.counters(device).is_some());
         if !passed {
-            // A callback may still be inside: the hook stays where it is.
+            // A callback may still be inside: the hook stays in memory.
             std::mem::forget(hook);
         }
     }
 }
 
-/// Used and total bytes of the calling thread's device, where the driver can be asked.
+/// Used and total bytes of the calling thread's device, where the driver is available.
 #[cfg(feature = "driver")]
 fn driver_memory() -> Option<(u64, u64)> {
     let memory = crate::sample::driver::mem_info().ok()?;
@@ -594,10 +597,10 @@ fn driver_memory() -> Option<(u64, u64)> {
     None
 }
 
-/// How a session is.
+/// The state of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// How far it looks.
+    /// The recording level.
     pub level: Level,
     /// Events produced.
     pub produced: u64,
@@ -607,11 +610,11 @@ pub struct Status {
     pub dropped: u64,
     /// Different stacks.
     pub stacks: u64,
-    /// Stacks that found no room.
+    /// Stacks without room.
     pub stacks_lost: u64,
-    /// Marks, measurements and states that found no room.
+    /// Marks, measurements and states without room.
     pub notes_dropped: u64,
-    /// What the daemon says against it.
+    /// The daemon's refusal, if any.
     pub trouble: Option<String>,
 }
 

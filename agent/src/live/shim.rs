@@ -1,6 +1,8 @@
-//! The shim as Rust sees it: a shared object built from `agent/shim/shim.cpp` for the user's torch, loaded once and never unloaded.
+//! The shim's Rust side: a shared object built from `agent/shim/shim.cpp` for the user's torch, loaded once and never
+//! unloaded.
 //!
-//! Guarantees: its version, and the torch it was built for, are checked before anything else of it is called; a refusal is a sentence.
+//! Guarantees: its version, and the torch it was built for, are checked before any other function of it is called; a
+//! refusal has a message.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -15,7 +17,7 @@ use crate::layout::shared_layout;
 
 /// Version of the structures and functions in `shim.cpp`.
 pub const ABI: u32 = 4;
-/// Segments and blocks of one snapshot that are looked at; beyond, the snapshot is given up.
+/// Segments and blocks of one snapshot that are read; a larger snapshot is given up.
 const BLOCKS_MAX: usize = 4 << 20;
 
 /// Why a shim cannot be used.
@@ -26,7 +28,7 @@ pub enum ShimError {
     Load {
         /// The file.
         path: String,
-        /// The loader's words.
+        /// The loader's message.
         reason: String,
     },
     /// Built from another version of memctl.
@@ -44,7 +46,7 @@ pub enum ShimError {
         path: String,
         /// Version and commit that it was built for.
         found: String,
-        /// Those that run.
+        /// Those that are running.
         wanted: String,
     },
     /// PyTorch refused the tracker.
@@ -72,7 +74,7 @@ pub struct RawCounters {
     pub ooms: i64,
 }
 
-/// What the out-of-memory observer hears. Its layout is the shim's.
+/// What the out-of-memory observer is called with. Its layout is the shim's.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RawOutOfMemory {
@@ -80,7 +82,7 @@ pub struct RawOutOfMemory {
     pub device: i64,
     /// Bytes asked for, rounded.
     pub asked: u64,
-    /// Bytes the process may use: all of the device, or its fraction.
+    /// Bytes the process may use: the whole device, or its fraction.
     pub device_total: u64,
     /// Free bytes of the device.
     pub device_free: u64,
@@ -109,7 +111,7 @@ struct RawBlock {
 }
 
 shared_layout! {
-    /// What the shim has of this module.
+    /// Layouts that the shim shares with this module.
     LAYOUT:
     RawOutOfMemory is OutOfMemory, 32 { device at 0, asked at 8, device_total at 16, device_free at 24 }
     RawCounters is Counters, 56 {
@@ -142,7 +144,7 @@ impl Shim {
     /// Loads a shim for the life of the process. `build`: version and commit of the torch that runs.
     ///
     /// # Errors
-    /// A file that is no shim of this version, or one for another build of torch.
+    /// A file that is not a shim of this version, or one for another build of torch.
     pub fn load(path: &Path, build: &str) -> Result<Self, ShimError> {
         let shown = path.display().to_string();
         let refuse = |reason: String| ShimError::Load { path: shown.clone(), reason };
@@ -162,14 +164,14 @@ impl Shim {
         if abi() != ABI {
             return Err(ShimError::Version { path: shown.clone(), found: abi() });
         }
-        // SAFETY: since version 3 there, and of this type.
+        // SAFETY: exists since version 3, with this type.
         let torch: extern "C" fn() -> *const c_char = unsafe { std::mem::transmute(symbol(c"memctl_shim_torch")?) };
         // SAFETY: a C string in static memory.
         let found = unsafe { CStr::from_ptr(torch()) }.to_string_lossy();
         if found != build {
             return Err(ShimError::Torch { path: shown.clone(), found: found.into_owned(), wanted: build.to_owned() });
         }
-        // SAFETY: the version says that these are the types of `shim.cpp`.
+        // SAFETY: the version guarantees that these are the types of `shim.cpp`.
         unsafe {
             Ok(Self {
                 attach: std::mem::transmute::<
@@ -197,7 +199,7 @@ impl Shim {
         }
     }
 
-    /// Attaches tracker and observer. Once in a process: they cannot be taken off again.
+    /// Attaches tracker and observer. Once per process: they cannot be detached.
     ///
     /// # Errors
     /// PyTorch's reason.
@@ -210,7 +212,7 @@ impl Shim {
         Err(ShimError::Refused(text.unwrap_or_default()))
     }
 
-    /// What the hook asks.
+    /// The functions that the hook calls.
     #[must_use]
     pub fn for_hook(&self) -> hook::Shim {
         hook::Shim { sequence: self.sequence, node: self.node, node_type: self.node_type }
@@ -235,7 +237,7 @@ impl Shim {
         (self.capturing)() != 0
     }
 
-    /// The state of every device at the `snapshot` event that this makes on each.
+    /// The state of every device at the `snapshot` event that this call makes on each.
     #[must_use]
     pub fn keyframes(&self, time_ns: u64, reason: KeyframeReason) -> Option<Vec<Keyframe>> {
         let mut read = Read { keyframes: Vec::new(), blocks: 0, time_ns, reason };
@@ -267,7 +269,7 @@ extern "C" fn on_segment(context: *mut c_void, segment: *const RawSegment, block
         read.add(segment, blocks);
     }));
     if caught.is_err() {
-        // A fault of ours must not unwind into C++; the snapshot is given up instead.
+        // A fault here must not unwind into C++; the snapshot is given up instead.
         // SAFETY: as above.
         unsafe { (*context.cast::<Read>()).blocks = usize::MAX };
     }
@@ -319,7 +321,7 @@ fn block(raw: &RawBlock) -> BlockState {
 }
 
 fn last_words() -> String {
-    // SAFETY: dlerror gives null or a C string that lives until the next call on this thread.
+    // SAFETY: dlerror returns null or a C string that lives until the next call on this thread.
     unsafe {
         let words = libc::dlerror();
         if words.is_null() { "no reason given".into() } else { CStr::from_ptr(words).to_string_lossy().into_owned() }

@@ -1,14 +1,14 @@
 //! The source line of an instruction, from a code object's raw table (`co_linetable`), without Python.
 //!
 //! CPython 3.10 has the table of PEP 626, 3.11 to 3.15 the location table of PEP 657; other versions give `None`.
-//! Guarantees: one pass, no allocation, and `None` for a table that is cut short, overflows or names a line below 0.
+//! Guarantees: one pass, no allocation, and `None` for a table that is truncated, overflows or has a line below 0.
 //! Formats: CPython's `Objects/lnotab_notes.txt` (3.10), `Objects/locations.md` (3.11), `InternalDocs/code_objects.md` (3.14 and later).
 
 /// Bytes of one code unit (`_Py_CODEUNIT`): PEP 657 counts instructions and their caches in these.
 const CODE_UNIT_BYTES: u64 = 2;
 
-/// The line of the instruction at `lasti_bytes` (as Python shows `f_lasti`), or `None` where the table says "no line",
-/// does not reach that far, or is not one that this Python version writes.
+/// The line of the instruction at `lasti_bytes` (as Python's `f_lasti`). `None` where the table has no line for it,
+/// ends before it, or is not valid for this Python version.
 ///
 /// `version` is `(major, minor)`; `first_line` is `co_firstlineno`.
 #[must_use]
@@ -20,9 +20,10 @@ pub fn line(version: (u8, u8), first_line: u32, table: &[u8], lasti_bytes: u32) 
     }
 }
 
-/// Pairs of bytes: how many bytes of code a range has, and by how much (signed) its line differs from the one before.
+/// Pairs of bytes: how many bytes of code a range has, and by how much (signed) its line differs from the previous one.
 fn line_626(first_line: u32, table: &[u8], lasti_bytes: u32) -> Option<u32> {
-    /// The difference that says "these instructions have no line"; the next range's differs from the one before them.
+    /// The difference that means "these instructions have no line"; the next range's is relative to the line before
+    /// them.
     const NO_LINE: i8 = -128;
     let (mut line, mut end) = (i64::from(first_line), 0u64);
     for pair in table.chunks_exact(2) {
@@ -38,8 +39,9 @@ fn line_626(first_line: u32, table: &[u8], lasti_bytes: u32) -> Option<u32> {
     None
 }
 
-/// Entries of variable length. The first byte has its highest bit set, a code and how many code units the entry covers;
-/// no other byte has that bit, so the columns, which nobody asks for, are skipped by looking for the next one.
+/// Entries of variable length. The first byte has its highest bit set, a code and the number of code units that the
+/// entry covers; no other byte has that bit, so the columns, which are not needed, are skipped by searching for the
+/// next one.
 fn line_657(first_line: u32, table: &[u8], lasti_bytes: u32) -> Option<u32> {
     let (mut line, mut end) = (i64::from(first_line), 0u64);
     let mut rest = table;
@@ -55,7 +57,7 @@ fn line_657(first_line: u32, table: &[u8], lasti_bytes: u32) -> Option<u32> {
             14 | 13 => Some(signed(body)?),
             // This line, the next, the one after it.
             code @ 10..=12 => Some(i64::from(code - 10)),
-            // The same line in short.
+            // The same line, in short form.
             _ => Some(0),
         };
         line = line.checked_add(difference.unwrap_or(0))?;
@@ -68,11 +70,12 @@ fn line_657(first_line: u32, table: &[u8], lasti_bytes: u32) -> Option<u32> {
     None
 }
 
-/// A signed number at the beginning of `bytes`: six bits a byte, lowest first, bit 6 says that more follow; the lowest bit is the sign.
+/// A signed number at the beginning of `bytes`: six bits a byte, lowest first; bit 6 means that more follow; the lowest
+/// bit is the sign.
 fn signed(bytes: &[u8]) -> Option<i64> {
     let mut value = 0u64;
     for (at, byte) in bytes.iter().enumerate() {
-        // A difference of lines fits 32 bits and a sign; more is no table of CPython's.
+        // A difference of lines fits 32 bits and a sign; CPython's tables have no larger one.
         if at == 6 {
             return None;
         }

@@ -1,5 +1,5 @@
-//! Lines against what the interpreters themselves say: golden tables of every supported version, then each Python that is
-//! here (`python3`, `python3.10` … on PATH, and $MEMCTL_PYTHONS, separated by colons) over its standard library.
+//! Compares lines with the interpreters' own: golden tables of every supported version, then the standard library of
+//! each Python that is here (`python3`, `python3.10` … on PATH, and $MEMCTL_PYTHONS, separated by colons).
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ struct Table {
     version: (u8, u8),
     first_line: u32,
     bytes: Vec<u8>,
-    /// Line and how many instructions have it, in order.
+    /// Line and number of its instructions, in order.
     runs: Vec<(Option<u32>, u32)>,
 }
 
@@ -69,7 +69,7 @@ fn golden_tables_of_every_version() {
     }
 }
 
-/// A version that nobody has looked at has no lines.
+/// An unsupported version has no lines.
 #[test]
 fn other_versions() {
     let table = parse(include_str!("golden/3.13.txt").lines().next().expect("a row"));
@@ -88,7 +88,8 @@ fn every_python_here_agrees_over_its_standard_library() {
     let on_path = ["python3", "python3.10", "python3.11", "python3.12", "python3.13", "python3.14", "python3.15"];
     let mut compared = Vec::new();
     for python in on_path.iter().chain(&named) {
-        // A name that is not there, or a shim that has nothing to start, is no interpreter; one that was named must be.
+        // A missing name, or a shim without an interpreter, is skipped; an interpreter named in MEMCTL_PYTHONS must
+        // work.
         let works = Command::new(python).args(["-c", "import sys; sys.exit(sys.version_info < (3, 10))"]).output();
         if !works.is_ok_and(|output| output.status.success()) {
             assert!(!named.contains(python), "{python} of $MEMCTL_PYTHONS is no Python 3.10 or newer");
@@ -112,7 +113,7 @@ fn every_python_here_agrees_over_its_standard_library() {
 
 #[test]
 fn tables_that_are_cut_short_have_no_line() {
-    // 3.11: an entry in the middle of nowhere, a number that never ends, one of 2^36, a line below 0.
+    // 3.11: an entry in the middle of nowhere, an endless number, one of 2^36, a line below 0.
     for table in
         [&[][..], &[0x00], &[0xe8], &[0xe8, 0x7f], &[0xe8, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x3f], &[0xe8, 0x05]]
     {

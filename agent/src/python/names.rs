@@ -1,18 +1,18 @@
 //! The name of an autograd node from the C++ name of its type, `typeid(node).name()` of the Itanium ABI.
 //!
 //! `N5torch8autograd9generated13MulBackward0E` is `MulBackward0`, a `torch::autograd::CppNode<ns::Fn>` is `CppNode<Fn>`.
-//! Guarantees: never panics, recursion of bounded depth, at most [`NAME_BYTES`] bytes; a text that is no such name gives
-//! its longest identifier, or itself cut short. Refuses: to be a demangler; scopes, substitutions and numbers are skipped.
+//! Guarantees: never panics, recursion of bounded depth, at most [`NAME_BYTES`] bytes; any other text gives its longest
+//! identifier, or itself truncated. Refuses: to be a demangler; scopes, substitutions and numbers are skipped.
 
-/// Bytes of a name; longer ones are cut.
+/// Bytes of a name; longer ones are truncated.
 pub const NAME_BYTES: usize = 256;
-/// Templates within templates that are looked into; deeper ones lose their arguments.
+/// Depth of nested templates that is read; deeper ones lose their arguments.
 const DEPTH_MAX: usize = 12;
 
-/// The last component of a type's name, as PyTorch's users know it from `grad_fn`.
+/// The last component of a type's name, as in PyTorch's `grad_fn`.
 #[must_use]
 pub fn node_name(raw: &str) -> String {
-    // A type of one translation unit has a star in front.
+    // A type local to one translation unit has a leading star.
     let mangled = raw.strip_prefix('*').unwrap_or(raw);
     let mangled = mangled.strip_prefix("_ZTS").or_else(|| mangled.strip_prefix("_ZTI")).unwrap_or(mangled);
     let mut reader = Reader { text: mangled, depth: 0 };
@@ -25,7 +25,7 @@ pub fn node_name(raw: &str) -> String {
     name[..name.floor_char_boundary(NAME_BYTES)].to_owned()
 }
 
-/// What is left to read.
+/// The rest of the text.
 struct Reader<'a> {
     text: &'a str,
     depth: usize,
@@ -38,7 +38,7 @@ impl<'a> Reader<'a> {
         rest.is_some()
     }
 
-    /// A type. `None`: nothing that is understood; `Some(None)`: a type without a name of its own (`int`, a substitution).
+    /// A type. `None`: not understood; `Some(None)`: a type without its own name (`int`, a substitution).
     fn type_name(&mut self) -> Option<Option<String>> {
         if self.depth == DEPTH_MAX {
             return None;
@@ -50,7 +50,7 @@ impl<'a> Reader<'a> {
     }
 
     fn type_within(&mut self) -> Option<Option<String>> {
-        // Pointers, references, const and volatile do not change who it is.
+        // Pointers, references, const and volatile do not change the name.
         self.text = self.text.trim_start_matches(['P', 'R', 'O', 'K', 'V']);
         if self.take("N") {
             return self.components(true);
@@ -62,7 +62,7 @@ impl<'a> Reader<'a> {
         match first {
             b'0'..=b'9' | b'S' => self.components(false),
             b'T' => {
-                // A parameter of the template around it.
+                // A parameter of the enclosing template.
                 let end = self.text.find('_')?;
                 self.text = &self.text[end + 1..];
                 Some(None)
@@ -74,7 +74,7 @@ impl<'a> Reader<'a> {
                 self.type_name()
             }
             b'M' => {
-                // A pointer to a member, after its class.
+                // A pointer to a member is named after its class.
                 self.text = &self.text[1..];
                 let class = self.type_name()?;
                 self.type_name()?;
@@ -100,7 +100,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The components of a nested name up to its `E`, or the one of a plain name: the last one, with its arguments.
+    /// The components of a nested name up to its `E`, or the one of a plain name: returns the last one, with its
+    /// arguments.
     fn components(&mut self, nested: bool) -> Option<Option<String>> {
         let mut last: Option<String> = None;
         loop {
@@ -111,14 +112,14 @@ impl<'a> Reader<'a> {
                 Some(b'0'..=b'9') => last = Some(self.identifier()?.to_owned()),
                 Some(b'S') => {
                     last = None;
-                    // Of a name in std, the name is still to come.
+                    // After `std`, the name follows.
                     if self.substitution()? && !nested {
                         last = Some(self.identifier()?.to_owned());
                     }
                 }
                 Some(b'I') => {
                     let Some(arguments) = self.arguments() else {
-                        // An expression, say: what is known so far is the name.
+                        // For example an expression: the components so far are the name.
                         self.text = "";
                         return Some(last);
                     };
@@ -135,7 +136,7 @@ impl<'a> Reader<'a> {
                 _ if nested => return None,
                 _ => return Some(last),
             }
-            // Everything is bounded by what is left to read, names by what is kept of them.
+            // The loop is bounded by the rest of the text, names by this limit.
             if last.as_ref().is_some_and(|name| name.len() > 4 * NAME_BYTES) {
                 return None;
             }
@@ -173,7 +174,7 @@ impl<'a> Reader<'a> {
         self.take("I");
         let mut names: Vec<String> = Vec::new();
         while !self.take("E") {
-            // A pack's arguments are arguments.
+            // A pack's arguments count as arguments.
             if self.take("J") {
                 let mut rest = Reader { text: self.text, depth: self.depth + 1 };
                 if rest.depth >= DEPTH_MAX {
@@ -227,7 +228,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What follows the last `::` of a name that is readable already, outside of `<…>`.
+/// The part after the last `::` of a readable name, outside of `<…>`.
 fn last_component(name: &str) -> &str {
     let (mut depth, mut begin, mut before) = (0usize, 0, b' ');
     for (at, byte) in name.bytes().enumerate() {
@@ -242,7 +243,7 @@ fn last_component(name: &str) -> &str {
     name[begin..].trim()
 }
 
-/// The longest run of letters, digits and `_` that does not begin with a digit; the first of several.
+/// The longest run of letters, digits and `_` that does not begin with a digit; the first if there are several.
 fn longest_identifier(text: &str) -> &str {
     let mut longest = "";
     for run in text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
@@ -263,7 +264,7 @@ mod tests {
     #[test]
     fn nodes_have_the_names_that_grad_fn_shows() {
         for (raw, name) in [
-            // As g++ 12 writes them.
+            // As written by g++ 12.
             ("N5torch8autograd9generated12MulBackward0E", "MulBackward0"),
             ("N5torch8autograd9generated24NativeLayerNormBackward0E", "NativeLayerNormBackward0"),
             ("N5torch8autograd14AccumulateGradE", "AccumulateGrad"),

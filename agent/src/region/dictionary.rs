@@ -1,7 +1,8 @@
-//! The dictionary in a region: what the hook met for the first time (code objects, stacks, autograd nodes), append-only.
+//! The dictionary in a region: code objects, stacks and autograd nodes that the hook met for the first time,
+//! append-only.
 //!
-//! Guarantees: an entry is visible whole or not at all; ids are given in the order of the entries.
-//! Refuses: several writers at once (the hook holds its latch), and to believe a length that it reads.
+//! Guarantees: an entry is visible completely or not at all; ids follow the order of the entries.
+//! Refuses: several writers at once (the hook holds its latch), and to trust a length that it reads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,13 +17,13 @@ pub struct Control {
 
 #[cfg(test)]
 impl Control {
-    /// As a broken trainer would.
+    /// Acts like a broken trainer.
     pub(super) fn set_length_for_test(&self, length: u64) {
         self.length.store(length, Ordering::Release);
     }
 }
 
-/// What an entry is, in its first four bytes.
+/// The kind of an entry, in its first four bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
@@ -32,11 +33,11 @@ pub enum Kind {
     Stack = 2,
     /// An autograd node's stack: the id of the forward stack (0: unknown), then the type's name.
     Node = 3,
-    /// A stack that says whose memory it is: the id of the stack without that (0: none), then the name.
+    /// A stack with the name of its memory's owner: the id of the stack without the name (0: none), then the name.
     Owner = 4,
 }
 
-/// Bytes in front of every entry: kind and length.
+/// Bytes of an entry's header: kind and length.
 const HEAD: usize = 8;
 /// Entries begin at multiples of this.
 const ALIGN: usize = 4;
@@ -45,7 +46,7 @@ pub const TABLE_BYTES_MAX: usize = 64 << 10;
 /// Longest file or function name that is kept.
 pub const NAME_BYTES_MAX: usize = 1_024;
 
-/// An entry as it is read.
+/// A decoded entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// The next code object.
@@ -61,16 +62,16 @@ pub enum Entry {
     },
     /// The next stack.
     Stack(Vec<(u32, u32)>),
-    /// The next stack, which is an autograd node's.
+    /// The next stack, of an autograd node.
     Node {
         /// The stack of the forward call that made the node, 0 when unknown.
         forward: u32,
         /// The node's type name as the compiler mangled it.
         type_name: String,
     },
-    /// The next stack, which says whose memory it is.
+    /// The next stack, with the name of its memory's owner.
     Owner {
-        /// The stack without that, 0 when there is none.
+        /// The stack without the name, 0 when there is none.
         stack: u32,
         /// The name.
         name: String,
@@ -89,16 +90,17 @@ impl Writer {
         Self { region }
     }
 
-    /// Appends an entry of at most `room` bytes that `fill` writes; it returns how many it wrote. `false` when the dictionary is full.
+    /// Appends an entry of at most `room` bytes that `fill` writes and whose length it returns. `false` when the
+    /// dictionary is full.
     pub fn append(&mut self, kind: Kind, room: usize, fill: impl FnOnce(&mut [u8]) -> usize) -> bool {
         let control = self.region.dictionary_control();
         let (base, capacity) = self.region.dictionary_bytes();
-        // Relaxed: only this side writes it.
+        // Relaxed: written only by this side.
         let at = control.length.load(Ordering::Relaxed) as usize;
         if at > capacity || capacity - at < HEAD + room.next_multiple_of(ALIGN) {
             return false;
         }
-        // SAFETY: inside the dictionary and behind everything that is published; one writer.
+        // SAFETY: inside the dictionary, after everything that is published; one writer.
         let (head, body) =
             unsafe { (base.add(at).cast::<u32>(), std::slice::from_raw_parts_mut(base.add(at + HEAD), room)) };
         let written = fill(body).min(room);
@@ -107,7 +109,7 @@ impl Writer {
             head.write(kind as u32);
             head.add(1).write(written as u32);
         }
-        // Release: who sees the length sees the entry.
+        // Release: a reader that sees the length sees the entry.
         control.length.store((at + HEAD + written.next_multiple_of(ALIGN)) as u64, Ordering::Release);
         true
     }

@@ -1,9 +1,9 @@
-//! The ask for holders in a region: the host writes which blocks it is about, the trainer takes it at the end of a step, or a
-//! thread of it that sleeps at the word until it changes (a futex) does.
+//! Requests for holders in a region: the host writes the blocks in question; the trainer takes the request at the end
+//! of a step, or in a thread that sleeps at the word until it changes (a futex).
 //!
-//! One word says whose turn it is. Guarantees: a trainer that nobody asks loads that word and nothing else, and its thread is
-//! never woken; an ask is taken once, whole or not at all; neither side ever waits for the other. An ask that nobody took can
-//! be taken back or replaced. Refuses: to ask a trainer that forbids it.
+//! One word holds the turn. Guarantees: without a request the trainer only loads that word, and its thread is never
+//! woken; a request is taken once, completely or not at all; neither side ever waits for the other. A request that was
+//! not taken yet can be withdrawn or replaced. Refuses: to ask a trainer that forbids it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -11,17 +11,17 @@ use memctl_proto::convert::holders::BLOCKS_MAX;
 
 use super::Region;
 
-/// Nothing is asked.
+/// No request.
 const IDLE: u32 = 0;
-/// An ask waits for the end of a step.
+/// A request waits for the end of a step.
 const ASKED: u32 = 1;
-/// As that, for who sleeps at the word.
+/// The same, for a thread that sleeps at the word.
 pub const ASKED_WORD: u32 = ASKED;
-/// The host writes one.
+/// The host writes a request.
 const WRITING: u32 = 2;
 /// The trainer reads it.
 const READING: u32 = 3;
-/// The trainer is not to be asked.
+/// The trainer forbids requests.
 const FORBIDDEN: u32 = 4;
 
 /// See the module.
@@ -35,10 +35,10 @@ pub struct Control {
     blocks: [[AtomicU64; 2]; BLOCKS_MAX],
 }
 
-/// What a trainer is asked.
+/// A request to a trainer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Comes back with the answer.
+    /// Identifies the answer.
     pub ask: u64,
     /// Addresses and bytes of live blocks, oldest first.
     pub blocks: Vec<(u64, u64)>,
@@ -47,33 +47,33 @@ pub struct Asked {
 }
 
 impl Control {
-    /// Takes the turn if it is one of these.
+    /// Takes the turn if it is one of `from`.
     fn turn_from(&self, from: &[u32], to: u32) -> bool {
-        // Acquire: what the other side wrote before it gave the turn away is seen.
+        // Acquire: sees what the other side wrote before it passed the turn.
         from.iter().any(|&from| self.turn.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok())
     }
 
     fn give_turn(&self, to: u32) {
-        // Release: pairs with the Acquire of whoever takes it.
+        // Release: pairs with the Acquire in `turn_from`.
         self.turn.store(to, Ordering::Release);
     }
 }
 
-// Relaxed below: what is read and written between taking the turn and giving it away is ordered by these two.
+// Relaxed below: reads and writes between taking and passing the turn are ordered by these two.
 impl Region {
-    /// The trainer is not to be asked; said before a host sees the region.
+    /// Forbids requests; called before a host sees the region.
     pub fn forbid_holders(&self) {
         self.holders_control().give_turn(FORBIDDEN);
     }
 
-    /// The address of the word that is [`ASKED_WORD`] while something is asked; none where nothing may be. A thread may sleep
-    /// there as long as it has another value.
+    /// The address of the word that is [`ASKED_WORD`] while there is a request; `None` where requests are forbidden. A
+    /// thread may sleep there while it has another value.
     #[must_use]
     pub fn holders_word(&self) -> Option<usize> {
         (!self.forbids_holders()).then(|| self.holders_control().turn.as_ptr() as usize)
     }
 
-    /// The thread that sleeps at the word looks at it again.
+    /// Wakes the thread that sleeps at the word.
     pub fn wake_holders(&self) {
         // SAFETY: the word is in this mapping; waking reads and writes nothing there.
         unsafe {
@@ -81,13 +81,13 @@ impl Region {
         }
     }
 
-    /// Whether the trainer is not to be asked.
+    /// Whether requests are forbidden.
     #[must_use]
     pub fn forbids_holders(&self) -> bool {
         self.holders_control().turn.load(Ordering::Relaxed) == FORBIDDEN
     }
 
-    /// The host asks, in place of what it asked before. `false`: the trainer is just reading, or forbids it.
+    /// The host makes a request, which replaces an earlier one. `false`: the trainer is just reading, or forbids it.
     pub fn ask_holders(&self, ask: u64, budget_ms: u32, blocks: &[(u64, u64)]) -> bool {
         let control = self.holders_control();
         if !control.turn_from(&[IDLE, ASKED], WRITING) {
@@ -106,12 +106,12 @@ impl Region {
         true
     }
 
-    /// The host takes back what nobody has taken.
+    /// The host withdraws a request that was not taken.
     pub fn withdraw_holders(&self) {
         self.holders_control().turn_from(&[ASKED], IDLE);
     }
 
-    /// The trainer takes what is asked, if something is.
+    /// The trainer takes the request, if there is one.
     #[must_use]
     pub fn holders_asked(&self) -> Option<Asked> {
         let control = self.holders_control();

@@ -1,7 +1,7 @@
 //! Notes as bytes in the log of a region: written by the trainer, read by the host.
 //!
-//! Both sides are one version of memctl (the region's magic says so), so this is no format for others. Reading trusts
-//! nothing: what is malformed is left out and said once.
+//! Both sides are one version of memctl (the region's magic ensures that), so this format is internal. Reading trusts
+//! nothing: a malformed note is left out and logged.
 
 use memctl_model::limits::{DEVICES_MAX, NAME_BYTES_MAX};
 use memctl_model::{Keyframe, MarkKind, Phase, Sample};
@@ -19,20 +19,20 @@ const FAILURE: u8 = 4;
 const SETTLED: u8 = 5;
 const HOLDERS: u8 = 6;
 
-/// What a note says, before ticks have become times.
+/// The content of a note, before ticks have become times.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Said {
-    /// A mark at its stamp, with where each ring stood.
+    /// A mark at its stamp, with each ring's position.
     Mark(Ticks, MarkKind, Box<[Position]>),
     /// Measurements.
     Samples(Vec<Sample>),
-    /// The state of a device, with where its ring stood; its time is in nanoseconds.
+    /// The state of a device, with its ring's position; its time is in nanoseconds.
     Keyframe(Box<Keyframe>, Position),
-    /// How the trainer ends, in its words.
+    /// Why the trainer ends, in its words.
     Failure(String),
-    /// Gradients were given back, with where each ring stood.
+    /// Gradients were freed, with each ring's position.
     Settled(Box<[Position]>),
-    /// What an ask for holders came to, as JSON; empty where that was longer than it may be.
+    /// The result of a request for holders, as JSON; empty if it was too long.
     Holders(u64, Vec<u8>),
 }
 
@@ -51,7 +51,8 @@ fn number(kind: &MarkKind) -> (u8, u64, &str) {
     }
 }
 
-/// The mark of a number, as trainers name it: 1 and 2 an epoch's begin and end, 3 and 4 a step's, 5 and 6 a phase's, 7 and 8 a region's, 9 a note.
+/// The mark of a number, as trainers send it: 1 and 2 an epoch's begin and end, 3 and 4 a step's, 5 and 6 a phase's, 7
+/// and 8 a region's, 9 a note.
 #[must_use]
 pub fn mark_kind(kind: u8, number: u64, name: &str) -> Option<MarkKind> {
     let epoch = || u32::try_from(number).ok();
@@ -67,7 +68,7 @@ pub fn mark_kind(kind: u8, number: u64, name: &str) -> Option<MarkKind> {
         7 => MarkKind::RegionBegin(name()),
         8 => MarkKind::RegionEnd(name()),
         9 => MarkKind::Note(name()),
-        // 10, a window's end, is cut by the worker: a trainer's word for it is not taken.
+        // 10, a window's end, is made by the worker: a trainer's own is not accepted.
         _ => return None,
     })
 }
@@ -84,7 +85,7 @@ pub fn mark(ticks: Ticks, kind: &MarkKind, positions: &[Position]) -> Vec<u8> {
     bytes
 }
 
-/// Gradients were given back.
+/// Gradients were freed.
 #[must_use]
 pub fn settled(positions: &[Position]) -> Vec<u8> {
     let mut bytes = vec![SETTLED];
@@ -116,7 +117,7 @@ pub fn keyframe(keyframe: &Keyframe, position: Position) -> Vec<u8> {
     packed(bytes, &Packed::keyframe(keyframe))
 }
 
-/// What an ask for holders came to.
+/// The result of a request for holders.
 #[must_use]
 pub fn holders(ask: u64, json: &str) -> Vec<u8> {
     let mut bytes = vec![HOLDERS];
@@ -127,7 +128,7 @@ pub fn holders(ask: u64, json: &str) -> Vec<u8> {
     bytes
 }
 
-/// How the trainer ends.
+/// Why the trainer ends.
 #[must_use]
 pub fn failure(text: &str) -> Vec<u8> {
     let mut bytes = vec![FAILURE];

@@ -1,11 +1,10 @@
-//! Memory that a trainer and whoever hosts its batcher share: one ring a device, a log of notes, a dictionary of stacks.
+//! Memory that a trainer and its host share: one ring per device, a log of notes, a dictionary of stacks.
 //!
-//! It is a memfd: what was written survives the trainer's death by any signal, because the host holds
-//! the mapping too, and nothing is left on disk. Memory is there only where something was written: a ring's pages are filled
-//! from the lowest on.
+//! It is a memfd: what was written survives the trainer's death by any signal, because the host holds the mapping too,
+//! and nothing is left on disk. Only pages that were written take memory: a ring's pages are filled from the lowest on.
 //!
-//! Guarantees: the host trusts nothing in it; sizes are checked against the file when it is opened, the file
-//! cannot be shrunk afterwards (sealed), and every count is checked when it is read.
+//! Guarantees: the host trusts nothing in it; sizes are checked against the file when it is opened, the file cannot be
+//! shrunk afterwards (sealed), and every count is checked when it is read.
 //! Refuses: to be opened by another version of the layout.
 //!
 //! (Over 400 lines: the layout, the mapping and what is read from it are checked against each other.)
@@ -26,18 +25,18 @@ use crate::ring::{self, Consumer, Control, Parts, Producer, Record, Shape};
 
 /// "MEMCTLR" and the version of the layout.
 const MAGIC: u64 = u64::from_le_bytes(*b"MEMCTLR\x03");
-/// Pages of every machine we run on are multiples of, or equal to, this.
+/// Page sizes of all supported machines are multiples of this.
 const PAGE: u64 = 4_096;
-/// Bytes of the log of notes: a keyframe of 400,000 blocks fits; only pages that were used exist.
+/// Bytes of the log of notes: a keyframe of 400,000 blocks fits; only used pages take memory.
 const NOTES_BYTES: u64 = 4 << 20;
 /// Bytes of the dictionary: a code object takes about 1 KiB, a stack of 40 frames 330 bytes; GPT-2 needs 0.5 MiB.
 const DICTIONARY_BYTES: u64 = 8 << 20;
-/// Bytes of a ring's records that are made to exist ahead: what the busiest training seen makes in 0.1 s.
+/// Bytes of a ring's records that are allocated ahead: what the busiest training seen produces in 0.1 s.
 const POPULATED_BYTES: u64 = 1 << 20;
-/// Records a ring may have: 192 MiB of them.
+/// Maximum records of a ring: 192 MiB.
 const RING_RECORDS_MAX: u64 = 1 << 22;
 
-/// What lies at the beginning.
+/// The start of the region.
 #[repr(C)]
 pub struct Header {
     magic: u64,
@@ -45,21 +44,21 @@ pub struct Header {
     /// Python's version, `major << 8 | minor`; 0 when there is none.
     python: AtomicU32,
     ring_records: u64,
-    /// How the trainer is: see [`State`].
+    /// The trainer's state: see [`State`].
     state: AtomicU32,
-    /// How far into itself the trainer looks: see [`Level`].
+    /// The trainer's recording level: see [`Level`].
     level: AtomicU32,
-    /// Stacks that found no room, and walks that were given up.
+    /// Stacks without room, and walks that were given up.
     stacks_lost: AtomicU64,
     notes: notes::Control,
     dictionary: dictionary::Control,
-    /// The host asks for the state of a device.
+    /// The host requests the state of a device.
     snapshot_wanted: [AtomicU32; DEVICES_MAX],
-    /// The host asks what holds some blocks.
+    /// The host's request for holders of some blocks.
     holders: holders::Control,
 }
 
-/// How the trainer says that it is.
+/// The state that the trainer reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum State {
@@ -67,18 +66,18 @@ pub enum State {
     Running = 0,
     /// It said goodbye; nothing follows.
     Ended = 1,
-    /// As `Ended`, because its process is about to end: how that ends is how the session ended.
+    /// As `Ended`, but because its process is about to end: the process's exit decides how the session ended.
     Leaving = 2,
 }
 
-/// What a trainer can tell about itself.
+/// How much a trainer records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum Level {
     /// Nothing.
     #[default]
     Off = 0,
-    /// Counters, and the blocks as they are at the ends of steps and epochs.
+    /// Counters, and the blocks at the ends of steps and epochs.
     Blocks = 1,
     /// Every event, without stacks.
     Events = 2,
@@ -103,7 +102,7 @@ impl Level {
     }
 }
 
-/// Why a region cannot be made or opened.
+/// Why a region cannot be created or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
     /// The system refused.
@@ -114,7 +113,7 @@ pub enum RegionError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// Another version of memctl, or no region at all.
+    /// Another version of memctl, or not a region.
     #[error("this is no memory region of this version of memctl: agent and launcher have to be of one version")]
     Foreign,
     /// Its sizes contradict each other.
@@ -126,11 +125,11 @@ fn system(what: &'static str) -> RegionError {
     RegionError::System { what, source: std::io::Error::last_os_error() }
 }
 
-/// Where everything lies, from two numbers.
+/// Where each part lies, computed from two numbers.
 #[derive(Clone, Copy, Debug)]
 struct Places {
     shape: Shape,
-    /// Where the slots lie behind a ring's beginning.
+    /// Offset of the slots from a ring's beginning.
     slots: u64,
     ring_bytes: u64,
     notes: u64,
@@ -172,7 +171,7 @@ impl Region {
     /// A new region for `devices` devices with rings of at least `ring_records` records.
     ///
     /// # Errors
-    /// When the system gives no memory.
+    /// When the system has no memory.
     pub fn create(devices: u32, ring_records: usize) -> Result<Arc<Self>, RegionError> {
         let devices = devices.clamp(1, DEVICES_MAX as u32);
         let ring_records = (ring_records as u64).clamp(2, RING_RECORDS_MAX).next_power_of_two();
@@ -186,12 +185,12 @@ impl Region {
             File::from(OwnedFd::from_raw_fd(fd))
         };
         file.set_len(places.total).map_err(|source| RegionError::System { what: "ftruncate", source })?;
-        // SAFETY: a descriptor of ours. Nobody can take pages away under the reader (SIGBUS) from here on.
+        // SAFETY: our own descriptor. From here on pages cannot be removed under the reader (SIGBUS).
         if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) } != 0 {
             return Err(system("sealing"));
         }
         let base = map(&file, places.total)?;
-        // SAFETY: the mapping is new, zeroed, aligned to a page and larger than the header; nobody else knows it yet.
+        // SAFETY: the mapping is new, zeroed, page-aligned and larger than the header; it has no other user yet.
         unsafe {
             let header = base.cast::<Header>();
             (&raw mut (*header).devices).write(devices);
@@ -201,14 +200,14 @@ impl Region {
         Ok(Arc::new(Self { base, places, devices, file }))
     }
 
-    /// Opens a region that another process made.
+    /// Opens a region that another process created.
     ///
     /// # Errors
     /// Another version, sizes that contradict the file, or a file that could shrink.
     pub fn open(fd: OwnedFd) -> Result<Arc<Self>, RegionError> {
         let file = File::from(fd);
         let length = file.metadata().map_err(|source| RegionError::System { what: "fstat", source })?.len();
-        // SAFETY: a descriptor of ours.
+        // SAFETY: our own descriptor.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
         if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 || length < size_of::<Header>() as u64 {
             return Err(RegionError::Foreign);
@@ -220,7 +219,7 @@ impl Region {
             ((*header).magic, (*header).devices, (*header).ring_records)
         };
         let unmap = |error| {
-            // SAFETY: mapped above with this length, and nobody else knows it.
+            // SAFETY: mapped above with this length, without other users.
             unsafe { libc::munmap(base.cast(), length as usize) };
             Err(error)
         };
@@ -250,16 +249,17 @@ impl Region {
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: mapped, aligned, and only its atomics change after it was made.
+        // SAFETY: mapped, aligned, and only its atomics change after creation.
         unsafe { &*self.base.cast::<Header>() }
     }
 
     fn ring_parts(&self, device: u32) -> Parts {
         assert!(device < self.devices, "a ring of a device that the region does not have");
         let Places { shape, slots, .. } = self.places;
-        // SAFETY: the place lies inside the mapping, see `Places`.
+        // SAFETY: the offset lies inside the mapping, see `Places`.
         let base = unsafe { self.base.add(self.places.ring(device) as usize) };
-        // SAFETY: the words that order the pages follow the control block, and the slots them, inside the same ring.
+        // SAFETY: the words of the page order follow the control block, and the slots follow them, inside the same
+        // ring.
         let (order, slots) = unsafe { (base.add(size_of::<Control>()).cast(), base.add(slots as usize).cast()) };
         Parts { control: base.cast(), order, slots, shape }
     }
@@ -270,7 +270,7 @@ impl Region {
     /// At most one per device and region.
     #[must_use]
     pub unsafe fn producer(self: &Arc<Self>, device: u32) -> Producer {
-        // SAFETY: inside the mapping, which the Arc keeps; the caller promises that there is one.
+        // SAFETY: inside the mapping, which the Arc keeps; the caller promises that there is only one.
         unsafe { ring::producer_in(self.clone(), self.ring_parts(device)) }
     }
 
@@ -318,19 +318,20 @@ impl Region {
         (unsafe { self.base.add(self.places.dictionary as usize) }, DICTIONARY_BYTES as usize)
     }
 
-    /// Makes memory exist for the pages of a device's ring that are filled first, so that the hook meets no page fault.
+    /// Allocates memory for the pages of a device's ring that are filled first, so that the hook meets no page fault.
     pub fn populate(&self, device: u32) {
         let base = self.ring_parts(device).control;
         let bytes = self.places.ring_bytes.min(self.places.slots + POPULATED_BYTES);
-        // SAFETY: a range of our mapping; where the kernel does not know the advice (before 5.14) the pages come when they are used.
+        // SAFETY: a range of our mapping; a kernel without this advice (before 5.14) allocates pages on first use.
         unsafe {
             let _ = libc::madvise(base.cast_mut().cast(), bytes as usize, libc::MADV_POPULATE_WRITE);
         }
     }
 
-    /// Gives the memory back while the mapping stays: for a session that has ended in a process where a callback may still hold a pointer.
+    /// Frees the memory while the mapping stays: for a session that has ended in a process where a callback may still
+    /// hold a pointer.
     pub fn release_pages(&self) {
-        // SAFETY: a descriptor of ours; reading or writing the hole afterwards is allowed and gives zeros.
+        // SAFETY: our own descriptor; reading or writing the hole afterwards is allowed, and reads return zeros.
         unsafe {
             let _ = libc::fallocate(
                 self.file.as_raw_fd(),
@@ -341,7 +342,8 @@ impl Region {
         }
     }
 
-    // Relaxed below: each is a figure or a request of its own; what has to be seen with it is ordered by rings and notes.
+    // Relaxed below: each is an independent figure or request; the data that belongs to it is ordered by rings and
+    // notes.
 
     /// Python's version in the trainer, `(major, minor)`.
     #[must_use]
@@ -350,26 +352,26 @@ impl Region {
         (version != 0).then_some(((version >> 8) as u8, version as u8))
     }
 
-    /// Says which Python the trainer is.
+    /// Sets the trainer's Python version.
     pub fn set_python(&self, major: u8, minor: u8) {
         self.header().python.store(u32::from(major) << 8 | u32::from(minor), Ordering::Relaxed);
     }
 
-    /// How far the trainer looks.
+    /// The trainer's recording level.
     #[must_use]
     pub fn level(&self) -> Level {
         Level::from_number(self.header().level.load(Ordering::Relaxed))
     }
 
-    /// Says how far the trainer looks.
+    /// Sets the trainer's recording level.
     pub fn set_level(&self, level: Level) {
         self.header().level.store(level as u32, Ordering::Relaxed);
     }
 
-    /// Whether the trainer has said goodbye.
+    /// The trainer's state.
     #[must_use]
     pub fn state(&self) -> State {
-        // Acquire: who sees the goodbye sees everything pushed before it.
+        // Acquire: a reader that sees the goodbye sees everything pushed before it.
         match self.header().state.load(Ordering::Acquire) {
             0 => State::Running,
             2 => State::Leaving,
@@ -399,7 +401,7 @@ impl Region {
         self.header().stacks_lost.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Asks for the state of a device, or takes the request back.
+    /// Requests the state of a device, or withdraws the request.
     pub fn want_snapshot(&self, device: usize, wanted: bool) {
         if let Some(flag) = self.header().snapshot_wanted.get(device) {
             // Release: pairs with the Acquire of the trainer that takes the snapshot.
@@ -407,7 +409,7 @@ impl Region {
         }
     }
 
-    /// Whether the state of a device is asked for.
+    /// Whether the state of a device is requested.
     #[must_use]
     pub fn snapshot_wanted(&self, device: usize) -> bool {
         // Acquire: see `want_snapshot`.
@@ -417,13 +419,13 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: mapped with this length; no reference into it outlives the Arc that owns us.
+        // SAFETY: mapped with this length; no reference into it outlives the Arc that owns it.
         unsafe { libc::munmap(self.base.cast(), self.places.total as usize) };
     }
 }
 
 fn map(file: &File, length: u64) -> Result<*mut u8, RegionError> {
-    // SAFETY: a new shared mapping of a file we hold, at an address of the kernel's choice.
+    // SAFETY: a new shared mapping of an open file, at an address of the kernel's choice.
     let base = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -437,8 +439,8 @@ fn map(file: &File, length: u64) -> Result<*mut u8, RegionError> {
     if base == libc::MAP_FAILED {
         return Err(system("mmap"));
     }
-    // A forked child must not write into its parent's rings. Its gate is closed as well; where the advice is refused, that is enough.
-    // (Not DONTFORK: a callback that raced with the fork would then fault.)
+    // A forked child must not write into its parent's rings. Its gate is closed as well, which is enough where the
+    // advice is refused. (Not DONTFORK: a callback that raced with the fork would then fault.)
     Ok(base.cast())
 }
 

@@ -1,39 +1,39 @@
 //! The log of notes in a region: marks, measurements and states on their way from trainer to host, in order.
 //!
-//! Guarantees: a note is there whole or not at all, also when the writer dies in the middle; `push` never waits;
-//! a full log refuses the note and counts it.
-//! Refuses: several writers (the trainer's are behind one lock) and to believe a length that it reads.
+//! Guarantees: a note is there completely or not at all, also when the writer dies in the middle; `push` never waits; a
+//! full log refuses the note and counts it.
+//! Refuses: several writers (the trainer's are behind one lock) and to trust a length that it reads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Region;
 
-/// Counts of the log, in bytes written and read ever.
+/// Counts of the log, in total bytes written and read.
 #[repr(C)]
 pub struct Control {
     head: AtomicU64,
     tail: AtomicU64,
-    /// Notes that found no room.
+    /// Notes without room.
     dropped: AtomicU64,
 }
 
 #[cfg(test)]
 impl Control {
-    /// As a broken trainer would.
+    /// Acts like a broken trainer.
     pub(super) fn set_head_for_test(&self, head: u64) {
         self.head.store(head, Ordering::Release);
     }
 
-    /// As a broken trainer would, which maps the same memory.
+    /// Acts like a broken trainer, which maps the same memory.
     pub(super) fn set_tail_for_test(&self, tail: u64) {
         self.tail.store(tail, Ordering::Release);
     }
 }
 
-/// Notes begin at multiples of this, so that a length never wraps.
+/// Notes begin at multiples of this, so that a length field never wraps.
 const ALIGN: u64 = 8;
-/// In place of a length: the rest up to the end is not used.
+/// In place of a length: the rest of the log up to its end is unused.
 const SKIP: u64 = u64::MAX;
 
 /// The trainer's side.
@@ -58,9 +58,9 @@ impl Writer {
         let (base, capacity) = self.region.notes_bytes();
         let length: usize = parts.iter().map(|part| part.len()).sum();
         let needed = (length as u64 + 8).next_multiple_of(ALIGN);
-        // Relaxed: only this side writes the head.
+        // Relaxed: written only by this side.
         let head = control.head.load(Ordering::Relaxed);
-        // Acquire: the host's reads of the room it gave back happen before our writes.
+        // Acquire: the host's reads of the room that it freed happen before our writes.
         let tail = control.tail.load(Ordering::Acquire);
         let used = head.wrapping_sub(tail);
         let at = head % capacity as u64;
@@ -71,7 +71,8 @@ impl Writer {
             control.dropped.fetch_add(1, Ordering::Relaxed);
             return false;
         }
-        // SAFETY: `at`, and the beginning when the rest was skipped, have room for `needed` bytes that the host has given back; one writer.
+        // SAFETY: `at`, or the beginning if the rest was skipped, has room for `needed` bytes that the host has freed;
+        // one writer.
         unsafe {
             let mut to = base.add(at as usize);
             if skipped > 0 {
@@ -85,12 +86,12 @@ impl Writer {
                 to = to.add(part.len());
             }
         }
-        // Release: who sees the new head sees the note.
+        // Release: a reader that sees the new head sees the note.
         control.head.store(head.wrapping_add(skipped + needed), Ordering::Release);
         true
     }
 
-    /// Notes that found no room.
+    /// Notes without room.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         // Relaxed: a plain count.
@@ -111,7 +112,7 @@ impl Reader {
         let control = self.region.notes_control();
         let (base, capacity) = self.region.notes_bytes();
         loop {
-            // Relaxed: only this side writes the tail.
+            // Relaxed: written only by this side.
             let tail = control.tail.load(Ordering::Relaxed);
             // Acquire: makes the notes before the head visible.
             let head = control.head.load(Ordering::Acquire);
@@ -127,7 +128,7 @@ impl Reader {
             // SAFETY: aligned and inside the log.
             let length = unsafe { base.add(at as usize).cast::<u64>().read() };
             if length == SKIP && to_end <= used {
-                // Release: what follows may be written again.
+                // Release: the skipped room may be written again.
                 control.tail.store(tail.wrapping_add(to_end), Ordering::Release);
                 continue;
             }
@@ -149,7 +150,7 @@ impl Reader {
         None
     }
 
-    /// Notes that found no room.
+    /// Notes without room.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         // Relaxed: a plain count.

@@ -38,7 +38,7 @@ fn what_one_side_writes_the_other_reads() {
     assert_eq!(host.state(), State::Ended);
 }
 
-/// Bytes of the region that are there.
+/// Bytes of the region that are allocated.
 fn touched(region: &Region) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     region.file.metadata().unwrap().blocks() * 512
@@ -59,7 +59,7 @@ fn a_burst_finds_room_and_nothing_else_touches_memory() {
         assert_eq!((record.event(Ticks::as_ns).addr, record.dropped_before()), (read, 0));
         read += 1;
     };
-    // Ten times the ring, as much at once as comes in 50 ms of the busiest training seen.
+    // Ten times the ring, in batches of what arrives in 50 ms of the busiest training seen.
     while pushed < 10 * ring::EVENTS as u64 {
         for _ in 0..10_000 {
             assert!(producer.push(numbered(pushed)));
@@ -69,7 +69,7 @@ fn a_burst_finds_room_and_nothing_else_touches_memory() {
     }
     assert_eq!(touched(&trainer), before, "it goes round in the pages that were there");
     for _ in 0..BURST {
-        assert!(producer.push(numbered(pushed)), "nobody reads, and there is room");
+        assert!(producer.push(numbered(pushed)), "it is not read, and there is room");
         pushed += 1;
     }
     assert!(touched(&trainer) >= BURST * size_of::<Record>() as u64);
@@ -104,7 +104,7 @@ fn files_that_are_no_region_are_refused() {
     // Sealed, but the sizes inside have been changed.
     for (at, value) in [(8, u32::MAX), (8, 0), (16, 3), (16, 1 << 30)] {
         let region = Region::create(2, 64).unwrap();
-        // SAFETY: nobody else uses this region; the header's first words are plain numbers.
+        // SAFETY: no other thread uses this region; the header's first words are plain numbers.
         unsafe { region.base.add(at).cast::<u32>().write(value) };
         assert!(
             matches!(Region::open(region.fd().try_clone_to_owned().unwrap()), Err(RegionError::Sizes(_))),
@@ -168,7 +168,8 @@ proptest! {
             match writer.push(&[&note[..half], &note[half..]]) {
                 true => model.push_back(note),
                 false => {
-                    // Only for want of room: what waits and the note do not fit, with a gap at the end before it and one among what waits.
+                    // Refused only without room: the waiting notes and this one do not fit, with one gap before the end
+                    // and one among the waiting notes.
                     let waiting: usize = model.iter().map(|note: &Vec<u8>| note.len() + 16).sum();
                     prop_assert!(waiting + 2 * (length + 16) + 1_500_016 > NOTES_BYTES as usize);
                     refused += 1;
@@ -226,7 +227,7 @@ fn dictionary_entries_come_back_in_order() {
     assert!(put(&mut writer, Kind::Owner, b"\x01\0\0\0KV cache"));
     assert_eq!(reader.pop(), Some(Entry::Owner { stack: 1, name: "KV cache".into() }));
     assert_eq!(reader.pop(), None);
-    // Full: refused, and what is there stays.
+    // Full: refused, and the content stays.
     assert!(!writer.append(Kind::Node, DICTIONARY_BYTES as usize, |_| unreachable!("there is no room")));
 }
 

@@ -1,17 +1,16 @@
 //! The ring between an allocator hook and the batcher: one producer, one consumer, fixed size.
 //!
-//! Guarantees: `push` is O(1), takes no lock, makes no system call and never waits; when the ring is
-//! full the newest record is dropped and counted, and the next record that gets through carries the
-//! count, so the batcher knows where the hole is. `pushed + dropped = produced` at every moment.
+//! Guarantees: `push` is O(1), takes no lock, makes no system call and never waits; when the ring is full the newest
+//! record is dropped and counted, and the next record with room carries the count, so the batcher knows where the hole
+//! is. `pushed + dropped = produced` at every moment.
 //!
-//! Its slots lie in pages. Where a page ends the producer goes on in the lowest one that the consumer has read to its end,
-//! so a ring that is emptied in time goes round in few pages, and memory behind the others is never touched: a ring may be
-//! large for the sake of bursts and cost what its fullest moment needed.
+//! Its slots lie in pages. At the end of a page the producer continues in the lowest one that the consumer has read to
+//! its end, so a ring that is emptied in time uses few pages and never touches the memory of the others. A ring can be
+//! large for the sake of bursts; its memory footprint is its high-water mark.
 //!
-//! Refuses: a second producer (events of one device come from under that device's allocator lock) and
-//! growing.
+//! Refuses: a second producer (events of one device come from under that device's allocator lock) and growing.
 //!
-//! The protocol between both sides is checked with loom (test `ring_loom`).
+//! Loom checks the protocol between both sides (test `ring_loom`).
 
 mod pages;
 mod position;
@@ -26,47 +25,47 @@ pub use record::Record;
 
 use crate::sync::{AtomicBool, AtomicU16, AtomicU64, Ordering, UnsafeCell, zeroed};
 
-/// Events of a device's ring, unless told otherwise. A million blocks that go at once (a training that ends) are two
-/// million events, half of which may come before the batcher has taken them. Memory is there for what came at once: a
-/// training in its course fills 0.2 MiB.
+/// Default number of events of a device's ring. When a training ends, a million blocks freed at once are two million
+/// events, half of which may arrive before the batcher has taken them. Only what was in the ring at once takes memory:
+/// a running training fills 0.2 MiB.
 pub const EVENTS: usize = 1 << 20;
 
-/// Where the words lie that say which page comes when, and the slots, in memory shared with another process.
+/// Where the words of the page order and the slots lie, in memory shared with another process.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts {
     /// The counts.
     pub control: *const Control,
-    /// A word a page.
+    /// One word per page.
     pub order: *const u16,
     /// The records.
     pub slots: *const Record,
-    /// How many of each.
+    /// The number of each.
     pub shape: Shape,
 }
 
-/// Keeps what the producer writes and what the consumer writes on different cache lines (two lines: the prefetcher fetches pairs).
+/// Keeps the producer's and the consumer's words on different cache lines (two lines: the prefetcher fetches pairs).
 #[repr(C, align(128))]
 struct Line<T>(T);
 
-/// What the producer writes.
+/// Written by the producer.
 #[repr(C)]
 struct Produced {
-    /// Records pushed, ever.
+    /// Total records pushed.
     head: AtomicU64,
-    /// Records dropped, ever.
+    /// Total records dropped.
     dropped: AtomicU64,
 }
 
-/// What the consumer writes.
+/// Written by the consumer.
 #[repr(C)]
 struct Consumed {
-    /// Records consumed, ever.
+    /// Total records consumed.
     tail: AtomicU64,
-    /// The consumer is gone: nobody will make room again.
+    /// The consumer is gone: no room will be freed again.
     closed: AtomicBool,
 }
 
-/// The counts of a ring; all zero when new. In a region it lies in front of the slots.
+/// The counts of a ring; all zero when new. In a region they precede the slots.
 #[repr(C)]
 pub struct Control {
     produced: Line<Produced>,
@@ -82,7 +81,7 @@ impl Control {
     }
 }
 
-/// Whose memory a ring lies in; kept for as long as a side of the ring exists.
+/// The memory that a ring lies in; kept while a side of the ring exists.
 #[expect(dead_code, reason = "held for its Drop")]
 enum Memory {
     Own(Box<Control>, Box<[AtomicU16]>, Box<[UnsafeCell<Record>]>),
@@ -91,16 +90,16 @@ enum Memory {
 
 struct Shared {
     control: *const Control,
-    /// The pages in the order in which they were filled: that of a position is at [`Shape::turn`].
+    /// The pages in the order in which they were filled: the entry for a position is at [`Shape::turn`].
     order: *const AtomicU16,
     slots: *const UnsafeCell<Record>,
     shape: Shape,
     _memory: Memory,
 }
 
-// SAFETY: a slot is written only by the producer and only in a page that the consumer has read to its
-// end or never; the consumer reads it only after it saw `head` pass it (Acquire on a Release store).
-// The pointers stay valid as long as `_memory` lives.
+// SAFETY: a slot is written only by the producer, and only in a page that the consumer has read to its end or that is
+// unused; the consumer reads it only after it saw `head` pass it (Acquire on a Release store). The pointers stay valid
+// while `_memory` lives.
 unsafe impl Sync for Shared {}
 // SAFETY: records are plain data.
 unsafe impl Send for Shared {}
@@ -109,7 +108,7 @@ impl Shared {
     fn own(shape: Shape) -> Self {
         let control = Box::new(Control::new());
         let order: Box<[AtomicU16]> = (0..shape.pages()).map(|_| AtomicU16::new(0)).collect();
-        // SAFETY: a record of zeros is the default one.
+        // SAFETY: a zeroed record is the default one.
         let slots = unsafe { zeroed::<Record>(shape.records as usize) };
         Self {
             control: &raw const *control,
@@ -135,7 +134,7 @@ impl Shared {
         unsafe { &(*self.control).consumed.0 }
     }
 
-    /// The word that says what page the position's is.
+    /// The word with the number of the position's page.
     fn page(&self, position: u64) -> &AtomicU16 {
         // SAFETY: a turn is below the number of pages, and `_memory` has a word for each.
         unsafe { &*self.order.add(self.shape.turn(position)) }
@@ -145,28 +144,29 @@ impl Shared {
     #[inline]
     fn slot(&self, first: u64, position: u64) -> &UnsafeCell<Record> {
         let Shape { records, page } = self.shape;
-        // SAFETY: records are a power of two, so the mask keeps the index inside the slots of `_memory`, whatever `first` is.
+        // SAFETY: records are a power of two, so the mask keeps the index inside the slots of `_memory` for any
+        // `first`.
         unsafe { &*self.slots.add(((first + (position & (page - 1))) & (records - 1)) as usize) }
     }
 }
 
-/// The side of the hook.
+/// The hook's side.
 pub struct Producer {
     shared: Arc<Shared>,
     head: u64,
-    /// The first slot of the page that is being filled, and the position at which it ends.
+    /// The first slot of the page that is being filled, and the position at which the page ends.
     first: u64,
     page_end: u64,
     pages: Pages,
-    /// Drops that the next record has to carry.
+    /// Drops that the next record must carry.
     hole: u32,
 }
 
-/// The side of the batcher.
+/// The batcher's side.
 pub struct Consumer {
     shared: Arc<Shared>,
     tail: u64,
-    /// The first slot of the page that is being read, unless the tail is where one begins.
+    /// The first slot of the page that is being read; not set yet when the tail is at a page's beginning.
     first: u64,
 }
 
@@ -183,7 +183,7 @@ pub fn ring(capacity: usize) -> (Producer, Consumer) {
     (Producer::new(shared.clone()), Consumer { shared, tail: 0, first: 0 })
 }
 
-/// The producer of a ring that lies in memory shared with another process.
+/// The producer of a ring in memory shared with another process.
 ///
 /// # Safety
 /// All parts are aligned and of the shape's size, began as zeros, stay mapped as long as `memory` lives, and no other
@@ -192,8 +192,8 @@ pub unsafe fn producer_in(memory: Arc<dyn Send + Sync>, parts: Parts) -> Produce
     Producer::new(Arc::new(Shared::within(memory, parts)))
 }
 
-/// The consumer of a ring that lies in memory shared with another process. What the other process writes is not
-/// trusted: counts that cannot be read as "nothing there", and a page that is none is one of the ring's own.
+/// The consumer of a ring in memory shared with another process. The other process's writes are not trusted: impossible
+/// counts read as "nothing there", and an invalid page number is mapped to one of the ring's own.
 ///
 /// # Safety
 /// As for [`producer_in`], for the consumer.
@@ -207,12 +207,13 @@ impl Producer {
         Self { shared, head: 0, first: 0, page_end: 0, pages, hole: 0 }
     }
 
-    /// Pushes a record, or drops and counts it when the ring is full; says whether it got in.
+    /// Pushes a record, or drops and counts it when the ring is full; returns whether there was room.
     #[inline]
     pub fn push(&mut self, mut record: Record) -> bool {
         if !self.has_room() {
             self.hole = self.hole.saturating_add(1);
-            // Relaxed: a plain count; who needs it together with `head` reads both after the producer has stopped.
+            // Relaxed: a plain count; a reader that needs it together with `head` reads both after the producer has
+            // stopped.
             let dropped = &self.shared.produced().dropped;
             dropped.store(dropped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             return false;
@@ -226,18 +227,18 @@ impl Producer {
             unsafe { *slot = record };
         });
         self.head += 1;
-        // Release: the consumer that sees the new head sees the record.
+        // Release: a consumer that sees the new head sees the record.
         self.shared.produced().head.store(self.head, Ordering::Release);
         self.prepare(self.head + 1);
         true
     }
 
-    /// Asks for the line of a slot ahead of its time. It was last read on another core: without this, the allocator's
-    /// unlock, which waits for every store before it, would wait for that line to come back (100 ns and more).
+    /// Prefetches the line of a slot. It was last read on another core: without this, the allocator's unlock, which
+    /// waits for every store before it, would wait for that line (100 ns and more).
     #[inline(always)]
     fn prepare(&self, position: u64) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint about memory of ours; where the processor does not know it, it does nothing.
+        // SAFETY: a hint about our own memory; a processor without it ignores it.
         unsafe {
             std::arch::asm!("prefetchw [{}]", in(reg) self.shared.slot(self.first, position), options(nostack, preserves_flags));
         }
@@ -245,22 +246,22 @@ impl Producer {
         let _ = position;
     }
 
-    /// Whether a record would get in now.
+    /// Whether there is room for a record now.
     #[inline]
     pub fn has_room(&mut self) -> bool {
         self.head < self.page_end || self.turn_page()
     }
 
-    /// Goes on in the lowest page that is free; says whether there is one.
+    /// Continues in the lowest free page; returns whether there is one.
     #[inline(never)]
     fn turn_page(&mut self) -> bool {
         let shape = self.shared.shape;
-        // Acquire: the consumer's reads of the slots it gave back happen before our writes to them.
+        // Acquire: the consumer's reads of the slots that it freed happen before our writes to them.
         let tail = self.shared.consumed().tail.load(Ordering::Acquire);
-        // A tail beyond the head was written by somebody else than the consumer: as if it gave nothing back.
+        // A tail beyond the head was not written by a valid consumer: treated as if nothing was freed.
         let read = if tail <= self.head { tail / shape.page } else { 0 };
         while self.pages.back < read {
-            // Relaxed: this side alone writes it.
+            // Relaxed: written only by this side.
             let page = self.shared.page(self.pages.back * shape.page).load(Ordering::Relaxed);
             self.pages.put(u64::from(page) & (shape.pages() - 1));
             self.pages.back += 1;
@@ -275,11 +276,11 @@ impl Producer {
     /// Whether the consumer is gone.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        // Relaxed: only ends a wait; nothing is read on the strength of it.
+        // Relaxed: it only ends a wait; no read depends on it.
         self.shared.consumed().closed.load(Ordering::Relaxed)
     }
 
-    /// Records pushed so far: the position at which a mark made now belongs.
+    /// Records pushed so far: the position of a mark made now.
     #[must_use]
     pub fn pushed(&self) -> u64 {
         self.head
@@ -288,7 +289,7 @@ impl Producer {
     /// Records dropped so far.
     #[must_use]
     pub fn dropped(&self) -> u64 {
-        // Relaxed: this side alone writes it.
+        // Relaxed: written only by this side.
         self.shared.produced().dropped.load(Ordering::Relaxed)
     }
 
@@ -303,7 +304,7 @@ impl Gauge {
     /// Records pushed so far.
     #[must_use]
     pub fn pushed(&self) -> u64 {
-        // Acquire: whoever reads a position may go on to read what lies before it.
+        // Acquire: a thread that reads a position may continue to read what lies before it.
         self.shared.produced().head.load(Ordering::Acquire)
     }
 
@@ -319,9 +320,9 @@ impl Consumer {
     /// Records that can be read now.
     #[must_use]
     pub fn available(&self) -> u64 {
-        // Acquire: pairs with the producer's Release, makes the records visible.
+        // Acquire: pairs with the producer's Release and makes the records visible.
         let head = self.shared.produced().head.load(Ordering::Acquire);
-        // More than the ring holds was written by a broken producer: nothing of it can be read.
+        // A broken producer wrote more than the ring holds: nothing of it can be read.
         head.checked_sub(self.tail).filter(|&count| count <= self.shared.shape.records).unwrap_or(0)
     }
 
@@ -331,12 +332,12 @@ impl Consumer {
         self.tail
     }
 
-    /// Reads up to `count` records that are available and gives their room back.
+    /// Reads up to `count` available records and frees their room.
     pub fn read(&mut self, count: u64, mut each: impl FnMut(&Record)) -> u64 {
         let count = count.min(self.available());
         for _ in 0..count {
             if self.tail & (self.shared.shape.page - 1) == 0 {
-                // Relaxed: written before the head that `available` saw passed it.
+                // Relaxed: written before the head whose passing `available` saw.
                 self.first = u64::from(self.shared.page(self.tail).load(Ordering::Relaxed)) * self.shared.shape.page;
             }
             self.shared.slot(self.first, self.tail).with(|slot| {

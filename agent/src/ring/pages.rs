@@ -1,10 +1,10 @@
 //! The pages of a ring: how many of what size, and which of them the producer may fill next.
 //!
-//! Guarantees: the lowest free page is taken first, so the memory that a ring touches is what its fullest moment needed.
-//! Refuses: to be more than numbers; slots and synchronisation are the ring's.
+//! Guarantees: the lowest free page is taken first, so the memory that a ring touches is its high-water mark. This
+//! module only computes numbers; slots and synchronisation are the ring's.
 
-/// Records of the largest page, 48 KiB: what a training makes while the batcher sleeps fits in a few of them, and so does
-/// a core's cache.
+/// Records of the largest page, 48 KiB: a few pages hold what a training produces while the batcher sleeps, and fit a
+/// core's cache.
 const PAGE_RECORDS: u64 = 1_024;
 /// Pages of a small ring, at most.
 const PAGES: u64 = 64;
@@ -23,7 +23,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The shape of a ring of at least so many records.
+    /// The shape of a ring of at least `records` records.
     #[must_use]
     pub fn of(records: u64) -> Self {
         let records = records.clamp(2, RECORDS_MAX).next_power_of_two();
@@ -36,25 +36,25 @@ impl Shape {
         self.records
     }
 
-    /// Words that say which page comes when.
+    /// Words of the page order: one per page.
     #[must_use]
     pub const fn pages(self) -> u64 {
         self.records / self.page
     }
 
-    /// Where the order of the pages says what page a position lies in.
+    /// Index in the page order of the page that contains a position.
     pub(super) const fn turn(self, position: u64) -> usize {
         ((position / self.page) & (self.pages() - 1)) as usize
     }
 }
 
-/// The pages as the producer knows them.
+/// The producer's view of the pages.
 pub(super) struct Pages {
-    /// A bit for each that may be filled, by number.
+    /// One bit per page, set if it may be filled.
     free: Box<[u64]>,
-    /// Pages given back by the consumer so far: the next to come back is the page of this turn.
+    /// Pages freed by the consumer so far: the next one to be freed is the page of this turn.
     pub(super) back: u64,
-    /// Below this word all are in use.
+    /// Below this word all pages are in use.
     lowest: usize,
 }
 
@@ -65,14 +65,14 @@ impl Pages {
         Self { free: words.collect(), back: 0, lowest: 0 }
     }
 
-    /// Gives one back.
+    /// Frees a page.
     pub(super) fn put(&mut self, page: u64) {
         let word = (page / 64) as usize;
         self.free[word] |= 1 << (page % 64);
         self.lowest = self.lowest.min(word);
     }
 
-    /// Takes the lowest.
+    /// Takes the lowest free page.
     pub(super) fn take(&mut self) -> Option<u64> {
         let word = (self.lowest..self.free.len()).find(|&word| self.free[word] != 0);
         self.lowest = word.unwrap_or(self.free.len());

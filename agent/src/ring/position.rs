@@ -1,6 +1,6 @@
-//! Where a ring stands.
+//! A ring's position.
 //!
-//! Guarantees: what is told beside a ring finds its place among the records by it.
+//! Guarantees: the position places notes, which are sent apart from the ring, among the ring's records.
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -1,6 +1,7 @@
-//! What lies in the ring: an event and, in its spare bytes, how many were dropped just before it.
+//! A slot of the ring: an event and, in its spare bytes, how many were dropped just before it.
 //!
-//! Guarantees: a stamp becomes a time in [`Record::event`] alone, by the clock that the reader names. A hook stamps with ticks,
+//! Guarantees: only [`Record::event`] turns a stamp into a time, by the clock that the reader passes. A hook stamps
+//! with ticks, a [`crate::Recorder`] with nanoseconds.
 //! a [`crate::Recorder`] with nanoseconds.
 
 use memctl_model::{Action, Event, PoolId, StackId};
@@ -31,7 +32,7 @@ impl Record {
         Self::stamped(Ticks(event.time_ns), event)
     }
 
-    /// Packs an event whose time is not known yet: its `time_ns` is not looked at.
+    /// Packs an event whose time is not known yet: its `time_ns` is ignored.
     #[inline]
     #[must_use]
     pub fn stamped(stamp: Ticks, event: &Event) -> Self {
@@ -39,7 +40,8 @@ impl Record {
         Self { stamp, addr, size, stream, pool, stack, action_and_hole: action as u32 }
     }
 
-    /// The event, its time by `time_ns`: [`Ticks::as_ns`] or a clock's. A number that is no action (only a broken hook writes one) reads as an annotation, which changes nothing.
+    /// The event, its time by `time_ns`: [`Ticks::as_ns`] or a clock's. An invalid action (only a broken hook writes
+    /// one) reads as an annotation, which changes nothing.
     #[inline]
     #[must_use]
     pub fn event(&self, time_ns: impl FnOnce(Ticks) -> u64) -> Event {

@@ -1,35 +1,35 @@
-//! A device as the driver tells of it, and who reads that.
+//! A device as the driver reports it, and the trait of what reads it.
 //!
-//! Guarantees: what the driver does not tell is `None`.
+//! Guarantees: figures that the driver does not report are `None`.
 
 use super::Unavailable;
 
 /// One process on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceProcess {
-    /// Its pid, as the driver has it.
+    /// Its pid, in the driver's namespace.
     pub pid: u32,
-    /// Its bytes there; `None` when the driver does not tell.
+    /// Its bytes there; `None` when the driver does not report them.
     pub used_bytes: Option<u64>,
 }
 
 /// The memory of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct DeviceMemory {
-    /// All bytes of the device, those that the driver keeps for itself included.
+    /// All bytes of the device, including the driver's own share.
     pub total_bytes: u64,
-    /// Bytes that the driver and firmware keep for themselves.
+    /// Bytes reserved by the driver and firmware.
     pub reserved_bytes: u64,
     /// Bytes in use by programs.
     pub used_bytes: u64,
-    /// Bytes that programs can still have.
+    /// Bytes that programs can still allocate.
     pub free_bytes: u64,
 }
 
-/// What NVML says about a device at one moment. Each field stands for itself: that one is not told takes no other along.
+/// What NVML reports about a device at one moment. Fields are independent: one may be missing without the others.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DeviceReading {
-    /// Its memory; `None` where the driver does not answer that (unified memory: GB10, Grace, Jetson).
+    /// Its memory; `None` where the driver does not report it (unified memory: GB10, Grace, Jetson).
     pub memory: Option<DeviceMemory>,
     /// Share of the last period during which a kernel ran, 0 to 100.
     pub utilisation_percent: Option<u32>,
@@ -37,9 +37,9 @@ pub struct DeviceReading {
     pub processes: Option<Vec<DeviceProcess>>,
 }
 
-/// Where readings come from: NVML.
+/// Source of readings: NVML.
 pub trait Devices: Send {
-    /// Reads the device of a UUID (`GPU-…`, `MIG-…`, or without either).
+    /// Reads the device with this UUID (`GPU-…`, `MIG-…`, or without either).
     ///
     /// # Errors
     /// The device is not visible here, or the driver refuses.

@@ -1,7 +1,7 @@
-//! Driver and NVML against a library that answers: the fake GPU (`MEMCTL_FAKE_GPU`, the `run` that
-//! `tests/fakegpu/setup none` prints), or a real GPU: `cargo test -p memctl-agent --features driver -- --ignored on_a_device`.
+//! Driver and NVML against a working library: the fake GPU (`MEMCTL_FAKE_GPU`, the `run` that `tests/fakegpu/setup
+//! none` prints), or a real GPU: `cargo test -p memctl-agent --features driver -- --ignored on_a_device`.
 //!
-//! The test that asserts needs a process of its own, in which CUDA is in use from some moment on; the other one starts it.
+//! The asserting test needs its own process, in which CUDA use begins at a known moment; the other test starts it.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::process::Command;
@@ -15,7 +15,7 @@ use super::host::Proc;
 use super::nvml::Nvml;
 use super::sampler::{Sampler, Watched};
 
-/// Bytes that the test takes on the device.
+/// Bytes that the test allocates on the device.
 const TAKEN_BYTES: u64 = 64 << 20;
 
 #[test]
@@ -44,7 +44,7 @@ fn driver_and_nvml_on_the_fake_gpu() {
     }
 }
 
-/// A function of `libcuda.so.1`, which this loads as a CUDA program does.
+/// A function of `libcuda.so.1`, which is loaded here as a CUDA program does it.
 fn cuda<F: Copy>(name: &CStr) -> F {
     // SAFETY: C strings; the library's initialisers are those that every CUDA program runs.
     let symbol = unsafe {
@@ -58,7 +58,7 @@ fn cuda<F: Copy>(name: &CStr) -> F {
     unsafe { std::mem::transmute_copy(&symbol) }
 }
 
-/// Begins to use device 0 on this thread, and takes memory on it.
+/// Begins to use device 0 on this thread, and allocates memory on it.
 fn use_the_device() -> (u64, u64) {
     let init: unsafe extern "C" fn(c_uint) -> c_int = cuda(c"cuInit");
     let retain: unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int = cuda(c"cuDevicePrimaryCtxRetain");
@@ -101,7 +101,7 @@ fn on_a_device() {
     println!("{sample:?}");
     let used = sample.device_used_bytes.expect("NVML tells");
     assert!(used >= TAKEN_BYTES && used <= sample.device_total_bytes.expect("NVML tells"));
-    // In a container whose pids are not the driver's, nobody knows.
+    // In a container whose pids are not the driver's, it is unknown.
     if let Some(ours) = sample.process_used_bytes {
         assert!((TAKEN_BYTES..=used).contains(&ours), "{sample:?}");
     }

@@ -1,9 +1,9 @@
 //! Device memory as the calling thread's own CUDA context sees it, and the UUIDs behind CUDA's ordinals.
 //!
-//! Guarantees: nothing is created or loaded. Without `libcuda.so.1` in the process already, without `cuInit` or without a
-//! context on this thread the answer is [`Unavailable`]; a missing function is one too, not a panic.
-//! cudarc finds the library and has the types. Its own call wrappers are not used: they panic where a function is missing, and
-//! read the answer into an enum that a newer driver's error codes are not in. Results come back as plain numbers here.
+//! Guarantees: creates and loads nothing. If `libcuda.so.1` is not in the process already, `cuInit` has not run or this
+//! thread has no context, the result is [`Unavailable`]; so it is for a missing function, instead of a panic. cudarc
+//! finds the library and has the types. Its own call wrappers are not used: they panic where a function is missing, and
+//! read the result into an enum that lacks a newer driver's error codes. Results are plain numbers here.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ use cudarc::driver::sys::{CUcontext, CUdevice, CUuuid, culib};
 
 use super::Unavailable;
 
-/// The library's name as PyTorch and every other CUDA program load it.
+/// The library's name as PyTorch and all other CUDA programs load it.
 const LIBRARY: &str = "libcuda.so.1";
 const LIBRARY_C: &CStr = c"libcuda.so.1";
 /// `CUDA_SUCCESS`.
@@ -29,7 +29,7 @@ type MemGetInfo = unsafe extern "C" fn(*mut usize, *mut usize) -> c_int;
 type DeviceGet = unsafe extern "C" fn(*mut CUdevice, c_int) -> c_int;
 type DeviceGetUuid = unsafe extern "C" fn(*mut CUuuid, CUdevice) -> c_int;
 
-/// The functions that are called here; all of them since CUDA 11.4.
+/// The functions that are called here; all exist since CUDA 11.4.
 struct Functions {
     ctx_get_current: CtxGetCurrent,
     mem_get_info: MemGetInfo,
@@ -40,9 +40,9 @@ struct Functions {
 /// Memory of the device of the current context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemInfo {
-    /// Bytes in use by everybody.
+    /// Bytes in use by all processes.
     pub used_bytes: u64,
-    /// All bytes that programs can have (`cuMemGetInfo`'s total, which leaves out what the driver keeps for itself).
+    /// All bytes that programs can allocate (`cuMemGetInfo`'s total, which leaves out the driver's own share).
     pub total_bytes: u64,
 }
 
@@ -81,7 +81,7 @@ pub fn device_uuid(ordinal: u32) -> Result<String, Unavailable> {
         result => check("cuDeviceGet", result)?,
     }
     let mut uuid = CUuuid { bytes: [0; 16] };
-    // SAFETY: a valid pointer to 16 bytes and the handle that the driver has just given.
+    // SAFETY: a valid pointer to 16 bytes and the handle that the driver has just returned.
     check("cuDeviceGetUuid", unsafe { (functions.device_get_uuid)(&raw mut uuid, device) })?;
     // `c_char` is signed on one architecture and unsigned on another.
     Ok(uuid_text(uuid.bytes.map(|byte| byte as u8)))
@@ -107,7 +107,7 @@ fn check(what: &'static str, result: c_int) -> Result<(), Unavailable> {
 }
 
 fn functions() -> Result<&'static Functions, Unavailable> {
-    // Only what was found is kept: a process that has no CUDA now may load it later.
+    // Only success is cached: a process without CUDA now may load it later.
     static FOUND: OnceLock<Functions> = OnceLock::new();
     if let Some(found) = FOUND.get() {
         return Ok(found);
@@ -123,12 +123,12 @@ fn find() -> Result<Functions, Unavailable> {
         return Err(Unavailable::NotInUse(LIBRARY));
     }
     let found = found(resident);
-    // SAFETY: the handle from above, given back once; the library stays for those that had loaded it.
+    // SAFETY: the handle from above, closed once; the library stays loaded for its other users.
     unsafe { libc::dlclose(resident) };
     found
 }
 
-/// Looks the functions up through cudarc, and refuses another copy of the library than the resident one.
+/// Looks the functions up through cudarc, and refuses a copy of the library other than the resident one.
 fn found(resident: *mut c_void) -> Result<Functions, Unavailable> {
     // SAFETY: the handle is open during this call, the name is a C string.
     let of_process = unsafe { libc::dlsym(resident, c"cuCtxGetCurrent".as_ptr()) };

@@ -1,8 +1,10 @@
-//! Processes as the kernel tells of them in `/proc`: resident memory, descendants, whether one lives and how it died.
+//! Processes as the kernel shows them in `/proc`: resident memory, descendants, whether a process lives and how it
+//! died.
 //!
-//! A process is its pid and its start time ([`ProcessKey`]): a pid that was reused is another process.
-//! Guarantees: bounded work and memory whatever `/proc` holds; a process that vanishes while it is looked at is gone, not
-//! an error. Refuses: to read `smaps` (it locks the address space it describes) and to wait for or signal anybody.
+//! A process is identified by its pid and its start time ([`ProcessKey`]): a pid that was reused is another process.
+//! Guarantees: bounded work and memory for any content of `/proc`; a process that vanishes while it is read is gone,
+//! not an error. Refuses: to read `smaps` (it locks the address space it describes), and to wait for or signal a
+//! process.
 
 use std::collections::{HashSet, VecDeque};
 use std::io::Read;
@@ -10,14 +12,14 @@ use std::path::{Path, PathBuf};
 
 /// Bytes of one file of `/proc` that are read: `stat` is below 1 KiB, `children` of 4,000 processes below 32 KiB.
 const FILE_BYTES_MAX: u64 = 64 << 10;
-/// Descendants of one process that are looked at: hundreds of DataLoader workers, and their helpers.
+/// Descendants of one process that are read: hundreds of DataLoader workers, and their helpers.
 const DESCENDANTS_MAX: usize = 1_024;
-/// Threads of one process whose children are asked for; a trainer has hundreds.
+/// Threads of one process whose children are read; a trainer has hundreds.
 const THREADS_MAX: usize = 4_096;
-/// Entries of `/proc` that are looked at where the kernel does not list children.
+/// Entries of `/proc` that are read where the kernel does not list children.
 const PROCESSES_MAX: usize = 32_768;
 
-/// A process, for as long as the machine is up.
+/// Identifies a process until the machine reboots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProcessKey {
     /// Process id, in the reader's namespace.
@@ -64,14 +66,14 @@ impl std::fmt::Display for Exit {
     }
 }
 
-/// What became of a process.
+/// State of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It runs (or sleeps, or is stopped).
     Alive,
-    /// It ended and its parent has not asked for it yet. `None`: the kernel does not tell this user how.
+    /// It ended and its parent has not reaped it yet. `None`: the kernel does not show this user how it ended.
     Zombie(Option<Exit>),
-    /// It is gone, or its pid is another process's now.
+    /// It is gone, or its pid belongs to another process now.
     Gone,
 }
 
@@ -112,7 +114,7 @@ impl Proc {
         self.stat(pid).map(|stat| ProcessKey { pid, start_ticks: stat.start_ticks })
     }
 
-    /// What became of a process.
+    /// The current state of a process.
     #[must_use]
     pub fn fate(&self, process: ProcessKey) -> Fate {
         match self.stat(process.pid) {
@@ -133,12 +135,12 @@ impl Proc {
         pages.checked_mul(self.page_bytes)
     }
 
-    /// Everything that descends from a process and lives, nearest first, at most 1,024.
+    /// All live descendants of a process, nearest first, at most 1,024.
     #[must_use]
     pub fn descendants(&self, pid: u32) -> Vec<Descendant> {
         let by_scan = if self.lists_children(pid) { None } else { Some(self.parents()) };
         let mut found = Vec::new();
-        // A pid that is reused while we look could close a circle.
+        // A pid that is reused meanwhile could close a cycle.
         let mut seen = HashSet::from([pid]);
         let mut open = VecDeque::from([pid]);
         while let Some(parent_pid) = open.pop_front() {
@@ -158,7 +160,7 @@ impl Proc {
                 };
                 found.push(Descendant {
                     key: ProcessKey { pid: child, start_ticks: stat.start_ticks },
-                    // As `stat` has it: a thread that forked may have ended and left its children to another.
+                    // From `stat`: a thread that forked may have ended and left its children to another.
                     parent_pid: stat.parent_pid,
                     name: stat.name,
                     resident_bytes: self.resident_bytes(child),
@@ -169,7 +171,7 @@ impl Proc {
         found
     }
 
-    /// Whether pids that the driver names are pids here: in a container's own pid namespace they may be the host's.
+    /// Whether pids from the driver are pids here: in a container's own pid namespace they may be the host's.
     #[must_use]
     pub fn is_initial_pid_namespace(&self) -> bool {
         /// `PROC_PID_INIT_INO` of the kernel's `proc_ns.h`, fixed since Linux 3.8.
@@ -194,7 +196,7 @@ impl Proc {
         children
     }
 
-    /// Every process and its parent, where the kernel does not list children.
+    /// Every process and its parent, for kernels that do not list children.
     fn parents(&self) -> Vec<(u32, u32)> {
         let Ok(entries) = std::fs::read_dir(&self.root) else { return Vec::new() };
         entries
@@ -220,7 +222,7 @@ fn read(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// `stat` has the name in brackets, and a name may hold brackets and blanks: the last bracket ends it.
+/// `stat` has the name in brackets, and a name may contain brackets and blanks: the last bracket ends it.
 fn parse_stat(text: &str) -> Option<Stat> {
     let (front, back) = text.rsplit_once(')')?;
     let name = front.split_once('(')?.1.to_owned();
@@ -229,12 +231,12 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let state = fields.next()?.chars().next()?;
     let parent_pid = fields.next()?.parse().ok()?;
     let start_ticks = fields.nth(22 - 5)?.parse().ok()?;
-    // A kernel without the 52nd field tells no exit code, nothing else.
+    // A kernel without the 52nd field only lacks the exit code.
     let exit_code = fields.nth(52 - 23).and_then(|code| code.parse().ok());
     Some(Stat { name, state, parent_pid, start_ticks, exit_code })
 }
 
-/// A status in the form of `wait`. 0 is also what the kernel shows to a user who may not know.
+/// A status in the form of `wait`. The kernel also shows 0 to a user without permission to know.
 fn exit(status: i32) -> Option<Exit> {
     let status = u32::try_from(status).ok().filter(|&status| status <= 0xffff)?;
     let (code, signal) = ((status >> 8) as u8, (status & 0x7f) as u8);

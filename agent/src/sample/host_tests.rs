@@ -1,11 +1,11 @@
-//! `/proc` of processes that were started here, and of a folder that looks like one and lies.
+//! `/proc` of processes that the tests start, and of a folder that imitates one with false content.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::host::{Exit, Fate, Proc, ProcessKey};
 
-/// Ends and reaps a child whatever the test does.
+/// Ends and reaps a child however the test ends.
 struct Started(Child);
 
 impl Drop for Started {
@@ -17,7 +17,7 @@ impl Drop for Started {
 
 fn start(script: &str) -> (Started, ProcessKey) {
     let child = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().expect("a shell");
-    let key = Proc::default().key(child.id()).expect("a child that nobody reaped");
+    let key = Proc::default().key(child.id()).expect("a child that was not reaped");
     (Started(child), key)
 }
 
@@ -84,7 +84,7 @@ fn children_and_theirs_are_found_with_their_memory() {
     drop(child);
 }
 
-/// A kernel that lists no children is scanned, with the same result.
+/// Without lists of children the processes are scanned, with the same result.
 #[test]
 fn without_lists_of_children_the_processes_are_scanned() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -108,7 +108,7 @@ fn without_lists_of_children_the_processes_are_scanned() {
     assert_eq!(
         proc.fate(ProcessKey { pid: 14, start_ticks: 1_400 }),
         Fate::Zombie(None),
-        "a kernel that does not tell"
+        "a kernel without the exit code"
     );
 }
 
@@ -118,7 +118,7 @@ fn a_proc_that_lies_gives_nothing() {
     let proc = Proc::at(folder.path());
     assert_eq!((proc.key(1), proc.resident_bytes(1), proc.descendants(1)), (None, None, Vec::new()));
     std::fs::create_dir_all(folder.path().join("1/task/1")).expect("a folder");
-    // A process that is its own child, one that is not there, a number that is none.
+    // A process that is its own child, one that does not exist, and an invalid number.
     std::fs::write(folder.path().join("1/task/1/children"), "1 2 99999999999 x -3").expect("written");
     for stat in [
         &b""[..],

@@ -1,8 +1,8 @@
-//! What is measured from outside the event stream, about once a second and never on the training thread.
+//! Measurements from outside the event stream, about once a second and never on the training thread.
 //!
-//! `nvml` asks the driver about devices and who uses them, [`host`] asks the kernel about processes, `driver` asks
-//! the trainer's own CUDA context, [`sampler`] puts them together as [`memctl_model::Sample`]s.
-//! Guarantees: what cannot be measured is `None` and says why in words ([`Unavailable`]), never 0 and never a panic.
+//! `nvml` queries the driver for devices and their users, [`host`] the kernel for processes, and `driver` the trainer's
+//! own CUDA context; [`sampler`] combines them into [`memctl_model::Sample`]s.
+//! Guarantees: a figure that cannot be measured is `None` with a reason ([`Unavailable`]), never 0 and never a panic.
 //! Refuses: to create a CUDA context, to load a driver into a process that has none, and to wait.
 
 pub mod device;
@@ -37,9 +37,9 @@ pub enum Unavailable {
     /// The library is there and the driver refuses.
     #[error("{what}: {detail}")]
     Refused {
-        /// What was asked.
+        /// The query.
         what: &'static str,
-        /// What the driver answered.
+        /// The driver's answer.
         detail: String,
     },
     /// No such device.

@@ -1,8 +1,8 @@
 //! NVML, opened at run time: memory, utilisation and processes of a device by its UUID.
 //!
-//! Guarantees: no NVIDIA file is needed to build or to start; without library or driver, [`Nvml::open`] says why in words;
-//! what a device does not tell is `None` (a MIG instance has no utilisation).
-//! Listing processes takes milliseconds and the driver's lock: about once a second, from a thread that nobody waits for.
+//! Guarantees: no NVIDIA file is needed to build or to start; without library or driver, [`Nvml::open`] returns the
+//! reason; figures that a device does not report are `None` (a MIG instance has no utilisation). Listing processes
+//! takes milliseconds and the driver's lock: call it about once a second, from a background thread.
 //! Refuses: to change anything on a device.
 
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ use super::device::{DeviceMemory, DeviceProcess, DeviceReading, Devices};
 
 /// The library's name as the driver installs it.
 const LIBRARY: &str = "libnvidia-ml.so.1";
-/// Processes of one device that are looked at; more are no training machine's.
+/// Processes of one device that are read; a training machine has fewer.
 const PROCESSES_MAX: usize = 4_096;
 
 /// An open NVML.
@@ -36,7 +36,7 @@ impl Nvml {
     /// Loads the library and initialises it. May take seconds where no other program keeps the devices awake.
     ///
     /// # Errors
-    /// No library, no driver, or no permission: which one, and what to do.
+    /// No library, no driver, or no permission: the message says which, and what to do.
     pub fn open() -> Result<Self, Unavailable> {
         Self::open_at(OsStr::new(LIBRARY))
     }
@@ -63,7 +63,7 @@ impl Nvml {
     /// The devices of this machine or container, without their MIG instances.
     ///
     /// # Errors
-    /// The driver refuses; a device that does not tell its UUID is left out.
+    /// The driver refuses. A device that does not report its UUID is left out.
     pub fn devices(&self) -> Result<Vec<DeviceName>, Unavailable> {
         let count = self.0.device_count().map_err(|error| refused("the number of devices", &error))?;
         Ok((0..count)
@@ -74,7 +74,7 @@ impl Nvml {
             .collect())
     }
 
-    /// The device of a UUID, with or without its `GPU-` or `MIG-`: CUDA and PyTorch leave that out.
+    /// The device with this UUID, with or without its `GPU-` or `MIG-`, which CUDA and PyTorch leave out.
     fn device(&self, uuid: &str) -> Result<nvml_wrapper::Device<'_>, Unavailable> {
         let bare = !uuid.starts_with("GPU-") && !uuid.starts_with("MIG-");
         let names = if bare { vec![format!("GPU-{uuid}"), format!("MIG-{uuid}")] } else { vec![uuid.to_owned()] };
@@ -109,7 +109,7 @@ impl Devices for Nvml {
 /// Compute processes of a device; `None` when the driver does not list them.
 fn processes(device: &nvml_wrapper::Device<'_>) -> Option<Vec<DeviceProcess>> {
     let listed = device.running_compute_processes().or_else(|error| match error {
-        // More processes came between counting and listing than there is room for.
+        // More processes were added between counting and listing than there is room for.
         NvmlError::InsufficientSize(_) => device.running_compute_processes(),
         error => Err(error),
     });
@@ -120,7 +120,7 @@ fn process(process: ProcessInfo) -> DeviceProcess {
     DeviceProcess {
         pid: process.pid,
         used_bytes: match process.used_gpu_memory {
-            // MIG and confidential computing: the driver lists the process and keeps its memory to itself.
+            // MIG and confidential computing: the driver lists the process without its memory.
             UsedGpuMemory::Unavailable => None,
             UsedGpuMemory::Used(bytes) => Some(bytes),
         },
@@ -142,7 +142,7 @@ mod tests {
         assert!(error.to_string().contains("NVIDIA driver"), "{error}");
     }
 
-    /// Whatever this machine has: an answer, or a reason.
+    /// Either opens or gives a reason, depending on the machine.
     #[test]
     fn it_opens_or_says_why() {
         match Nvml::open() {

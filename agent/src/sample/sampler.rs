@@ -1,11 +1,12 @@
-//! Puts what the driver and the kernel say about a process together, as one [`Sample`] for each of its devices.
+//! Combines what the driver and the kernel report about a process into one [`Sample`] for each of its devices.
 //!
-//! Whose device memory is whose: a process that the driver lists on a device is *ours* when it is the trainer itself, *of
+//! Ownership of device memory: a process that the driver lists on a device is *ours* when it is the trainer itself, *of
 //! our children* when it descends from the trainer (a DataLoader worker that made a context, a spawned helper), and
-//! *foreign* otherwise. Another rank of the same job is foreign: its context on a device that is not its own is what one looks for.
-//! A device on which the driver does not list the trainer holds 0 of its bytes only where the driver's pids are this
-//! reader's (the initial pid namespace); in a container whose pids differ it is `None`, and so is what is foreign.
-//! [`combine`] is pure; [`Sampler`] does the reading: each device once and each process once, whatever shares them.
+//! *foreign* otherwise. Another rank of the same job is foreign: its context on a device that is not its own is a
+//! common fault. If the driver does not list the trainer on a device, the trainer holds 0 bytes there, provided that
+//! the driver's pids are this reader's (the initial pid namespace). In a container whose pids differ, its bytes and the
+//! foreign bytes are `None`. [`combine`] is pure; [`Sampler`] reads each device once and each process once, however
+//! many share them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,12 +16,12 @@ use super::Unavailable;
 use super::device::{DeviceProcess, DeviceReading, Devices};
 use super::host::{Descendant, Proc, ProcessKey};
 
-/// What the kernel says about a process at one moment.
+/// What the kernel reports about a process at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HostReading {
     /// Resident bytes of the process.
     pub resident_bytes: Option<u64>,
-    /// What descends from it and lives.
+    /// Its live descendants.
     pub descendants: Vec<Descendant>,
 }
 
@@ -31,7 +32,7 @@ pub struct Shares {
     pub ours_bytes: Option<u64>,
     /// Of its descendants.
     pub children_bytes: Option<u64>,
-    /// Of everybody else.
+    /// Of all other processes.
     pub foreign_bytes: Option<u64>,
 }
 
@@ -53,9 +54,10 @@ pub fn shares(processes: &[DeviceProcess], pid: u32, descendants: &HashSet<u32>,
     }
 }
 
-/// One sample of one device for one process. The allocator's own fields stay `None`: they are the trainer's to tell.
+/// One sample of one device for one process. The allocator's own fields stay `None`: the trainer reports them.
 ///
-/// `device_total_bytes` is what programs can have, NVML's total without what the driver keeps, as `cuMemGetInfo` has it.
+/// `device_total_bytes` is what programs can allocate: NVML's total without the driver's own share, as in
+/// `cuMemGetInfo`.
 #[must_use]
 pub fn combine(
     device: DeviceIndex,
@@ -86,14 +88,14 @@ pub fn combine(
     }
 }
 
-/// Resident bytes of all descendants. One that ended between being listed and being measured has none.
+/// Resident bytes of all descendants. One that ended between listing and measuring counts 0.
 fn resident(descendants: &[Descendant]) -> Option<u64> {
     let measured = descendants.iter().filter_map(|descendant| descendant.resident_bytes);
     let (count, sum) = measured.fold((0usize, 0u64), |(count, sum), bytes| (count + 1, sum.saturating_add(bytes)));
     (count > 0 || descendants.is_empty()).then_some(sum)
 }
 
-/// A process that is watched, and its devices.
+/// A process to sample, and its devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watched {
     /// The trainer.
@@ -102,7 +104,7 @@ pub struct Watched {
     pub devices: Vec<(DeviceIndex, Option<String>)>,
 }
 
-/// Reads everything that is to be known about the processes it is asked about.
+/// Reads the figures of the processes that it is called with.
 pub struct Sampler {
     devices: Result<Box<dyn Devices>, Unavailable>,
     proc: Proc,
@@ -110,26 +112,26 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Opens NVML, if it is there. May take seconds: not on a thread that anybody waits for.
+    /// Opens NVML, if it is there. May take seconds: call it on a background thread.
     #[must_use]
     pub fn open() -> Self {
         Self::new(open_nvml(), Proc::default())
     }
 
-    /// Over the given devices and `/proc`.
+    /// Uses the given devices and `/proc`.
     #[must_use]
     pub fn new(devices: Result<Box<dyn Devices>, Unavailable>, proc: Proc) -> Self {
         let pids_are_ours = proc.is_initial_pid_namespace();
         Self { devices, proc, pids_are_ours }
     }
 
-    /// Why there are no figures of devices, if there are none.
+    /// Why there are no device figures, if there are none.
     #[must_use]
     pub fn unavailable(&self) -> Option<&Unavailable> {
         self.devices.as_ref().err()
     }
 
-    /// One sample for each device of each process, in their order. A process that is gone has none.
+    /// One sample for each device of each process, in their order. A process that is gone has no samples.
     #[must_use]
     pub fn sample(&self, watched: &[Watched], time_ns: u64) -> Vec<Vec<Sample>> {
         let mut readings: HashMap<&str, Option<DeviceReading>> = HashMap::new();

@@ -1,7 +1,7 @@
 //! The files of a local service, all in its data folder, and the locks that keep it the only one.
 //!
-//! Guarantees: a holder of a lock holds it until it is dropped or its process ends, however that ends; what is left of a
-//! file without its lock means nothing.
+//! Guarantees: a lock is held until its holder is dropped or its process ends in any way; a file without its lock has
+//! no meaning.
 
 use std::fs::{File, TryLockError};
 use std::io::{Error, ErrorKind, Write as _};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::private;
 
-/// The log may grow to this before the next service begins a new one.
+/// When a service starts with a log larger than this, it begins a new one.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 
 /// See the module.
@@ -19,14 +19,14 @@ pub struct Files {
     folder: PathBuf,
 }
 
-/// The lock of the service that serves a folder, for as long as it does.
+/// The lock of the service that serves a folder, held while it does.
 #[derive(Debug)]
 pub struct Alive {
     _file: File,
 }
 
 impl Files {
-    /// Of a data folder.
+    /// The files of a data folder.
     ///
     /// # Errors
     /// It belongs to another user: root would leave files there that its owner cannot open.
@@ -81,7 +81,7 @@ impl Files {
         lock(&self.folder.join("service.start"))
     }
 
-    /// The lock of the service itself; `None` while another one lives, or ends.
+    /// The lock of the service itself; `None` while another one runs or is ending.
     ///
     /// # Errors
     /// The file cannot be made.
@@ -92,14 +92,15 @@ impl Files {
         Ok(Some(Alive { _file: file }))
     }
 
-    /// The host whose service lives here, where that is another one: a process of it cannot be seen or reached.
+    /// The host whose service holds this folder, if it is not this host: that process cannot be seen or reached from
+    /// here.
     #[must_use]
     pub fn other_host(&self) -> Option<String> {
         let known = std::fs::read_to_string(self.folder.join("service.lock")).ok()?;
         (self.is_alive() && !known.is_empty() && known != host()).then_some(known)
     }
 
-    /// Whether a service lives here.
+    /// Whether a service holds this folder.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         let Ok(file) = File::open(self.folder.join("service.lock")) else { return false };
@@ -107,7 +108,7 @@ impl Files {
     }
 }
 
-/// Name and boot: a machine that was started again is another one.
+/// Name and boot: a rebooted machine counts as another one.
 fn host() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     format!("{} {}", rustix::system::uname().nodename().to_string_lossy(), boot.trim())

@@ -1,7 +1,7 @@
 //! The local service of a data folder: this user's daemon for it, which the first command that needs it starts.
 //!
-//! Guarantees: of commands that start it at once, one does, and the others wait for it; a service that was killed is replaced
-//! by the next connection; the process that starts one is neither forked nor slowed: the program detaches itself.
+//! Guarantees: when several commands start it at once, one does and the others wait for it; a killed service is
+//! replaced on the next connection; the starting process is neither forked nor slowed: the program detaches itself.
 //! Refuses: a folder of another user, and one that cannot be written.
 
 mod files;
@@ -15,7 +15,7 @@ pub use files::{Alive, Files};
 pub use socket::{connect, server_process};
 pub use start::{Answer, KEPT_VARIABLES};
 
-/// Names the switch in the environment: `off` keeps every command from starting or using a service.
+/// The environment variable of the switch: `off` keeps every command from starting or using a service.
 pub const VARIABLE: &str = "MEMCTL_SERVICE";
 /// Whether the environment allows a service.
 #[must_use]
@@ -23,7 +23,7 @@ pub fn is_allowed() -> bool {
     !std::env::var(VARIABLE).is_ok_and(|value| value == "off" || value == "0")
 }
 
-/// The program `memctl`: beside another program (the interpreter of a virtual environment), else on the search path.
+/// The program `memctl`: next to another program (the interpreter of a virtual environment), else on the search path.
 #[must_use]
 pub fn program(beside: Option<&Path>) -> Option<PathBuf> {
     let near = beside.and_then(Path::parent).map(Path::to_path_buf);
@@ -39,19 +39,19 @@ fn is_program(file: &Path) -> bool {
     file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// How long a service may take to start: it may bring a large store up to date first.
+/// How long a service may take to start: it may have to migrate a large store first.
 const START_MAX: Duration = Duration::from_secs(90);
-/// Between two looks whether another command has started it.
+/// Interval between checks whether another command has started it.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The service of a folder, and the program that it is.
+/// The service of a folder, and the program that runs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     files: Files,
     program: PathBuf,
 }
 
-/// Why no service answers.
+/// Why the service does not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Unstarted {
     /// The folder cannot hold one.
@@ -62,7 +62,7 @@ pub enum Unstarted {
         /// What the system said.
         source: std::io::Error,
     },
-    /// Another host has it.
+    /// Another host runs it.
     #[error(
         "the local service of {} runs on host {host}: run a daemon for both (--daemon), or name a folder of this host's own (--data-dir)",
         folder.display()
@@ -81,10 +81,10 @@ pub enum Unstarted {
         /// What the system said.
         source: std::io::Error,
     },
-    /// It started, and ended with these words.
+    /// It started, and ended with this message.
     #[error("{0}")]
     Ended(String),
-    /// It says nothing.
+    /// It does not answer.
     #[error("the local service did not answer within {} s; its log is {}", START_MAX.as_secs(), log.display())]
     Silent {
         /// Its log.
@@ -96,7 +96,7 @@ impl Service {
     /// The service of a folder.
     ///
     /// # Errors
-    /// The folder belongs to another user, or its path cannot be found out.
+    /// The folder belongs to another user, or its path cannot be resolved.
     pub fn of(folder: &Path, program: &Path) -> std::io::Result<Self> {
         Ok(Self { files: Files::of(folder)?, program: program.to_owned() })
     }
@@ -131,7 +131,7 @@ impl Service {
             if let Some(lock) = self.files.lock_starting().map_err(cannot)? {
                 break lock;
             }
-            // Another command starts it: it may be there before that one is done.
+            // Another command starts it: it may answer before that command is done.
             std::thread::sleep(LOOK_EVERY);
             if self.answers() {
                 return Ok(());
@@ -180,7 +180,7 @@ mod tests {
     fn of_commands_that_come_at_once_one_starts_it() {
         let folder = tempfile::tempdir().unwrap();
         let count = folder.path().join("count");
-        // It listens as long as the test needs it, in the place that the service has.
+        // Listens for the duration of the test, at the service's address.
         let listen = "python3 -c 'import socket,sys,time,os; s=socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(64); \
                       print(\"+\", flush=True); os.close(1); time.sleep(20)' \"$4/service.sock\" &";
         let program = script(folder.path(), &format!("echo x >> {}\n{listen}", count.display()));

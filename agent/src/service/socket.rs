@@ -1,4 +1,4 @@
-//! Connecting to a socket in a folder whose path may be longer than a socket's address.
+//! Connects to a socket in a folder whose path may be longer than a socket's address.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -7,13 +7,13 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// Bytes of a Unix address less the NUL.
+/// Bytes of a Unix address without the NUL.
 const ADDRESS_BYTES_MAX: usize = 107;
 
-/// Connects. A path that is too long is reached through its open folder.
+/// Connects. A path that is too long is reached through an open descriptor of its folder.
 ///
 /// # Errors
-/// Nobody listens there.
+/// No process listens there.
 pub fn connect(path: &Path) -> io::Result<UnixStream> {
     if path.as_os_str().len() <= ADDRESS_BYTES_MAX {
         return UnixStream::connect(path);
@@ -25,10 +25,10 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())).join(name))
 }
 
-/// The process that listens at a socket, as this one sees it.
+/// The pid of the process that listens at a socket, in this process's namespace.
 ///
 /// # Errors
-/// Nobody listens there; the process is out of sight (another PID namespace).
+/// No process listens there, or it is invisible (another PID namespace).
 pub fn server_process(path: &Path) -> io::Result<i32> {
     let stream = connect(path)?;
     let credentials = rustix::net::sockopt::socket_peercred(stream.as_fd())?;

@@ -1,7 +1,8 @@
-//! Starting the program that becomes a service, and hearing whether it did.
+//! Starts the program that becomes a service, and reads whether it succeeded.
 //!
-//! Guarantees: the program is started as any other (`posix_spawn`: no copy of this process is made); secrets of this
-//! environment do not go along. What it says is one line on its standard output, an [`Answer`], and then the end of it.
+//! Guarantees: the program is started like any other (`posix_spawn`: this process is not copied); secrets in this
+//! environment are not passed on. Its answer is one line on its standard output, an [`Answer`], followed by end of
+//! file.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -11,22 +12,22 @@ use std::time::Duration;
 
 use super::{Files, Unstarted};
 
-/// Variables of memctl that a service keeps: what it logs, its alert rules, and when it ends.
+/// Variables of memctl that a service inherits: its log level, its alert rules, and its idle time.
 pub const KEPT_VARIABLES: [&str; 3] = ["MEMCTL_LOG", "MEMCTL_ALERT_RULES", "MEMCTL_SERVICE_IDLE"];
-/// More than any reason is long.
+/// Longer than any reason.
 const WORDS_BYTES_MAX: u64 = 8 << 10;
 
-/// What a program says that was started to be a service.
+/// What a program answers that was started to be a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It serves, or another one does.
+    /// It serves, or another service does.
     Serves,
     /// It cannot, for this reason.
     Cannot(String),
 }
 
 impl Answer {
-    /// As it is said.
+    /// The line on standard output.
     #[must_use]
     pub fn line(&self) -> String {
         match self {
@@ -44,7 +45,7 @@ impl Answer {
     }
 }
 
-/// Starts the program and waits for its answer, so long at most.
+/// Starts the program and waits for its answer, at most for `wait`.
 pub(super) fn start(program: &Path, files: &Files, wait: Duration) -> Result<(), Unstarted> {
     let log = files.open_log().map_err(|source| Unstarted::Folder { folder: files.folder().to_owned(), source })?;
     let mut command = Command::new(program);
@@ -59,7 +60,7 @@ pub(super) fn start(program: &Path, files: &Files, wait: Duration) -> Result<(),
     let cannot = |source| Unstarted::Program { program: program.to_owned(), source };
     let mut child = command.spawn().map_err(cannot)?;
     let heard = child.stdout.take().and_then(|stdout| listen(stdout, wait));
-    // It detaches itself: what was started is only its first moment, and has ended where it was heard to the end.
+    // It detaches itself: the started process is only the launcher, and has ended once its output was read to the end.
     let ended = if heard.is_some() { child.wait().map(Some) } else { child.try_wait() };
     match heard.as_deref().map(Answer::heard) {
         Some(Some(Answer::Serves)) => Ok(()),
@@ -75,7 +76,7 @@ pub(super) fn start(program: &Path, files: &Files, wait: Duration) -> Result<(),
     }
 }
 
-/// What is said until the end; `None` where that does not come in time.
+/// All output until end of file; `None` on timeout.
 fn listen(mut stdout: ChildStdout, wait: Duration) -> Option<String> {
     let (tell, told) = mpsc::channel();
     let listening = std::thread::Builder::new().name("memctl-service".into()).spawn(move || {

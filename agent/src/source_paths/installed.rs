@@ -1,8 +1,9 @@
-//! Packages that pip installed into a folder of the user's choice (`pip install --target`), beside the usual ones.
+//! Packages that pip installed into a folder of the user's choice (`pip install --target`).
 //!
-//! A path alone does not say that: such a folder has `NAME.dist-info` beside the package, whose RECORD lists its files.
-//! Guarantees: a file below such a package gets a path below `site-packages`, so that it counts as a library's and not as the
-//! user's own; each folder is read once, within bounds. What cannot be read changes nothing.
+//! A path alone does not show that: such a folder has `NAME.dist-info` beside the package, whose RECORD lists its
+//! files.
+//! Guarantees: a file below such a package gets a path below `site-packages`, so that it counts as a library's and not
+//! as the user's own; each folder is read once, within bounds. An unreadable folder changes nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -11,15 +12,15 @@ use std::path::{Path, PathBuf};
 
 /// Folders whose packages are remembered.
 const FOLDERS_MAX: usize = 4_096;
-/// Entries of a folder that are looked at, and packages of it that are read.
+/// Entries of a folder that are read, and packages of it whose RECORD is read.
 const ENTRIES_MAX: usize = 8_192;
 const PACKAGES_MAX: usize = 1_024;
-/// Of a RECORD so much is read: the names of its first folders come early.
+/// Bytes read of a RECORD: the names of its first folders come early.
 const RECORD_BYTES: u64 = 256 << 10;
-/// Folders above a file that are asked.
+/// Folders above a file that are checked.
 const ABOVE_MAX: usize = 24;
 
-/// What is known of folders.
+/// Cached knowledge of folders.
 #[derive(Debug, Default)]
 pub(super) struct Installed {
     folders: HashMap<PathBuf, HashSet<String>>,
@@ -42,7 +43,7 @@ impl Installed {
         None
     }
 
-    /// The first names of what pip installed into a folder.
+    /// The top-level names of what pip installed into a folder.
     fn packages(&mut self, folder: &Path) -> &HashSet<String> {
         if self.folders.len() >= FOLDERS_MAX && !self.folders.contains_key(folder) {
             self.folders.clear();
@@ -58,7 +59,7 @@ fn read(folder: &Path) -> HashSet<String> {
     packages.take(PACKAGES_MAX).flat_map(|package| names(&package.join("RECORD"))).collect()
 }
 
-/// The first name of each path in a RECORD: a package's folder, or a module's file.
+/// The top-level name of each path in a RECORD: a package's folder, or a module's file.
 fn names(record: &Path) -> HashSet<String> {
     let mut text = Vec::new();
     let read = fs::File::open(record).and_then(|file| file.take(RECORD_BYTES).read_to_end(&mut text));

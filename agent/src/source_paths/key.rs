@@ -1,7 +1,8 @@
-//! The key of the hashes: given, or a secret of the user's that all their jobs share.
+//! The key of the hashes: given, or a secret of the user that all their jobs share.
 //!
-//! Guarantees: whoever has the hashes and not the key cannot try names out; of many processes that make the key at the
-//! same time, on many hosts that share the folder, all get the same one. Refuses: keys that are short enough to be tried.
+//! Guarantees: names cannot be guessed from the hashes without the key; when many processes, on many hosts that share
+//! the folder, create the key at the same time, all get the same one. Refuses: keys that are short enough to be
+//! guessed.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -11,13 +12,13 @@ use std::path::{Path, PathBuf};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-/// Characters of a given key at least.
+/// Minimum characters of a given key.
 const GIVEN_MIN: usize = 16;
-/// Bytes of a made one.
+/// Bytes of a generated key.
 const MADE_BYTES: usize = 32;
-/// Bytes of a hash that are shown: among a million files two collide once in ten million jobs.
+/// Bytes of a hash that are shown: among a million files, two collide once in ten million jobs.
 const SHOWN_BYTES: usize = 8;
-/// In the data folder.
+/// The key's file in the data folder.
 const FILE: &str = "source-paths.key";
 
 /// Why there is no key.
@@ -26,7 +27,7 @@ pub enum KeyError {
     /// Too short.
     #[error("the key of source paths has {0} characters: give 16 or more (MEMCTL_SOURCE_PATHS_KEY)")]
     Short(usize),
-    /// No place for one.
+    /// No folder for one.
     #[error("hashed source paths need a key: set MEMCTL_SOURCE_PATHS_KEY, or HOME for a key to be kept in")]
     NoFolder,
     /// The file.
@@ -53,7 +54,7 @@ impl Key {
     /// The given key.
     ///
     /// # Errors
-    /// It is short.
+    /// It is too short.
     pub fn given(text: &str) -> Result<Self, KeyError> {
         match text.chars().count() {
             count if count < GIVEN_MIN => Err(KeyError::Short(count)),
@@ -84,7 +85,7 @@ impl Key {
         let own = PathBuf::from(format!("{}.{}", file.display(), hex(&bytes[..8])));
         let mut made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&own)?;
         let linked = made.write_all(hex(&bytes).as_bytes()).and_then(|()| made.sync_all()).and_then(|()| {
-            // Whole, or not there: the first one wins, on a shared folder as well.
+            // Atomic: the first one wins, on a shared folder as well.
             std::fs::hard_link(&own, file)
         });
         let _ = std::fs::remove_file(&own);
@@ -115,7 +116,7 @@ fn read(file: &Path) -> std::io::Result<Option<Key>> {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
-        // A string takes everything.
+        // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
     })

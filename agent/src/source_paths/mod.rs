@@ -1,10 +1,10 @@
-//! What leaves the host of the paths of source files: all, a short form, or keyed hashes.
+//! How the paths of source files are sent: in full, in a short form, or as keyed hashes.
 //!
-//! Applied where items are made, so behind it nothing knows the paths as they were: neither wire, spool nor store.
-//! Guarantees: a frame stays what it was (the user's own, a library's, a model's, compiled code), so findings are the
-//! same; equal files get equal names on all ranks; with hashes no name of the user's folders and files is left, in
-//! frames and in texts that hold paths.
-//! Refuses: to hide functions' names, without which a finding names nothing, and what users call things themselves:
+//! Applied where items are made, so the original paths never reach the wire, the spool or the store.
+//! Guarantees: a frame keeps its kind (the user's own, a library's, a model's, compiled code), so findings are the
+//! same; equal files get equal names on all ranks; with hashes, no name of the user's folders and files is left, in
+//! frames and in texts that contain paths.
+//! Refuses: to hide functions' names, without which a finding names nothing, and names that users choose themselves:
 //! jobs, labels, roles, regions without a path in their name.
 
 mod installed;
@@ -27,16 +27,16 @@ pub use key::{Key, KeyError};
 pub const MODE_VARIABLE: &str = "MEMCTL_SOURCE_PATHS";
 /// The variable with the key of the hashes.
 pub const KEY_VARIABLE: &str = "MEMCTL_SOURCE_PATHS_KEY";
-/// Folders that a short path keeps where the file lies outside the working directory.
+/// Folders that a short path keeps if the file lies outside the working directory.
 const FOLDERS_KEPT: usize = 1;
-/// A folder by which models are told.
+/// A folder that marks a model's files.
 const MODELS: &str = "/models/";
 /// Files whose treated paths are remembered; a program has thousands.
 const REMEMBERED_MAX: usize = 1 << 16;
-/// Endings that tell what a file is; other ones are part of the name.
+/// Endings that show a file's type; other endings are part of the name.
 const ENDINGS: [&str; 15] =
     ["py", "pyx", "ipynb", "pt", "so", "c", "S", "cpp", "cc", "h", "hpp", "cu", "cuh", "rs", "js"];
-/// Names in angle brackets that interpreters and libraries give, by how they begin.
+/// How names in angle brackets begin that interpreters and libraries generate.
 const MADE: [&str; 9] = [
     "<autograd>",
     "<string>",
@@ -62,10 +62,10 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// All there are.
+    /// All modes.
     pub const ALL: [Self; 3] = [Self::Full, Self::Short, Self::Hashed];
 
-    /// As it is written in flags and variables.
+    /// The name in flags and variables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -84,7 +84,7 @@ impl FromStr for Mode {
     }
 }
 
-/// Why paths cannot be treated as was asked. Nothing may be recorded then.
+/// Why paths cannot be treated as requested. Nothing may be recorded then.
 #[derive(Debug, thiserror::Error)]
 pub enum SourcePathsError {
     /// There is no such mode.
@@ -95,11 +95,11 @@ pub enum SourcePathsError {
     Key(#[from] KeyError),
 }
 
-/// What is done to paths; by default nothing.
+/// How paths are treated; by default they are unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct SourcePaths {
     how: How,
-    /// Working directories, without a slash at the end.
+    /// Working directories, without a trailing slash.
     roots: Arc<[String]>,
 }
 
@@ -112,22 +112,23 @@ enum How {
 }
 
 impl SourcePaths {
-    /// Paths as short as they can be while a person finds the file; those below `roots` begin there.
+    /// Paths as short as possible while a person still finds the file; those below `roots` begin there.
     #[must_use]
     pub fn short(roots: &[PathBuf]) -> Self {
         Self { how: How::Short, roots: texts(roots) }
     }
 
-    /// Hashes.
+    /// Hashed paths.
     #[must_use]
     pub fn hashed(key: Key, roots: &[PathBuf]) -> Self {
         Self { how: How::Hashed(key), roots: texts(roots) }
     }
 
-    /// As asked; the key is that of [`KEY_VARIABLE`], else the one in the user's data folder, which is made.
+    /// As `mode` requires; the key is that of [`KEY_VARIABLE`], else the one in the user's data folder, which is
+    /// created if needed.
     ///
     /// # Errors
-    /// There is no key and no place for one.
+    /// There is no key and no folder for one.
     pub fn of(
         mode: Mode,
         environment: &dyn Fn(&str) -> Option<String>,
@@ -141,7 +142,7 @@ impl SourcePaths {
         })
     }
 
-    /// As [`MODE_VARIABLE`] asks.
+    /// As [`MODE_VARIABLE`] requires.
     ///
     /// # Errors
     /// There is no such mode, or no key.
@@ -153,7 +154,7 @@ impl SourcePaths {
         Self::of(mode, environment, data_dir, &working_directories())
     }
 
-    /// Whether paths stay as they are.
+    /// Whether paths stay unchanged.
     #[must_use]
     pub const fn is_full(&self) -> bool {
         matches!(self.how, How::Full)
@@ -168,7 +169,7 @@ impl SourcePaths {
         if file.starts_with('<') {
             return self.made(file);
         }
-        // Of another system: only in recordings that were made there.
+        // A path of another system: only in recordings that were made there.
         let file = match file.contains('/') {
             true => Cow::Borrowed(file),
             false => Cow::Owned(file.replace('\\', "/")),
@@ -178,7 +179,7 @@ impl SourcePaths {
             (_, true) => self.compiled(file),
             (Some((folder, inside)), _) => {
                 let treated = format!("{folder}{}", self.installed(folder, inside));
-                // A model's files are told by the folder `models`, wherever it lies.
+                // The folder `models` marks a model's files, wherever it lies.
                 let is_model = file.contains(MODELS) && !treated.contains(MODELS);
                 if is_model { format!("/models{treated}") } else { treated }
             }
@@ -186,7 +187,7 @@ impl SourcePaths {
         })
     }
 
-    /// What is no file.
+    /// A name that is not a file.
     fn made<'a>(&self, name: &'a str) -> Cow<'a, str> {
         match &self.how {
             How::Hashed(key) if !MADE.iter().any(|made| name.starts_with(made)) => {
@@ -196,13 +197,13 @@ impl SourcePaths {
         }
     }
 
-    /// Code that a compiler made: what is told by the path is that, and which of its files it is.
+    /// Compiled code: the path shows only that, and which of its files it is.
     fn compiled(&self, file: &str) -> String {
         let (folder, name) = last_two(file);
         let below = if file.contains("torchinductor_") { "/torchinductor_" } else { "" };
         let is_digest = is_compiled(&format!("/{folder}/{name}")) && !name.starts_with("fx_generated_");
         match &self.how {
-            // A digest of the generated code says nothing, and by its form it is known as one.
+            // A digest of the generated code reveals nothing, and its form identifies it.
             How::Hashed(_) if is_digest => format!("{below}/{folder}/{name}"),
             How::Hashed(key) if name.starts_with("fx_generated_") => {
                 format!("{below}/fx_generated_{}.py", key.hash(name))
@@ -213,7 +214,7 @@ impl SourcePaths {
         }
     }
 
-    /// What lies below the folder of installed packages or of the standard library.
+    /// The path below the folder of installed packages or of the standard library.
     fn installed(&self, folder: &str, inside: &str) -> String {
         match &self.how {
             How::Hashed(key) if !packages::is_public(folder, inside) => packages::hashed(key, inside),
@@ -238,7 +239,7 @@ impl SourcePaths {
         self.roots.iter().find_map(|root| file.strip_prefix(&**root)?.strip_prefix('/'))
     }
 
-    /// A text in which paths may stand: an exception's, a region's name.
+    /// A text that may contain paths: an exception's, a region's name.
     #[must_use]
     pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
         match &self.how {
@@ -248,7 +249,7 @@ impl SourcePaths {
         }
     }
 
-    /// How boundaries were found, `the loop at train.py:31`: the file's name has no path to hash.
+    /// How boundaries were inferred, `the loop at train.py:31`: the file's name has no path to hash.
     #[must_use]
     pub fn found_by(&self, words: &str) -> String {
         let named = words.rsplit_once(" at ").and_then(|(words, place)| Some((words, place.rsplit_once(':')?.1)));
@@ -259,7 +260,7 @@ impl SourcePaths {
     }
 }
 
-/// Paths that were treated, by what they were.
+/// Treated paths by original path.
 #[derive(Default)]
 pub(crate) struct Treated {
     paths: SourcePaths,
@@ -272,7 +273,7 @@ impl Treated {
         Self { paths, installed: Installed::default(), files: HashMap::new() }
     }
 
-    /// Frames as they may leave; `None`: as they are.
+    /// Frames with treated paths; `None` if they are unchanged.
     pub(crate) fn frames(&mut self, frames: &[Frame]) -> Option<Vec<Frame>> {
         let treated: Vec<Frame> =
             frames.iter().map(|frame| Frame { file: self.file(&frame.file), ..frame.clone() }).collect();
@@ -292,7 +293,7 @@ impl Treated {
         treated
     }
 
-    /// A text as it may leave.
+    /// A text with treated paths.
     pub(crate) fn text(&self, text: String) -> String {
         match self.paths.text(&text) {
             Cow::Borrowed(_) => text,
@@ -301,7 +302,7 @@ impl Treated {
     }
 }
 
-/// The working directory, as the kernel and as the shell name it.
+/// The working directory, by the kernel's name and by the shell's.
 #[must_use]
 pub fn working_directories() -> Vec<PathBuf> {
     let mut directories: Vec<PathBuf> = std::env::current_dir().into_iter().collect();
@@ -312,7 +313,7 @@ pub fn working_directories() -> Vec<PathBuf> {
     directories
 }
 
-/// The root of all is no project's.
+/// The root directory is no project's.
 fn texts(roots: &[PathBuf]) -> Arc<[String]> {
     let texts = roots.iter().filter_map(|root| root.to_str()).map(|root| root.trim_end_matches('/').to_owned());
     texts.filter(|root| root.starts_with('/')).collect()
@@ -322,7 +323,7 @@ fn is_compiled(file: &str) -> bool {
     Frame { function: "".into(), file: file.into(), line: 0 }.is_compiled()
 }
 
-/// The last folder of a path, and the name.
+/// The last folder of a path, and the file's name.
 fn last_two(file: &str) -> (&str, &str) {
     let (front, name) = file.rsplit_once('/').unwrap_or(("", file));
     (front.rsplit('/').next().unwrap_or_default(), name)
@@ -333,7 +334,7 @@ fn last_parts(file: &str) -> String {
     parts[parts.len().saturating_sub(FOLDERS_KEPT + 1)..].join("/")
 }
 
-/// The hash of a path, with the ending of the name.
+/// The hash of a path, with the ending of the file's name.
 fn hashed_name(key: &Key, path: &str, name: &str) -> String {
     let ending = name.rsplit_once('.').map(|(_, ending)| ending).filter(|ending| ENDINGS.contains(ending));
     let hash = key.hash(path);

@@ -1,16 +1,16 @@
-//! What is installed: the folders of packages and of the standard library, and which names in them are public.
+//! Installed code: the folders of packages and of the standard library, and which names in them are public.
 //!
-//! Guarantees: a path below such a folder keeps that folder's name, by which it is told from the user's own code.
+//! Guarantees: a path below such a folder keeps that folder's name, which distinguishes it from the user's own code.
 //! Refuses: to take an unknown package for a public one; companies install their own as well.
 
 use super::{ENDINGS, Key};
 
 /// Folders of packages.
 const PACKAGES: [&str; 2] = ["/site-packages/", "/dist-packages/"];
-/// The standard library, with a version behind it.
+/// The standard library; the version follows.
 const STANDARD: &str = "/lib/python3.";
 
-/// Packages that everybody can install, and that stand on a training's stack.
+/// Packages that are publicly available and that appear on a training's stack.
 const PUBLIC: [&str; 96] = [
     "IPython",
     "PIL",
@@ -126,15 +126,15 @@ const STANDARD_FOLDERS: [&str; 12] = [
     "urllib",
 ];
 
-/// A path in two, at the folder of packages or of the standard library, which ends the first part:
-/// `/site-packages/` and `torch/nn/init.py`, `/lib/python3.11/` and `threading.py`.
+/// Splits a path at the folder of packages or of the standard library, which ends the first part: `/site-packages/` and
+/// `torch/nn/init.py`, `/lib/python3.11/` and `threading.py`.
 pub(super) fn split(file: &str) -> Option<(&str, &str)> {
-    // The first, as whoever judges by paths has it.
+    // The first one, as in the code that classifies paths.
     let packages = PACKAGES.iter().find_map(|folder| Some((file.find(folder)?, folder.len())));
     let standard = || {
         let begin = file.rfind(STANDARD)?;
         let behind = &file[begin + STANDARD.len()..];
-        // Of the version no more than digits: what else stands there is a name.
+        // Only digits belong to the version: the rest is a name.
         let version = behind.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b't').count();
         Some((begin, STANDARD.len() + version + usize::from(behind[version..].starts_with('/'))))
     };
@@ -142,17 +142,17 @@ pub(super) fn split(file: &str) -> Option<(&str, &str)> {
     Some((&file[begin..begin + length], &file[begin + length..]))
 }
 
-/// Whether everybody has a file of this name in such a folder.
+/// Whether a name in such a folder is public.
 pub(super) fn is_public(folder: &str, inside: &str) -> bool {
     let (first, is_file) = inside.split_once('/').map_or((inside, true), |(first, _)| (first, false));
     match folder.starts_with(STANDARD) {
-        // A module of the standard library, or somebody's: it is a plain file in a folder of the distribution's.
+        // A module of the standard library, or another one: it is a plain file in a folder of the distribution's.
         true => is_file && STANDARD_MODULES.contains(&first) || STANDARD_FOLDERS.contains(&first),
         false => !is_file && PUBLIC.contains(&first),
     }
 }
 
-/// Modules of the standard library that call user code, and so stand between frames of it.
+/// Modules of the standard library that call user code, and so appear between its frames.
 const STANDARD_MODULES: [&str; 14] = [
     "contextlib.py",
     "copy.py",
@@ -170,7 +170,7 @@ const STANDARD_MODULES: [&str; 14] = [
     "dataclasses.py",
 ];
 
-/// A path inside a package that is not public, name by name. What makes a file a model's stays readable.
+/// A path inside a package that is not public, hashed name by name. The parts that mark a model's file stay readable.
 pub(super) fn hashed(key: &Key, inside: &str) -> String {
     let (folders, name) = inside.rsplit_once('/').unwrap_or(("", inside));
     let mut path: String = folders

@@ -1,4 +1,4 @@
-//! What paths become, and that frames stay what they were.
+//! How paths are treated, and that the kind of each frame stays the same.
 
 use super::*;
 use memctl_model::site_of;
@@ -120,7 +120,7 @@ fn paths_in_texts_are_treated_too() {
     assert_eq!(short.found_by("the loop at train.py:31"), "the loop at train.py:31");
 }
 
-/// Parts that paths are told by, and such that look like them.
+/// Parts that identify the kind of a path, and parts that look like them.
 fn part() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec![
         "home",

@@ -1,14 +1,14 @@
 //! Paths within texts: exceptions, names of regions, notes.
 //!
-//! Guarantees: what stands in quotes, or between blanks, and is a path is treated as a frame's path is, with what follows
-//! it (`:31`, a full stop) left where it is. Strictly, whatever has a slash in it, or names a source file, is a path.
-//! Refuses: to look for names that are no paths.
+//! Guarantees: a path in quotes or between blanks is treated as a frame's path is; what follows it (`:31`, a full stop)
+//! stays where it is. In strict mode, every word that has a slash or names a source file is a path.
+//! Refuses: to look for names that are not paths.
 
 use std::borrow::Cow;
 
-/// Where a word ends, beside blanks.
+/// Characters that end a word, apart from blanks.
 const ENDS: &str = "'\"`()[]{}<>,;|=";
-/// A page that PyTorch names in its own errors.
+/// A page that PyTorch's own errors refer to.
 const PUBLIC: &str = "https://pytorch.org/";
 
 /// A text with every path in it treated.
@@ -20,7 +20,7 @@ pub(super) fn treated<'a>(text: &'a str, strictly: bool, file: &dyn Fn(&str) -> 
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
         let quoted = matches!(first, '\'' | '"' | '`').then(|| rest[1..].find(first)).flatten();
-        // An apostrophe is no quote: what follows a quote is a path at once.
+        // An apostrophe is not a quote: after a quote a path begins at once.
         if let Some(end) = quoted.filter(|&end| is_whole_path(&rest[1..=end], strictly)) {
             out.push(first);
             out.push_str(&word(&rest[1..=end], strictly, file));
@@ -38,7 +38,7 @@ pub(super) fn treated<'a>(text: &'a str, strictly: bool, file: &dyn Fn(&str) -> 
     Cow::Owned(out)
 }
 
-/// Whether all between two quotes is one path: one with blanks in it is.
+/// Whether everything between two quotes is one path: a path may contain blanks.
 fn is_whole_path(quoted: &str, strictly: bool) -> bool {
     let begins = quoted.starts_with(['/', '~']) || quoted.starts_with("./") || quoted.starts_with("../");
     begins || is_path(quoted, strictly) && !quoted.contains(char::is_whitespace) || is_drive(quoted)
@@ -75,7 +75,7 @@ fn word(word: &str, strictly: bool, file: &dyn Fn(&str) -> String) -> String {
     if path.starts_with(PUBLIC) {
         return word.to_owned();
     }
-    // The scheme says nothing of anybody; where it leads does.
+    // The scheme is public; the rest is not.
     if let Some((scheme, place)) = path.split_once("://") {
         return match strictly && !place.is_empty() || scheme == "file" {
             true => format!("{scheme}://{}{behind}", file(&format!("/{}", place.trim_start_matches('/')))),

@@ -15,7 +15,7 @@ pub struct Backoff {
 
 impl Default for Backoff {
     fn default() -> Self {
-        // A daemon that restarts is back within a second; one that stays away is asked every 10 s at most.
+        // A daemon that restarts is back within a second; one that stays away is tried every 10 s at most.
         Self { first: Duration::from_millis(100), most: Duration::from_secs(10) }
     }
 }

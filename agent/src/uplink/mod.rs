@@ -1,9 +1,9 @@
-//! The uplink: brings the outbox's items to the daemon over one bidirectional stream, for as long as it takes.
+//! The uplink: delivers the outbox's items to the daemon over one bidirectional stream and reconnects as needed.
 //!
-//! Guarantees: after any break it goes on behind the daemon's last durable item; an item leaves the
-//! outbox only when the daemon has acknowledged it; every connect, answer and silence has a time limit;
-//! bytes under way are bounded by what the daemon asked for. What is answered beside the items (`holders`) is sent once, over
-//! the link that asked, and counts nowhere.
+//! Guarantees: after any break it continues after the daemon's last durable item; an item leaves the outbox only when
+//! the daemon has acknowledged it; every connect, response and silence has a time limit; bytes in flight are bounded by
+//! the daemon's limit. Answers to requests for holders (`holders`) are sent once, over the link that carried the
+//! request, and are not numbered.
 //!
 //! Refuses: to retry what the daemon refused for good (wrong version, session ended, invalid session).
 
@@ -36,15 +36,15 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 use window::Window;
 
-/// A daemon that does not take the connection in this time is away.
+/// A daemon that does not accept the connection in this time is away.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// A daemon that does not answer the hello in this time is not well.
+/// A daemon that does not answer the hello in this time is unhealthy.
 const WELCOME_MAX: Duration = Duration::from_secs(30);
-/// Bytes under way and no acknowledgement for this long: the connection is dead. (A commit takes milliseconds.)
+/// Bytes in flight and no acknowledgement for this long: the connection is dead. (A commit takes milliseconds.)
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// A crash of the host costs what was spooled since the last sync.
+/// A crash of the host loses what was spooled since the last sync.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
-/// Messages handed to the transport ahead of it.
+/// Messages passed to the transport ahead of it.
 const TRANSPORT_QUEUE: usize = 4;
 
 /// How to reach the daemon.
@@ -52,14 +52,14 @@ const TRANSPORT_QUEUE: usize = 4;
 pub enum Daemon {
     /// An address: `unix:/path`, `http://host:port`, `https://host:port`.
     Address(DaemonAddress),
-    /// A connection that is there: a daemon in the same process.
+    /// An existing connection: a daemon in the same process.
     Connected(Channel),
-    /// One of those, and what is shown to it.
+    /// One of those, with the credentials to present.
     As(Box<Self>, Credentials),
 }
 
 impl Daemon {
-    /// The same daemon, to which this is shown.
+    /// The same daemon, with these credentials.
     #[must_use]
     pub fn showing(self, credentials: Credentials) -> Self {
         if credentials == Credentials::default() { self } else { Self::As(Box::new(self), credentials) }
@@ -92,33 +92,33 @@ enum LinkError {
 /// How the uplink ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Told to stop.
+    /// `stop` was closed.
     Stopped,
-    /// The daemon will never take this session; its words.
+    /// The daemon will never accept this session; its reason.
     Refused(String),
 }
 
-/// What goes over the link.
+/// What a link carries.
 #[derive(Clone)]
 pub(crate) struct Link {
     /// The items.
     pub window: Arc<Window>,
-    /// What the daemon asks beside them.
+    /// The daemon's requests for holders.
     pub asks: Arc<Asks>,
-    /// What the hello says of that.
+    /// The readiness for such requests, as the hello reports it.
     pub readiness: HolderSearch,
-    /// Whether the daemon may ask by itself.
+    /// Whether the daemon may ask on its own.
     pub unasked: bool,
 }
 
 impl Link {
-    /// What a process left behind: there is nobody to be asked.
+    /// A link for what a process left behind: it cannot be asked about holders.
     pub fn of_a_spool(window: Arc<Window>) -> Self {
         Self { window, asks: Arc::default(), readiness: HolderSearch::NotPython, unasked: false }
     }
 }
 
-/// Delivers until `stop` is closed or the daemon refuses for good. What is spooled meanwhile is synced every second.
+/// Delivers until `stop` is closed or the daemon refuses for good. Spooled data is synced every second meanwhile.
 pub(crate) async fn run(
     daemon: Daemon,
     session: (SessionInfo, SessionSecret),
@@ -132,13 +132,13 @@ pub(crate) async fn run(
     }
 }
 
-/// Brings what is spooled to the disk, on a thread that may wait for it.
+/// Syncs the spool, on a thread that may block.
 async fn keep_synced(window: Arc<Window>) -> std::convert::Infallible {
     loop {
         tokio::time::sleep(SYNC_EVERY).await;
         if !window.is_synced() {
             let window = window.clone();
-            // A failure is told there; what was written is still in the page cache.
+            // A failure is logged there; what was written is still in the page cache.
             let _ = tokio::task::spawn_blocking(move || window.sync()).await;
         }
     }
@@ -168,7 +168,7 @@ async fn deliver(
                 tracing::error!(session = %session.id, items, events, bytes_max,
                     "items larger than the daemon reads are left out, and their events counted as dropped");
                 if items == 0 {
-                    // Nothing here is that large: it would be refused again and again.
+                    // No item here is that large: it would be refused again and again.
                     return Ended::Refused(message);
                 }
             }
@@ -191,7 +191,7 @@ fn draw() -> f64 {
     getrandom::u32().map_or(0.5, |bits| f64::from(bits) / f64::from(u32::MAX))
 }
 
-/// A connection, and what is shown over it.
+/// A connection, and the credentials for it.
 async fn connect(daemon: &Daemon) -> Result<(Channel, Credentials), LinkError> {
     match daemon {
         Daemon::As(daemon, credentials) => {
@@ -223,7 +223,7 @@ async fn channel(daemon: &Daemon) -> Result<Channel, LinkError> {
     }
 }
 
-/// One connection, from hello to its end. Never ends well by itself.
+/// One connection, from hello to its end. Never returns successfully.
 async fn link(
     daemon: &Daemon,
     (session, secret): (&SessionInfo, &SessionSecret),
@@ -234,7 +234,7 @@ async fn link(
     let (channel, credentials) = connected?;
     let mut client = IngestClient::with_interceptor(channel, credentials)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
-        // What is too large for the daemon is for the daemon to say: only then it can be left out.
+        // The daemon decides what is too large: only then it can be left out.
         .max_encoding_message_size(usize::MAX);
     let (outbound, requests) = mpsc::channel(TRANSPORT_QUEUE);
     let (wire, secret) = (WireSession::from(session), secret.bytes().to_vec());
@@ -266,7 +266,7 @@ async fn link(
     converse(&outbound, &mut inbound, over, welcome.resume_after, welcome.in_flight_bytes_max.max(1)).await
 }
 
-/// Sends what is there, hears what is durable.
+/// Sends what is there, and processes acknowledgements.
 async fn converse(
     outbound: &mpsc::Sender<AgentMessage>,
     inbound: &mut Streaming<DaemonMessage>,
@@ -338,11 +338,11 @@ async fn hear(inbound: &mut Streaming<DaemonMessage>) -> Result<Heard, LinkError
 /// A call that was answered with a status and no stream.
 fn refused_call(status: Status) -> LinkError {
     match status.code() {
-        // This caller may not write there, and another attempt changes nothing.
+        // This principal may not write there, and another attempt changes nothing.
         tonic::Code::PermissionDenied => LinkError::Final(status.message().to_owned()),
         // A token may be replaced at any moment.
         tonic::Code::Unauthenticated => LinkError::Refused(status.message().to_owned()),
-        // A connection beyond the daemon's bounds.
+        // A connection beyond the daemon's limits.
         _ => {
             memctl_proto::goaway::words(&status).map_or_else(|| LinkError::Broken(Box::new(status)), LinkError::Refused)
         }

@@ -1,6 +1,6 @@
 //! An item on its way out.
 //!
-//! Guarantees: it is counted by the events that it carries, whatever becomes of it.
+//! Guarantees: the events that it carries stay counted, whether it is delivered or lost.
 
 use memctl_proto::item::Packed;
 

@@ -1,13 +1,13 @@
 //! The spool: unacknowledged items on disk while the daemon is away.
 //!
-//! A folder of segment files. A segment begins with a magic and the session, then records of
-//! `length u32, crc32c u32, item`. Guarantees: it always opens: a torn or damaged tail is cut off at the
-//! last whole record; it never grows beyond its limit; segments whose items are all acknowledged are
-//! deleted; folder and files are their owner's alone. Refuses: two owners (the folder is locked).
+//! A folder of segment files. A segment begins with a magic and the session, then records of `length u32, crc32c u32,
+//! item`. Guarantees: it always opens: a torn or damaged tail is cut off at the last whole record; it never grows
+//! beyond its limit; segments whose items are all acknowledged are deleted; only the owner can access folder and files.
+//! Refuses: two owners (the folder is locked).
 //!
-//! The page cache protects against the death of the process. Against a crash of the host what was written is synced once a
-//! second while it grows, and at the end ([`Spool::unsynced`]), by whoever delivers and never by training: a crash costs the
-//! last second or two, and what the disk had not written then reads as a torn tail.
+//! The page cache protects against the death of the process. Against a crash of the host, written data is synced once a
+//! second while it grows, and at the end ([`Spool::unsynced`]), by the delivering thread and never by training: a crash
+//! loses the last second or two, and what the disk had not written then reads as a torn tail.
 //! (Over 400 lines: one format on disk, written, read, listed and taken over.)
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,14 +25,14 @@ use prost::Message as _;
 use crate::private;
 use crate::secret::SessionSecret;
 
-/// Beside the segments: what the session is continued with.
+/// File beside the segments: the session's secret.
 const SECRET: &str = "secret";
 const MAGIC: &[u8; 8] = b"MCSPOOL1";
-/// A segment is closed beyond this: small enough to give disk back soon after an outage.
+/// A segment is closed beyond this: small enough that disk space is freed soon after an outage.
 const SEGMENT_BYTES: u64 = 8 << 20;
 const RECORD_HEADER_BYTES: u64 = 8;
 
-/// Where an item lies.
+/// Where an item is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     segment: u32,
@@ -48,10 +48,10 @@ struct Segment {
     last_seq: u64,
 }
 
-/// Brings what was written to a file to its disk.
+/// Syncs a file to its disk.
 type Sync = Arc<dyn Fn(&File) -> io::Result<()> + Send + std::marker::Sync>;
 
-/// What was written since the last sync, to be synced without holding anything up.
+/// What was written since the last sync, to be synced without blocking the spool.
 pub struct Unsynced {
     files: Vec<Arc<File>>,
     folder: Option<PathBuf>,
@@ -59,7 +59,7 @@ pub struct Unsynced {
 }
 
 impl Unsynced {
-    /// Waits for the disk.
+    /// Syncs. Blocks on the disk.
     ///
     /// # Errors
     /// The disk's.
@@ -67,7 +67,7 @@ impl Unsynced {
         for file in &self.files {
             (self.sync)(file)?;
         }
-        // A new file is there after a crash when its name is on the disk as well.
+        // After a crash a new file exists only if its name is on the disk as well.
         self.folder.map_or(Ok(()), |folder| (self.sync)(&File::open(folder)?))
     }
 }
@@ -82,19 +82,19 @@ pub struct Spool {
     bytes_max: u64,
     places: BTreeMap<u64, Place>,
     full_logged: bool,
-    /// Segments that were written to since the last sync.
+    /// Segments that were written since the last sync.
     unsynced: BTreeSet<u32>,
-    /// A segment was made since the last sync.
+    /// A segment was created since the last sync.
     folder_unsynced: bool,
     sync: Sync,
     _lock: File,
 }
 
 impl Spool {
-    /// Opens (or makes) the spool of a session below `folder`.
+    /// Opens (or creates) the spool of a session below `folder`.
     ///
     /// # Errors
-    /// When the folder cannot be made or another process owns it.
+    /// When the folder cannot be created or another process owns it.
     pub fn open(folder: &Path, session: &SessionInfo, bytes_max: u64) -> io::Result<Self> {
         let folder = folder.join(session.id.to_string());
         private::folder(&folder)?;
@@ -117,7 +117,7 @@ impl Spool {
         Ok(spool)
     }
 
-    /// Spools below `folder` that no living process owns: what died processes left to deliver.
+    /// Spools below `folder` that no living process owns: undelivered data of dead processes.
     #[must_use]
     pub fn orphans(folder: &Path) -> Vec<Self> {
         let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
@@ -132,7 +132,7 @@ impl Spool {
         folders.filter(|folder| folder.is_dir() && lock(folder).is_err()).filter_map(|folder| owner(&folder)).collect()
     }
 
-    /// Every session below `folder` with its own folder, its bytes there, and whether a living process owns it.
+    /// Every session below `folder`: its own folder, its bytes there, and whether a living process owns it.
     #[must_use]
     pub fn every(folder: &Path) -> Vec<(PathBuf, SessionInfo, u64, bool)> {
         let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
@@ -146,7 +146,7 @@ impl Spool {
         entries.flatten().filter_map(|entry| known(entry.path())).collect()
     }
 
-    /// Removes what waits in a session's folder.
+    /// Removes a session's undelivered data.
     ///
     /// # Errors
     /// A living process owns it, or the disk refuses.
@@ -155,7 +155,7 @@ impl Spool {
         std::fs::remove_dir_all(folder)
     }
 
-    /// One session's, unless a living process owns it.
+    /// The spool of one session, unless a living process owns it.
     pub fn orphan(folder: &Path) -> Option<Self> {
         let lock = lock(folder).ok()?;
         let session = owner(folder)?;
@@ -163,26 +163,26 @@ impl Spool {
         Self::open(folder.parent()?, &session, u64::MAX).ok()
     }
 
-    /// Keeps what the session is continued with, so that whoever delivers what is left can.
+    /// Stores the session's secret, so that another process can deliver the rest.
     ///
     /// # Errors
-    /// It cannot be written down.
+    /// It cannot be written.
     pub fn keep_secret(&mut self, secret: &SessionSecret) -> io::Result<()> {
         let path = self.folder.join(SECRET);
         let mut file = private::file().write(true).create(true).truncate(true).open(&path)?;
         file.write_all(secret.bytes())?;
-        // Without it nobody could deliver what outlived a crash of the host.
+        // Without it, what survived a crash of the host could not be delivered.
         file.sync_all()
     }
 
-    /// What the session is continued with; none of a session of before there were secrets.
+    /// The session's secret; empty for a session from before there were secrets.
     #[must_use]
     pub fn secret(&self) -> SessionSecret {
         std::fs::read(self.folder.join(SECRET))
             .map_or_else(|_| SessionSecret::none(), |bytes| SessionSecret::read(&bytes))
     }
 
-    /// Whose items these are.
+    /// The session of these items.
     #[must_use]
     pub fn session(&self) -> &SessionInfo {
         &self.session
@@ -199,11 +199,11 @@ impl Spool {
         self.places.iter().map(|(&seq, &place)| (seq, place))
     }
 
-    /// Appends an item; `None` when the limit or the disk is reached (said once in the log).
+    /// Appends an item; `None` when the limit is reached or the disk fails (logged once).
     pub fn append(&mut self, item: &v1::Item) -> Option<Place> {
         let payload = item.encode_to_vec();
         let record = RECORD_HEADER_BYTES + payload.len() as u64;
-        // The last word is a few bytes: a session that was too large for the limit ends all the same.
+        // The last word is a few bytes: a session beyond the limit still gets its end.
         if self.bytes + record > self.bytes_max && item.kind() != v1::ItemKind::End {
             self.log_full("its limit is reached");
             return None;
@@ -237,7 +237,7 @@ impl Spool {
         record.extend_from_slice(&crc32c::crc32c(payload).to_le_bytes());
         record.extend_from_slice(payload);
         if let Err(error) = segment.file.write_all_at(&record, segment.len) {
-            // Half a record must not stand before the next one.
+            // A partial record must not precede the next one.
             let _ = segment.file.set_len(segment.len);
             return Err(error);
         }
@@ -270,7 +270,7 @@ impl Spool {
     /// Reads an item back.
     ///
     /// # Errors
-    /// When the disk no longer gives what was written.
+    /// When the disk does not return what was written.
     pub fn read(&mut self, place: Place, seq: u64) -> io::Result<v1::Item> {
         let segment = self.segments.get(&place.segment).ok_or_else(|| io::Error::other("segment is gone"))?;
         let mut bytes = vec![0; place.bytes as usize];
@@ -296,13 +296,13 @@ impl Spool {
         }
     }
 
-    /// Whether the disk has everything.
+    /// Whether everything is on the disk.
     #[must_use]
     pub fn is_synced(&self) -> bool {
         self.unsynced.is_empty() && !self.folder_unsynced
     }
 
-    /// What the disk does not have for certain, if there is anything; it counts as synced from now on.
+    /// What may not be on the disk yet, if there is anything; it counts as synced from now on.
     pub fn unsynced(&mut self) -> Option<Unsynced> {
         let written = std::mem::take(&mut self.unsynced);
         let files: Vec<_> = written.iter().filter_map(|number| Some(self.segments.get(number)?.file.clone())).collect();
@@ -313,7 +313,7 @@ impl Spool {
 
     fn load(&mut self) -> io::Result<()> {
         for (number, path) in segment_paths(&self.folder)? {
-            // (The last number there is stays free.)
+            // (The highest number is not used.)
             let Some(next) = number.checked_add(1) else { continue };
             self.next_segment = next;
             let file = OpenOptions::new().read(true).write(true).open(&path)?;
@@ -332,7 +332,7 @@ impl Spool {
         Read::by_ref(&mut file).take(SEGMENT_BYTES + MESSAGE_BYTES_MAX as u64 + 1024).read_to_end(&mut bytes)?;
         let Some((_, mut at)) = read_header(&bytes) else { return Ok(false) };
         let mut last_seq = 0;
-        // What a crash left may be zeros, which would read as items without a number.
+        // A crash may leave zeros, which would read as items without a number.
         while let Some((item, size)) = read_record(&bytes[at..]).filter(|(item, _)| item.seq > last_seq) {
             let offset = at as u64 + RECORD_HEADER_BYTES;
             self.places.insert(item.seq, Place { segment: number, offset, bytes: size });
@@ -353,7 +353,7 @@ impl Spool {
 impl Drop for Spool {
     fn drop(&mut self) {
         if self.places.is_empty() {
-            // Delivered: nothing to leave behind.
+            // All delivered: leave nothing behind.
             let _ = std::fs::remove_dir_all(&self.folder);
         }
     }
@@ -374,7 +374,7 @@ fn segment_paths(folder: &Path) -> io::Result<BTreeMap<u32, PathBuf>> {
         .collect())
 }
 
-/// Whose items lie in a session's folder.
+/// The session of a folder.
 fn owner(folder: &Path) -> Option<SessionInfo> {
     segment_paths(folder).ok()?.into_values().find_map(|path| {
         let mut bytes = Vec::new();

@@ -1,4 +1,5 @@
-//! The spool: what was appended comes back, also after a crash at any byte; its limit holds; acknowledged segments go.
+//! The spool: what was appended is read back, also after a crash at any byte; its limit holds; acknowledged segments
+//! are deleted.
 
 use std::fs;
 
@@ -47,7 +48,7 @@ proptest! {
         let mut spool = Spool::open(folder.path(), &session(), u64::MAX).unwrap();
         let whole = ends.iter().filter(|&&end| end <= kept).count();
         prop_assert_eq!(&contents(&mut spool), &items[..whole]);
-        // And it goes on behind the cut.
+        // It continues after the cut.
         let next = item(99, 10);
         spool.append(&next).unwrap();
         prop_assert_eq!(contents(&mut spool).pop(), Some(next));
@@ -130,7 +131,7 @@ fn a_tail_torn_at_any_byte_is_delivered_up_to_the_tear() {
     let file = segment_file(folder.path());
     let whole = fs::read(&file).unwrap();
     let header = ends[0] as usize - 8 - items[0].encoded_len();
-    // Cut off, or as long as it was with what a disk leaves that never wrote the rest.
+    // Truncated, or at full length with what a disk leaves when the rest was never written.
     for (tear, filling) in (header..=whole.len()).flat_map(|tear| [(tear, None), (tear, Some(0)), (tear, Some(0xff))]) {
         let mut torn = whole[..tear].to_vec();
         if let Some(byte) = filling {

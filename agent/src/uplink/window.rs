@@ -1,13 +1,13 @@
-//! The outbox: items from the moment they get their number until the daemon says they are durable.
+//! The outbox: items from the moment they get their number until the daemon reports that they are durable.
 //!
-//! Guarantees: an item is forgotten only when acknowledged; items leave in the order of their numbers;
-//! memory and spool hold at most what was configured. When both are full, `push` waits (it is called by
-//! the worker thread, never by training), and the rings behind it fill.
+//! Guarantees: an item is dropped only when acknowledged; items leave in the order of their numbers; memory and spool
+//! hold at most what was configured. When both are full, `push` waits (the worker thread calls it, never training), and
+//! the rings fill.
 //!
 //! (Over 400 lines: one lock, and everything that happens under it.)
 //!
-//! With a spool, everything unacknowledged is on disk as soon as memory is full or the link is down, so
-//! that another process can deliver it after this one died.
+//! With a spool, everything unacknowledged is on disk as soon as memory is full or the link is down, so that another
+//! process can deliver it after this one died.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,17 +21,17 @@ use tokio::sync::Notify;
 use super::outgoing::Outgoing;
 use super::spool::{Place, Spool};
 
-/// How long `push` sleeps before it looks again whether the deadline has moved.
+/// How long `push` sleeps before it checks again whether the deadline has moved.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// How a push went.
+/// Result of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pushed {
     /// There was room.
     AtOnce,
     /// There was room after a while.
     AfterWaiting,
-    /// There was none until the deadline: the item is gone and its events are counted as abandoned.
+    /// There was none until the deadline: the item is dropped and its events are counted as abandoned.
     Abandoned,
 }
 
@@ -40,13 +40,13 @@ pub enum Pushed {
 pub struct WindowCounts {
     /// Events in acknowledged items.
     pub acked_events: u64,
-    /// Events in items that wait.
+    /// Events in waiting items.
     pub waiting_events: u64,
-    /// Bytes of items that wait.
+    /// Bytes of waiting items.
     pub waiting_bytes: u64,
     /// Events in items that were given up at the end.
     pub abandoned_events: u64,
-    /// Items that were given up at the end, whatever they held.
+    /// Items that were given up at the end, of any kind.
     pub abandoned_items: u64,
     /// Items so far.
     pub last_seq: u64,
@@ -69,7 +69,7 @@ impl Entry {
         self.item.as_ref().is_some_and(|item| item.kind() == v1::ItemKind::End)
     }
 
-    /// Adds events that were lost to what the last word tells.
+    /// Adds lost events to those that the last word reports.
     fn amend(&mut self, lost: u64) {
         let said = self.item.as_ref().and_then(|item| Packed::from_item(item).ok()?.open().ok());
         if let (Some(Content::End(mut end)), 1..) = (said, lost) {
@@ -84,7 +84,7 @@ struct Inner {
     memory_bytes: u64,
     spool: Option<Spool>,
     linked: bool,
-    /// These items come from a spool: the daemon may know more of the session than is here.
+    /// These items come from a spool: the daemon may have more of the session than is here.
     recovered: bool,
     counts: WindowCounts,
     closed: bool,
@@ -118,7 +118,7 @@ impl Window {
         }
     }
 
-    /// An outbox over what a spool holds: to deliver what another process left.
+    /// An outbox over a spool's items: to deliver what another process left.
     #[must_use]
     pub fn recovered(spool: Spool) -> Self {
         let window = Self::new(0, None);
@@ -143,12 +143,12 @@ impl Window {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic elsewhere must not take the trainer's agent with it: the counts stay usable.
+        // A panic elsewhere must not end the trainer's agent: the counts stay usable.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Numbers the session's last word and keeps it, whatever else there is no room for: a session whose end nobody is told of
-    /// would run for ever.
+    /// Numbers the session's last word and keeps it, even when there is no room for anything else: a session whose end
+    /// is never reported would run forever.
     pub fn push_last(&self, packed: Packed) {
         let mut inner = self.lock();
         let seq = inner.counts.last_seq + 1;
@@ -166,12 +166,13 @@ impl Window {
         drop(inner);
         self.news.notify_one();
         if is_given_up {
-            // What is not on disk by now is gone, and it says so.
+            // What is not on disk by now is lost, and the last word says so.
             self.close();
         }
     }
 
-    /// Numbers an item and keeps it; waits while there is no room, at most until the deadline. `deadline` is asked on every look, because the end may be decided while this waits.
+    /// Numbers an item and keeps it; waits while there is no room, at most until the deadline. `deadline` is called on
+    /// every check, because the end may be decided while this waits.
     pub fn push(&self, outgoing: Outgoing, deadline: &dyn Fn() -> Option<Instant>) -> Pushed {
         let Outgoing { packed, events } = outgoing;
         let mut inner = self.lock();
@@ -191,7 +192,7 @@ impl Window {
                 return if waited { Pushed::AfterWaiting } else { Pushed::AtOnce };
             }
             if inner.closed || deadline().is_some_and(|deadline| Instant::now() >= deadline) {
-                // The number is used up: whatever follows, the daemon sees that something is missing.
+                // The number is used up: the daemon sees from the next one that an item is missing.
                 inner.counts.last_seq = seq;
                 inner.counts.abandoned_events += events;
                 inner.counts.abandoned_items += 1;
@@ -202,10 +203,10 @@ impl Window {
         }
     }
 
-    /// The first item behind `seq`, if there is one.
+    /// The first item after `seq`, if there is one.
     ///
     /// # Errors
-    /// When it lies in the spool and cannot be read back.
+    /// When it is in the spool and cannot be read back.
     pub fn after(&self, seq: u64) -> std::io::Result<Option<v1::Item>> {
         let mut inner = self.lock();
         let index = inner.entries.partition_point(|entry| entry.seq <= seq);
@@ -220,7 +221,8 @@ impl Window {
         }
     }
 
-    /// The daemon has all items up to `seq`, says its welcome. `false` when it has more than this agent ever made: then somebody else recorded this session.
+    /// The daemon has all items up to `seq`, according to its welcome. `false` when it has more than this agent ever
+    /// made: then another agent recorded this session.
     #[must_use]
     pub fn resume(&self, seq: u64) -> bool {
         {
@@ -251,8 +253,8 @@ impl Window {
         self.news.notify_waiters();
     }
 
-    /// Gives up the items that are larger than the daemon reads; how many, and how many events were in them. Their numbers are
-    /// used up: the daemon sees that something is missing.
+    /// Gives up the items that are larger than the daemon reads; returns how many, and how many events they held. Their
+    /// numbers are used up: the daemon sees that items are missing.
     pub fn leave_out(&self, bytes_max: u64) -> (u64, u64) {
         let mut inner = self.lock();
         let (mut items, mut events, mut bytes, mut in_memory) = (0, 0, 0, 0);
@@ -277,7 +279,7 @@ impl Window {
         (items, events)
     }
 
-    /// Tells whether the daemon can be reached; when not, everything unacknowledged goes to the spool.
+    /// Sets whether the daemon can be reached; if not, everything unacknowledged goes to the spool.
     pub fn set_linked(&self, linked: bool) {
         let mut inner = self.lock();
         inner.linked = linked;
@@ -286,17 +288,18 @@ impl Window {
         }
     }
 
-    /// Bytes of items above `acked` and up to `sent`: what is under way on the wire.
+    /// Bytes of items above `acked` and up to `sent`: in flight on the wire.
     #[must_use]
     pub fn under_way(&self, sent: u64) -> u64 {
         self.lock().entries.iter().take_while(|entry| entry.seq <= sent).map(|entry| entry.bytes).sum()
     }
 
-    /// Nothing will be acknowledged any more: pushes no longer wait, and what is left goes to the spool if there is one. Gives the events that are neither acknowledged nor spooled.
+    /// Closes the outbox: pushes no longer wait, and the rest goes to the spool if there is one. Returns the events
+    /// that are neither acknowledged nor spooled.
     pub fn close(&self) -> u64 {
         let mut inner = self.lock();
         inner.closed = true;
-        // The last word tells what is lost, so it is written when that is known.
+        // The last word reports what is lost, so it is written when that is known.
         let last_word = inner.entries.pop_back_if(|entry| entry.place.is_none() && entry.is_last_word());
         inner.spill();
         let lost: u64 = inner.entries.iter().filter(|entry| entry.place.is_none()).map(|entry| entry.events).sum();
@@ -304,7 +307,7 @@ impl Window {
         inner.counts.waiting_events -= lost;
         let (mut gone_items, mut gone_bytes) = (0, 0);
         inner.entries.retain_mut(|entry| {
-            // What stays is in the spool: its copy in memory is no longer counted there.
+            // The rest is in the spool: its copy in memory is no longer counted.
             entry.item = None;
             if entry.place.is_none() {
                 gone_items += 1;
@@ -329,7 +332,7 @@ impl Window {
         lost
     }
 
-    /// Brings to the disk what the spool took since the last time. Waits for the disk, and nobody waits for this.
+    /// Syncs what the spool took since the last time. Blocks on the disk, in a background thread.
     pub fn sync(&self) {
         let unsynced = self.lock().spool.as_mut().and_then(Spool::unsynced);
         if let Some(Err(error)) = unsynced.map(super::spool::Unsynced::sync) {
@@ -355,7 +358,7 @@ impl Window {
         self.lock().entries.is_empty()
     }
 
-    /// What it holds.
+    /// Its counts.
     #[must_use]
     pub fn counts(&self) -> WindowCounts {
         let inner = self.lock();
@@ -369,9 +372,9 @@ impl Window {
 }
 
 impl Inner {
-    /// Where an item can go now: memory, spool, both, or nowhere.
+    /// Where an item can be stored now: memory, spool, both, or nowhere.
     fn room_for(&mut self, item: &v1::Item, bytes: u64, memory_max: u64) -> Option<(Option<v1::Item>, Option<Place>)> {
-        // An item larger than all memory still goes when nothing else is there.
+        // An item larger than all memory is still accepted when the outbox is empty.
         let in_memory = self.memory_bytes + bytes <= memory_max || self.entries.is_empty();
         let spooling = self.spool.as_ref().is_some_and(|spool| !self.linked || !in_memory || spool.bytes() > 0);
         if spooling
@@ -383,7 +386,8 @@ impl Inner {
         in_memory.then(|| (Some(item.clone()), None))
     }
 
-    /// Puts everything that is only in memory into the spool, so that the spool is a whole tail; false when it does not fit.
+    /// Puts everything that is only in memory into the spool, so that the spool is a complete tail; returns false when
+    /// it does not fit.
     fn spill(&mut self) -> bool {
         let Some(spool) = &mut self.spool else { return false };
         for entry in &mut self.entries {

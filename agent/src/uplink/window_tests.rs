@@ -1,4 +1,4 @@
-//! The outbox: order, bounds, acknowledgement, and what happens when nobody takes anything.
+//! The outbox: order, bounds, acknowledgement, and what happens when nothing is taken from it.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ fn items_are_numbered_kept_and_forgotten_when_acknowledged() {
 fn a_daemon_that_knows_more_than_was_made_is_not_resumed() {
     let window = Window::new(1 << 20, None);
     window.push(outgoing(10, 5), &never);
-    assert!(!window.resume(2), "somebody else recorded this session");
+    assert!(!window.resume(2), "another agent recorded this session");
     assert!(window.resume(1));
     assert!(window.is_drained());
 }
@@ -62,7 +62,7 @@ fn a_full_outbox_waits_and_goes_on_when_there_is_room() {
     while !waiting.is_finished() {
         window.ack(1);
     }
-    // It may have come after the acknowledgement: then there was room at once.
+    // It may run after the acknowledgement: then there was room at once.
     assert_ne!(waiting.join().unwrap(), Pushed::Abandoned);
     assert_eq!(window.counts().last_seq, 4, "the abandoned one used up a number");
 }

@@ -1,16 +1,16 @@
-//! A map from device addresses to the allocations that began and ended there last.
+//! A map from device addresses to the latest allocations that began and ended there.
 //!
-//! Guarantees: looking up and noting are one probe of an open-addressed table; nobody who does not know
-//! the process's random multiplier can choose addresses that collide. Refuses to remove: entries are overwritten,
-//! and all go with [`AddressMap::clear`]. Nothing of it is part of the format.
+//! Guarantees: a lookup or an insertion is one probe of an open-addressed table; without the process's random
+//! multiplier, a sender cannot choose addresses that collide. Entries are overwritten, and only [`AddressMap::clear`]
+//! removes them. It is not part of the format.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 
-/// Slots to begin with: a training step of a large model touches a few thousand distinct addresses.
+/// Initial slots: a training step of a large model touches a few thousand distinct addresses.
 const SLOTS_MIN: usize = 1 << 12;
 
-/// What is known of an address: numbers of allocations plus one, 0 = none.
+/// Allocations at an address: their numbers plus one, 0 = none.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Known {
     addr: u64,
@@ -43,7 +43,7 @@ impl AddressMap {
         Self { slots: vec![Known::default(); SLOTS_MIN], used: 0, shift: 64 - SLOTS_MIN.trailing_zeros(), multiplier }
     }
 
-    /// Forgets everything and keeps the memory.
+    /// Removes all entries and keeps the memory.
     pub(super) fn clear(&mut self) {
         if self.used > 0 {
             self.slots.fill(Known::default());
@@ -51,13 +51,13 @@ impl AddressMap {
         }
     }
 
-    /// What is known of an address.
+    /// The allocations at an address.
     #[inline]
     pub(super) fn find(&self, addr: u64) -> Known {
         self.slots[self.slot(addr)]
     }
 
-    /// Notes where allocation `number` (plus one) begins and ends; returns what was known of its beginning.
+    /// Stores where allocation `number` (plus one) begins and ends; returns the previous entry of its beginning.
     #[inline]
     pub(super) fn note(&mut self, begin: u64, end: u64, number: u32) -> Known {
         let slot = self.slot(begin);
@@ -77,7 +77,8 @@ impl AddressMap {
     #[inline]
     fn slot(&self, addr: u64) -> usize {
         let mask = self.slots.len() - 1;
-        // CUDA blocks lie at multiples of 512, so the low bits carry nothing; the high bits of the product depend on all.
+        // CUDA blocks lie at multiples of 512, so the low bits are always zero; the high bits of the product depend on
+        // all.
         let mut slot = (addr.wrapping_mul(self.multiplier) >> self.shift) as usize & mask;
         while self.slots[slot].addr != addr && !self.slots[slot].is_empty() {
             slot = (slot + 1) & mask;

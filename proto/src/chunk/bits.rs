@@ -1,23 +1,23 @@
 //! Bits of the times, most significant first.
 //!
-//! Guarantees: reading truncated bits gives an error, never a panic. Refuses more than 32 bits at once.
+//! Guarantees: reading truncated bits returns an error, never a panic. Refuses more than 32 bits at once.
 
 use super::{Fault, Part};
 
-/// Zero bytes behind the bits, so that a window can be read at every bit of them.
+/// Zero bytes after the bits, so that a window can be read at any bit.
 pub(super) const PADDING: [u8; 8] = [0; 8];
 
 /// Collects bits.
 #[derive(Default)]
 pub(super) struct BitWriter {
     pub(super) bytes: Vec<u8>,
-    /// What is not written yet, from the highest bit down.
+    /// Bits that are not written yet, from the highest bit down.
     pending: u64,
     count: u32,
 }
 
 impl BitWriter {
-    /// Forgets what was written and keeps the memory.
+    /// Discards what was written and keeps the memory.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         (self.pending, self.count) = (0, 0);
@@ -36,7 +36,7 @@ impl BitWriter {
         }
     }
 
-    /// Writes what is left.
+    /// Writes the rest.
     pub(super) fn finish(&mut self) {
         let left = self.count.div_ceil(8) as usize;
         self.bytes.extend_from_slice(&self.pending.to_be_bytes()[..left]);

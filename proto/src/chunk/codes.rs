@@ -1,13 +1,12 @@
 //! Prefix codes: Huffman lengths, canonical codes, tables to decode with.
 //!
-//! Guarantees: integers only; equal lengths give equal codes on every machine; no code is longer than
-//! [`LENGTH_MAX`] bits, so a table of 4 KiB decodes any symbol with one look. Refuses lengths that are not those of
-//! a complete code.
+//! Guarantees: integers only; equal lengths give equal codes on every machine; no code is longer than [`LENGTH_MAX`]
+//! bits, so a table of 4 KiB decodes any symbol with one lookup. Refuses lengths that do not form a complete code.
 
 use super::columns::Column;
 use super::{Fault, Part};
 
-/// Longest code in bits: longer ones gain 0.1 % of the times, and tables would leave the first-level cache.
+/// Longest code in bits: longer ones save 0.1 % of the times, and tables would no longer fit the first-level cache.
 pub(super) const LENGTH_MAX: usize = 10;
 
 /// The least-cost code lengths for symbols with these counts, each plus one; 0 for symbols that do not occur.
@@ -36,7 +35,8 @@ fn try_lengths(leaves: &[(u32, u8)], stored: &mut [u8]) -> bool {
     if n < 2 {
         return true;
     }
-    // Nodes 0..n are leaves, n.. are joints in the order of their weights; `parents` of each but the root.
+    // Nodes 0..n are leaves, n.. are joints in the order of their weights; `parents` has an entry for each node but the
+    // root.
     let (mut weights, mut parents) = ([0u32; 511], [0u16; 511]);
     weights.iter_mut().zip(leaves).for_each(|(weight, &(count, _))| *weight = count);
     let (mut leaf, mut joint) = (0, n);
@@ -70,7 +70,7 @@ pub(super) struct Code {
 }
 
 impl Code {
-    /// Checks stored lengths and prepares handing out.
+    /// Checks stored lengths and prepares assigning slots.
     pub(super) fn new(stored: &[u8]) -> Result<Self, Fault> {
         let mut symbols = [0u32; LENGTH_MAX + 2];
         for &length in stored {
@@ -87,7 +87,8 @@ impl Code {
         if slot == 1 << bits { Ok(Self { bits, next }) } else { Err(Fault::Malformed(Part::Column(Column::Lengths))) }
     }
 
-    /// The slots of the next symbol, from its stored length, which must be present: the first one, and how many as a power of two.
+    /// The slots of the next symbol, from its stored length, which must be present: the first one, and the number as a
+    /// power of two.
     #[inline]
     pub(super) fn hand_out(&mut self, stored: u8) -> (usize, usize) {
         let length = usize::from(stored) - 1;

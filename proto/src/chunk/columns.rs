@@ -17,7 +17,7 @@ pub(super) enum Column {
     References,
     /// Keys: all stacks, all sizes, all streams, both halves of all pools, varints.
     Tuples,
-    /// What operations need that are more than a token, varints.
+    /// Operands of operations that are more than a token, varints.
     Operands,
     /// Explicit addresses, zigzag varints of differences.
     Addresses,
@@ -29,7 +29,7 @@ pub(super) enum Column {
     Lengths,
 }
 
-/// How many there are.
+/// Number of columns.
 pub(super) const COLUMNS: usize = 8;
 
 impl Column {
@@ -57,7 +57,7 @@ impl Column {
         }
     }
 
-    /// Bytes that this column can have at most in a chunk of so many events.
+    /// Maximum bytes of this column in a chunk of `events` events.
     pub(super) const fn bytes_max(self, events: u64) -> u64 {
         let (fixed, per_event) = match self {
             Self::Tokens | Self::References => (0, 2),
@@ -76,9 +76,10 @@ impl Column {
 /// The columns before compression.
 pub(super) type Raw = [Vec<u8>; COLUMNS];
 
-/// zstd's level: its default; 5 saves 2 % of these columns and costs an eighth of the encoder's speed, 9 saves 5 % and costs a third.
+/// zstd's level: its default; 5 saves 2 % of these columns and costs an eighth of the encoder's speed, 9 saves 5 % and
+/// costs a third.
 const LEVEL: i32 = 3;
-/// A column shorter than this is stored as it is: zstd's frame has 9 bytes of its own.
+/// A column shorter than this is stored uncompressed: zstd's frame takes 9 bytes.
 const PACKED_BYTES_MIN: usize = 24;
 
 /// Compresses columns with one context.

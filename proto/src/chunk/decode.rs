@@ -1,10 +1,10 @@
-//! The decoder: takes a chunk, gives its events.
+//! The decoder: takes a chunk and returns its events.
 //!
 //! Guarantees: exactly the events that the header declares, or an error; scratch memory is bounded by
-//! `memctl_model::limits` and reused. Refuses: everything that an encoder cannot have written and that would
-//! make a difference.
+//! `memctl_model::limits` and reused. Refuses: everything that an encoder cannot have written and that would make a
+//! difference.
 //!
-//! Ordinary operations go through [`Events::ordinary`], which has hardly a branch: whether an operation is an
+//! Ordinary operations go through [`Events::ordinary`], which has almost no branches: whether an operation is an
 //! allocation or a free follows no pattern that a branch predictor could learn, so both are computed and one is chosen.
 
 use std::hint::select_unpredictable;
@@ -22,7 +22,7 @@ use super::times::{TimeReader, TimeTables};
 use super::varint::{Cursor, unzigzag};
 use super::{ChunkError, Fault, Part};
 
-/// Operations that are decoded at once; their events stay in the first-level cache until they are handed on.
+/// Operations that are decoded at once; their events stay in the first-level cache until they are passed on.
 const BATCH: usize = 128;
 /// Events of a batch; the index is masked, so a power of two.
 const BATCH_EVENTS: usize = 2 * BATCH;
@@ -38,7 +38,7 @@ pub struct Decoder {
     batch: Box<[Event; BATCH_EVENTS]>,
 }
 
-/// The allocations of a chunk: 1.3 MB, of which only those that a chunk has are touched.
+/// The allocations of a chunk: 1.3 MB, of which a chunk only touches as many as it has.
 struct Allocations {
     /// Where each begins and ends.
     bounds: Box<[u64; 2 * CHUNK_EVENTS_MAX]>,
@@ -76,7 +76,7 @@ impl Decoder {
     pub fn decode(&mut self, chunk: &[u8], out: &mut Vec<Event>) -> Result<Header, ChunkError> {
         out.clear();
         let header = read_header(chunk)?;
-        // At most 3 MiB, whatever the chunk says: `read_header` has checked the number.
+        // At most 3 MiB for any chunk: `read_header` has checked the number.
         out.reserve(header.events as usize);
         if let Err(error) = self.run(chunk, &header, |events| out.extend_from_slice(events)) {
             out.clear();
@@ -85,7 +85,7 @@ impl Decoder {
         Ok(header)
     }
 
-    /// Calls `visit` for each event of a chunk without keeping them. Events visited before an error are to be discarded.
+    /// Calls `visit` for each event of a chunk without keeping them. Events visited before an error must be discarded.
     ///
     /// # Errors
     /// Every deviation from the format, see [`ChunkError`].
@@ -185,7 +185,7 @@ impl Events<'_> {
                 used += 1;
             }
             tokens = &tokens[used..];
-            // Tokens are left and events are not, or the last operation was one event too many.
+            // Tokens are left but no events, or the last operation was one event too many.
             left = left.checked_sub(made).filter(|_| used > 0).ok_or(BAD_TOKENS)?;
             sink(&batch[..made]);
         }
@@ -200,9 +200,9 @@ impl Events<'_> {
         self.times.finished()
     }
 
-    /// Decodes tokens up to the first that has operands. Returns how many those were and how many events they made.
+    /// Decodes tokens up to the first with operands. Returns how many those were and how many events they made.
     fn ordinary(&mut self, tokens: &[[u8; 2]], batch: &mut [Event; BATCH_EVENTS]) -> Result<(usize, usize), Fault> {
-        // What changes with every operation is kept in registers.
+        // Values that change with every operation are kept in registers.
         let (mut times, mut tick, mut after) = (self.times, self.tick, self.after);
         let (mut allocated, mut last_freed, mut references_at) = (self.allocated, self.last_freed, self.references_at);
         let (grid, references) = (self.grid, self.references);
@@ -222,8 +222,8 @@ impl Events<'_> {
             if owner >= allocated + usize::from(!is_free) {
                 return Err(BAD_TOKENS);
             }
-            // A free reads the reference of the next allocation, if there is one, and ignores it. No index is beyond an array:
-            // `allocated` and `owner` are below CHUNK_EVENTS_MAX, masks only tell the compiler so.
+            // A free reads the reference of the next allocation, if there is one, and ignores it. No index is out of
+            // bounds: `allocated` and `owner` are below CHUNK_EVENTS_MAX; the masks only prove that to the compiler.
             let reference = references.get(references_at).map_or(EXPLICIT, |&bytes| u16::from_le_bytes(bytes));
             let bound = (2 * allocated).wrapping_sub(1).wrapping_sub(usize::from(reference));
             let mut addr = bounds[select_unpredictable(is_free, 2 * owner, bound) % bounds.len()];
@@ -233,7 +233,7 @@ impl Events<'_> {
             let key = allocated_keys[owner % CHUNK_EVENTS_MAX] as usize;
             let key = select_unpredictable(is_free, key, number);
             let Some(entry) = keys.get(key) else { return Err(BAD_TOKENS) };
-            // Of a free this is overwritten by the next allocation.
+            // For a free, the next allocation overwrites this.
             let at = allocated % CHUNK_EVENTS_MAX;
             bounds[2 * at] = addr;
             bounds[2 * at + 1] = addr.wrapping_add(entry.len_bytes);
@@ -255,7 +255,7 @@ impl Events<'_> {
             };
             tick = tick.wrapping_add(second);
             batch[made % BATCH_EVENTS] = event;
-            // Of an allocation this is overwritten by what follows it.
+            // For an allocation, the next event overwrites this.
             batch[(made + 1) % BATCH_EVENTS] =
                 Event { time_ns: grid.time_ns(tick), action: Action::FreeCompleted, ..event };
             made += 1 + usize::from(is_free);
@@ -265,7 +265,7 @@ impl Events<'_> {
         Ok((used, made))
     }
 
-    /// Decodes an operation that has operands. Returns how many events it made.
+    /// Decodes an operation with operands. Returns how many events it made.
     #[inline(never)]
     fn special(&mut self, op: u8, batch: &mut [Event; BATCH_EVENTS], made: usize) -> Result<usize, Fault> {
         let (mut event, table) = match op {
@@ -355,7 +355,7 @@ fn event(key: &Key, action: Action, addr: u64, stack: StackId) -> Event {
     Event { time_ns: 0, addr, size, stream, pool, stack, action }
 }
 
-/// The address of an allocation whose reference leads nowhere: it is explicit, or there is no such reference.
+/// The address of an allocation with an invalid reference: it is explicit, or an error.
 #[cold]
 #[inline(never)]
 fn explicit(reference: u16, addresses: &mut Cursor<'_>, address: &mut u64, shift: u32) -> Result<u64, Fault> {
@@ -369,7 +369,7 @@ fn next_address(addresses: &mut Cursor<'_>, address: &mut u64, shift: u32) -> Re
     Ok(*address)
 }
 
-/// Whether an operation stands for two events.
+/// Whether an operation represents two events.
 const fn is_pair(op: u8) -> bool {
     op == ops::FREE_PAIR || op == ops::FREE_PAIR | ops::WITH_STACK || op == ops::FREE_PAIR_UNKNOWN
 }

@@ -1,7 +1,7 @@
-//! The encoder: takes events one by one, gives a chunk.
+//! The encoder: takes events one by one and produces chunks.
 //!
-//! Guarantees: whatever is pushed decodes to itself with times floored to the grid; buffers are reused
-//! from chunk to chunk, so that steady encoding allocates only the chunk itself.
+//! Guarantees: events decode to themselves with times floored to the grid; buffers are reused from chunk to chunk, so
+//! that steady encoding allocates only the chunk itself.
 //! Refuses: more than [`CHUNK_EVENTS_MAX`] events.
 
 use memctl_model::limits::{CHUNK_BYTES_MAX, CHUNK_EVENTS_MAX};
@@ -46,7 +46,7 @@ pub struct Encoder {
     known: AddressMap,
     /// Number of the allocation that was freed last.
     last_freed: u32,
-    /// Explicit addresses.
+    /// Explicit addresses. If zstd has no context (out of memory).
     addresses: Vec<u64>,
     times: TimeWriter,
     columns: Raw,
@@ -100,7 +100,7 @@ impl Encoder {
         self.events >= CHUNK_EVENTS_MAX
     }
 
-    /// Bytes that the chunk would have if nothing compressed: an upper estimate, cheap to ask.
+    /// Bytes of the chunk if nothing compressed: a cheap upper estimate.
     #[must_use]
     pub fn approximate_bytes(&self) -> usize {
         // 35 bytes a key, 10 an explicit address, 12 bits a time.
@@ -156,8 +156,8 @@ impl Encoder {
         let owner = self.allocations.len() as u32;
         let end = event.addr.wrapping_add(self.keys.keys[key as usize].len_bytes);
         let known = self.known.note(event.addr, end, owner + 1);
-        // Ends and beginnings of all allocations, from the latest back: of two candidates the nearer one, which is
-        // the one that repeats from step to step.
+        // Ends and beginnings of all allocations, from the latest back: of two candidates the nearer one, which repeats
+        // from step to step.
         let bound = (known.begins * 2).max(known.ends * 2 + 1).saturating_sub(2);
         let reference = (owner * 2).wrapping_sub(1).wrapping_sub(bound);
         let reference = if known.begins | known.ends == 0 || reference >= u32::from(EXPLICIT) {
@@ -172,7 +172,7 @@ impl Encoder {
         self.after_alloc = true;
     }
 
-    /// Writes a free, with the code `op` or the corresponding one; of a pair with the time of its second event.
+    /// Writes a free, with the code `op` or the corresponding one; for a pair, with the time of its second event.
     #[inline]
     fn free(&mut self, event: &Event, op: u8, completed_ns: Option<u64>) {
         let known = self.known.find(event.addr).begins.checked_sub(1).filter(|&owner| {
@@ -233,11 +233,11 @@ impl Encoder {
         self.tick = last;
     }
 
-    /// Gives the chunk and begins the next one. The rollup's counts and times are filled in here.
+    /// Returns the chunk and begins the next one. Fills in the rollup's counts and times.
     ///
     /// # Errors
-    /// [`ChunkError::Empty`] without events, [`ChunkError::TooLarge`] beyond [`CHUNK_BYTES_MAX`] (no
-    /// 65,536 events come to that), [`ChunkError::Compression`]. The events are gone in every case.
+    /// [`ChunkError::Empty`] without events, [`ChunkError::TooLarge`] beyond [`CHUNK_BYTES_MAX`] (65,536 events never
+    /// reach it), [`ChunkError::Compression`]. The events are discarded in every case.
     pub fn finish(&mut self, meta: &ChunkMeta) -> Result<Vec<u8>, ChunkError> {
         if self.events == 0 {
             return Err(ChunkError::Empty);
@@ -290,7 +290,8 @@ impl Encoder {
     }
 }
 
-/// Writes explicit addresses as differences without the low bits that are clear in all of them. Returns how many those are.
+/// Writes explicit addresses as differences without the low bits that are zero in all of them. Returns the number of
+/// those bits.
 fn write_addresses(addresses: &[u64], out: &mut Vec<u8>) -> u8 {
     let differences =
         || addresses.iter().scan(0u64, |before, &addr| Some(addr.wrapping_sub(std::mem::replace(before, addr)) as i64));

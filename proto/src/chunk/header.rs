@@ -1,6 +1,7 @@
-//! The header of a chunk: what is in it, its summary, and where its columns are.
+//! The header of a chunk: its content, its summary, and where its columns are.
 //!
-//! Guarantees: [`read_header`] believes nothing before both checksums and every declared size were checked, and allocates nothing.
+//! Guarantees: [`read_header`] trusts nothing before both checksums and every declared size were checked, and allocates
+//! nothing.
 //! Refuses: other magics and versions, trailing bytes, sizes beyond the limits.
 
 use memctl_model::limits::{CHUNK_BYTES_MAX, CHUNK_EVENTS_MAX};
@@ -17,7 +18,7 @@ const CHECKSUM_BYTES: usize = 4;
 /// The rollup's levels are exact.
 const FLAG_EXACT: u8 = 1;
 
-/// What a chunk says of itself.
+/// A chunk's description of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Version of the format.
@@ -26,7 +27,7 @@ pub struct Header {
     pub resolution_ns: u32,
     /// The device.
     pub device: DeviceIndex,
-    /// Number of events of this device that came before the first of these.
+    /// Number of earlier events of this device.
     pub first_event: u64,
     /// Events in the chunk, at least 1.
     pub events: u32,
@@ -35,14 +36,14 @@ pub struct Header {
     pub(super) layout: Layout,
 }
 
-/// What the decoder needs besides.
+/// What else the decoder needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Layout {
     /// Ticks of the first event.
     pub(super) first_tick: u64,
     /// Keys in the dictionary.
     pub(super) keys: u32,
-    /// Low bits that all differences of explicit addresses have clear.
+    /// Low bits that are zero in all differences of explicit addresses.
     pub(super) address_shift: u8,
     /// Bytes of each column, unpacked and stored.
     pub(super) columns: [(u32, u32); COLUMNS],
@@ -163,7 +164,7 @@ fn check_payload(header: &Header, payload: &[u8], checksum: u32) -> Result<(), C
     Ok(())
 }
 
-/// Levels are written as differences from the ones they are close to.
+/// Levels are written as differences from those that they are close to.
 fn put_levels(out: &mut Vec<u8>, levels: &Levels, base: &Levels) {
     let Levels { allocated_bytes, active_bytes, reserved_bytes } = *levels;
     for (value, base) in [

@@ -1,6 +1,6 @@
 //! The dictionary of a chunk: each distinct (stack, size, stream, pool) has a number, in order of first use.
 //!
-//! Guarantees: equal tuples have one number, whatever was asked before.
+//! Guarantees: equal tuples have one number, regardless of earlier lookups.
 //! Refuses a column of tuples that does not hold exactly the declared number of them.
 
 use std::collections::hash_map::RandomState;
@@ -12,10 +12,10 @@ use super::columns::Column;
 use super::varint::{Cursor, put};
 use super::{Fault, Part};
 
-/// PyTorch's allocator hands out multiples of this.
+/// PyTorch's allocator allocates multiples of this.
 const GRANULE_BYTES: u64 = 512;
 
-/// What training repeats: the same site asks for the same size on the same stream.
+/// What repeats in training: the same site requests the same size on the same stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tuple {
     pub(super) stack: StackId,
@@ -31,13 +31,13 @@ impl Tuple {
     }
 }
 
-/// An entry of the dictionary and what follows from it.
+/// An entry of the dictionary and values derived from it.
 #[derive(Clone, Copy)]
 pub(super) struct Key {
     pub(super) tuple: Tuple,
     /// Size rounded up to granules, at least one; wraps at 2^64.
     pub(super) len_bytes: u64,
-    /// Stack of the latest `free_requested` of such a block: what the next one is expected to have.
+    /// Stack of the latest `free_requested` of such a block: the next one is expected to have it, too.
     pub(super) requested_stack: StackId,
     /// Stack of the latest lone `free_completed`.
     pub(super) completed_stack: StackId,
@@ -69,7 +69,7 @@ pub(super) fn write(keys: &[Key], out: &mut Vec<u8>) {
     tuples().for_each(|tuple| put(out, tuple.pool.second.into()));
 }
 
-/// Replaces `keys` with what the column of tuples says. The caller has checked that `count` is at most the events.
+/// Replaces `keys` with the content of the column of tuples. The caller has checked that `count` is at most the events.
 pub(super) fn read(column: &[u8], count: usize, keys: &mut Vec<Key>) -> Result<(), Fault> {
     let mut cursor = Cursor::new(column, Part::Column(Column::Tuples));
     let nothing = Tuple { stack: StackId::NONE, size: 0, stream: 0, pool: PoolId::DEFAULT };
@@ -97,11 +97,11 @@ pub(super) struct KeyIndex {
     pub(super) keys: Vec<Key>,
     /// Indexes into `keys` plus one, 0 = empty; a power of two, at most half full.
     slots: Vec<u32>,
-    /// Odd and random, so that nobody can send tuples that all collide. Not part of the format.
+    /// Odd and random, so that a sender cannot choose tuples that all collide. Not part of the format.
     multiplier: u64,
 }
 
-/// Slots to begin with: recordings have between 1 and 1,600 keys in a chunk.
+/// Initial slots: recordings have between 1 and 1,600 keys in a chunk.
 const SLOTS_MIN: usize = 1 << 12;
 
 impl KeyIndex {
@@ -115,7 +115,7 @@ impl KeyIndex {
         self.slots.fill(0);
     }
 
-    /// The number of a tuple, which is in the dictionary afterwards.
+    /// The number of a tuple, which is added if it is new.
     #[inline]
     pub(super) fn find_or_add(&mut self, tuple: Tuple) -> u32 {
         let slot = self.slot(&tuple);

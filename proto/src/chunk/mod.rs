@@ -1,16 +1,16 @@
 //! The chunk: up to 65,536 allocator events of one device in about half a byte each.
 //!
-//! Guarantees: lossless in order, action, address, size, stream, pool and stack, and in time floored to
-//! the chunk's resolution, for *any* sequence of events; every chunk decodes without any other;
-//! every version ever written stays readable. Decoding hostile input gives a [`ChunkError`]: it neither
-//! panics nor allocates more than [`memctl_model::limits`] allow.
+//! Guarantees: lossless in order, action, address, size, stream, pool and stack, and in time floored to the chunk's
+//! resolution, for *any* sequence of events; every chunk decodes without any other; every version ever written stays
+//! readable. Decoding hostile input returns a [`ChunkError`]: it neither panics nor allocates more than
+//! [`memctl_model::limits`] allow.
 //! Refuses: empty chunks, chunks of more than [`CHUNK_EVENTS_MAX`] events.
 //!
-//! FORMAT.md beside this file describes every byte. How it works, in one paragraph: an allocation is an index
-//! into a dictionary of (stack, size, stream, pool), and its address is where a recent allocation began or
-//! ended; a free is the distance to the allocation freed before, and the two events of an ordinary free
-//! are one; all of this repeats from step to step and vanishes in zstd. Times do not repeat, so they have
-//! prefix codes of their own (`codes`), which depend on what was allocated.
+//! FORMAT.md in this folder describes every byte. In short: an allocation is an index into a dictionary of (stack,
+//! size, stream, pool), and its address is where a recent allocation began or ended. A free is the distance to the
+//! previously freed allocation, and the two events of an ordinary free are one. All of this repeats from step to step,
+//! so zstd removes it. Times do not repeat, so they have their own prefix codes (`codes`), which depend on what was
+//! allocated.
 
 mod addresses;
 mod bits;
@@ -41,7 +41,7 @@ pub const VERSION: u8 = 1;
 pub struct ChunkMeta {
     /// The device whose events these are.
     pub device: DeviceIndex,
-    /// Number of events of this device that came before the first of these.
+    /// Number of earlier events of this device.
     pub first_event: u64,
     /// The summary; its `counts`, `first_ns` and `last_ns` are filled in by the encoder.
     pub rollup: Rollup,
@@ -87,12 +87,12 @@ pub enum ChunkError {
     Compression {
         /// The column.
         what: &'static str,
-        /// What it said.
+        /// The compressor's error.
         source: std::io::Error,
     },
 }
 
-/// What the inner loops say: two bytes, so that a result fits a register and dropping it costs nothing.
+/// The error of the inner loops: two bytes, so that a result fits a register and dropping it costs nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// See [`ChunkError::Truncated`].
@@ -130,7 +130,7 @@ impl From<Fault> for ChunkError {
     }
 }
 
-/// An error if a declared value is beyond its limit.
+/// Returns an error if a declared value is beyond its limit.
 fn check_limit(what: &'static str, value: u64, max: u64) -> Result<(), ChunkError> {
     if value > max { Err(ChunkError::TooLarge { what, value, max }) } else { Ok(()) }
 }

@@ -1,15 +1,15 @@
 //! Operations: the first column of a chunk, a 16-bit token for one event or for the two of a folded free.
 //!
-//! Guarantees: each action has its code; the numbers are part of the format and never change.
-//! The two operations of ordinary training, an allocation and a free that repeats its stack, are a token alone;
-//! everything else is a code with operands of its own.
+//! Guarantees: each action has its code; the numbers are part of the format and never change. The two operations of
+//! ordinary training, an allocation and a free that repeats its stack, are a token alone; everything else is a code
+//! with its own operands.
 
 use memctl_model::Action;
 
 /// Tokens below this are allocations; the token is the key.
 pub(super) const FREE: u16 = 0x8000;
-/// Tokens from [`FREE`] up to this are a `free_requested` and a `free_completed` with the expected stack; what is
-/// above [`FREE`] is the zigzag distance from the allocation freed before. From here up the low byte is a code.
+/// Tokens from [`FREE`] up to this are a `free_requested` and a `free_completed` with the expected stack; the value
+/// above [`FREE`] is the zigzag distance from the previously freed allocation. From here up the low byte is a code.
 pub(super) const SPECIAL: u16 = 0xff00;
 
 /// `alloc` with a key that no token can hold.
@@ -31,7 +31,7 @@ pub(super) const OTHERS: u8 = 9;
 /// Added to the codes 3, 4 and 5: the stack is not the expected one but an operand.
 pub(super) const WITH_STACK: u8 = 16;
 
-/// The code of an action that has no code of its own above.
+/// The code of an action without its own code above.
 pub(super) const fn other(action: Action) -> u8 {
     OTHERS + action as u8 - Action::SegmentAlloc as u8
 }

@@ -1,13 +1,13 @@
 //! Times on the grid: from nanoseconds to ticks, from differences of ticks to symbols and extra bits.
 //!
-//! Guarantees: flooring to the grid is exact for every time and resolution; a symbol and its extra bits
-//! stand for exactly one difference. Refuses nothing: differences without a symbol are written elsewhere.
+//! Guarantees: flooring to the grid is exact for every time and resolution; a symbol and its extra bits represent
+//! exactly one difference. Differences without a symbol are written elsewhere.
 
 /// Differences below this have a symbol each and no extra bits.
 const EXACT: u64 = 16;
-/// Differences from here up have one symbol an octave, those between four.
+/// Differences from here up have one symbol per octave, those in between four.
 const COARSE: u64 = 64;
-/// The first difference without a symbol: 65 ms at 1 µs. An entry of a decoding table has 16 bits for it.
+/// The first difference without a symbol: 65 ms at 1 µs. It has 16 bits in an entry of a decoding table.
 pub(super) const DIFFERENCE_MAX: u64 = 1 << 16;
 /// The symbol of a first difference that is written elsewhere.
 pub(super) const FIRST_ESCAPE: u8 = 34;
@@ -42,7 +42,7 @@ pub(super) const fn difference(symbol: u8) -> (u32, u32) {
     }
 }
 
-/// Divides by the resolution again and again.
+/// Divides repeatedly by the resolution.
 #[derive(Clone, Copy)]
 pub(super) struct Grid {
     resolution_ns: u64,
@@ -62,7 +62,8 @@ impl Grid {
         time_ns / self.resolution_ns
     }
 
-    /// Ticks of a time that lies shortly after the tick `base`: no division, which would cost as much as the rest of an event.
+    /// Ticks of a time shortly after the tick `base`: without a division, which would cost as much as the rest of an
+    /// event.
     #[inline]
     pub(super) const fn ticks_after(self, time_ns: u64, base: u64) -> u64 {
         let base_ns = base.wrapping_mul(self.resolution_ns);

@@ -2,8 +2,8 @@
 //!
 //! Guarantees: any sequence of 64-bit ticks survives. Refuses: more than [`CLASSES_MAX`] classes.
 //!
-//! Why classes: the time before an allocation depends on the operator that makes it, which the key (site
-//! and size) stands for. Keys with similar means share a code, because the lengths of a code cost about 20 bytes.
+//! Why classes: the time before an allocation depends on the operator that makes it, which the key (site and size)
+//! represents. Keys with similar means share a code, because the lengths of a code cost about 20 bytes.
 //! (Over 400 lines: writer, choice of classes and reader are three sides of one definition.)
 
 use super::bits::{BitWriter, PADDING, window};
@@ -84,7 +84,7 @@ impl TimeWriter {
         classes.refine(&self.times, keys);
         let mut counts = vec![0u32; classes.total * SYMBOLS];
         for time in &mut self.times {
-            // From here on the place of the class and symbol, which is all that is needed.
+            // From here on only the index of the class and symbol, which is all that is needed.
             time.context =
                 u32::from(classes.of_context[time.context as usize]) * SYMBOLS as u32 + u32::from(time.symbol);
             counts[time.context as usize] += 1;
@@ -138,17 +138,17 @@ struct Classes {
     of_context: Vec<u8>,
     /// Classes of all planes.
     total: usize,
-    /// As it is stored: classes of each plane, then plane by plane the class of each key within it.
+    /// As stored: classes of each plane, then plane by plane the class of each key within it.
     column: Vec<u8>,
 }
 
-/// Contexts with fewer times than this share one class: their means say little.
+/// Contexts with fewer times than this share one class: their means are unreliable.
 const RARE_TIMES: u32 = 8;
-/// A class with fewer times than this joins its neighbour: its code would cost more than it saves.
+/// A class with fewer times than this is merged with its neighbour: its code would cost more than it saves.
 const CLASS_TIMES_MIN: u32 = 160;
-/// What a symbol costs in a class that never had it: its code will be a long one, and others get longer for it.
+/// Cost of a symbol in a class that never had it: its code will be long, and others get longer because of it.
 const MISSING_BITS: u32 = 12;
-/// What it costs to write that a key has another class than the key before.
+/// Cost of writing that a key's class differs from the previous key's.
 const CHANGE_BITS: u32 = 10;
 
 impl Classes {
@@ -173,7 +173,7 @@ impl Classes {
         chosen
     }
 
-    /// Classes of one keyed plane: by the step of the mean, rare contexts in a class of their own, thin classes joined.
+    /// Classes of one keyed plane: by the step of the mean, with one class for rare contexts, and thin classes merged.
     fn choose_plane(&mut self, plane: usize, keys: usize, sums: &[(u32, u32)]) {
         let context = |key: usize| 1 + key * KEYED_PLANES + plane;
         let step = |(count, sum): (u32, u32)| {
@@ -197,7 +197,7 @@ impl Classes {
         }
         let (mut before, base) = (0, self.total as u8);
         for key in 0..keys {
-            // A key without such times repeats the one before, which compresses best.
+            // A key without such times repeats the previous one, which compresses best.
             if sums[context(key)].0 > 0 {
                 before = class_of_step[step(sums[context(key)])];
             }
@@ -238,7 +238,7 @@ impl Classes {
             for key in 0..keys {
                 let context = 1 + key * KEYED_PLANES + plane;
                 let sums = &sums[context][..classes];
-                // Repeating the class of the key before is cheapest to write.
+                // Repeating the previous key's class is cheapest to write.
                 let best =
                     (0..classes).min_by_key(|&class| sums[class] + if class == before { 0 } else { CHANGE_BITS });
                 before = best.unwrap_or(0);
@@ -250,8 +250,8 @@ impl Classes {
     }
 }
 
-/// What a slot of a decoding table says: bits 0 to 15 the lowest first difference, 16 to 19 the number of extra bits,
-/// 20 to 24 the bits of code and extra together, 25 and 26 the second difference, and one of the following.
+/// A slot of a decoding table: bits 0 to 15 the lowest first difference, 16 to 19 the number of extra bits, 20 to 24
+/// the bits of code and extra together, 25 and 26 the second difference, and one of the following.
 #[derive(Clone, Copy)]
 struct Slot(u32);
 
@@ -288,7 +288,7 @@ impl Slot {
 /// The decoder's side of classes and lengths, reusable.
 #[derive(Default)]
 pub(super) struct TimeTables {
-    /// The tables of all classes, behind two slots for contexts that have none.
+    /// The tables of all classes, after two slots for contexts without one.
     slots: Vec<Slot>,
     /// By class: first slot in the high bits, 64 minus the binary logarithm of their number in the low six.
     classes: Vec<u32>,
@@ -300,7 +300,7 @@ pub(super) struct TimeTables {
 const NO_TABLE: u32 = 63;
 
 impl TimeTables {
-    /// Reads both columns, notes the tables of the keys.
+    /// Reads both columns and stores the tables of the keys.
     pub(super) fn read(&mut self, classes: &[u8], lengths: &[u8], keys: &mut [Key]) -> Result<(), Fault> {
         let malformed = Fault::Malformed(Part::Column(Column::Classes));
         let (counts, of_keys) =
@@ -389,7 +389,7 @@ impl TimeReader<'_> {
         let Some(&Slot(slot)) = self.slots.get(index) else { return Err(Fault::Malformed(Part::Times)) };
         let used = slot >> 20 & 0x1f;
         self.at += used as usize;
-        // The extra bits are the last of those that were used.
+        // The extra bits are the last of the bits used.
         let extra = window.rotate_left(used) as u32 & ((1 << (slot >> 16 & 0xf)) - 1);
         let (mut first, mut second) = (u64::from((slot & 0xffff) + extra), u64::from(slot >> 25 & 3));
         if slot & Slot::ESCAPE != 0 {
@@ -398,7 +398,7 @@ impl TimeReader<'_> {
         Ok((first, second))
     }
 
-    /// An error unless everything was read.
+    /// Returns an error unless everything was read.
     pub(super) fn finished(&self) -> Result<(), Fault> {
         if self.at.div_ceil(8) + PADDING.len() != self.bits.len() {
             return Err(Fault::Malformed(Part::Times));
@@ -407,7 +407,8 @@ impl TimeReader<'_> {
     }
 }
 
-/// Reads what has no code. Returns both differences and the new position. By value, so that the caller's stay in registers.
+/// Reads values without a code. Returns both differences and the new position. By value, so that the caller's stay in
+/// registers.
 #[cold]
 #[inline(never)]
 fn escaped(slot: u32, mut first: u64, mut second: u64, wide: &[u8], at: usize) -> Result<(u64, u64, usize), Fault> {
@@ -430,7 +431,7 @@ mod tests {
     use crate::chunk::keys::Tuple;
     use memctl_model::Event;
 
-    /// Key, is a free, comes after an allocation; `None` where no key predicts.
+    /// Key, whether it is a free, whether it follows an allocation; `None` where no key predicts.
     type Given = Option<(u32, bool, bool)>;
 
     fn keys(count: usize) -> Vec<Key> {

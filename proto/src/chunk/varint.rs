@@ -1,6 +1,6 @@
 //! Little-endian base-128 integers, and a cursor over a column that never reads past its end.
 //!
-//! Guarantees: reading a malformed or truncated column gives an error, never a panic.
+//! Guarantees: reading a malformed or truncated column returns an error, never a panic.
 //! Refuses: a varint of more than 64 bits.
 
 use super::{Fault, Part};

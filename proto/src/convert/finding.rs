@@ -1,4 +1,5 @@
-//! Findings on the wire. Out they go whole; in they come for showing, so an unknown kind or severity is an error only for who needs it.
+//! Findings on the wire. They are encoded completely, and decoded for display: an unknown kind or severity is an error
+//! only for callers that need it.
 
 use memctl_model::{Boundary, EvidenceValue, Finding, Frame, Moment, Pattern, Rate, Severity};
 

@@ -1,7 +1,7 @@
-//! Answers about holders: as the trainer wrote them, whoever that is.
+//! Answers about holders, which come from an untrusted trainer.
 //!
-//! Guarantees: what passes [`checked`] has as many parts as an answer may have, none longer than it may be, and holds for
-//! no more blocks than were asked about. Refuses the whole answer otherwise: half of it could name the wrong holder.
+//! Guarantees: an answer that passes [`checked`] has at most the allowed number of parts, none too long, and covers at
+//! most the blocks in question. Otherwise the whole answer is refused: half of it could name the wrong holder.
 //!
 //! (Over 400 lines: each field of a holder is spelled once in each direction, and both are compared.)
 
@@ -14,32 +14,32 @@ use prost::Message as _;
 use super::{WireError, at_most};
 use crate::v1;
 
-/// Blocks that are asked about at a time.
+/// Blocks in one request.
 pub const BLOCKS_MAX: usize = 256;
-/// Stacks that a site may have in an ask.
+/// Stacks of a site in one request.
 pub const STACKS_MAX: usize = 4_096;
 /// Bytes of an answer.
 pub const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// How long a search may stop the trainer, unless somebody says otherwise.
+/// Default of how long a search may pause the trainer.
 pub const BUDGET_MS: u32 = 100;
-/// And at most: the other ranks of a training wait meanwhile, and give up after minutes.
+/// And its maximum: the other ranks of a training wait meanwhile, and give up after minutes.
 pub const BUDGET_MS_MAX: u32 = 10_000;
 
 /// Holders in an answer.
 const HOLDERS_MAX: usize = 8;
 /// Steps from the root to the tensor.
 const CHAIN_MAX: usize = 12;
-/// Sentences of what was not looked at.
+/// Sentences about what was not searched.
 const NOT_LOOKED_AT_MAX: usize = 32;
 /// Bytes of a holder's kind,
 const KIND_BYTES_MAX: usize = 32;
 /// and of a sentence or a step: 200 characters of any script.
 const TEXT_BYTES_MAX: usize = 1_024;
 
-/// The same answer, if it is one.
+/// The same answer, if it is valid.
 ///
 /// # Errors
-/// What is too many, too long or contradicts itself.
+/// The part that is too many, too long or contradictory.
 pub fn checked(found: v1::HoldersFound) -> Result<v1::HoldersFound, WireError> {
     at_most("bytes of an answer about holders", found.encoded_len(), ANSWER_BYTES_MAX)?;
     at_most("blocks asked about", found.asked_blocks as usize, BLOCKS_MAX)?;
@@ -69,7 +69,7 @@ pub fn checked(found: v1::HoldersFound) -> Result<v1::HoldersFound, WireError> {
     Ok(found)
 }
 
-/// What is known of a finding's holders, for the wire.
+/// The known holders of a finding, for the wire.
 #[must_use]
 pub fn to_wire(told: &FindingHolders) -> v1::FindingHolders {
     use v1::finding_holders::Outcome;
@@ -209,7 +209,7 @@ fn pattern_to_wire(pattern: HolderPattern) -> v1::HolderPattern {
     }
 }
 
-/// A holder from the wire. What this version does not know of it is not known.
+/// A holder from the wire. Values unknown to this version become `Unknown` or `None`.
 #[must_use]
 pub fn holder_from_wire(holder: v1::TensorHolder) -> TensorHolder {
     let (what, collector, pattern) = (holder.holder(), holder.collector(), holder.pattern());
@@ -238,10 +238,10 @@ pub fn holder_from_wire(holder: v1::TensorHolder) -> TensorHolder {
     }
 }
 
-/// What was kept of an ask, as it comes out of a store: of a process, whose name and rank are known there.
+/// A stored request and its outcome, for a process whose name and rank the caller knows.
 ///
 /// # Errors
-/// What is missing, and what [`checked`] refuses.
+/// A missing part, or what [`checked`] refuses.
 pub fn from_kept(
     kept: v1::HoldersAsked,
     (rank, process): (u32, String),

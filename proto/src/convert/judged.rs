@@ -1,4 +1,5 @@
-//! What was judged and what was not, on the wire. In it comes for showing, so a kind of a newer version is shown as it is.
+//! What was analysed and what was not, on the wire. It is received for display, so a kind of a newer version is shown
+//! unchanged.
 
 use memctl_model::{Judged, JudgedKind, NotJudged};
 

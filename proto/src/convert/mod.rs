@@ -1,8 +1,8 @@
 //! Model ⇄ wire, one file a noun.
 //!
-//! Out (`From`/`to_wire`) never fails. In (`TryFrom`/`from_wire`) believes nothing: missing parts,
-//! unknown numbers, columns of unequal length and everything over `memctl_model::limits` is a
-//! [`WireError`] that names the field.
+//! Encoding (`From`/`to_wire`) never fails. Decoding (`TryFrom`/`from_wire`) trusts nothing: missing parts, unknown
+//! numbers, columns of unequal length and everything over `memctl_model::limits` are a [`WireError`] that names the
+//! field.
 
 pub mod finding;
 pub mod holders;
@@ -18,10 +18,10 @@ mod verdict;
 
 pub use stacks::{StackDictionary, StackSender};
 
-/// A message that is not what it should be.
+/// An invalid message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// A part that must be there is not.
+    /// A required part is missing.
     #[error("{0} is missing")]
     Missing(&'static str),
     /// A value outside its range.
@@ -29,9 +29,9 @@ pub enum WireError {
     Invalid {
         /// The field.
         field: &'static str,
-        /// What it held.
+        /// Its value.
         value: String,
-        /// What it may hold.
+        /// Valid values.
         expected: &'static str,
     },
     /// Columns of one table differ in length.
@@ -47,29 +47,29 @@ pub enum WireError {
     /// More of something than is allowed.
     #[error("{what}: {count} is over the limit of {limit}")]
     TooMany {
-        /// Of what.
+        /// What it counts.
         what: &'static str,
         /// How many.
         count: u64,
         /// How many are allowed.
         limit: u64,
     },
-    /// Bytes that are not the message they should be.
+    /// Bytes that are not the expected message.
     #[error("{what} does not decode: {reason}")]
     Undecodable {
-        /// What it should have been.
+        /// The expected message.
         what: &'static str,
-        /// The decoder's words.
+        /// The decoder's message.
         reason: String,
     },
-    /// A dictionary entry that does not follow the ones before it.
+    /// A dictionary entry out of sequence.
     #[error("{what} {found} does not follow {expected}")]
     OutOfOrder {
-        /// What.
+        /// The kind of entry.
         what: &'static str,
-        /// Id that came.
+        /// The id found.
         found: u32,
-        /// Id that was due.
+        /// The id expected.
         expected: u32,
     },
 }
@@ -96,14 +96,14 @@ pub(crate) fn at_most(what: &'static str, count: usize, limit: usize) -> Result<
     Ok(())
 }
 
-/// Leaves out a column that says nothing: most recordings know no phases.
+/// Leaves out a column of zeros: most recordings have no phases.
 fn leave_out_zeros(column: &mut Vec<u32>) {
     if column.iter().all(|&value| value == 0) {
         column.clear();
     }
 }
 
-/// Puts a column back that was left out.
+/// Restores a column that was left out.
 fn fill_zeros(column: &mut Vec<u32>, rows: usize) {
     if column.is_empty() {
         column.resize(rows, 0);

@@ -1,4 +1,4 @@
-//! Samples: what could not be measured stays absent.
+//! Samples: figures that could not be measured stay absent.
 
 use memctl_model::{Sample, Sharing};
 
@@ -101,7 +101,7 @@ impl TryFrom<v1::Sample> for Sample {
     }
 }
 
-/// Packs what hands device memory on.
+/// Packs the features that share device memory.
 #[must_use]
 pub fn sharing_to_wire(sharing: Sharing) -> Vec<i32> {
     let Sharing { cuda_ipc, rdma, symmetric_memory } = sharing;
@@ -113,7 +113,7 @@ pub fn sharing_to_wire(sharing: Sharing) -> Vec<i32> {
     all.into_iter().filter_map(|(is_used, kind)| is_used.then_some(kind.into())).collect()
 }
 
-/// Unpacks it; what a later version sends is passed over.
+/// Unpacks them; unknown features of a later version are skipped.
 #[must_use]
 pub fn sharing_from_wire(wire: &[i32]) -> Sharing {
     let has = |kind: v1::MemorySharing| wire.contains(&kind.into());
@@ -127,7 +127,7 @@ pub fn sharing_from_wire(wire: &[i32]) -> Sharing {
 /// Unpacks a batch.
 ///
 /// # Errors
-/// More than [`SAMPLES_MAX`] samples, or a device that cannot be.
+/// More than [`SAMPLES_MAX`] samples, or an invalid device.
 pub fn from_wire(batch: v1::SampleBatch) -> Result<Vec<Sample>, WireError> {
     at_most("samples of a batch", batch.samples.len(), SAMPLES_MAX)?;
     batch.samples.into_iter().map(Sample::try_from).collect()

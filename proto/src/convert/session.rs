@@ -233,7 +233,7 @@ impl TryFrom<v1::SessionEnd> for SessionEnd {
 
     fn try_from(wire: v1::SessionEnd) -> Result<Self, WireError> {
         let v1::Dropped { ring_full, spool_full, shutdown } = wire.dropped.unwrap_or_default();
-        // Sums of these are taken later: a sender that lies must not overflow them.
+        // Sums of these are computed later: a lying sender must not overflow them.
         for count in [wire.produced, ring_full, spool_full, shutdown] {
             if count > i64::MAX as u64 / 4 {
                 return Err(WireError::invalid("end.counts", count, "a number of events"));

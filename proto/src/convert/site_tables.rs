@@ -1,7 +1,7 @@
-//! Site tables in batches: the first of a device is whole, each later one holds the rows that changed.
+//! Site tables in batches: the first table of a device is whole, each later one has the changed rows.
 //!
-//! A batch needs nothing but itself to be read. It is read table by table: a batch may stand for a hundred times the rows
-//! that it holds, and nobody has them all in memory.
+//! A batch is self-contained. It is read table by table: it may unfold to a hundred times its own rows, which are never
+//! all in memory.
 
 use std::collections::HashMap;
 
@@ -13,13 +13,13 @@ use crate::v1;
 
 /// Tables in one batch.
 pub const TABLES_MAX: usize = 4_096;
-/// Rows of one table: sites times the epochs in which their live blocks were born.
+/// Rows of one table: sites times the epochs in which their live blocks were allocated.
 pub const ROWS_MAX: usize = 1 << 19;
-/// Rows of private pools in one table: stacks that captured a graph or used a pool of their own.
+/// Rows of private pools in one table: stacks that captured a graph or used their own pool.
 pub const POOL_ROWS_MAX: usize = 1 << 12;
-/// Rows of all tables of a batch after the differences are undone; bounds the time that a small batch can take.
+/// Rows of all tables of a batch after unfolding; bounds the time that a small batch can take.
 pub const BATCH_ROWS_MAX: usize = 1 << 25;
-/// Rows of the tables of a batch that are kept beside each other; bounds the memory.
+/// Rows of the tables of a batch that are kept in memory at once.
 pub const KEPT_ROWS_MAX: usize = 1 << 20;
 
 /// Packs tables, in the order in which they were taken.
@@ -39,14 +39,14 @@ pub fn to_wire<'a>(tables: impl IntoIterator<Item = &'a SiteTable>) -> v1::SiteT
     v1::SiteTableBatch { tables }
 }
 
-/// Packs tables that hold changes already: of each device the first has all rows, a later one those that are not as they
-/// were in the one before, gone ones with 0 blocks.
+/// Packs tables that already hold changes: the first table of each device has all rows, a later one those that differ
+/// from the previous table, removed ones with 0 blocks.
 #[must_use]
 pub fn changes_to_wire<'a>(tables: impl IntoIterator<Item = &'a SiteTable>) -> v1::SiteTableBatch {
     v1::SiteTableBatch { tables: tables.into_iter().map(|table| table_to_wire(table, &table.rows)).collect() }
 }
 
-/// Rows of `now` that are not in `before`, and rows of `before` that are gone, with 0 blocks.
+/// Rows of `now` that are not in `before`, and rows of `before` that were removed, with 0 blocks.
 fn changed(before: &[SiteRow], now: &[SiteRow]) -> Vec<SiteRow> {
     let (mut old, mut new, mut rows) = (before.iter().peekable(), now.iter().peekable(), Vec::new());
     loop {
@@ -119,7 +119,7 @@ fn table_to_wire(table: &SiteTable, rows: &[SiteRow]) -> v1::SiteTable {
     }
 }
 
-/// The site tables of a batch as they came: the differences are not undone yet.
+/// The site tables of a batch as received: not unfolded yet.
 #[derive(Clone, Debug)]
 pub struct SiteTables(v1::SiteTableBatch);
 
@@ -130,10 +130,10 @@ impl From<v1::SiteTableBatch> for SiteTables {
 }
 
 impl SiteTables {
-    /// Passes every table, whole again, in their order. One of a device is held at a time.
+    /// Passes every table, unfolded, in their order. One table per device is in memory at a time.
     ///
     /// # Errors
-    /// Uneven columns, rows out of order, unknown numbers, more than the limits; what came before has been passed then.
+    /// Uneven columns, rows out of order, unknown numbers, more than the limits; earlier tables have been passed then.
     pub fn each(self, mut take: impl FnMut(&SiteTable)) -> Result<(), WireError> {
         at_most("site tables of a batch", self.0.tables.len(), TABLES_MAX)?;
         // The rows of each device's last table.
@@ -153,10 +153,10 @@ impl SiteTables {
         Ok(())
     }
 
-    /// The tables whose boundary and epoch are wanted, whole. The others are read and checked, and not kept.
+    /// The tables whose boundary and epoch are wanted, unfolded. The others are read and checked, but not kept.
     ///
     /// # Errors
-    /// As [`Self::each`], whichever table it is; more rows than are kept beside each other.
+    /// As [`Self::each`], for any table; also more rows than may be kept at once.
     pub fn kept(self, wanted: impl Fn(Boundary, u32) -> bool) -> Result<Vec<SiteTable>, WireError> {
         let (mut tables, mut rows) = (Vec::new(), 0);
         self.each(|table| {
@@ -171,7 +171,7 @@ impl SiteTables {
         Ok(tables)
     }
 
-    /// All tables, whole.
+    /// All tables, unfolded.
     ///
     /// # Errors
     /// As [`Self::kept`].
@@ -260,8 +260,8 @@ fn key(row: &SiteRow) -> (StackId, u32, Option<Phase>) {
     (row.stack, row.birth_epoch, row.birth_phase)
 }
 
-/// Undoes a difference. Most tables change few rows of the one before, and none of them comes or goes: then it costs by the
-/// changes.
+/// Applies changes. Most tables change few rows of the previous one, without adding or removing any: then the cost
+/// depends on the changes only.
 fn change(rows: &mut Vec<SiteRow>, changes: Vec<SiteRow>) {
     let place = |change: &SiteRow| rows.binary_search_by_key(&key(change), key).ok().filter(|_| change.blocks > 0);
     match changes.iter().map(place).collect::<Option<Vec<usize>>>() {
@@ -350,7 +350,7 @@ mod tests {
         assert!(matches!(SiteTables(bad).all(), Err(WireError::Uneven { .. })));
     }
 
-    /// What is read table by table may be more than what is kept.
+    /// A batch that is read table by table may have more rows than may be kept.
     #[test]
     fn a_batch_may_stand_for_more_rows_than_anybody_keeps() {
         let rows = (1..=1 << 12).map(|stack| ((stack, 0, 0), (1, 512))).collect();

@@ -1,10 +1,10 @@
 //! The session's dictionary of stacks: strings, frames and stacks are sent once, in the order of their ids.
 //!
-//! [`StackSender`] is the agent's side, [`StackDictionary`] the reader's. A stack shares its outer
-//! frames with the stack before it in the batch, because call stacks mostly differ near the leaf.
+//! [`StackSender`] is the agent's side, [`StackDictionary`] the reader's. A stack shares its outer frames with the
+//! previous stack in the batch, because call stacks mostly differ near the leaf.
 //!
-//! Guarantees: a dictionary takes [`SESSION_STACK_BYTES_MAX`] at most, whatever its batches say: frames that stacks share are
-//! kept once. Refuses ids that do not follow, references to what was never sent, more than the limits.
+//! Guarantees: a dictionary takes [`SESSION_STACK_BYTES_MAX`] at most for any batches: frames that stacks share are
+//! stored once. Refuses non-consecutive ids, references to what was never sent, and more than the limits.
 //! (Over 400 lines: sender and reader are two sides of one definition, and share its limits.)
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use memctl_model::{Frame, FrameId, Stack, StackId};
 use super::{WireError, at_most, even};
 use crate::v1;
 
-/// Interns frames and writes what is new into batches.
+/// Interns frames and writes new ones into batches.
 #[derive(Default)]
 pub struct StackSender {
     strings: HashMap<Arc<str>, u32>,
@@ -26,13 +26,14 @@ pub struct StackSender {
     stacks: u32,
     batch: v1::StackBatch,
     batch_bytes: usize,
-    /// Bytes that the dictionary of whoever receives this takes: it refuses more than [`SESSION_STACK_BYTES_MAX`].
+    /// Bytes that the receiver's dictionary takes: it refuses more than [`SESSION_STACK_BYTES_MAX`].
     received_bytes: usize,
     previous: Vec<u32>,
 }
 
 impl StackSender {
-    /// Adds the next stack, innermost frame first, and gives its id; [`StackId::NONE`] once the session's limit is reached. Frames beyond the depth limit are cut at the outer end, long names at their end.
+    /// Adds the next stack, innermost frame first, and returns its id; [`StackId::NONE`] once the session's limit is
+    /// reached. Frames beyond the depth limit are cut at the outer end, long names at their end.
     pub fn add(&mut self, stack: &[Frame]) -> StackId {
         if self.stacks as usize >= SESSION_STACKS_MAX || self.frames.len() + STACK_FRAMES_MAX > SESSION_FRAMES_MAX {
             return StackId::NONE;
@@ -45,7 +46,7 @@ impl StackSender {
         self.batch.stack_shared.push(shared as u32);
         self.batch.stack_new.push((ids.len() - shared) as u32);
         self.batch.stack_frames.extend(&ids[..ids.len() - shared]);
-        // A varint of a frame's id has at most 5 bytes, so have the two lengths.
+        // The varint of a frame's id has at most 5 bytes, as have the two lengths.
         self.batch_bytes += 5 * (ids.len() - shared) + 10;
         self.received_bytes += (ids.len() - shared) * OF_NODE + size_of::<NodeId>();
         self.previous = ids;
@@ -78,7 +79,7 @@ impl StackSender {
         self.batch.stack_new.len()
     }
 
-    /// Bytes that the waiting batch takes at most.
+    /// Maximum bytes of the waiting batch.
     #[must_use]
     pub fn waiting_bytes(&self) -> usize {
         self.batch_bytes
@@ -113,25 +114,25 @@ impl StackSender {
     }
 }
 
-/// What a name takes beside its bytes, and what a frame within a stack takes here and with who reads it.
+/// Overhead of a name beyond its bytes, and memory of a frame within a stack here and at the receiver.
 const OF_NAME: usize = 48;
 const OF_NODE: usize = 40;
 
-/// What a stack takes of a dictionary where nothing of it is known.
+/// Maximum memory of a stack in a dictionary that knows none of it.
 fn most_bytes(stack: &[Frame]) -> usize {
     let name = |text: &str| text.len().min(NAME_BYTES_MAX) + OF_NAME;
     let of = |frame: &Frame| name(&frame.function) + name(&frame.file) + size_of::<Frame>() + OF_NODE;
     size_of::<NodeId>() + stack.iter().take(STACK_FRAMES_MAX).map(of).sum::<usize>()
 }
 
-/// The dictionary as it was received.
+/// The dictionary as received.
 #[derive(Clone, Debug, Default)]
 pub struct StackDictionary {
     strings: Vec<Arc<str>>,
-    /// Bytes of all of them.
+    /// Bytes of all strings.
     name_bytes: usize,
     frames: Vec<Frame>,
-    /// Frames within stacks: a stack's outer part is a part of other stacks as well.
+    /// Frames within stacks: stacks share their outer parts.
     nodes: Vec<Node>,
     /// The innermost frame of each stack.
     stacks: Vec<NodeId>,
@@ -142,20 +143,20 @@ pub struct StackDictionary {
 struct Node {
     frame: FrameId,
     caller: NodeId,
-    /// How many frames it and its callers are.
+    /// Number of frames: this one and its callers.
     depth: u32,
 }
 
-/// [`OUTSIDE`] where nobody calls.
+/// [`OUTSIDE`] for a frame without a caller.
 type NodeId = u32;
 
 const OUTSIDE: NodeId = NodeId::MAX;
 
 impl StackDictionary {
-    /// Adds a batch; batches come in the order in which they were sent. On an error nothing of it is kept.
+    /// Adds a batch; batches arrive in the order in which they were sent. After an error nothing of it is kept.
     ///
     /// # Errors
-    /// Ids that do not follow, references to what was never sent, more than the limits.
+    /// Non-consecutive ids, references to what was never sent, more than the limits.
     pub fn add(&mut self, batch: &v1::StackBatch) -> Result<(), WireError> {
         let (strings, frames) = (self.strings.len(), self.frames.len());
         let (nodes, stacks, name_bytes) = (self.nodes.len(), self.stacks.len(), self.name_bytes);
@@ -236,7 +237,7 @@ impl StackDictionary {
         }
     }
 
-    /// Bytes that all of it takes.
+    /// Bytes of its content.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.name_bytes
@@ -246,7 +247,7 @@ impl StackDictionary {
             + self.stacks.len() * size_of::<NodeId>()
     }
 
-    /// Bytes that it holds, with the room that its lists have taken for more: up to twice as much.
+    /// Bytes that it holds, including the unused room of its lists: up to twice as much.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.name_bytes
@@ -260,25 +261,26 @@ impl StackDictionary {
         at_most("bytes of a session's stacks", self.bytes() + more, SESSION_STACK_BYTES_MAX)
     }
 
-    /// The frames that were sent, in their order.
+    /// The frames in the order in which they were sent.
     #[must_use]
     pub fn all_frames(&self) -> &[Frame] {
         &self.frames
     }
 
-    /// Frames within stacks from the one with this number on: which frame it is, and the number of its caller
-    /// (`u32::MAX` where nobody calls). A caller comes before those that it calls.
+    /// Frames within stacks from index `from` on: the frame's id, and the index of its caller (`u32::MAX` without a
+    /// caller). A caller precedes the frames that it calls.
     pub fn nodes(&self, from: usize) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.nodes.iter().skip(from).map(|node| (node.frame.0, node.caller))
     }
 
-    /// The numbers of the innermost frames of stacks, from the stack with this index (its id less one) on.
+    /// Indices of the innermost frames of stacks, from stack index `from` (its id less one) on.
     #[must_use]
     pub fn innermost(&self, from: usize) -> &[u32] {
         self.stacks.get(from..).unwrap_or_default()
     }
 
-    /// The innermost of a stack's `count` outermost frames; `None` when it has fewer. Takes a step per frame that is left out.
+    /// The innermost of a stack's `count` outermost frames; `None` when it has fewer. Takes one step per frame that is
+    /// skipped.
     fn outer(&self, innermost: NodeId, count: u32) -> Option<NodeId> {
         let inner = self.depth(innermost).checked_sub(count)?;
         Some((0..inner).fold(innermost, |node, _| self.nodes[node as usize].caller))
@@ -310,13 +312,13 @@ impl StackDictionary {
         self.stacks.is_empty()
     }
 
-    /// The frames of a stack, innermost first; empty for "no stack" and for ids that never came.
+    /// The frames of a stack, innermost first; empty for "no stack" and for unknown ids.
     pub fn frames(&self, id: StackId) -> impl Iterator<Item = &Frame> + '_ {
         let innermost = (id.0 as usize).checked_sub(1).and_then(|index| self.stacks.get(index));
         self.chain(innermost.copied().unwrap_or(OUTSIDE)).map(|frame| &self.frames[frame.0 as usize])
     }
 
-    /// The stack of an id; empty for "no stack" and for ids that never came.
+    /// The stack of an id; empty for "no stack" and for unknown ids.
     #[must_use]
     pub fn stack(&self, id: StackId) -> Stack {
         Stack { frames: self.frames(id).cloned().collect() }
@@ -386,7 +388,7 @@ mod tests {
         assert_eq!(dictionary.stack(StackId(SESSION_STACKS_MAX as u32)).frames, deep);
     }
 
-    /// Names of nothing and frames of nothing take memory as well, and two bytes each on the wire.
+    /// Empty names and frames take memory as well, and two bytes each on the wire.
     #[test]
     fn a_session_of_many_batches_stays_within_its_bytes() {
         let names = v1::StackBatch { first_stack: 1, strings: vec![String::new(); 1 << 20], ..Default::default() };
@@ -411,7 +413,7 @@ mod tests {
         assert_eq!(dictionary.bytes(), 0);
     }
 
-    /// An honest program whose stacks never end keeps its session: what no longer fits has no frames.
+    /// A correct program with an endless number of stacks keeps its session: stacks beyond the limit have no frames.
     #[test]
     fn a_sender_ends_where_its_receiver_would_refuse() {
         let (mut sender, mut dictionary) = (StackSender::default(), StackDictionary::default());

@@ -1,4 +1,4 @@
-//! How a job is doing, on the wire.
+//! The state of a job, on the wire.
 
 use memctl_model::JobState;
 
@@ -21,7 +21,7 @@ impl From<v1::JobState> for JobState {
             v1::JobState::Running => Self::Running,
             v1::JobState::Finished => Self::Finished,
             v1::JobState::Failed => Self::Failed,
-            // A state of a newer daemon is an end that this version cannot name.
+            // A state of a newer daemon is an end that this version has no name for.
             v1::JobState::Lost | v1::JobState::Unspecified => Self::Lost,
         }
     }

@@ -1,4 +1,4 @@
-//! Verdicts on the wire. In they come for showing, so a kind of a newer version is shown as it is.
+//! Verdicts on the wire. They are received for display, so a kind of a newer version is shown unchanged.
 
 use memctl_model::{Cause, MemoryKind, Verdict};
 

@@ -1,4 +1,4 @@
-//! The chunk codec as its users see it: whatever goes in comes out, with times floored to the grid.
+//! The chunk codec from its users' side: events decode to themselves, with times floored to the grid.
 //!
 //! Arbitrary events, streams of a simulated caching allocator, limits, reuse, and the bytes of version 1.
 
@@ -30,7 +30,7 @@ fn assert_round_trip(events: &[Event], resolution_ns: u32) {
     assert_eq!(header.rollup.last_ns, decoded[decoded.len() - 1].time_ns);
 }
 
-/// Any 64 bits, but often the values at which something changes.
+/// Any 64 bits, but often boundary values.
 fn word() -> impl Strategy<Value = u64> {
     prop_oneof![
         any::<u64>(),
@@ -105,7 +105,7 @@ proptest! {
     fn plausible_streams_survive(seed in any::<u64>(), events in 1..6000usize, second_stream in any::<bool>()) {
         let events = Training::new(seed, second_stream).events(events);
         assert_round_trip(&events, 1000);
-        // Cut in the middle: blocks of before are unknown in the second half.
+        // Cut in the middle: earlier blocks are unknown in the second half.
         let (_, rest) = events.split_at(events.len() / 2);
         assert_round_trip(rest, 100);
     }
@@ -148,9 +148,9 @@ fn numbers_beyond_the_tokens_survive() {
         action,
         ..Event::default()
     };
-    // 36,000 keys; the second time around addresses come back after 34,000 allocations.
+    // 36,000 keys; the second time around, addresses repeat after 34,000 allocations.
     let allocs = (0..36_000).map(|n| event(n, n % 34_000, n + 1, Action::Alloc));
-    // From both ends in turn, so that distances are as long as they can be.
+    // From both ends in turn, so that distances are maximal.
     let frees = (0..14_000).map(|n| if n % 2 == 0 { 2_000 + n } else { 33_999 - n }).enumerate();
     let frees = frees.flat_map(|(at, n)| {
         let action = |action| event(36_000 + at as u64 * 9, n, n + 1, action);
@@ -162,7 +162,7 @@ fn numbers_beyond_the_tokens_survive() {
     let stacked: Vec<Event> =
         (0..CHUNK_EVENTS_MAX as u64).map(|n| event(n, n / 3, 1 + n % 2 * 1000, Action::Alloc)).collect();
     assert_round_trip(&stacked, 1000);
-    // Where something ends behind the last address and begins again at 0.
+    // Allocations that end after the last address and begin again at 0.
     let wrapped = [(u64::MAX - 511, 1), (0, u64::MAX), (0, 0), (512, 1 << 63)];
     let wrapped = wrapped.map(|(addr, size)| Event { addr, size, ..Event::default() });
     assert_round_trip(&wrapped, 1);
@@ -230,14 +230,15 @@ fn the_golden_bytes_of_version_1_stay_readable() {
     assert_eq!(decoded, floored(&events, 1000));
     assert_eq!((header.version, header.device, header.first_event), (1, meta.device, meta.first_event));
     assert_eq!(header.rollup.max, meta.rollup.max);
-    // What the encoder writes today may differ byte for byte, but must say the same.
+    // The encoder's output today may differ byte for byte, but must have the same content.
     let mut encoder = Encoder::new(1000).unwrap();
     events.iter().for_each(|event| encoder.push(event).unwrap());
     Decoder::new().unwrap().decode(&encoder.finish(&meta).unwrap(), &mut decoded).unwrap();
     assert_eq!(decoded, floored(&events, 1000));
 }
 
-/// Writes the golden file anew, for a *new version* of the format only: `cargo test -p memctl-proto --test chunk -- --ignored`.
+/// Regenerates the golden file, for a *new version* of the format only: `cargo test -p memctl-proto --test chunk --
+/// --ignored`.
 #[test]
 #[ignore = "writes tests/golden/chunk-v1.bin if it is missing or empty"]
 fn write_the_golden_bytes() {

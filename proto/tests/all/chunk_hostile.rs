@@ -1,5 +1,5 @@
-//! Chunks from an enemy: damaged, truncated, lying. They give errors; they never panic and never make the
-//! decoder allocate more than the limits allow.
+//! Hostile chunks: damaged, truncated, forged. They return errors; they never panic and never make the decoder allocate
+//! more than the limits allow.
 
 use crate::streams;
 
@@ -14,7 +14,7 @@ fn encode(events: &[Event]) -> Vec<u8> {
     encoder.finish(&ChunkMeta::default()).unwrap()
 }
 
-/// Makes both checksums right again, so that what lies behind them is reached.
+/// Corrects both checksums, so that the content behind them is reached.
 fn reseal(chunk: &mut [u8]) {
     let header_bytes = usize::from(u16::from_le_bytes([chunk[6], chunk[7]]));
     if header_bytes < 16 || header_bytes > chunk.len() {
@@ -88,7 +88,7 @@ fn mutations_behind_the_checksums_never_panic_and_never_exceed_the_limits() {
     }
     // Both happen: a flipped extra bit of a time is a valid chunk, most else is not.
     assert!(accepted > 50 && refused > 3_000, "{accepted} accepted, {refused} refused");
-    // The decoder is none the worse for it.
+    // The decoder still works afterwards.
     decoder.decode(&seeds[0], &mut out).unwrap();
     assert_eq!(out, floored(&golden, 1000));
 }
@@ -108,7 +108,7 @@ fn noise_is_refused() {
     }
 }
 
-/// A header that says what the test wants, in front of `payload`.
+/// A header with forged values, in front of `payload`.
 struct Lie {
     events: u64,
     keys: u64,
@@ -159,7 +159,7 @@ fn assert_too_large(lie: &Lie, expected: &str) {
 
 #[test]
 fn declared_sizes_are_checked_before_anything_is_allocated_for_them() {
-    // The shape is right: without lies the header itself is accepted.
+    // The shape is right: without forged values the header itself is accepted.
     read_header(&Lie::honest().chunk(&[])).unwrap();
     assert_too_large(&Lie { events: CHUNK_EVENTS_MAX as u64 + 1, ..Lie::honest() }, "events");
     assert_too_large(&Lie { events: u64::from(u32::MAX), ..Lie::honest() }, "events");

@@ -1,4 +1,4 @@
-//! The bytes of the wire, in one program: every file tests what its name says.
+//! Tests of the wire's bytes, in one program: each file tests what its name states.
 
 mod chunk;
 mod chunk_hostile;

@@ -5,7 +5,7 @@
 use memctl_model::{Action, DeviceIndex, Event, Levels, PoolId, Rollup, StackId};
 use memctl_proto::chunk::ChunkMeta;
 
-/// SplitMix64: every seed is good.
+/// SplitMix64: any seed works.
 pub struct Rng(pub u64);
 
 impl Rng {
@@ -166,13 +166,13 @@ impl Training {
     }
 }
 
-/// What the golden file of version 1 holds: training, then one of everything.
+/// The content of the golden file of version 1: training, then one of everything.
 pub fn golden_events() -> (Vec<Event>, ChunkMeta) {
     let mut events = Training::new(42, true).events(1500);
     let mut time_ns = events.last().map_or(0, |event| event.time_ns);
     let mut rng = Rng(42);
     for action in Action::ALL.into_iter().cycle().take(60) {
-        // Backwards now and then.
+        // Sometimes backwards.
         time_ns = time_ns + 10_000 - rng.below(11_000);
         events.push(Event {
             time_ns,

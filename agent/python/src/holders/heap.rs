@@ -1,12 +1,12 @@
-//! Over all objects that the collector tracks, in slices: which tensors lie on some blocks, and what refers to some objects.
+//! Walks all objects that the collector tracks, in slices: finds the tensors on some blocks, and the referrers of some
+//! objects.
 //!
-//! The collector keeps its objects in rings, whose heads lie beside each other in the interpreter: the youngest is found
-//! behind an object that was just made, the others at known distances, and each has to be a ring, or is left out.
-//! They are gone over from the newest object to the oldest: what a program has made comes before what it has imported.
-//! Guarantees: rings are read and never changed. Between two slices the place is kept by weak references to functions and
-//! classes, by a method of a class made in C, or by a list that holds nothing but numbers and texts: whatever else lies there may
-//! go meanwhile. Where these have
-//! gone, too, it goes on at a place before.
+//! The collector keeps its objects in rings, whose heads lie next to each other in the interpreter. The youngest ring
+//! is found from a newly created object, the others at known distances; one that does not look like a ring is left out.
+//! Objects are visited from the newest to the oldest: the program's own come before what it has imported.
+//! Guarantees: rings are read and never changed. Between two slices the position is kept by a weak reference to a
+//! function or class, by a method of a C class, or by a list that holds only numbers and texts; all other objects there
+//! may be freed meanwhile. If these are freed, too, the walk continues at an earlier position.
 //! Refuses: interpreters whose rings do not look like this.
 
 use std::time::Instant;
@@ -19,37 +19,38 @@ use super::rules::{Blocks, Kind, NoCollector, Rules};
 use super::until;
 use super::visit::{Object, Set, references};
 
-/// Bytes before an object in which the collector keeps it in its ring: the next one and the one before.
+/// Bytes before an object in which the collector links it into its ring: the next and the previous one.
 const HEAD_BYTES: usize = 16;
-/// Bits of these words that are no address.
+/// Bits of these words that are not part of the address.
 const FLAGS: usize = 3;
 /// Distances of heads from that of the youngest objects.
 const GENERATIONS: [usize; 3] = [0, 24, 48];
-/// Where a pointer to the youngest head lies in the versions that have one, and then the head of what `gc.freeze` set aside.
+/// Offset of a pointer to the youngest head in the versions that have one, and then of the head of what `gc.freeze` set
+/// aside.
 const POINTER_AT: usize = 72;
 const FROZEN_AT: [usize; 2] = [80, 72];
-/// Objects between two looks at the clock.
+/// Objects between two checks of the clock.
 const BETWEEN_LOOKS: usize = 64;
 /// References of one object that are compared.
 const COMPARED: usize = 1 << 20;
-/// Objects among which one is looked for that keeps the place.
+/// Objects that are searched for one that can keep the position.
 const KEEPERS_AMONG: usize = 8_192;
 
-/// How often no place was found that can be kept.
+/// How often no object was found that can keep the position.
 const STALLS_MAX: u32 = 4;
-/// Places that are kept, the last one first.
+/// Positions that are kept, the last one first.
 const KEPT_MAX: usize = 4;
 
-/// What keeps a place between two slices: it is the last object that was shown then.
+/// Keeps a position between two slices: the last object that was visited.
 struct Keeper {
-    /// A weak reference, or the object itself where it holds nothing.
+    /// A weak reference, or the object itself if it holds nothing.
     at: Py<PyAny>,
     is_weak: bool,
 }
 
-/// A block's number and a tensor on it.
+/// A block's index and a tensor on it.
 type OnBlock<'py> = (usize, Bound<'py, PyAny>);
-/// An object, and the address of what it refers to.
+/// An object, and the address of an object that it refers to.
 type Holder<'py> = (Bound<'py, PyAny>, usize);
 
 /// See the module.
@@ -61,7 +62,7 @@ pub struct Heap {
     keepers: Vec<Keeper>,
     stalls: u32,
     visited: u64,
-    /// Whether a place was not found again.
+    /// Whether a position was not found again.
     has_jumped: bool,
 }
 
@@ -80,23 +81,23 @@ impl Heap {
         }
     }
 
-    /// Whether the collector's rings are understood.
+    /// Whether the layout of the collector's rings is understood.
     fn can_tell(&self) -> bool {
         !self.heads.is_empty()
     }
 
-    /// Objects that were gone over, and whether some may have been missed.
+    /// Objects that were visited, and whether some may have been missed.
     fn counts(&self) -> (u64, bool) {
         (self.visited, self.has_jumped)
     }
 
-    /// Begins again with the first object.
+    /// Restarts with the first object.
     fn rewind(&mut self) {
         self.ring = 0;
         self.keepers.clear();
     }
 
-    /// Tensors on the blocks: whether all objects were gone over, and numbers of blocks with their tensors.
+    /// Tensors on the blocks: whether all objects were visited, and indices of blocks with their tensors.
     fn tensors<'py>(
         &mut self,
         py: Python<'py>,
@@ -119,7 +120,8 @@ impl Heap {
         Ok((is_done, found.into_iter().map(bound).collect()))
     }
 
-    /// What refers to some objects: whether all were gone over, and pairs of a holder and the address that it refers to.
+    /// Referrers of some objects: whether all objects were visited, and pairs of a referrer and the address that it
+    /// refers to.
     fn holders<'py>(
         &mut self,
         py: Python<'py>,
@@ -131,7 +133,7 @@ impl Heap {
         let _still = NoCollector::new();
         let (mut found, mut below) = (Vec::new(), Vec::new());
         let wanted: Set<usize> = wanted.into_iter().collect();
-        // Most references are to something else, which one bit tells.
+        // Most references are to something else, which one bit shows.
         let bit = |id: usize| 1_u64 << ((id >> 4) & 63);
         let bits = wanted.iter().fold(0, |bits, id| bits | bit(*id));
         let is_done = self.go(py, end, |object| {
@@ -157,7 +159,7 @@ impl Heap {
 }
 
 impl Heap {
-    /// Shows the objects from the present place on until the time has come; whether that were all.
+    /// Visits the objects from the current position until the time is up; returns whether those were all.
     fn go(&mut self, py: Python<'_>, end: Instant, mut show: impl FnMut(Object)) -> bool {
         while let Some(head) = self.heads.get(self.ring).copied() {
             let Some(mut at) = self.place(py, head) else { return true };
@@ -181,8 +183,8 @@ impl Heap {
         true
     }
 
-    /// The first object of a ring that was not shown yet, or its head. None where the place is lost: what is left of all rings
-    /// is not shown.
+    /// The first object of a ring that was not visited yet, or its head. `None` if the position is lost: the rest of
+    /// all rings is not visited.
     fn place(&mut self, py: Python<'_>, head: usize) -> Option<usize> {
         if self.keepers.is_empty() {
             return Some(before(head));
@@ -192,8 +194,8 @@ impl Heap {
                 self.keepers.pop();
                 continue;
             };
-            // A collection may have moved it into another ring, with most of those around it. What comes there is shown, and
-            // then what is left of its own one, and of others.
+            // A collection may have moved it into another ring, together with most of its neighbours. The objects that
+            // follow it there are visited, and then the rest of its own ring, and of others.
             let place = before(object as usize - HEAD_BYTES);
             return Some(if place != head && self.heads.contains(&place) { head } else { place });
         }
@@ -201,7 +203,8 @@ impl Heap {
         None
     }
 
-    /// Looks for an object that keeps the place, and shows those before it; `at` is the first that was not shown.
+    /// Looks for an object that can keep the position, and visits those before it; `at` is the first that was not
+    /// visited.
     fn keep(&mut self, py: Python<'_>, head: usize, mut at: usize, show: &mut impl FnMut(Object)) {
         let mut scratch = Vec::new();
         for _ in 0..KEEPERS_AMONG {
@@ -225,7 +228,7 @@ impl Heap {
             self.keepers.clear();
             return;
         }
-        // Nothing there keeps a place: on from one before, a few times.
+        // No object there can keep the position: continue from an earlier one, a few times.
         self.stalls += 1;
         if self.keepers.is_empty() || self.stalls > STALLS_MAX {
             self.has_jumped = true;
@@ -242,18 +245,18 @@ fn function_type(py: Python<'_>) -> *mut ffi::PyTypeObject {
 }
 
 impl Keeper {
-    /// The object, if it is there and in a ring.
+    /// The object, if it is alive and in a ring.
     fn object(&self, py: Python<'_>) -> Option<Object> {
         let object = if self.is_weak {
-            // SAFETY: a weak reference; what it gives is a reference of its own, given back here at once: something else holds
-            // the object, or it goes now as it would have without us.
+            // SAFETY: a weak reference; its result is a new reference, released here at once: another holder keeps the
+            // object, or it is freed now as it would have been without us.
             let found = unsafe { ffi::PyObject_CallNoArgs(self.at.as_ptr()) };
             if found.is_null() {
                 // SAFETY: the interpreter's lock is held.
                 unsafe { ffi::PyErr_Clear() };
                 return None;
             }
-            // SAFETY: a reference of ours.
+            // SAFETY: our own reference.
             let found: Bound<'_, PyAny> = unsafe { Bound::from_owned_ptr(py, found) };
             if found.is_none() { None } else { Some(found.as_ptr()) }
         } else {
@@ -263,8 +266,8 @@ impl Keeper {
     }
 }
 
-/// What keeps the place of an object without keeping anything of the program: a weak reference to a function or a class; a
-/// container that nothing is behind.
+/// Keeps an object's position without keeping any of the program's objects alive: a weak reference to a function or a
+/// class, or a container that leads nowhere.
 fn keeper(py: Python<'_>, object: Object, scratch: &mut Vec<(u32, Object)>) -> Option<(Py<PyAny>, bool)> {
     let kind = super::visit::type_of(object);
     let is_weak = [&raw mut ffi::PyType_Type, &raw mut ffi::PyCFunction_Type, function_type(py)].contains(&kind);
@@ -276,15 +279,16 @@ fn keeper(py: Python<'_>, object: Object, scratch: &mut Vec<(u32, Object)>) -> O
             unsafe { ffi::PyErr_Clear() };
             return None;
         }
-        // SAFETY: a reference of ours.
+        // SAFETY: our own reference.
         return Some((unsafe { Bound::from_owned_ptr(py, made) }.unbind(), true));
     }
-    // Methods of classes made in C, of which binding libraries make thousands in a row: nothing of the program is behind them.
+    // Methods of C classes, of which binding libraries make thousands in a row: they lead to none of the program's
+    // objects.
     if [&raw mut ffi::PyMethodDescr_Type, &raw mut ffi::PyWrapperDescr_Type].contains(&kind) {
         // SAFETY: a live object; this becomes a reference of its own.
         return Some((unsafe { Bound::from_borrowed_ptr(py, object) }.unbind(), false));
     }
-    // (Tuples and dicts of such things are taken out of the rings by the next collection.)
+    // (The next collection removes tuples and dicts of such objects from the rings.)
     if kind != &raw mut ffi::PyList_Type {
         return None;
     }
@@ -301,16 +305,17 @@ fn next(at: usize) -> usize {
     unsafe { (at as *const usize).read() & !FLAGS }
 }
 
-/// The one before in a ring.
+/// The previous one in a ring.
 fn before(at: usize) -> usize {
     // SAFETY: as above.
     unsafe { ((at + 8) as *const usize).read() & !FLAGS }
 }
 
-/// The heads of the collector's rings; none where they do not look like rings.
+/// The heads of the collector's rings; empty if they do not look like rings.
 fn heads(py: Python<'_>) -> Vec<usize> {
     let _still = NoCollector::new();
-    // The newest object of all, so that the head of the youngest follows. (It is made, tracked, and nothing comes after it.)
+    // The newest object of all: it is followed by the head of the youngest ring. (It is created and tracked, and
+    // nothing follows it.)
     let list = PyList::empty(py);
     let own = list.as_ptr() as usize - HEAD_BYTES;
     // SAFETY: a live object.
@@ -319,7 +324,7 @@ fn heads(py: Python<'_>) -> Vec<usize> {
     }
     let youngest = next(own);
     let has_pointer = is_readable(youngest, POINTER_AT + 8) && {
-        // SAFETY: within what was found to be there.
+        // SAFETY: within memory that was checked to be there.
         unsafe { ((youngest + POINTER_AT) as *const usize).read() == youngest }
     };
     if before(youngest) != own || !is_readable(youngest, FROZEN_AT[0] + HEAD_BYTES) {
@@ -334,7 +339,7 @@ fn heads(py: Python<'_>) -> Vec<usize> {
     if are_rings { found } else { Vec::new() }
 }
 
-/// Whether this process has memory there: an address that came out of a structure of an unknown version.
+/// Whether this process has memory there: the address comes from a structure of an unknown version.
 fn is_readable(address: usize, bytes: usize) -> bool {
     if address == 0 || !address.is_multiple_of(8) {
         return false;
@@ -342,7 +347,7 @@ fn is_readable(address: usize, bytes: usize) -> bool {
     let mut copy = [0_u8; 128];
     let here = libc::iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: bytes.min(copy.len()) };
     let there = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.min(copy.len()) };
-    // SAFETY: copies into `copy`, as much as it holds; an address that is not mapped is an error and no crash.
+    // SAFETY: copies into `copy`, at most its size; an unmapped address is an error and not a crash.
     let read = unsafe { libc::process_vm_readv(libc::getpid(), &raw const here, 1, &raw const there, 1, 0) };
     usize::try_from(read).is_ok_and(|read| read == bytes.min(copy.len()))
 }

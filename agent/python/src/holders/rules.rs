@@ -1,8 +1,8 @@
-//! Which objects are tensors on the blocks that are asked about, and which are never entered.
+//! Which objects are tensors on the blocks in question, and which are never entered.
 //!
-//! Guarantees: an object is judged by its real type alone. Where a tensor lies torch says (`_data_address`), which runs
-//! nothing of the program for the classes that may be asked.
-//! Refuses: tensors of classes with a `__torch_dispatch__` of their own.
+//! Guarantees: an object is classified by its real type only. torch itself reports where a tensor lies
+//! (`_data_address`), which runs none of the program's code for the classes that are allowed.
+//! Refuses: tensors of classes with their own `__torch_dispatch__`.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi::{self, PyTypeObject};
@@ -11,27 +11,27 @@ use pyo3::types::{PyString, PyTuple};
 
 use super::visit::{Map, Object, Set, Traverse, traverse_of, type_of};
 
-/// What an object is to a search.
+/// The role of an object in a search.
 #[derive(Clone, Copy)]
 pub enum Kind {
-    /// Nothing is looked for behind it.
+    /// Its references are not followed.
     Wall,
-    /// What it refers to is looked at.
+    /// Its references are followed.
     Passable(Traverse),
-    /// As that, and it lies on memory of its own.
+    /// As that, and it has its own memory.
     Tensor(Traverse),
-    /// Its memory is not asked about.
+    /// Its memory address is not read.
     Refused(Traverse),
-    /// The frame of a function: entered from a traceback alone.
+    /// The frame of a function: entered only from a traceback.
     Frame(Traverse),
 }
 
-/// What Python knows of types, for one call.
+/// Python's knowledge of types, for one call.
 pub struct Rules<'py> {
     address: Bound<'py, PyAny>,
     /// Types that are tensors or refused, by their address.
     sorts: Map<usize, bool>,
-    /// Types whose objects are this package's own.
+    /// Types of this package's own objects.
     own: Bound<'py, PyTuple>,
     frame: *mut PyTypeObject,
     module_of: Bound<'py, PyAny>,
@@ -136,7 +136,7 @@ impl<'py> Rules<'py> {
         self.near.iter().any(is_it)
     }
 
-    /// Where a tensor's memory begins; none where it has none.
+    /// Where a tensor's memory begins; `None` if it has none.
     pub fn address(&self, tensor: Object) -> Option<u64> {
         // SAFETY: both live, and the interpreter's lock is held; what is returned is a new reference or none.
         unsafe {
@@ -161,10 +161,10 @@ impl<'py> Rules<'py> {
     }
 }
 
-/// The blocks that are asked about, by their addresses.
+/// The blocks in question, by their addresses.
 #[derive(Default)]
 pub struct Blocks {
-    /// Begin, end and number.
+    /// Begin, end and index.
     sorted: Vec<(u64, u64, usize)>,
 }
 
@@ -176,7 +176,7 @@ impl Blocks {
         Self { sorted }
     }
 
-    /// Which of them an address is on.
+    /// The index of the block that contains an address.
     pub fn at(&self, address: u64) -> Option<usize> {
         let behind = self.sorted.partition_point(|(begin, ..)| *begin <= address);
         let (_, end, number) = self.sorted.get(behind.checked_sub(1)?)?;
@@ -184,7 +184,7 @@ impl Blocks {
     }
 }
 
-/// Keeps the collector from running: an object that is made, as an error is, would set it off in some versions.
+/// Disables the collector: creating an object, such as an error, would trigger it in some versions.
 pub struct NoCollector {
     was_on: bool,
 }

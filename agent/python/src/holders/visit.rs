@@ -1,20 +1,20 @@
 //! One object's references, by the interpreter's own traversal (`tp_traverse`), as the collector sees them.
 //!
-//! Guarantees: no reference count changes and no code of the program runs. Of a wide object a window is taken: positions are
-//! those of the traversal, of lists and tuples those of their items.
-//! Refuses: what the collector does not track; nothing is behind it.
+//! Guarantees: no reference count changes and none of the program's code runs. Wide objects are read in windows:
+//! positions are those of the traversal, for lists and tuples those of their items.
+//! Refuses: objects that the collector does not track; they have no references.
 
 use std::ffi::{c_int, c_void};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use pyo3::ffi::{self, PyObject, PyTypeObject};
 
-/// A borrowed object. True within a call, see the module above.
+/// A borrowed object, valid within a call (see `mod.rs`).
 pub type Object = *mut PyObject;
-/// What gives an object's references.
+/// The function that visits an object's references.
 pub type Traverse = ffi::traverseproc;
 
-/// Addresses are spread well enough by one multiplication.
+/// One multiplication spreads addresses well enough.
 #[derive(Default)]
 pub struct Spread(u64);
 
@@ -47,22 +47,22 @@ pub fn type_of(object: Object) -> *mut PyTypeObject {
     unsafe { ffi::Py_TYPE(object) }
 }
 
-/// Whether the collector tracks an object: anything else holds nothing.
+/// Whether the collector tracks an object: any other object holds nothing.
 pub fn is_tracked(object: Object) -> bool {
     // SAFETY: a live object.
     unsafe { ffi::PyObject_GC_IsTracked(object) != 0 }
 }
 
-/// How a type's objects give their references; none where they have none.
+/// The function that visits the references of a type's objects; `None` if they have none.
 pub fn traverse_of(kind: *mut PyTypeObject) -> Option<Traverse> {
-    // SAFETY: a live type; since 3.10 any type may be asked. The slot's type is that of its number.
+    // SAFETY: a live type; since 3.10 every type is allowed here. The slot's type is that of its number.
     unsafe {
         let found = ffi::PyType_GetSlot(kind, ffi::Py_tp_traverse);
         if found.is_null() { None } else { Some(std::mem::transmute::<*mut c_void, Traverse>(found)) }
     }
 }
 
-/// Positions of an object's references that are wanted, and what lies there.
+/// The wanted positions of an object's references, and the objects there.
 struct Window<'a> {
     from: usize,
     to: usize,
@@ -80,7 +80,7 @@ extern "C" fn gather(object: Object, window: *mut c_void) -> c_int {
     0
 }
 
-/// The references of an object at some positions, appended to `out`; how many it has in all.
+/// Appends an object's references at some positions to `out`; returns how many it has in all.
 pub fn references(
     object: Object,
     traverse: Traverse,
@@ -110,7 +110,7 @@ extern "C" fn compare(object: Object, sought: *mut c_void) -> c_int {
     c_int::from(sought.is_there)
 }
 
-/// Whether an object refers to another. `place`: where it did.
+/// Whether an object refers to another. `place`: the last known position.
 pub fn refers_to(object: Object, traverse: Traverse, wanted: Object, place: usize) -> bool {
     if let Some(items) = Items::of(object)
         && items.item(place) == Some(wanted)
@@ -123,7 +123,7 @@ pub fn refers_to(object: Object, traverse: Traverse, wanted: Object, place: usiz
     sought.is_there
 }
 
-/// A list or a tuple, whose items are reached without going over those before.
+/// A list or a tuple, whose items are accessed directly.
 #[derive(Clone, Copy)]
 enum Items {
     List(Object),
@@ -133,7 +133,7 @@ enum Items {
 impl Items {
     fn of(object: Object) -> Option<Self> {
         let kind = type_of(object);
-        // Of the types themselves: what derives from them may have attributes as well.
+        // Only the types themselves: subclasses may have attributes as well.
         if kind == &raw mut ffi::PyList_Type {
             Some(Self::List(object))
         } else if kind == &raw mut ffi::PyTuple_Type {
@@ -169,18 +169,18 @@ impl Items {
     }
 }
 
-/// Whether an object is what an exception keeps of the functions that it passed.
+/// Whether an object is a traceback, which keeps the frames that an exception passed.
 pub fn is_traceback(object: Object) -> bool {
     type_of(object) == &raw mut ffi::PyTraceBack_Type
 }
 
-/// Whether an object is a dict and nothing that derives from it.
+/// Whether an object is a dict, and not a subclass.
 pub fn is_dict(object: Object) -> bool {
     type_of(object) == &raw mut ffi::PyDict_Type
 }
 
-/// Whether an object is the namespace of a module, or of code that was executed in one of its own: functions refer to it, and
-/// what it holds is looked at where it is a root.
+/// Whether an object is the namespace of a module, or of code that was executed in its own: functions refer to it, and
+/// its contents are visited where it is a root.
 pub fn is_namespace(object: Object) -> bool {
     if !is_dict(object) {
         return false;

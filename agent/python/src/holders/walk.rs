@@ -1,10 +1,10 @@
-//! From the program's roots down to the tensors on some blocks, in slices: nearest objects first.
+//! Walks from the program's roots down to the tensors on some blocks, in slices: nearest objects first.
 //!
-//! Of every object that was seen there is its address, the number of the object that refers to it, and at which place.
-//! Guarantees: between two slices none of them is held. A slice begins at roots that are alive, and what it goes on with is
-//! what their references still lead to: an address that nothing refers to any more is never read. Each object is entered once.
-//! Bounded in objects. Refuses: to enter modules and their globals but as roots, classes that are not the program's own, and
-//! functions that run.
+//! For every visited object it stores its address, the index of its referrer, and at which position.
+//! Guarantees: between two slices no object is held. A slice begins at live roots and continues with what their
+//! references still lead to: an address without a referrer is never read. Each object is entered once. The number of
+//! objects is bounded. Refuses: to enter modules and their globals except as roots, classes that are not the program's
+//! own, and running functions.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry as Slot;
@@ -17,25 +17,25 @@ use super::rules::{Blocks, Kind, NoCollector, Rules};
 use super::until;
 use super::visit::{Map, Object, Set, Traverse, is_tracked, references, refers_to};
 
-/// Objects of which is kept that they were seen.
+/// Objects that are remembered as visited.
 const SEEN_MAX: usize = 1 << 20;
-/// References of one object that are looked at at first: half from the front and half from the end.
+/// References of one object that are visited at first: half from the front and half from the end.
 const WIDE: usize = 2_048;
-/// And at a time later.
+/// And per window later.
 const WINDOW: usize = 8_192;
-/// Objects from a root down.
+/// Maximum depth below a root.
 const DEPTH_MAX: u8 = 64;
-/// Tensors whose graphs may be looked at.
+/// Tensors whose graphs may be searched.
 const STARTS_MAX: usize = 4_096;
-/// Objects between two looks at the clock.
+/// Objects between two checks of the clock.
 const BETWEEN_LOOKS: usize = 16;
-/// References of an object that are matched with those seen at once.
+/// References of an object that are matched with visited objects at once.
 const MATCHED: usize = 8_192;
 
-/// Of a root: nothing is above it.
+/// The parent of a root.
 const NONE: u32 = u32::MAX;
 
-/// An object that was seen.
+/// A visited object.
 #[derive(Clone, Copy)]
 struct Entry {
     id: usize,
@@ -46,7 +46,7 @@ struct Entry {
     depth: u8,
 }
 
-/// References of an object that are to be looked at.
+/// References of an object that are yet to be visited.
 #[derive(Clone, Copy)]
 struct Turn {
     entry: u32,
@@ -59,18 +59,18 @@ pub struct Walk {
     entries: Vec<Entry>,
     seen: Map<usize, u32>,
     waiting: VecDeque<Turn>,
-    /// What is looked at when nothing else is left.
+    /// Visited when nothing else is left.
     later: VecDeque<Turn>,
     blocks: Blocks,
     found: Vec<Option<u32>>,
     starts: Vec<u32>,
     looked_at: u64,
-    /// Tensors that were not asked where they lie.
+    /// Tensors whose address was not read.
     not_asked: u64,
     is_full: bool,
 }
 
-/// What is alive in this slice.
+/// Live objects in this slice.
 #[derive(Default)]
 struct Alive {
     objects: Map<u32, Object>,
@@ -95,7 +95,7 @@ impl Walk {
         }
     }
 
-    /// Another root; its number, or none where it was seen already or nothing can be behind it.
+    /// Adds a root; returns its index, or `None` if it was visited already or leads nowhere.
     fn root(&mut self, rules: &Bound<'_, PyTuple>, object: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
         let mut rules = Rules::new(rules)?;
         let _still = NoCollector::new();
@@ -103,11 +103,12 @@ impl Walk {
         if self.seen.contains_key(&(object as usize)) || !is_tracked(object) {
             return Ok(None);
         }
-        // A root may be what is not entered from elsewhere: the globals of a module.
+        // A root may be an object that is not entered from elsewhere: the globals of a module.
         Ok(self.put(&mut rules, object, (NONE, 0, 0), true))
     }
 
-    /// Goes on for so long; whether nothing waits any more. `roots`: numbers and objects of the roots it goes on below.
+    /// Continues for a slice; returns whether nothing is left. `roots`: indices and objects of the roots below which it
+    /// continues.
     fn go(
         &mut self,
         rules: &Bound<'_, PyTuple>,
@@ -134,7 +135,8 @@ impl Walk {
         Ok(self.waiting.is_empty() && (!is_late || self.later.is_empty()))
     }
 
-    /// Notes what an object that was seen refers to without having been seen there; whether that is so. `roots`: as in `go`.
+    /// Records references of a visited object that were not visited there; returns whether there are any. `roots`: as
+    /// in `go`.
     fn adopt(
         &mut self,
         rules: &Bound<'_, PyTuple>,
@@ -152,7 +154,7 @@ impl Walk {
         Ok(is_there && self.put(&mut rules, held as Object, (holder, 0, depth.saturating_add(1)), false).is_some())
     }
 
-    /// What waits is looked at when nothing else is left.
+    /// Defers what waits until nothing else is left.
     fn shelve(&mut self) {
         self.later.append(&mut self.waiting);
     }
@@ -162,22 +164,22 @@ impl Walk {
         self.found.iter().all(Option::is_some)
     }
 
-    /// Whether something was put off, or no more could be seen.
+    /// Whether something was deferred, or the limit of objects was reached.
     fn is_cut(&self) -> bool {
         self.is_full || !self.later.is_empty() || !self.waiting.is_empty()
     }
 
-    /// Numbers of blocks and of the tensors on them.
+    /// Indices of blocks and of the tensors on them.
     fn found(&self) -> Vec<(usize, u32)> {
         self.found.iter().enumerate().filter_map(|(block, entry)| Some((block, (*entry)?))).collect()
     }
 
-    /// Tensors that lie on none of the blocks, in the order in which they were found.
+    /// Tensors on none of the blocks, in the order in which they were found.
     fn starts(&self) -> Vec<u32> {
         self.starts.clone()
     }
 
-    /// Objects that were looked at, and tensors that were not asked where they lie.
+    /// Objects that were visited, and tensors whose address was not read.
     fn counts(&self) -> (u64, u64) {
         (self.looked_at, self.not_asked)
     }
@@ -187,22 +189,22 @@ impl Walk {
         entries.into_iter().map(|entry| self.root_of(entry)).collect()
     }
 
-    /// The numbers from a root down to each of these objects.
+    /// The indices from a root down to each of these objects.
     fn chains(&self, entries: Vec<u32>) -> Vec<Vec<u32>> {
         entries.into_iter().map(|entry| self.chain(entry)).collect()
     }
 
-    /// The addresses of the types that some objects had when they were seen.
+    /// The addresses of the types that some objects had when they were visited.
     fn types(&self, entries: Vec<u32>) -> Vec<usize> {
         entries.into_iter().map(|entry| self.entries.get(entry as usize).map_or(0, |entry| entry.kind)).collect()
     }
 
-    /// The number of an object that was seen.
+    /// The index of a visited object.
     fn number(&self, id: usize) -> Option<u32> {
         self.seen.get(&id).copied()
     }
 
-    /// The objects from its root down to each of these; none where nothing leads there any more.
+    /// The objects from its root down to each of these; `None` if the path no longer exists.
     fn paths<'py>(
         &self,
         py: Python<'py>,
@@ -251,7 +253,7 @@ impl Walk {
         entry
     }
 
-    /// The numbers from a root down to an object.
+    /// The indices from a root down to an object.
     fn chain(&self, entry: u32) -> Vec<u32> {
         let mut chain = vec![entry];
         while let Some(Entry { above, .. }) = self.entries.get(chain[chain.len() - 1] as usize)
@@ -267,7 +269,7 @@ impl Walk {
     fn alive(&self, roots: &[(u32, Bound<'_, PyAny>)]) -> Alive {
         let mut alive = Alive::default();
         for (number, object) in roots {
-            // A variable that has another value by now is no root any more.
+            // A variable that has another value by now is no longer a root.
             if self.entries.get(*number as usize).is_some_and(|entry| entry.id == object.as_ptr() as usize) {
                 alive.objects.insert(*number, object.as_ptr());
             }
@@ -275,7 +277,7 @@ impl Walk {
         alive
     }
 
-    /// An object that was seen, if what referred to it is alive and still does.
+    /// A visited object, if its referrer is alive and still refers to it.
     fn resolve(&self, rules: &mut Rules<'_>, alive: &mut Alive, entry: u32) -> Option<Object> {
         if let Some(known) = alive.objects.get(&entry) {
             return Some(*known);
@@ -291,13 +293,13 @@ impl Walk {
                 Kind::Passable(traverse) | Kind::Tensor(traverse) | Kind::Refused(traverse) | Kind::Frame(traverse) => {
                     traverse
                 }
-                // A class, which is a root.
+                // A class that is a root.
                 Kind::Wall => super::visit::traverse_of(super::visit::type_of(holder))?,
             };
             self.match_below(alive, above, holder, traverse);
             if let Slot::Vacant(slot) = alive.objects.entry(below) {
                 let is_there = refers_to(holder, traverse, wanted, place as usize)
-                    // An object's attributes may have come into a dict of their own meanwhile.
+                    // An object's attributes may have moved into their own dict meanwhile.
                     || has_dict_with(holder, traverse, wanted);
                 if !is_there {
                     return None;
@@ -309,7 +311,7 @@ impl Walk {
         alive.objects.get(&entry).copied()
     }
 
-    /// Finds all objects again that were first seen below this one, as far as they are near its front.
+    /// Finds again all objects that were first visited below this one, if they are near its front.
     fn match_below(&self, alive: &mut Alive, above: u32, holder: Object, traverse: Traverse) {
         if !alive.matched.insert(above) {
             return;
@@ -325,7 +327,7 @@ impl Walk {
         }
     }
 
-    /// Looks at what an object refers to.
+    /// Visits the references of an object.
     fn enter(
         &mut self,
         rules: &mut Rules<'_>,
@@ -341,14 +343,14 @@ impl Walk {
         let to = if is_first { WIDE } else { turn.from + WINDOW };
         let count = references(object, traverse, (turn.from, to), scratch);
         if is_first && count > WIDE {
-            // What was put in last is as likely to be asked about as what was put in first.
+            // The last items are as likely to be wanted as the first.
             references(object, traverse, (count - (WIDE / 2).min(count - WIDE), count), scratch);
         }
         if count > to {
             self.later.push_back(Turn { entry: turn.entry, from: to });
         }
         self.looked_at += u64::from(is_first);
-        // Only there it is none that runs, or the caller of one.
+        // Only from a traceback: other frames may be running, or be the caller of one that is.
         let is_traceback = super::visit::is_traceback(object);
         for &(place, child) in scratch.iter() {
             if self.seen.contains_key(&(child as usize)) || !is_tracked(child) || super::visit::is_namespace(child) {
@@ -360,7 +362,7 @@ impl Walk {
         }
     }
 
-    /// Notes an object, and what is to be done with it. `is_open`: it is entered even if its kind is not.
+    /// Records an object, and how to continue with it. `is_open`: it is entered even if its kind is not.
     fn put(&mut self, rules: &mut Rules<'_>, object: Object, at: (u32, u32, u8), is_open: bool) -> Option<u32> {
         let (above, place, depth) = at;
         let kind = rules.kind(object);

@@ -1,10 +1,10 @@
-//! Events of an allocator that is not hooked but tells: CuPy's memory pool, whose own hook calls Python.
+//! Events of an allocator that is not hooked but reports its events: CuPy's memory pool, whose own hook calls Python.
 //!
-//! One source owns a session's rings: either PyTorch's hook or this, never both. What is told goes through the same
-//! [`Hook`] as PyTorch's events, Python stacks included, but under one lock: any thread may tell.
+//! A session's rings have one source: either PyTorch's hook or this, never both. Reports go through the same [`Hook`]
+//! as PyTorch's events, Python stacks included, but under one lock: any thread may report.
 //!
-//! Guarantees: what is recorded never contradicts itself. An address that is handed out again was given back before, and
-//! what was not seen handed out is not given back; both happen where threads allocate without the pool's hook.
+//! Guarantees: the recording never contradicts itself. Before an address is allocated again, its free is recorded, and
+//! a block whose allocation was not seen is not freed; both happen where threads allocate without the pool's hook.
 //! Refuses: to guess which allocation was meant; a free of an unknown address is left out.
 
 use std::collections::BTreeMap;
@@ -20,10 +20,10 @@ use crate::clock::{now_ns, ticks};
 use crate::hook::{Hook, RawEvent, RawNode, Shim};
 use crate::region::Level;
 
-/// What an allocator tells.
+/// A report of an allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// `size` bytes at `addr` were handed out on `stream`.
+    /// `size` bytes at `addr` were allocated on `stream`.
     Alloc {
         /// Device address.
         addr: u64,
@@ -32,7 +32,7 @@ pub enum Told {
         /// The stream's handle.
         stream: u64,
     },
-    /// What lies at `addr` was given back.
+    /// The block at `addr` was freed.
     Free {
         /// Device address.
         addr: u64,
@@ -46,8 +46,8 @@ pub enum Told {
         /// The stream's handle.
         stream: u64,
     },
-    /// The pool holds `bytes` of the driver's. Pools give memory back without telling: what is too much of the known
-    /// segments, among those in which nothing lives, went back.
+    /// The pool holds `bytes` from the driver. Pools release segments without a report: if the known segments add up to
+    /// more, segments without live blocks were released.
     Holds {
         /// Bytes.
         bytes: u64,
@@ -61,31 +61,31 @@ pub enum Told {
     },
 }
 
-/// Bytes at an address, and whose.
+/// Bytes at an address, and their stream.
 #[derive(Clone, Copy)]
 struct Extent {
     size: u64,
     stream: u64,
 }
 
-/// Between two steps a state that is asked for is handed over at most this often: it is as long as there are blocks, and
-/// this is the trainer's time.
+/// Minimum interval between handing over a requested state between two steps: its cost grows with the blocks, and it is
+/// the trainer's time.
 const ANSWER_EVERY_NS: u64 = 1_000_000_000;
 
 /// What is known of a device.
 #[derive(Default)]
 struct Book {
-    /// When a state was handed over between steps.
+    /// When a state was last handed over between steps.
     answered_ns: u64,
     live: BTreeMap<u64, Extent>,
     segments: BTreeMap<u64, Extent>,
     reserved: u64,
 }
 
-/// The state of a session whose events are told.
+/// The state of a session whose events are reported.
 pub(super) struct Foreign(Vec<Book>);
 
-/// Addresses of what overlaps `start..end`. Extents of a map do not overlap each other.
+/// Addresses of the extents that overlap `start..end`. Extents of a map do not overlap each other.
 fn overlapping(map: &BTreeMap<u64, Extent>, start: u64, end: u64) -> Vec<u64> {
     let below = map.range(..start).next_back().filter(|(addr, extent)| addr.saturating_add(extent.size) > start);
     below.into_iter().chain(map.range(start..end.max(start))).map(|(&addr, _)| addr).collect()
@@ -95,7 +95,7 @@ fn overlapping(map: &BTreeMap<u64, Extent>, start: u64, end: u64) -> Vec<u64> {
 type Step = (Action, u64, Extent);
 
 impl Book {
-    /// The events that say what was told, in order, and the state after them.
+    /// The events for a report, in order; updates the state.
     fn take(&mut self, told: Told) -> Vec<Step> {
         let mut steps = Vec::new();
         if let Told::Alloc { addr, size, .. } | Told::SegmentAlloc { addr, size, .. } = told
@@ -215,7 +215,7 @@ impl Live {
         self.foreign.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes this session one whose events are told by [`Self::tell`]. Again: nothing.
+    /// Switches this session to events that are reported with [`Self::tell`]. Idempotent.
     ///
     /// # Errors
     /// [`LiveError::Hooked`] when PyTorch's hook feeds the rings.
@@ -234,7 +234,7 @@ impl Live {
         Ok(())
     }
 
-    /// Records what an allocator told. `false` when nobody listens, or the session has no such device.
+    /// Records an allocator's report. `false` when nothing is being recorded, or the session has no such device.
     pub fn tell(&self, device: u32, told: Told) -> bool {
         let mut foreign = self.foreign();
         let Some(book) = foreign.as_mut().and_then(|foreign| foreign.0.get_mut(device as usize)) else { return false };
@@ -268,7 +268,8 @@ impl Live {
         true
     }
 
-    /// The state of every device that is asked for. `false` when no allocator tells, or one found no room.
+    /// Hands over the state of every device for which it is requested. `false` when no allocator reports, or there was
+    /// no room for a state.
     pub(super) fn foreign_states(&self, reason: KeyframeReason) -> bool {
         let foreign = self.foreign();
         let Some(Foreign(books)) = &*foreign else { return false };

@@ -1,4 +1,4 @@
-//! What is told becomes events that the block map follows without a contradiction, whatever is told.
+//! Any sequence of reports becomes events that the block map follows without a contradiction.
 
 use memctl_analysis::block_map::{Birth, BlockMap};
 use memctl_model::{AllocatorSettings, Event};
@@ -48,10 +48,10 @@ fn memory_that_the_pool_gave_back_without_telling_is_found_among_what_is_idle() 
     book.take(alloc(1 << 20, 512));
     assert!(book.take(Told::Holds { bytes: 3 << 20 }).is_empty());
     assert_eq!(actions(&book.take(Told::Holds { bytes: 2 << 20 })), [(Action::SegmentFree, 0)]);
-    // Nothing that lives goes back, whatever the pool says.
+    // A segment with live blocks is not released, even if the pool reports less.
     assert_eq!(actions(&book.take(Told::Holds { bytes: 0 })), [(Action::SegmentFree, 2 << 20)]);
     assert!(book.take(Told::Holds { bytes: 0 }).is_empty());
-    // The driver hands the same addresses out again.
+    // The driver returns the same addresses again.
     let again = actions(&book.take(segment((1 << 20) + 512, 512)));
     assert_eq!(again.last(), Some(&(Action::SegmentAlloc, (1 << 20) + 512)));
     assert!(again.contains(&(Action::SegmentFree, 1 << 20)) && again.contains(&(Action::FreeCompleted, 1 << 20)));
@@ -74,7 +74,7 @@ proptest! {
     fn sums_are_those_of_the_block_map(all in prop::collection::vec(told(), 1..120)) {
         let (mut book, mut map) = (Book::default(), map());
         for told in all {
-            // A pool hands out what lies inside one segment, or outside all.
+            // A pool allocates inside one segment, or outside all.
             if let Told::Alloc { addr, size, .. } = told
                 && overlapping(&book.segments, addr, addr + size).iter().any(|&start| {
                     start > addr || start + book.segments[&start].size < addr + size
@@ -91,7 +91,7 @@ proptest! {
             prop_assert_eq!(restored.levels().allocated_bytes, levels.allocated_bytes);
             prop_assert_eq!(restored.levels().reserved_bytes, levels.reserved_bytes);
         }
-        // Handed out from the middle of a free block is what only threads that are not seen make of it.
+        // An allocation from the middle of a free block only happens when other threads are not seen.
         let anomalies = map.anomalies();
         prop_assert_eq!(anomalies.unknown_frees + anomalies.unknown_completions + anomalies.unknown_segments, 0);
     }
