@@ -73,7 +73,7 @@ impl NotJudged {
         self.gap == Gap::Whole.name()
     }
 
-    /// `growth of live memory (needs 3 epoch ends, found 1)`; a part is told by its reason alone.
+    /// What was not analysed, in words: `growth of live memory`; for a part, the part's name.
     #[must_use]
     pub fn subject(&self) -> String {
         self.known_kind().map_or_else(|| self.kind.replace('_', " "), |kind| kind.subject().to_owned())

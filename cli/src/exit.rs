@@ -98,7 +98,7 @@ impl Failure {
     /// A failed request to the daemon (or the embedded one) at `place`.
     pub fn from_status(status: &Status, place: &str) -> Self {
         if let Some(words) = memctl_proto::goaway::words(status) {
-            return Self::unreachable(format!("{place} refuses this connection: {words}"));
+            return Self::unreachable(format!("{place} does not take this connection: {words}"));
         }
         if let Some(alert) = alert(status) {
             return Self::not_allowed(format!(

@@ -1,4 +1,4 @@
-//! `growth<1MiB/epoch`: the fastest growth there is, of ranks at epoch ends or of what findings tell.
+//! `growth<1MiB/epoch`: the fastest growth, of ranks at epoch ends or in findings.
 //!
 //! Guarantees: that nothing grows faster is said only where growth was judged.
 

@@ -67,7 +67,7 @@ pub struct Finding {
     pub bytes_per_step_low: Option<i64>,
     /// Upper end.
     pub bytes_per_step_high: Option<i64>,
-    /// What tells two findings of one kind without a site apart: `rank 3`.
+    /// Distinguishes two findings of one kind without a site: `rank 3`.
     pub subject: Option<String>,
     /// What the code does, as far as it is known: `tensors_kept`, `hooks_pile_up`.
     pub pattern: Option<String>,

@@ -41,7 +41,7 @@ pub async fn serve_folder(folder: &Path) -> Result<(), Failure> {
     let waiting = tokio::spawn(async move {
         wishes.recv().await;
         retire.send_replace(true);
-        // Dropping the sender would count as the signal.
+        // Keeps the channel and the signal's stream open.
         std::future::pending::<()>().await;
     });
     let config = configuration(&files, retiring)?;
