@@ -45,7 +45,7 @@ pub struct Watched {
     pub jobs: u32,
     /// Of these read from files; they raise alerts only where the rules say so.
     pub imported: u32,
-    /// Those that could not be judged, or not yet: that they raise no alert says nothing.
+    /// Jobs that could not be analysed, or not yet: the absence of alerts for them means nothing.
     pub not_judged: Vec<String>,
 }
 

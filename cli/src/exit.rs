@@ -1,6 +1,7 @@
 //! The exit codes of the command line's contract, and one table from error to code.
 //!
-//! Guarantees: every failure is one line that names the problem and the remedy, and has exactly one of the codes 0 to
+//! Guarantees: every failure has exactly one of the codes 0 to 6 and is one line that names the problem and the remedy.
+//! Refuses to show a Rust debug dump or a raw control character.
 //! 6. Refuses to show a Rust debug dump or a raw control character.
 
 use std::process::ExitCode;

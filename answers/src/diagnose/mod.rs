@@ -1,7 +1,7 @@
 //! `memctl diagnose` as data: the six questions of a methodical diagnosis, answered with a job's figures.
 //!
-//! Guarantees: the same words on the page and in JSON; the figures they rest on are beside them. Works for every kind of
-//! finding, and for a job without findings, stacks, epochs or an end. Refuses to judge: the findings are the daemon's.
+//! Guarantees: the same words on the page and in JSON, with the figures they rest on. Works for every kind of finding,
+//! and for a job without findings, stacks, epochs or an end. Analyses nothing: the findings are the daemon's.
 
 mod proving;
 mod remedy;

@@ -49,7 +49,7 @@ pub(super) fn proof(
     Question { commands: vec![format!("{run} -- ..."), check], ..Question::new(TITLE, judgeable(report)) }
 }
 
-/// What has to be done first, where the run after the change would not be judged either.
+/// What has to be done first if the run after the change could not be analysed either.
 fn judgeable(report: &Report) -> Vec<String> {
     let Some(not) = report.scope.inconclusive() else { return Vec::new() };
     let remedy = not.remedy.as_deref().map_or(String::new(), |remedy| format!(": {remedy}"));

@@ -131,7 +131,7 @@ fn growth(report: &Report) -> Vec<String> {
     if worst.known_kind() == Some(FindingKind::HiddenChain) {
         text.push_str(" It falls back when the state is created again, so epoch ends look flat.");
     }
-    // Where there is a course, its end says it.
+    // If there is a timeline, its end shows it.
     if let Some(live) = phrases::live(worst).filter(|_| worst.course().is_none()) {
         text.push_str(&format!(" {live} now."));
     }
