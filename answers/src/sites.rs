@@ -131,7 +131,7 @@ impl Sites {
         })
     }
 
-    /// Whether stacks were recorded, as far as what is live tells; `None` when nothing is.
+    /// Whether stacks were recorded, judged by live memory; `None` if nothing is live.
     #[must_use]
     pub fn with_stacks(&self) -> Option<bool> {
         let mut sites = self.ranks.iter().flat_map(|rank| &rank.sites).peekable();

@@ -1,7 +1,7 @@
-//! What a run says when the command has ended: the job's page, or where to ask for it, and what is not out yet.
+//! What a run prints after the command has ended: the job's page, or how to query it, and what is still in the spool.
 //!
-//! Guarantees: everything goes to standard error, nothing with `--quiet`; where several launchers were started for one
-//! job only the first prints the page; a store is closed with everything durable. Refuses: to change the exit code.
+//! Guarantees: everything goes to standard error, and nothing with `--quiet`; if several launchers were started for one
+//! job, only the first prints the page; a store is closed with everything durable. Never changes the exit code.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -29,11 +29,11 @@ use crate::seams::host::{self, Summary};
 use crate::seams::{self, Daemon};
 use crate::show::print;
 
-/// A store that another program has open is waited for so long at the end.
+/// How long the end waits for a store that another program has open.
 const STORE_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Between two tries.
 const STORE_WAIT_STEP: Duration = Duration::from_millis(250);
-/// How long a daemon has to say who this is: it is known to be there.
+/// How long a daemon may take to identify the principal: it is known to be reachable.
 const CALLER_MAX: Duration = Duration::from_secs(2);
 /// Processes that get a line of their own.
 const MISSED_MAX: usize = 4;
@@ -61,7 +61,7 @@ pub struct Closing<'a> {
 }
 
 impl Closing<'_> {
-    /// Says it, delivers what waits in the spool for at most `patience`, and closes.
+    /// Prints it, delivers the spool for at most `patience`, and closes.
     pub async fn tell(&self, mut destination: Destination, patience: Duration, hurry: &Arc<AtomicBool>) {
         if destination.kind == Kind::Deferred && !self.summary.ended.is_empty() {
             self.open_again(&mut destination, patience.min(STORE_WAIT_MAX), hurry).await;
@@ -88,7 +88,7 @@ impl Closing<'_> {
         destination.close().await;
     }
 
-    /// Programs that used torch and were not recorded, beside others that were.
+    /// Programs that used torch and were not recorded while others were.
     fn say_what_was_missed(&self, others: bool) {
         let missed = self.seen.missed.iter().filter(|_| others);
         for (pid, why) in missed.take(MISSED_MAX) {
@@ -111,10 +111,10 @@ impl Closing<'_> {
         jobs
     }
 
-    /// The store was in use when the run began.
+    /// Opens the store again that was in use when the run began.
     async fn open_again(&self, destination: &mut Destination, wait: Duration, hurry: &AtomicBool) {
         let end = Instant::now() + wait;
-        // Relaxed: a wish; nothing else is seen with it.
+        // Relaxed: only a hint; nothing else is synchronized by it.
         while !hurry.load(Ordering::Relaxed) {
             if let Ok(connection) = connect::connect(self.global, WhenMissing::Make).await {
                 destination.daemon = connection.daemon();
@@ -166,7 +166,7 @@ impl Closing<'_> {
         }
     }
 
-    /// The page, or the way to it.
+    /// The page, or how to query it.
     async fn answer(&self, destination: &mut Destination, jobs: &BTreeMap<&str, (u64, u64)>) {
         if self.global.quiet {
             return;
@@ -212,7 +212,7 @@ impl Closing<'_> {
         format!("job {job}: {} of {} stored{hint}", plural(events, "event"), plural(sessions, "session"))
     }
 
-    /// Who was shown to the daemon, if that may write and not read: whoever proposes a question has to say so.
+    /// The principal's name, if the daemon lets it write and not read: the printed hint then names the missing role.
     async fn writes_alone(&self) -> Option<String> {
         self.global.daemon()?;
         let connection = tokio::time::timeout(CALLER_MAX, connect::connect(self.global, WhenMissing::Refuse)).await;
@@ -221,7 +221,7 @@ impl Closing<'_> {
         let caller = tokio::time::timeout(CALLER_MAX, client.get_caller(v1::GetCallerRequest {})).await;
         drop(client);
         connection.close().await;
-        // Whoever is not told apart is not warned either: the question itself says what is missing.
+        // Without a known principal there is no warning: the query itself will report what is missing.
         let caller = caller.ok()?.ok()?.into_inner();
         (caller.role() == v1::Role::Agent).then_some(caller.name)
     }
@@ -239,7 +239,7 @@ impl Closing<'_> {
         };
         let mut page = b"\n".to_vec();
         print(&report, Format::Table, &screen(self.global), &mut page).is_ok()
-            // Whether somebody reads it is not for us to mind.
+            // A closed standard error is not an error here.
             && std::io::stderr().write_all(&page).is_ok()
     }
 }
@@ -250,14 +250,14 @@ fn screen(global: &Global) -> Screen {
     Screen::of(is_terminal, global.colour())
 }
 
-/// Delivers what lies in the spool and belongs to nobody.
+/// Delivers spooled sessions whose process has ended.
 async fn deliver(folder: PathBuf, daemon: Daemon, patience: Duration, hurry: Arc<AtomicBool>) {
     let end = Instant::now() + patience;
     let work = move || {
-        // Relaxed: a wish; nothing else is seen with it.
+        // Relaxed: only a hint; nothing else is synchronized by it.
         let enough = || hurry.load(Ordering::Relaxed) || Instant::now() >= end;
         host::deliver_spool(Path::new(&folder), &daemon, seams::backoff(), &enough);
     };
-    // A panic in it was logged there; what is in the spool stays.
+    // A panic there was logged; the spool keeps its sessions.
     let _ = tokio::task::spawn_blocking(work).await;
 }
