@@ -180,7 +180,7 @@ impl Rules {
 /// How much of receivers is shown: addresses and commands may contain secrets (the paths of webhooks, arguments).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// Everything but the values of headers.
+    /// Everything except the values of headers.
     Everything,
     /// Names and kinds.
     Names,
