@@ -21,7 +21,7 @@ pub enum AskError {
     /// The session is not streaming to this daemon.
     #[error("it is not streaming to this daemon")]
     Gone,
-    /// Its agent does not know the question.
+    /// Its agent does not support the request.
     #[error("its agent is older than this question; install the memctl-agent of this daemon's version there")]
     TooOld,
     /// The user who started it forbids it.

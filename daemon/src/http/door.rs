@@ -25,7 +25,7 @@ use crate::store::opening::{hash, same};
 
 /// The cookie that holds a token.
 const TOKEN_COOKIE: &str = "memctl-token";
-/// What an address of [`Key`] ends with.
+/// The last part of the address of a [`Key`].
 const ENTER: &str = "/enter?key=";
 /// The message if the key is missing.
 pub(super) const NEEDS_KEY: &str = "open the address that `memctl ui` printed; it works once, for one browser";

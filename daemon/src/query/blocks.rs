@@ -37,9 +37,9 @@ const POINTS: u64 = 1_024;
 /// A moment of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
-    /// When most was allocated.
+    /// When allocated bytes were highest.
     Peak,
-    /// The last that is stored.
+    /// The end of the recording.
     End,
     /// The end of an epoch.
     EpochEnd(u32),
