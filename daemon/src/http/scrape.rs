@@ -1,6 +1,7 @@
-//! `/metrics`: the page of figures, as the caller's scope shows them.
+//! `/metrics`: the metrics that the caller's scope may see.
 //!
-//! Guarantees: at most [`SCRAPES_MAX`] pages are in memory at a time; a caller that finds no slot gets 503 and asks again.
+//! Guarantees: at most [`SCRAPES_MAX`] responses are in memory at a time; a caller that finds no slot gets 503 and should
+//! retry.
 
 use axum::extract::{Extension, State};
 use axum::http::StatusCode;
@@ -12,10 +13,10 @@ use crate::access::Caller;
 use crate::metrics::text;
 use crate::slots;
 
-/// Pages that are read at a time. One of all jobs that are shown has some 6 MB.
+/// Concurrent scrapes. A response with all shown jobs has about 6 MB.
 pub const SCRAPES_MAX: usize = 8;
 
-/// The page.
+/// Returns the metrics.
 pub async fn metrics(State(room): State<Room>, Extension(caller): Extension<Caller>) -> Response {
     let Some(slot) = room.scrapes.take(caller.tenant_name()).await else {
         return plain(

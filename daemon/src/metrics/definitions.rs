@@ -1,13 +1,14 @@
-//! Every metric that there is: name, kind, labels and meaning, in one table.
+//! The table of all metrics: name, kind, labels and meaning.
 //!
-//! Guarantees: [`ALL`] is complete; docs/metrics.md says the same, which a test compares. Names and base units are those that
-//! Prometheus asks for. Refuses labels that grow with what a training does: no stacks, no sites, no sessions.
+//! Guarantees: [`ALL`] is complete; docs/metrics.md says the same, which a test checks. Names and base units follow
+//! Prometheus.
+//! Refuses: labels that grow with a training: no stacks, no sites, no sessions.
 
 use super::family::{Definition, Kind};
 
-/// Whose figures they are: an attempt of a run of a job.
+/// The labels of a job: an attempt of a run.
 const JOB: &[&str] = &["job", "tenant", "run", "attempt"];
-/// A device of a process of a job. `gpu`, `UUID` and `host` join with what dcgm-exporter tells.
+/// The labels of a device of a process. `gpu`, `UUID` and `host` match those of dcgm-exporter.
 pub const DEVICE: &[&str] = &["job", "tenant", "run", "attempt", "rank", "process", "host", "gpu", "UUID"];
 
 macro_rules! metrics {
@@ -17,7 +18,7 @@ macro_rules! metrics {
             pub static $constant: Definition =
                 Definition { name: $name, kind: Kind::$kind, labels: $labels, help: $help };
         )*
-        /// Every metric, in the order in which they are told.
+        /// Every metric, in the order of the output.
         pub static ALL: &[&Definition] = &[$(&$constant),*];
     };
 }
