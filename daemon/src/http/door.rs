@@ -280,7 +280,7 @@ fn set(status: StatusCode, cookie: &str) -> Response {
         Ok(cookie) => {
             (status, [(SET_COOKIE, cookie), (CACHE_CONTROL, HeaderValue::from_static("no-store"))]).into_response()
         }
-        Err(_) => plain(StatusCode::BAD_REQUEST, "what came as a token is none\n".to_owned()),
+        Err(_) => plain(StatusCode::BAD_REQUEST, "this is not a token: tokens look like memctl_…_…\n".to_owned()),
     }
 }
 
