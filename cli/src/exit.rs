@@ -2,7 +2,6 @@
 //!
 //! Guarantees: every failure has exactly one of the codes 0 to 6 and is one line that names the problem and the remedy.
 //! Refuses to show a Rust debug dump or a raw control character.
-//! 6. Refuses to show a Rust debug dump or a raw control character.
 
 use std::process::ExitCode;
 
