@@ -37,6 +37,7 @@ type Device = (u32, Option<String>, Option<String>, Option<u64>);
 extern "C" fn thread_state() -> usize {
     // SAFETY: reads a thread-local; may be called on any thread while the interpreter is initialised, and the gate is
     // closed before it shuts down.
+    unsafe { pyo3::ffi::PyGILState_GetThisThreadState() as usize }
 }
 
 /// The interpreter's version.
