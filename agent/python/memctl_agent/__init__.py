@@ -1,7 +1,7 @@
 """memctl's agent: streams what the CUDA caching allocator does in this process to a memctl daemon.
 
-`memctl_agent.attach()` is all that is needed; `epoch`, `step`, `phase`, `region` and `note` say what the
-automatic marks cannot know. Importing this module does nothing and imports no torch.
+`memctl_agent.attach()` is all that is needed; `epoch`, `step`, `phase`, `region` and `note` add what the automatic
+marks cannot know. Importing this module does nothing and imports no torch.
 Guarantees: no call raises, blocks or changes the training; without a session every call does nothing.
 """
 
@@ -34,11 +34,11 @@ def attach(
 ) -> bool:
     """Attaches to this process: at once, or as soon as the program initialises CUDA.
 
-    What is not given comes from `MEMCTL_*`, torchrun, SLURM, MPI or Kubernetes. `daemon` is an address such
-    as `unix:/run/memctl.sock` or `https://daemon:7717`; under `memctl run` the launcher takes everything and no
-    address is needed. Where no daemon answers, what is recorded waits on disk for the next `memctl` command.
-    `role` says what this process does in the job (`trainer`, `rollout`).
-    `stacks=False` leaves Python stacks out, `auto=False` the automatic marks; `holders=False` forbids to look into this
+    Missing arguments come from `MEMCTL_*`, torchrun, SLURM, MPI or Kubernetes. `daemon` is an address such as
+    `unix:/run/memctl.sock` or `https://daemon:7717`; under `memctl run` the launcher receives everything and no address
+    is needed. If no daemon answers, the recording waits on disk for the next `memctl` command. `role` is what this
+    process does in the job (`trainer`, `rollout`).
+    `stacks=False` omits Python stacks, `auto=False` the automatic marks; `holders=False` forbids searching this
     process for what holds its tensors.
     Returns whether it attached or will; if not, one line on stderr says why.
     """
@@ -60,7 +60,7 @@ def attach(
 
 
 def detach(failure: Optional[str] = None) -> Optional[dict[str, object]]:
-    """Ends the session, as failed if a failure is given. Waits 0.25 s at most for the daemon.
+    """Ends the session, as failed if a failure is given. Waits at most 0.25 s for the daemon.
 
     Returns what was delivered, or `None` if nothing was attached. `attach` may follow.
     """
@@ -98,7 +98,7 @@ class Range:
 
 
 def _quietly(call: Callable[[], object]) -> object:
-    """Our own faults stay ours: `status()` tells of the last one."""
+    """Our own faults never raise: `status()` reports the last one."""
     try:
         return call()
     except Exception as fault:
@@ -107,7 +107,7 @@ def _quietly(call: Callable[[], object]) -> object:
 
 
 def epoch(number: int) -> Range:
-    """Begins epoch `number` (0 to 2^32-1) and ends the one before; automatic epochs stop."""
+    """Begins epoch `number` (0 to 2^32-1) and ends the previous one; automatic epochs stop."""
 
     def begin() -> Range:
         n, book = _number(number, EPOCH_MAX, "an epoch"), _the_session.book
@@ -117,7 +117,7 @@ def epoch(number: int) -> Range:
 
 
 def step(number: int) -> Range:
-    """Begins step `number`, counted through the job, and ends the one before; automatic steps stop."""
+    """Begins step `number`, counted through the job, and ends the previous one; automatic steps stop."""
 
     def begin() -> Range:
         n, book = _number(number, STEP_MAX, "a step"), _the_session.book
@@ -129,9 +129,9 @@ def step(number: int) -> Range:
 
 
 def phase(name: str) -> Range:
-    """Begins `train` or `eval`, or within them `forward`, `backward` or `optimizer`, and ends the one before.
+    """Begins `train` or `eval`, or within them `forward`, `backward` or `optimizer`, and ends the previous one.
 
-    As a context manager `train` and `eval` give way to what was under way before.
+    As a context manager, `train` and `eval` restore the previous phase at their end.
     """
 
     def begin() -> Range:
@@ -153,7 +153,7 @@ def phase(name: str) -> Range:
 
 
 def region(name: str) -> Range:
-    """Begins a region with a name of your own; regions nest and overlap freely."""
+    """Begins a region with your own name; regions nest and overlap freely."""
 
     def begin() -> Range:
         book, text = _the_session.book, str(name)
@@ -168,7 +168,7 @@ def note(text: str) -> None:
 
 
 def status() -> dict[str, object]:
-    """What is attached, at which level, what was recorded and dropped, and the last trouble."""
+    """What is attached, at which level, what was recorded and dropped, and the last problem."""
     found = _quietly(_the_session.status)
     return found if isinstance(found, dict) else {"attached": False, "level": "off", "trouble": _the_session.trouble}
 

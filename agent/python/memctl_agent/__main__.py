@@ -1,4 +1,4 @@
-"""`python -m memctl_agent doctor` says what would work with this Python and its torch; `build` makes the hook ahead.
+"""`python -m memctl_agent doctor` reports what would work with this Python and its torch; `build` makes the hook ahead.
 
 Guarantees: `doctor` changes nothing, initialises no CUDA and reports on stdout; exit code 0 means that every
 allocator event of this torch can be recorded, 1 that something is missing, 2 wrong usage.
@@ -24,7 +24,7 @@ def _import_torch() -> Any:
 
 
 class Report:
-    """Lines for people, and whether all is well."""
+    """Lines for people, and whether everything works."""
 
     def __init__(self) -> None:
         self.is_well = True
@@ -34,17 +34,17 @@ class Report:
         print(f"ok    {text}")
 
     def note(self, text: str) -> None:
-        """Something to know."""
+        """Information."""
         print(f"note  {text}")
 
     def lacks(self, text: str) -> None:
-        """Something that is missing, and what to do."""
+        """Something missing, and what to do."""
         self.is_well = False
         print(f"lacks {text}")
 
 
 def doctor() -> int:
-    """What would work here."""
+    """Reports what would work here."""
     report = Report()
     if _session.is_disabled():
         report.lacks("MEMCTL_DISABLED is set: nothing is recorded; unset it")
@@ -68,7 +68,7 @@ def _doctor_torch(report: Report, torch: Any, native: Any) -> None:
     report.fine(f"torch {torch.__version__} for CUDA {torch.version.cuda}{tried}")
     conf = _torch.allocator_conf(torch)
     report.note(f"allocator settings: {conf or 'none'}")
-    # This initialises no CUDA: the backend is chosen when torch is loaded.
+    # This does not initialise CUDA: the backend is chosen when torch is loaded.
     hookable = _torch.hookable(torch)
     if hookable.level != "full":
         report.lacks(hookable.why)

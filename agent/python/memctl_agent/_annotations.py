@@ -1,7 +1,7 @@
-"""Ranges that a program names with `record_function`: which are epochs, steps and phases, which say nothing.
+"""Ranges that a program names with `record_function`: which are epochs, steps and phases, and which are ignored.
 
-Guarantees: the vocabulary is the one by which recorded snapshots are imported, so a live run and its
-snapshot agree; a range's end is written only where its begin was; names are remembered up to a bound.
+Guarantees: the vocabulary is the one with which recorded snapshots are imported, so a live run and its snapshot agree;
+a range's end is written only if its begin was; names are remembered up to a limit.
 Refuses: ranges that libraries open in every step (optimizer, loaders, sharding): they would flood the marks.
 """
 
@@ -48,7 +48,7 @@ Meaning = tuple[int, int]
 
 
 def meaning_of(name: str) -> Optional[Meaning]:
-    """What a name says: a kind and a number or phase. `None`: nothing that is kept."""
+    """The meaning of a name: a kind and a number or phase. `None`: not kept."""
     for prefix, kind in _NUMBERED.items():
         digits = name[len(prefix) :]
         # At most 18 digits: fits a step, and `int` of a hostile name stays cheap.
@@ -77,7 +77,7 @@ class Annotations:
     def __init__(self, book: Book, loop: Optional[Loop]) -> None:
         self._book, self._loop = book, loop
         self._meanings: dict[str, Optional[Meaning]] = {}
-        # By identity of the range: the objects belong to the program and get nothing hung on them.
+        # By identity of the range: the objects belong to the program and get no attributes.
         self._open: dict[int, tuple[Meaning, str, Optional[int]]] = {}
         self._thread: Optional[int] = None
 
@@ -87,7 +87,7 @@ class Annotations:
         except KeyError:
             pass
         meaning = meaning_of(name)
-        # Numbered names come once each.
+        # Numbered names occur once each.
         if meaning is None or meaning[0] not in (EPOCH, STEP):
             if len(self._meanings) >= NAMES_MAX:
                 self._meanings.clear()
@@ -150,7 +150,7 @@ class Annotations:
             book.worked()
             book.step_end(NAMED, number)
         elif kind == MODE:
-            # Evaluation inside of training: training goes on.
+            # Evaluation inside training: training continues.
             if book.mode_end(number, NAMED) and former is not None and former != number:
                 book.mode_begin(former, NAMED)
         elif kind == PART:

@@ -1,12 +1,12 @@
-"""What the host of the session asks of this process: which objects hold the tensors on some blocks.
+"""Requests of the session's host to this process: which objects hold the tensors on some blocks.
 
-A thread of its own sleeps until something is asked, without the interpreter's lock and without being woken. It begins
-the search, which goes on in slices: at the end of a step, on the thread that ended it, as long as steps end often
-enough, and otherwise in the thread, so that a process that has no steps, or waits, answers as well.
-Guarantees: where nothing is asked the end of a step reads one attribute; never two slices at once; between two slices
-the program has several times as long as one took; nothing raises into the program, and no fault leaves the ask
-without an answer.
-Refuses: to search itself; `_holders` does, and is imported when it is first asked, in the thread.
+A thread sleeps until there is a request, without the interpreter's lock and without being woken. It begins the search,
+which continues in slices: at the end of a step, on the thread that ended it, if steps end often enough, and otherwise
+in the thread, so that a process without steps, or one that waits, answers as well.
+Guarantees: without a request the end of a step reads one attribute; there are never two slices at once; between two
+slices the program gets several times the duration of one; nothing raises into the program, and every fault gets an
+answer.
+Refuses: to search itself; `_holders` does, which the thread imports at the first request.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import threading
 import time
 from typing import Any, Optional
 
-# How long a slice is, and so many times as long the program goes on undisturbed before the next.
+# Length of a slice; the program then continues undisturbed for this multiple of it.
 SLICE_MS = 2.0
 RESTS = 5
 REST_MS_MIN = 10.0
-# The thread leaves a slice to the end of a step for so long.
+# How long the thread leaves a slice to the end of a step.
 GRACE_MS = 30.0
-# How long it sleeps at most before it looks whether the session goes on, and where the word cannot be slept at.
+# How long it sleeps at most before it checks whether the session continues, and where it cannot sleep at the word.
 SLEEP_S = 30.0
 POLL_S = 0.2
-# FUTEX_WAIT, and the value of the word while nothing is asked.
+# FUTEX_WAIT, and the value of the word without a request.
 _WAIT, _IDLE = 0, 0
 
 
@@ -35,11 +35,11 @@ class _Time(ctypes.Structure):
 
 
 class Asked:
-    """Answers asks, one at a time."""
+    """Answers requests, one at a time."""
 
     def __init__(self) -> None:
         self._slicing = threading.Lock()
-        # What is under way: the ask's number and the search; when its next slice may be.
+        # The current request's id and search, and when its next slice may run.
         self._search: Any = None
         self._number = 0
         self._next = 0.0
@@ -48,17 +48,17 @@ class Asked:
         self._turn = 0
 
     def begin(self, native: Any) -> None:
-        """Asks are answered from now on; where nothing may be asked there is no thread."""
+        """Requests are answered from now on; where they are forbidden there is no thread."""
         self._native, self._turn = native, self._turn + 1
         try:
             if native.holders_word() is not None:
                 _thread.start_new_thread(self._sleep, (native, self._turn))
         except Exception:
-            # No more threads: this process cannot be asked, and nothing else is wrong.
+            # No more threads: this process cannot answer requests, and nothing else is wrong.
             return
 
     def end(self) -> None:
-        """Nothing is answered any more; the thread ends when it next looks."""
+        """Requests are no longer answered; the thread ends at its next check."""
         self._native = self._search = None
         self._turn += 1
 
@@ -70,7 +70,7 @@ class Asked:
     # -- the thread ------------------------------------------------------------------------------------------------
 
     def _sleep(self, native: Any, turn: int) -> None:
-        """Sleeps until something is asked, and sees to it that it is answered."""
+        """Sleeps until there is a request, and makes sure that it is answered."""
         try:
             while self._turn == turn:
                 if self._search is not None:
@@ -78,11 +78,11 @@ class Asked:
                 elif not self._take(native) and not self._wait(native):
                     return
         except Exception:
-            # This process does not say any more what holds its memory.
+            # This process no longer reports what holds its memory.
             self._search = None
 
     def _wait(self, native: Any) -> bool:
-        """Sleeps until something may be asked; whether the session goes on."""
+        """Sleeps until there may be a request; returns whether the session continues."""
         place = native.holders_word()
         if place is None:
             return False
@@ -93,12 +93,12 @@ class Asked:
         arguments = (number, word, _WAIT, _IDLE)
         done = libc.syscall(*map(ctypes.c_long, arguments), ctypes.byref(limit), None, ctypes.c_long(0))
         if done != 0 and ctypes.get_errno() not in (4, 110):
-            # Neither interrupted nor out of time: the word has another value, or the system refuses.
+            # Neither interrupted nor timed out: the word has another value, or the system refuses.
             time.sleep(POLL_S)
         return True
 
     def _take(self, native: Any) -> bool:
-        """Begins to search for what is asked, if something is."""
+        """Begins the search for a request, if there is one."""
         asked = native.holders_asked()
         if asked is None:
             return False
@@ -114,7 +114,7 @@ class Asked:
         return True
 
     def _pass_time(self) -> None:
-        """Lets the time pass until a slice is due that no end of a step took."""
+        """Waits until a slice is due that no end of a step took."""
         due = self._next + (GRACE_MS / 1e3 if self._next else 0.0)
         left = due - time.monotonic()
         if left > 0:
@@ -125,7 +125,7 @@ class Asked:
     # -- a slice -----------------------------------------------------------------------------------------------------
 
     def _renewed(self, native: Any) -> Any:
-        """The search that is under way, about the blocks that are named now: others may have taken their place."""
+        """The current search, with the blocks that are named now: others may have replaced them."""
         search = self._search
         asked = None if search is None else native.holders_asked()
         if search is not None and asked is not None:
@@ -139,7 +139,7 @@ class Asked:
         return self._search
 
     def _slice(self) -> None:
-        """One slice, and the answer if it was the last; another thread that is at it goes on alone."""
+        """One slice, and the answer if it was the last; returns at once if another thread is in a slice."""
         if not self._slicing.acquire(blocking=False):
             return
         try:
@@ -153,19 +153,19 @@ class Asked:
                 native.holders_answer(self._number, _json(search.answer))
             self._next = time.monotonic() + max(REST_MS_MIN, RESTS * took_ms) / 1e3
         except Exception:
-            # The session ended meanwhile; the one that asked stops waiting by itself.
+            # The session ended meanwhile; the caller stops waiting on its own.
             self._search = None
         finally:
             self._slicing.release()
 
 
 def _rest() -> None:
-    """The program has the interpreter."""
+    """Leaves the interpreter to the program."""
     time.sleep(REST_MS_MIN / 1e3)
 
 
 def _json(answer: Any) -> str:
-    """The answer, or in place of it what went wrong, as JSON."""
+    """The answer, or a fault in its place, as JSON."""
     import json
 
     try:

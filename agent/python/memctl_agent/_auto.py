@@ -1,7 +1,7 @@
 """How `memctl run` attaches without a line in the script: called when torch has been imported.
 
-Guarantees: everything comes from the environment; nothing starts before the program initialises CUDA; a
-program that never does is left alone without a word.
+Guarantees: all settings come from the environment; nothing starts before the program initialises CUDA; a program that
+never does is left alone without a message.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from memctl_agent import _session
 
 
 def arm() -> bool:
-    """Attaches as soon as CUDA is initialised; whether that was arranged."""
+    """Attaches as soon as CUDA is initialised; returns whether that was arranged."""
     names = ("job", "daemon", "rank", "world_size", "attempt", "role")
     wanted = {**dict.fromkeys(names), "labels": {}}
     stacks = os.environ.get("MEMCTL_STACKS", "1") != "0"

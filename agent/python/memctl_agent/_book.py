@@ -1,8 +1,8 @@
-"""The book of open ranges: which epoch, step, phases and regions are under way, and who said so.
+"""The book of open ranges: which epoch, step, phases and regions are open, and which source began them.
 
-Guarantees: every end that is written has a begin; what a person wrote by hand is never contradicted by
-an annotation, nor an annotation by a guess, each kind of range by itself; nothing is written while no
-session takes marks, but what is open then is written when one starts.
+Guarantees: every end that is written has a begin; explicit marks take precedence over annotations, and these over
+guesses, for each kind of range separately; nothing is written while no session takes marks, but open ranges are written
+when one starts.
 Refuses: to guess. It knows no torch and no training loop (`_loop` does), holds no lock and never blocks.
 """
 
@@ -12,36 +12,36 @@ from typing import Callable, Optional
 
 # Mark kinds of the native module.
 EPOCH_BEGIN, EPOCH_END, STEP_BEGIN, STEP_END, PHASE_BEGIN, PHASE_END, REGION_BEGIN, REGION_END, NOTE = range(1, 10)
-# The end of an epoch, as things stood at the last end of a step or of an evaluation.
+# The end of an epoch, with the state of the last end of a step or of an evaluation.
 EPOCH_ENDED = 10
-# Gradients are gone: if the program ends here, this is how its last step left things.
+# Gradients are freed: if the program ends here, this is the state after its last step.
 SETTLED = 11
 
 # Phases, as the model numbers them.
 TRAIN, EVAL, FORWARD, BACKWARD, OPTIMIZER = range(1, 6)
 PHASES = {"train": TRAIN, "eval": EVAL, "forward": FORWARD, "backward": BACKWARD, "optimizer": OPTIMIZER}
 
-# Who says so: a higher one silences a lower one for its kind of range.
+# Sources: a higher one silences lower ones for its kind of range.
 AUTO, NAMED, HAND = 1, 2, 3
 
 # An epoch is a u32 in the model, a step a u64.
 EPOCH_MAX = 2**32 - 1
 STEP_MAX = 2**64 - 1
-# Names are for people; longer ones are cut, so that a tensor's repr as a name costs nothing.
+# Names are for people; longer ones are truncated, so that a tensor's repr as a name costs nothing.
 NAME_CHARS_MAX = 200
-# Regions of one step that come from annotations: libraries annotate every layer, which nobody reads as marks.
+# Regions of one step that come from annotations: libraries annotate every layer, which is of no use as marks.
 REGIONS_PER_STEP_MAX = 64
-# Open regions: a range that is entered for ever without an exit must not grow the book.
+# Open regions: ranges that are entered again and again without an exit must not grow the book.
 OPEN_REGIONS_MAX = 256
-# Steps that an optimizer ends without one annotated step before the annotations count as finished (a
-# profiler that ran for a few steps, say).
+# Steps that an optimizer ends without one annotated step before the annotations count as finished (for example those of
+# a profiler that ran for a few steps).
 LAPSE_STEPS = 8
 
 Emit = Callable[[int, int, str], object]
 
 
 class Book:
-    """What is open, and the marks that say so."""
+    """The open ranges, and the marks for them."""
 
     def __init__(self) -> None:
         self._emit: Optional[Emit] = None
@@ -51,7 +51,7 @@ class Book:
         self.step: Optional[int] = None
         self.next_epoch = 0
         self.next_step = 0
-        # Phase and who began it: train or eval, and within it forward, backward or optimizer.
+        # Phase and the source that began it: train or eval, and within it forward, backward or optimizer.
         self.mode: Optional[tuple[int, int]] = None
         self.part: Optional[tuple[int, int]] = None
         self._regions: list[str] = []
@@ -64,7 +64,7 @@ class Book:
     # -- the session ---------------------------------------------------------------------------------------
 
     def open(self, emit: Emit, before_end: Optional[Callable[[bool], None]] = None) -> None:
-        """A session takes marks from now on: what is open is written, epoch 0 where none is known.
+        """A session takes marks from now on: open ranges are written, and epoch 0 if none is known.
 
         `before_end` runs just before a step's (False) or an epoch's (True) end is written.
         """
@@ -82,7 +82,7 @@ class Book:
             emit(REGION_BEGIN, 0, name)
 
     def close(self, failed: bool) -> None:
-        """Ends what is open. After a failure epoch and step stay open: they did not reach their end."""
+        """Ends the open ranges. After a failure epoch and step stay open: they did not reach their end."""
         for name in reversed(self._regions):
             self._write(REGION_END, 0, name)
         self._regions.clear()
@@ -92,10 +92,10 @@ class Book:
         self._mode_over()
         if not failed and self.epoch is not None:
             if self._rank["epoch"] > AUTO or self._before_end is not None:
-                # Said by hand; or a session that reads its state at ends: it has none from before.
+                # An explicit mark; or a session that reads its state at ends: it has none from before.
                 self._epoch_over()
             else:
-                # Nobody said that it ends here: the program goes down and has freed what it trained with.
+                # Not marked as an end: the program is ending and has freed what it trained with.
                 self._write(EPOCH_ENDED, self.epoch)
                 self.epoch = None
         self._emit = self._before_end = None
@@ -107,17 +107,17 @@ class Book:
     # -- epochs --------------------------------------------------------------------------------------------
 
     def _speaks(self, kind: object, source: int) -> bool:
-        """Whether this source may speak of that kind; from then on lower ones may not."""
+        """Whether this source may mark that kind of range; from then on lower ones may not."""
         if source < self._rank[kind]:  # type: ignore[index]
             return False
         self._rank[kind] = source  # type: ignore[index]
         return True
 
     def epoch_begin(self, number: int, source: int) -> bool:
-        """Begins an epoch and ends the one before.
+        """Begins an epoch and ends the previous one.
 
-        An automatic epoch in which nothing was trained yet is not ended but taken over: it was the time
-        before the first epoch that anybody named.
+        An automatic epoch without training so far is not ended but taken over: it was the time before the first named
+        epoch.
         """
         automatic = self._rank["epoch"] <= AUTO
         if not self._speaks("epoch", source):
@@ -136,7 +136,7 @@ class Book:
         return True
 
     def epoch_end(self, number: int, source: int) -> bool:
-        """Ends that epoch if it is the open one."""
+        """Ends this epoch if it is the open one."""
         if self.epoch != number or not self._speaks("epoch", source):
             return False
         self._epoch_over()
@@ -151,13 +151,13 @@ class Book:
         self.epoch = None
 
     def settled(self) -> None:
-        """Gradients were given back."""
+        """Gradients were freed."""
         self._write(SETTLED)
 
     # -- steps ---------------------------------------------------------------------------------------------
 
     def step_begin(self, number: Optional[int], source: int) -> bool:
-        """Begins a step (the next one if no number is given) and ends the one before if that did anything."""
+        """Begins a step (the next one if no number is given) and ends the previous one if that did anything."""
         automatic = self._rank["step"] <= AUTO
         if not self._speaks("step", source):
             return False
@@ -171,7 +171,7 @@ class Book:
         return True
 
     def step_again(self) -> None:
-        """Begins the open automatic step once more if nothing was trained in it: what came before was not it."""
+        """Restarts the open automatic step if nothing was trained in it: what came before did not belong to it."""
         if self.step is not None and not self.step_worked and self._rank["step"] <= AUTO:
             self._write(STEP_BEGIN, self.step)
 
@@ -195,7 +195,8 @@ class Book:
         self.step = None
 
     def _lapse(self) -> None:
-        """An optimizer's step came that annotations should have told of; after some the annotations are over."""
+        """An optimizer stepped without the expected annotation; after several such steps the annotations count as
+        finished."""
         if self._rank["step"] != NAMED or self.step is not None:
             return
         self._unnamed_steps += 1
@@ -223,7 +224,7 @@ class Book:
         return True
 
     def mode_end(self, phase: int, source: int) -> bool:
-        """Ends training or evaluation if that is what is open."""
+        """Ends training or evaluation if it is the open one."""
         if self.mode is None or self.mode[0] != phase or not self._speaks("mode", source):
             return False
         self._mode_over()
@@ -235,7 +236,7 @@ class Book:
             self.mode = None
 
     def part_begin(self, phase: int, source: int) -> bool:
-        """Begins forward, backward or optimizer and ends the part before, unless a higher source holds that open."""
+        """Begins forward, backward or optimizer and ends the previous part, unless a higher source opened that."""
         if self.part is not None and source < self.part[1]:
             return False
         if not self._speaks(phase, source):
@@ -250,7 +251,7 @@ class Book:
         return True
 
     def part_end(self, phase: int, source: int) -> bool:
-        """Ends that part if it is the open one and no higher source began it."""
+        """Ends this part if it is the open one and no higher source began it."""
         if self.part is None or self.part[0] != phase or source < self.part[1]:
             return False
         self._part_over()
@@ -287,5 +288,5 @@ class Book:
         return False
 
     def note(self, text: str) -> None:
-        """Something happened once."""
+        """Records a one-time event."""
         self._write(NOTE, 0, text[:NAME_CHARS_MAX])

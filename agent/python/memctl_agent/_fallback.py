@@ -1,9 +1,8 @@
-"""The lower level: counters and block snapshots read through Python, where the allocator cannot be watched.
+"""The lower level: counters and block snapshots read through Python, where the allocator cannot be hooked.
 
-Guarantees: read at step and epoch ends, and by a thread of its own where none has come for a second: programs
-that only serve mark none. The time spent on block snapshots stays under a hundredth of
-the time that passes; devices that torch has not touched are left alone. Never resets the user's peaks.
-Refuses: nothing; what the allocator does not tell is not sent.
+Guarantees: reads at step and epoch ends, and in a thread when none has come for a second: programs that only serve mark
+none. Block snapshots take less than a hundredth of the elapsed time; devices that torch has not used are left alone.
+Never resets the user's peaks. Figures that the allocator does not report are not sent.
 """
 
 from __future__ import annotations
@@ -12,30 +11,30 @@ import threading
 import time
 from typing import Any, Callable
 
-# At step ends a snapshot waits until this many times the last one's duration has passed, and at least this long.
+# At step ends a snapshot waits for this multiple of the last one's duration, and at least this long.
 SNAPSHOT_SHARE = 100.0
 SNAPSHOT_S_MIN = 10.0
-# Counters are read by the clock when no boundary has come for this long.
+# Counters are read on a timer when no boundary has come for this long.
 COUNTERS_EVERY_S = 1.0
 
 
 class Fallback:
-    """Reads what `_native` is told at the end of a step or an epoch."""
+    """Reads the figures for `_native` at the end of a step or an epoch."""
 
     def __init__(self, torch: Any, native: Any, ordinals: list[int]) -> None:
         self._torch, self._native, self._ordinals = torch, native, ordinals
         self._with_blocks = str(torch._C._cuda_getAllocatorBackend()) == "native"
         self._next_snapshot = 0.0
         self._read_at = time.monotonic()
-        # No event: its lock could be held by the thread while somebody forks.
+        # Not an Event: the thread could hold its lock during a fork.
         self._over = False
 
     def begin(self, by_clock: Callable[[bool], None]) -> None:
-        """Starts the thread that calls `by_clock`, guarded, where no boundary has come for a while."""
+        """Starts the thread that calls `by_clock`, guarded, when no boundary has come for a while."""
         threading.Thread(target=self._run, args=(by_clock,), name="memctl-counters", daemon=True).start()
 
     def end(self) -> None:
-        """The thread ends by itself; a reading that it is taking finds no session."""
+        """The thread ends on its own; a reading in progress finds no session."""
         self._over = True
 
     def _run(self, by_clock: Callable[[bool], None]) -> None:
@@ -47,7 +46,7 @@ class Fallback:
                 by_clock(False)
 
     def by_clock(self, _is_epoch: bool) -> None:
-        """No step has ended for a second, and no epoch."""
+        """No step or epoch has ended for a second."""
         self._read_at = time.monotonic()
         for ordinal in self._ordinals:
             self._counters(ordinal)
@@ -66,7 +65,7 @@ class Fallback:
         self._next_snapshot = done + max(SNAPSHOT_S_MIN, SNAPSHOT_SHARE * (done - now))
 
     def _counters(self, ordinal: int) -> bool:
-        """Sends the counters of a device; whether torch uses it."""
+        """Sends the counters of a device; returns whether torch uses it."""
         stats = self._torch.cuda.memory_stats_as_nested_dict(ordinal)
         reserved = _total(stats, "reserved_bytes")
         if not reserved["peak"]:
@@ -94,6 +93,6 @@ class Fallback:
 
 
 def _total(stats: dict[str, Any], name: str) -> dict[str, int]:
-    """Current and peak over both pools; zeros where the backend does not count."""
+    """Current and peak over both pools; zeros where the backend has no counters."""
     found = stats.get(name, {}).get("all", {})
     return {"current": int(found.get("current", 0)), "peak": int(found.get("peak", 0))}

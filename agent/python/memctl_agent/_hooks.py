@@ -1,9 +1,9 @@
-"""Where torch is watched: the wrappers and hooks that tell `_loop` and `_annotations` what happens.
+"""The wrappers and hooks through which `_loop` and `_annotations` follow torch.
 
-Guarantees: the wrapped function is called exactly once, with what it was given; its result and its exception
-pass unchanged; nothing of ours raises into it; it keeps its name, signature, pickles and globals (TorchScript
-compiles `record_function` from source and looks names up there). Under `torch.compile` the wrappers vanish.
-`remove` puts the originals back where nobody wrapped ours meanwhile; where somebody did, ours only pass on.
+Guarantees: the wrapped function is called exactly once, with its arguments; its result and its exception pass
+unchanged; our own faults never raise into it; it keeps its name, signature, pickles and globals (TorchScript compiles
+`record_function` from source and looks names up there). Under `torch.compile` the wrappers vanish. `remove` restores
+the originals where ours were not wrapped meanwhile; where they were, ours only pass calls on.
 Refuses: hooks on modules, which would cost every call.
 """
 
@@ -18,16 +18,16 @@ from memctl_agent._annotations import Annotations
 from memctl_agent._book import Book
 from memctl_agent._loop import Loop
 
-# After so many faults of our own the hooks go quiet for good.
+# After this many faults of our own the hooks are disabled for good.
 FAULTS_MAX = 16
 
 
 def _nothing() -> None:
-    """Nobody looks."""
+    """Does nothing."""
 
 
 class Hub:
-    """What the wrappers reach, and the switch that silences all of them at once."""
+    """The wrappers' common state, and the switch that disables all of them at once."""
 
     __slots__ = ("annotations", "book", "faults", "last_fault", "look", "loop", "training_depth")
 
@@ -36,25 +36,25 @@ class Hub:
         self.loop: Optional[Loop] = loop
         self.annotations: Optional[Annotations] = annotations
         self.training_depth = 0
-        # Looks for libraries that were imported meanwhile, see `_requests`.
+        # Checks for libraries that were imported meanwhile, see `_requests`.
         self.look: Callable[[], None] = _nothing
         self.faults = 0
         self.last_fault: Optional[str] = None
 
     def failed(self, fault: Exception) -> None:
-        """Something of ours went wrong: training must not notice, `status()` tells."""
+        """Records a fault of our own: training must not notice; `status()` reports it."""
         self.faults += 1
         self.last_fault = f"{type(fault).__name__}: {fault}"
         if self.faults >= FAULTS_MAX:
             self.silence()
 
     def silence(self) -> None:
-        """From now on every wrapper only passes on."""
+        """From now on every wrapper only passes calls on."""
         self.loop = self.annotations = None
 
 
 class Hooks:
-    """Everything that was hooked, so that it can be unhooked."""
+    """All installed hooks, so that they can be removed."""
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
@@ -62,10 +62,10 @@ class Hooks:
         self._handles: list[Any] = []
 
     def install(self, torch: Any) -> None:
-        """Hooks torch. What a version lacks is left out."""
+        """Hooks torch. Functions that a version lacks are left out."""
         is_compiling = torch.compiler.is_compiling
         hub = self.hub
-        # `torch.optim` takes this module's name out of its namespace.
+        # `torch.optim` removes this module's name from its namespace.
         optimizer = importlib.import_module("torch.optim.optimizer")
         self._handles.append(optimizer.register_optimizer_step_pre_hook(_pre_step(hub, is_compiling)))
         self._handles.append(optimizer.register_optimizer_step_post_hook(_post_step(hub, is_compiling)))
@@ -80,7 +80,7 @@ class Hooks:
         if iterator is not None:
             self._patch(iterator, "__next__", lambda original: _next(original, hub))
         self._install_notes(torch)
-        # By name: that module needs this one.
+        # By name: that module imports this one.
         requests = importlib.import_module("memctl_agent._requests")
         hub.look = requests.Requests(hub, self._patch, is_compiling).look
         hub.look()
@@ -118,7 +118,7 @@ class Hooks:
 
 
 def like(original: Callable[..., Any], wrapper: types.FunctionType) -> Callable[..., Any]:
-    """The wrapper with the original's name, signature and globals; it must find what it needs in its closure."""
+    """The wrapper with the original's name, signature and globals; its own names must be in its closure."""
     if isinstance(original, types.FunctionType):
         wrapper = types.FunctionType(
             wrapper.__code__, original.__globals__, original.__name__, wrapper.__defaults__, wrapper.__closure__
@@ -183,7 +183,7 @@ def _backward(original: Any, hub: Hub, is_compiling: Callable[[], bool]) -> Any:
 
 def _train(original: Any, hub: Hub, is_compiling: Callable[[], bool]) -> Any:
     def train(self: Any, mode: bool = True) -> Any:
-        # The children of a module come through here too: they are passed on at once.
+        # The children of a module are set through this wrapper too: those calls pass straight through.
         if hub.training_depth or hub.loop is None or is_compiling():
             return original(self, mode)
         hub.training_depth = 1
@@ -275,7 +275,7 @@ def _next(original: Any, hub: Hub) -> Any:
 
 
 def _note_once(original: Any, *, hub: Hub, name: str, made: dict[int, Any]) -> Any:
-    """One wrapper for one function, under however many names it is found."""
+    """One wrapper for one function, even if it has several names."""
     if id(original) not in made:
         made[id(original)] = _noted(original, hub, name)
     return made[id(original)]

@@ -1,7 +1,7 @@
-"""The ends of a process: fork, normal exit, an exception that nobody caught.
+"""The ends of a process: fork, normal exit, an uncaught exception.
 
-Guarantees: a forked child is silent and starts unattached; at exit the session is ended within a bound; the
-exception hook that was there runs as before. Takes no signal handler and leaves `threading.excepthook` alone.
+Guarantees: a forked child records nothing and starts unattached; at exit the session ends within a time limit; the
+previous exception hook runs as before. Takes no signal handler and leaves `threading.excepthook` alone.
 Refuses: to keep a process alive, and to call an exit a failure that the program caught.
 """
 
@@ -14,19 +14,19 @@ import sys
 import threading
 from typing import Any, Callable, Optional
 
-# Causes that are followed to find an out-of-memory error behind the error that was raised in its place.
+# Causes that are followed to find an out-of-memory error behind the error that replaced it.
 CAUSES_MAX = 8
 FAILURE_CHARS_MAX = 500
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this is torch's error for a device that is full; torch is not imported for it."""
+    """Whether this is torch's error for a full device; torch is not imported for it."""
     kinds = type(error).__mro__
     return any(kind.__name__ == "OutOfMemoryError" and kind.__module__.startswith("torch") for kind in kinds)
 
 
 def describe(error: BaseException) -> str:
-    """`ValueError: first line`, or `out of memory: first line` if that is the error or what caused it."""
+    """`ValueError: first line`, or `out of memory: first line` if that is the error or its cause."""
     seen: Optional[BaseException] = error
     for _ in range(CAUSES_MAX):
         if seen is None:
@@ -43,13 +43,13 @@ def _first_line(error: BaseException) -> str:
     try:
         lines = str(error).strip().splitlines()
     except Exception:
-        # The user's own `__str__`.
+        # The user's own `__str__` failed.
         return ""
     return lines[0] if lines else ""
 
 
 def exit_failure(code: object) -> Optional[str]:
-    """What an exit code says: nothing for 0 and `None`; a text is printed by Python and means 1."""
+    """The failure of an exit code: `None` for 0 and `None`; a text is printed by Python and means 1."""
     if code is None or code == 0:
         return None
     if isinstance(code, int):
@@ -58,7 +58,7 @@ def exit_failure(code: object) -> Optional[str]:
 
 
 class Lifecycle:
-    """What is hooked into the interpreter while a session is armed or attached."""
+    """The hooks in the interpreter while a session is armed or attached."""
 
     def __init__(self, end: Callable[[Optional[str]], object]) -> None:
         self._end = end
@@ -80,7 +80,7 @@ class Lifecycle:
         atexit.register(self._at_exit)
 
     def remove(self) -> None:
-        """Unhooks, where nobody hooked on top."""
+        """Removes the hooks, unless others were installed on top."""
         if self._hook is not None and sys.excepthook is self._hook:
             sys.excepthook = self._former_hook
         if self._exit is not None and sys.exit is self._exit:
@@ -89,11 +89,11 @@ class Lifecycle:
         self._hook = self._exit = None
 
     def goes_on(self) -> None:
-        """Training went on: an exit that was asked for was caught."""
+        """Training continued: the requested exit was caught."""
         self._exit_failure = None
 
     def note_exit(self, code: object) -> None:
-        """`sys.exit(code)` was called. In another thread it ends that thread alone."""
+        """`sys.exit(code)` was called. In another thread it ends only that thread."""
         if threading.current_thread() is threading.main_thread():
             self._exit_failure = exit_failure(code)
 
@@ -101,7 +101,7 @@ class Lifecycle:
         try:
             self._end(self.failure or self._exit_failure)
         except Exception:
-            # Nothing may keep an interpreter from ending, and nobody reads what it says now.
+            # Nothing may keep an interpreter from ending, and output is no longer read.
             return
 
 
@@ -126,7 +126,7 @@ def _exit_wrapper(lifecycle: Lifecycle, original: Any) -> Any:
 
 
 def at_fork(silence: Callable[[], None]) -> None:
-    """Calls `silence` in every child that this process forks from now on; there is no taking it back."""
+    """Calls `silence` in every child that this process forks from now on; it cannot be undone."""
     os.register_at_fork(after_in_child=silence)
 
 

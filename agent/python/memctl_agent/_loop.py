@@ -1,12 +1,12 @@
-"""The training loop as it can be seen from outside: what the signs of torch say about epochs, steps and phases.
+"""The training loop as seen from outside: infers epochs, steps and phases from signs in torch.
 
-The rules. The optimizer seen first leads, and after it one that is made anew for the same parameters: each of its
-steps ends a step. The data loader in whose iteration
-it steps leads the epochs: each new iteration begins one, if anything was trained since the last. Forward
-reaches from a step's begin (its batch, where a loader delivers one) to the backward pass. `model.eval()` of
-the trained model and loading with gradients off are evaluation, until training is seen again.
-Guarantees: no torch in here, no lock, no reference that keeps a model, loader or optimizer alive; other
-threads than the one that trains are not listened to. Every guess has the lowest rank in the book.
+The rules. The first optimizer leads, and after it one that is newly created for the same parameters: each of its steps
+ends a step. The data loader in whose iteration it steps leads the epochs: each new iteration begins one, if anything
+was trained since the last. Forward lasts from a step's begin (its batch, where a loader delivers one) to the backward
+pass. `model.eval()` of the trained model and loading with gradients disabled are evaluation, until training is seen
+again.
+Guarantees: no torch in here, no lock, no reference that keeps a model, loader or optimizer alive; only the training
+thread is observed. Every guess has the lowest rank in the book.
 
 (Over 400 lines: the rules share one small state; split, each half would need all of it.)
 """
@@ -19,22 +19,22 @@ from typing import Any, Callable, Optional
 
 from memctl_agent._book import AUTO, BACKWARD, EVAL, FORWARD, OPTIMIZER, TRAIN, Book
 
-# Another optimizer that stepped this often while the leader did not step at all takes over.
+# Another optimizer that stepped this often while the leader did not step takes over.
 OVERTAKE_STEPS = 8
-# Optimizers that are remembered to have stepped beside the leader.
+# Optimizers that are remembered to have stepped besides the leader.
 MET_MAX = 8
-# Modules whose ownership is remembered; beyond it the memory starts over.
+# Modules whose ownership is remembered; beyond this the memory is cleared.
 MODULES_MAX = 256
 
 Weak = Callable[[], Any]
 
 
 def _nothing() -> None:
-    """A reference that leads nowhere."""
+    """A dead reference."""
 
 
 def weak(thing: object) -> Weak:
-    """A weak reference, or one that leads nowhere if the thing cannot be referred to weakly."""
+    """A weak reference, or a dead one if the object cannot be weakly referenced."""
     try:
         return weakref.ref(thing)
     except TypeError:
@@ -42,7 +42,7 @@ def weak(thing: object) -> Weak:
 
 
 def first_parameter(optimizer: object) -> Optional[object]:
-    """What an optimizer trains, by its first parameter."""
+    """Identifies what an optimizer trains, by its first parameter."""
     try:
         return optimizer.param_groups[0]["params"][0]  # type: ignore[attr-defined]
     except (AttributeError, IndexError, KeyError, TypeError):
@@ -55,7 +55,7 @@ class Loop:
     def __init__(self, book: Book) -> None:
         self._book = book
         self._thread: Optional[int] = None
-        # Optimizers: who leads, who is inside step() now, and who may overtake.
+        # Optimizers: the leader, those inside step() now, and candidates to take over.
         self._leader: Weak = _nothing
         self._has_led = False
         self._stepping: list[Weak] = []
@@ -64,7 +64,7 @@ class Loop:
         self._met: list[Weak] = []
         self._in_backward = self._in_request = False
         self._step_is_over = False
-        # Loaders: who leads, who is being iterated, and how.
+        # Loaders: the leader, and the one being iterated, and how.
         self._loader: Weak = _nothing
         self._loader_steps = 0
         self._current: Weak = _nothing
@@ -77,7 +77,7 @@ class Loop:
         self._prefetches = False
         # Whether the next step's begin waits for a sign (a batch, a backward pass).
         self._awaits_step = True
-        # Evaluation, as the signs tell it, whoever is heard in the book.
+        # Whether the signs show evaluation, independent of the sources in the book.
         self._evaluates = False
         self._trains_in_eval = False
         self._root: Weak = _nothing
@@ -94,7 +94,7 @@ class Loop:
         if self._is_other_thread() and not self._in_backward:
             return
         for place, entered in enumerate(self._stepping):
-            # It is inside already: the call before this one ended with an exception.
+            # It is inside already: the previous call ended with an exception.
             if entered() is optimizer:
                 del self._stepping[place:]
                 break
@@ -154,7 +154,8 @@ class Loop:
         return True
 
     def _overtakes(self, leader: object, optimizer: object) -> bool:
-        """Whether another optimizer takes over: it was made anew for what the leader trained, or the leader stopped."""
+        """Whether another optimizer takes over: it was newly created for the leader's parameters, or the leader
+        stopped."""
         if not any(known() is optimizer for known in self._met):
             self._met = [known for known in self._met[-MET_MAX:] if known() is not None] + [weak(optimizer)]
             if first_parameter(optimizer) is not None and first_parameter(optimizer) is first_parameter(leader):
@@ -173,7 +174,7 @@ class Loop:
         book = self._book
         book.step_end(AUTO)
         self._count_step_for_loaders()
-        # Once, at a loader's end, nothing tells whether the next step has a batch: it waits too.
+        # At a loader's end it is unknown whether the next step has a batch: once, it waits too.
         at_end = self._exhausted and not self._waited_at_end
         self._waited_at_end = self._exhausted
         self._awaits_step = self._batches_since_step > 0 or at_end
@@ -187,11 +188,11 @@ class Loop:
         self._book.part_begin(FORWARD, AUTO)
 
     def _begin_awaited_step(self) -> None:
-        """Something was computed before the batch that was waited for."""
+        """A computation came before the expected batch."""
         if not self._awaits_step:
             return
         if self._exhausted and not self._waited_at_end:
-            # The loader was through before its last batch was trained on: it is read one batch ahead.
+            # The loader was exhausted before its last batch was trained on: it is read one batch ahead.
             self._prefetches = True
         self._awaits_step = False
         self._book.step_begin(None, AUTO)
@@ -199,7 +200,7 @@ class Loop:
     # -- backward ------------------------------------------------------------------------------------------
 
     def backward_begins(self) -> bool:
-        """`backward()` was entered; whether this is the outermost call, whose end is to be told."""
+        """`backward()` was entered; returns whether this is the outermost call, whose end must be reported."""
         if self._in_backward or self._is_other_thread():
             return False
         if self._thread is None:
@@ -218,7 +219,7 @@ class Loop:
         self._in_backward = False
         self._book.part_end(BACKWARD, AUTO)
         if self._stepping:
-            # The closure's gradients are there: what follows within `step()` is the optimizer's own.
+            # The closure's gradients are done: the rest of `step()` is the optimizer's own.
             self._book.part_begin(OPTIMIZER, AUTO)
         if self._step_is_over:
             self._step_is_over = False
@@ -236,7 +237,8 @@ class Loop:
     # -- requests ------------------------------------------------------------------------------------------
 
     def request_begins(self) -> bool:
-        """A request is served, and nothing has trained; whether this is the outermost call, whose end is to be told."""
+        """A request is served, and nothing has trained; returns whether this is the outermost call, whose end must be
+        reported."""
         if self._has_led or self._in_backward or self._in_request or self._is_other_thread():
             return False
         if self._thread is None:
@@ -254,7 +256,7 @@ class Loop:
     # -- loaders -------------------------------------------------------------------------------------------
 
     def loader_begins(self, loader: object, grad: bool) -> bool:
-        """Somebody asks a loader for an iterator; whether that iterator is to be told to `loader_iterates`."""
+        """A loader's iterator is requested; returns whether that iterator must be passed to `loader_iterates`."""
         if self._is_other_thread():
             return False
         self._look_at_root()
@@ -267,12 +269,12 @@ class Loop:
             self._training()
         if not self._evaluates:
             self._lead_epochs(loader, abandoned)
-        # In evaluation mode it is noted all the same: if an optimizer steps, this was training after all.
+        # In evaluation mode it is recorded as well: if an optimizer steps, this was training after all.
         self._current, self._current_trains, self._current_steps = weak(loader), not self._evaluates, 0
         return True
 
     def loader_iterates(self, iterator: object) -> None:
-        """The iterator that was asked for."""
+        """The iterator that was requested."""
         self._iterator = weak(iterator)
         self._batches = 0
         self._exhausted = self._waited_at_end = False
@@ -310,11 +312,11 @@ class Loop:
         if current is self._loader():
             self._loader_steps += 1
         elif self._loader_steps == 0:
-            # Only this one is trained through.
+            # Only this loader is trained through.
             self._loader, self._loader_steps = self._current, 1
 
     def batch(self, iterator: object, exhausted: bool) -> None:
-        """A loader's iterator gave a batch, or has no more."""
+        """A loader's iterator returned a batch, or is exhausted."""
         if self._iterator() is not iterator or self._is_other_thread():
             return
         self._exhausted = exhausted
@@ -328,7 +330,7 @@ class Loop:
                 self._ensure_train()
                 self._begin_step()
         elif self._book.part is None and self._book.step is not None and not exhausted:
-            # The next batch of a step that gathers gradients over several.
+            # The next batch of a step that accumulates gradients over several.
             self._book.part_begin(FORWARD, AUTO)
 
     # -- training and evaluation -----------------------------------------------------------------------------
@@ -344,10 +346,10 @@ class Loop:
             self._evaluation()
 
     def _is_trained(self, module: Any, training: bool) -> bool:
-        """Whether a module is the one that is trained: it owns what the leading optimizer steps.
+        """Whether a module is the trained one: it owns the parameters that the leading optimizer steps.
 
-        Where no module does (sharded optimizers hold copies), and before the first step, the module that
-        was put in training mode last is; a frozen teacher is not.
+        Where no module does (sharded optimizers hold copies), and before the first step, it is the module that was last
+        put in training mode; a frozen teacher is not.
         """
         known = self._owned.get(id(module))
         owns = known[1] if known is not None and known[0]() is module else self._owns(module)
@@ -391,7 +393,7 @@ class Loop:
         self._book.mode_begin(EVAL, AUTO)
 
     def _training(self) -> None:
-        """Training goes on, or begins."""
+        """Training continues, or begins."""
         evaluated, self._evaluates = self._evaluates, False
         self._ensure_train()
         if evaluated and not self._awaits_step and self._book.step is not None:
@@ -403,11 +405,11 @@ class Loop:
             self._book.mode_begin(TRAIN, AUTO)
 
     def _trains(self) -> None:
-        """An optimizer steps, or gradients are computed: this is training, whatever the flags say."""
+        """An optimizer steps, or gradients are computed: this is training, regardless of the flags."""
         if self._evaluates:
             root = self._root()
             if root is not None and not root.training:
-                # A model that is trained in evaluation mode (frozen statistics): its flag says nothing.
+                # A model that is trained in evaluation mode (frozen statistics): its flag has no meaning.
                 self._trains_in_eval = True
             self._evaluates = False
         self._ensure_train()

@@ -1,4 +1,4 @@
-"""The native module: the hook's other side, the ring, and the session. Built from `agent/python/src`.
+"""The native module: the hook's counterpart, the ring, and the session. Built from `agent/python/src`.
 
 Every function is cheap and does nothing when nothing is attached.
 """
@@ -6,7 +6,7 @@ Every function is cheap and does nothing when nothing is attached.
 __version__: str
 
 class NativeError(RuntimeError):
-    """One sentence that says what is wrong and what to do."""
+    """One sentence that names the problem and the remedy."""
 
 def start(
     *,
@@ -23,8 +23,8 @@ def start(
     child: tuple[int, str] | None = None,
     holders: bool | None = None,
 ) -> dict[str, object]:
-    """Opens a session. Devices: ordinal, UUID, name, total bytes. `child`: the parent's process id and this
-    process's name, where `multiprocessing` started it. `holders`: whether it may be asked what holds its tensors.
+    """Opens a session. Devices: ordinal, UUID, name, total bytes. `child`: the parent's process id and this process's
+    name, where `multiprocessing` started it. `holders`: whether requests for holders are allowed.
 
     Returns `mode` (`launcher` or `thread`), `session`, `job`, `rank` and `attempt`. Raises `NativeError`.
     """
@@ -43,8 +43,8 @@ def attach_hook(path: str, device: int | None, build: str) -> None:
     """
 
 def check_stacks() -> bool:
-    """Compares what the walker sees of the calling frames with `sys._getframe()`; stacks are recorded only if both
-    agree on every code object and instruction.
+    """Compares the walk of the calling frames with `sys._getframe()`; stacks are recorded only if both agree on every
+    code object and instruction.
     """
 
 def mark(kind: int, number: int = 0, name: str = "") -> bool:
@@ -67,32 +67,32 @@ def counters(
     nccl: int | None = None,
     sharing: tuple[bool, bool, bool] | None = None,
 ) -> bool:
-    """Counters in bytes that Python read, where the allocator cannot be hooked, and what NCCL's communicators hold.
+    """Counters in bytes from Python, where the allocator cannot be hooked, and the bytes of NCCL's communicators.
 
-    What is not known is None. `sharing`: whether CUDA IPC, RDMA and symmetric memory were seen in use.
+    Unknown figures are None. `sharing`: whether CUDA IPC, RDMA and symmetric memory were seen in use.
     """
 
 def blocks(device: int, segments: list[dict[str, object]]) -> bool:
-    """Segments as `torch.cuda.memory_snapshot()` gives them, where the allocator cannot be hooked."""
+    """Segments as returned by `torch.cuda.memory_snapshot()`, where the allocator cannot be hooked."""
 
 def holders_asked() -> tuple[int, list[tuple[int, int]], int] | None:
-    """What is asked: the ask's number, live blocks (address, bytes) of one site, oldest first, 256
-    at most, and a budget in milliseconds. Each ask is given once; where nothing is asked one word is loaded.
+    """The request for holders: its id, live blocks (address, bytes) of one site, oldest first, at most 256, and a
+    budget in milliseconds. Each request is returned once; without a request this loads one word.
     """
 
 def holders_answer(ask: int, answer_json: str) -> bool:
-    """Answers an ask with JSON of 64 KiB at most. Never blocks and never raises; False where there was no room."""
+    """Answers a request with JSON of at most 64 KiB. Never blocks and never raises; False if there was no room."""
 
 def holders_word() -> tuple[int, int] | None:
-    """The number of the system call `futex`, and the address of the word that is 0 while nothing is asked; None where
-    nothing may be.
+    """The number of the system call `futex`, and the address of the word that is 0 without a request; None where
+    requests are forbidden.
     """
 
 def frame_values(frame: object, first_slot: int, count: int, is_indirect: bool) -> list[object | None]:
-    """What is in the first slots of a frame, read in one go."""
+    """The values in the first slots of a frame, read in one go."""
 
-# `rules` of the two below: what gives a tensor's address, classes of tensors, classes of tensors that are not asked,
-# this package's own classes, the type of frames, what gives a class's module, names of the program's own modules.
+# `rules` of the two below: reader of a tensor's address, classes of tensors, classes of tensors that are not read, this
+# package's own classes, the type of frames, reader of a class's module, names of the program's own modules.
 
 class Walk:
     """From roots down to the tensors on some blocks, in slices; holds no object between two calls."""
@@ -116,7 +116,7 @@ class Walk:
     ) -> list[list[object] | None]: ...
 
 class Heap:
-    """Over all objects of the collector, in slices."""
+    """All objects of the collector, in slices."""
 
     def __init__(self, blocks: list[tuple[int, int]]) -> None: ...
     def can_tell(self) -> bool: ...
@@ -128,7 +128,7 @@ class Heap:
     ) -> tuple[bool, list[tuple[object, int]]]: ...
 
 def attach_foreign() -> None:
-    """Makes the session one whose events come from `record`. Raises `NativeError` where PyTorch's hook feeds it."""
+    """Switches the session to events from `record`. Raises `NativeError` if PyTorch's hook feeds it."""
 
 def record(device: int, action: int, addr: int, size: int, stream: int = 0) -> bool:
     """An event of another allocator: 1 allocation, 2 free, 3 segment, 4 out of memory (`addr`: the device's free
@@ -146,8 +146,8 @@ def status() -> dict[str, object]:
 def stop(failure: str | None = None, patience_s: float = 0.25, leaving: bool = False) -> dict[str, object]:
     """Ends the session within `patience_s` seconds: `delivered`, `produced`, `stored`, `dropped`, `refused`.
 
-    `leaving`: the process is about to end, and a launcher takes its exit code for how the session ended.
+    `leaving`: the process is about to end; a launcher uses its exit code to determine how the session ended.
     """
 
 def silence() -> None:
-    """Closes the gate of this process for ever: in a forked child, at interpreter shutdown."""
+    """Closes the gate of this process permanently: in a forked child, at interpreter shutdown."""

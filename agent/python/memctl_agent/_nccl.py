@@ -1,11 +1,11 @@
-"""What NCCL says that its communicators hold on the device (`ncclCommMemStats`, NCCL 2.29.7).
+"""Device memory of NCCL's communicators (`ncclCommMemStats`, NCCL 2.29.7).
 
-Asked at the end of a step, on the thread that ended it, every few seconds at most. Only the communicators of PyTorch's
-process groups are asked, and of those the ones that a collective has already used: what is being set up, or was never
-used, is left alone, so nothing waits for another rank. PyTorch 2.12 asks NCCL itself, under the communicator's lock
-(`memory_stats`); of 2.9 to 2.11 the address is taken (`_comm_ptr`), and the library that is loaded is asked, if it has
-the function. Guarantees: loads no library, makes no communicator, raises nothing into the program.
-Refuses: communicators that others made, and to guess: where nobody tells, nothing is sent.
+Queried at the end of a step, on the thread that ended it, every few seconds at most. Only the communicators of
+PyTorch's process groups that a collective has already used are queried, not those being set up or never used, so
+nothing waits for another rank. PyTorch 2.12 queries NCCL itself, under the communicator's lock (`memory_stats`). For
+2.9 to 2.11 the address is taken (`_comm_ptr`) and the loaded library is called, if it has the function.
+Guarantees: loads no library, makes no communicator, raises nothing into the program.
+Refuses: communicators made by others, and to guess: without NCCL's own figure nothing is sent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Callable, Optional
 
 # NCCL's memory grows with the first use of a communicator and rarely later.
 EVERY_S = 5.0
-# After so many faults nobody is asked any more.
+# After this many faults NCCL is not queried any more.
 FAULTS_MAX = 3
 # ncclCommMemStat_t of nccl.h.
 SUSPENDED, PERSISTENT, TOTAL = 1, 2, 3
@@ -26,7 +26,7 @@ LIBRARY = "libnccl.so.2"
 
 
 class Nccl:
-    """Asks NCCL, and tells the native module."""
+    """Queries NCCL, and reports to the native module."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -50,7 +50,7 @@ class Nccl:
             self._faults += 1
 
     def _bytes(self, torch: Any, groups: list[Any]) -> Optional[int]:
-        """What the communicators of the current device hold; None where none tells."""
+        """What the communicators of the current device hold; None where none reports it."""
         told: Optional[int] = None
         backends: dict[int, Any] = {}
         for group in groups:
@@ -72,7 +72,7 @@ class Nccl:
         return told
 
     def _of_library(self, pointer: int) -> Optional[int]:
-        """What the library that is loaded says of a communicator."""
+        """What the loaded library reports for a communicator."""
         if self._library is None:
             self._library = _loaded()
         if self._library is False:
@@ -83,7 +83,7 @@ class Nccl:
             code = self._library(ctypes.c_void_p(pointer), statistic, ctypes.byref(value))
             return value.value if code == 0 else None
 
-        # Of one that is suspended the rest has been given back.
+        # A suspended communicator has released the rest.
         return ask(PERSISTENT if ask(SUSPENDED) else TOTAL)
 
 
@@ -96,7 +96,7 @@ def _groups(torch: Any) -> list[Any]:
 
 
 def _backend(torch: Any, group: Any) -> Any:
-    """Its backend for CUDA if that is NCCL's; of groups without one None."""
+    """Its CUDA backend if that is NCCL's; None for groups without one."""
     try:
         backend = group._get_backend(torch.device("cuda"))
     except RuntimeError:
@@ -107,7 +107,7 @@ def _backend(torch: Any, group: Any) -> Any:
 
 
 def _of_torch(backend: Any) -> Optional[int]:
-    """What PyTorch says of a backend's communicators; None of versions that do not, or not with this NCCL."""
+    """PyTorch's figure for a backend's communicators; None for versions without it, or not with this NCCL."""
     stats = getattr(backend, "memory_stats", None)
     if stats is None:
         return None
@@ -121,9 +121,9 @@ def _of_torch(backend: Any) -> Optional[int]:
 
 
 def _loaded() -> Any:
-    """The function of the library that torch has loaded; False where there is none."""
+    """The function of the library that torch has loaded; False if there is none."""
     try:
-        # Found only where it is loaded. The interpreter's lock is kept, so no other Python thread ends a communicator
+        # Found only if it is loaded. The interpreter's lock is kept, so no other Python thread ends a communicator
         # meanwhile.
         library = ctypes.PyDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
         function = library.ncclCommMemStats

@@ -1,9 +1,9 @@
-"""Requests: what serves a model without training it (a `generate`, a step of an engine) ends a step each time.
+"""Requests: a call that serves a model without training it (a `generate`, a step of an engine) ends a step each time.
 
-Guarantees: nothing is imported for it, a library is watched once the program has it; of nested calls the outermost
-counts; where an optimizer steps a request is no step. The wrapped call gets what it was given and its result and
-its exception pass unchanged.
-Refuses: to know what a request is made of; `memctl_agent.step()` says it exactly.
+Guarantees: imports nothing; a library is watched once the program has imported it; of nested calls the outermost
+counts; once an optimizer steps, requests are not steps. The wrapped call gets its arguments, and its result and
+exception pass unchanged.
+Refuses: to know the parts of a request; `memctl_agent.step()` marks them exactly.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Patch = Callable[[Any, str, Callable[[Any], Any]], None]
 
 
 class Requests:
-    """Watches the libraries that the program has imported by the time somebody looks."""
+    """Watches the libraries that the program has imported by the time of the check."""
 
     def __init__(self, hub: Hub, patch: Patch, is_compiling: Callable[[], bool]) -> None:
         self._hub, self._patch, self._is_compiling = hub, patch, is_compiling
         self._missing = list(PLACES)
 
     def look(self) -> None:
-        """Wraps what has been imported since the last look."""
+        """Wraps what has been imported since the last check."""
         if not self._missing:
             return
         for place in list(self._missing):

@@ -1,10 +1,10 @@
-"""Attaching to this process and letting go: from nothing to armed (CUDA not initialised yet) to attached.
+"""Attaching to this process and detaching: from off to armed (CUDA not initialised yet) to attached.
 
-Guarantees: CUDA is never initialised by memctl; nothing raises into the program; trouble is one line on
-stderr, and `status()` repeats it. One session at a time; after `detach` the next may begin.
+Guarantees: memctl never initialises CUDA; nothing raises into the program; a failure is one line on stderr, and
+`status()` repeats it. One session at a time; after `detach` the next may begin.
 Refuses: forked children of an attached process, which cannot use CUDA; free-threaded interpreters.
 
-(Over 400 lines: the states and what leads from one to the next are one thing.)
+(Over 400 lines: the states and their transitions belong together.)
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from memctl_agent._sharing import Sharing
 # How long the end of a session may wait for the daemon, in seconds; a launcher has everything already.
 PATIENCE_S = 0.25
 
-# The launcher's file of notes takes no more (see `inject/sitecustomize.py`).
+# The size limit of the launcher's file of notes (see `inject/sitecustomize.py`).
 SEEN_BYTES_MAX = 256 << 10
 
 OFF, ARMED, ATTACHED = "off", "armed", "attached"
 
 
 def is_disabled() -> bool:
-    """`MEMCTL_DISABLED` switches everything off, everywhere; `0` and the empty text do not."""
+    """`MEMCTL_DISABLED` disables everything, everywhere; `0` and the empty text do not."""
     return os.environ.get("MEMCTL_DISABLED", "") not in ("", "0")
 
 
 def is_first_local_rank() -> bool:
-    """Whether this rank speaks for its machine."""
+    """Whether this rank prints for its machine."""
     for name in ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK"):
         value = os.environ.get(name)
         if value is not None:
@@ -50,17 +50,17 @@ def is_first_local_rank() -> bool:
 
 
 def say(text: str) -> None:
-    """One line on stderr, whatever stderr is by now."""
+    """Prints one line on stderr, in any state of stderr."""
     try:
         sys.stderr.write(f"memctl: {text}\n")
         sys.stderr.flush()
     except Exception:
-        # Closed, or replaced by something that does not write.
+        # Closed, or replaced by an object that does not write.
         return
 
 
 def note(text: str) -> None:
-    """One line for the launcher, which says at the end why nothing was recorded; it made the file."""
+    """One line for the launcher, which reports at the end why nothing was recorded; the launcher created the file."""
     socket = os.environ.get("MEMCTL_RUN_SOCKET")
     if not socket:
         return
@@ -78,7 +78,7 @@ def note(text: str) -> None:
 
 
 def is_free_threaded() -> bool:
-    """Whether this interpreter was built without its lock; frames of a thread can change under the walk there."""
+    """Whether this interpreter was built without its lock; there a thread's frames can change during the walk."""
     return "t" in getattr(sys, "abiflags", "")
 
 
@@ -117,7 +117,7 @@ class Session:
     # -- attaching -------------------------------------------------------------------------------------------
 
     def attach(self, wanted: dict[str, Any], *, stacks: bool, auto: bool, quiet: bool) -> bool:
-        """Attaches now, or as soon as CUDA is initialised; whether one of them."""
+        """Attaches now, or as soon as CUDA is initialised; returns whether it does either."""
         if is_disabled():
             return False
         if self.state != OFF:
@@ -133,7 +133,7 @@ class Session:
             # Under `memctl run` the import has just armed it.
             return self._join(wanted, stacks=stacks, auto=auto, quiet=quiet)
         if not _torch.has_cuda(torch):
-            # A program that never touches a GPU has nothing to record; one that asked by hand is told.
+            # A program that never uses a GPU has nothing to record; an explicit `attach()` gets a message.
             text = f"torch {torch.__version__} was built without CUDA; install a CUDA build of torch"
             self.trouble = text
             if quiet:
@@ -146,12 +146,12 @@ class Session:
         self._watch_forks()
         self._lifecycle = Lifecycle(functools.partial(self.detach, leaving=True))
         self._lifecycle.install()
-        # Runs at once if CUDA is initialised, else within the call that initialises it; raises in neither.
+        # Runs at once if CUDA is initialised, else within the call that initialises it; raises in neither case.
         torch.cuda._lazy_call(functools.partial(self._cuda_is_there, self.book))
         return self.state != OFF
 
     def _usable_native(self) -> Any:
-        """The native module; without one it has been said why."""
+        """The native module; without one the reason has been reported."""
         if is_free_threaded():
             version = ".".join(map(str, sys.version_info[:2]))
             self._refuse(
@@ -165,9 +165,9 @@ class Session:
         return native
 
     def _join(self, wanted: dict[str, Any], *, stacks: bool, auto: bool, quiet: bool) -> bool:
-        """A second attach: what it names counts, as long as nothing has begun.
+        """A second attach: its arguments take effect if no session has begun.
 
-        Under the launcher the job and where it goes are the launcher's, or ranks would end up in two jobs.
+        Under the launcher the job and the daemon are the launcher's, or ranks would end up in two jobs.
         """
         if self.state == ARMED and not quiet:
             fixed = {"job", "daemon"} if "MEMCTL_RUN_SOCKET" in os.environ else set()
@@ -189,12 +189,12 @@ class Session:
         return False
 
     def _cuda_is_there(self, book: Book) -> None:
-        """CUDA has been initialised in this process, or a child of it. Never raises: torch would fail with it."""
+        """CUDA has been initialised in this process, or in a child of it. Never raises: torch would fail with it."""
         if self.state != ARMED or self.book is not book or is_disabled():
             return
         try:
             if self._is_loader_worker():
-                # It loads with CUDA. What it loops over are no steps.
+                # A data loader worker: it loads with CUDA. Its loops are not steps.
                 self._auto = False
                 self._wanted = self._wanted | {"role": self._wanted.get("role") or "loader"}
             self._begin()
@@ -244,7 +244,7 @@ class Session:
             self._refuse(f"level {self.level}: {why}")
 
     def _say_where_to_look(self) -> None:
-        """One line for a user who called attach(): the job's name, and the command that shows it."""
+        """Prints one line for a user who called attach(): the job's name, and the command that shows it."""
         if self._started.get("mode") != "thread" or not is_first_local_rank():
             return
         job = shlex.quote(str(self._started.get("job")))
@@ -255,11 +255,11 @@ class Session:
         try:
             return bool(self._native.check_stacks())
         except Exception:
-            # Recording without stacks is worth more than none.
+            # Recording without stacks is better than none.
             return False
 
     def _hook(self) -> tuple[str, str]:
-        """Attaches the hook; the level that this gives, and why if it is not the highest."""
+        """Attaches the hook; returns the level that this gives, and the reason if it is not the highest."""
         native = self._native
         try:
             shim = _shim.ensure(self._torch, native.shim_source(), lambda text: None if self._quiet else say(text))
@@ -270,7 +270,7 @@ class Session:
         return "full", ""
 
     def _likely_device(self) -> int:
-        """The device that this rank will use most; a hint, and most programs choose it only after this."""
+        """The device that this rank will probably use most: a hint, since most programs choose it only after this."""
         local = os.environ.get("LOCAL_RANK", "")
         if local.isdecimal() and int(local) < self._torch.cuda.device_count():
             return int(local)
@@ -286,8 +286,8 @@ class Session:
     ) -> bool:
         """Attaches for a framework other than PyTorch, at once.
 
-        `start` is what the native module's `start` takes. `begin` runs then and gives the level; `boundary` runs
-        before the ends of steps (False) and epochs (True), `end` when the session is over.
+        `start` has the arguments of the native module's `start`. `begin` then runs and returns the level; `boundary`
+        runs before the ends of steps (False) and epochs (True), `end` when the session is over.
         """
         native = self._usable_native()
         if native is None:
@@ -298,7 +298,7 @@ class Session:
                 "first to record another"
             )
         if "MEMCTL_RUN_SOCKET" in os.environ:
-            # The job and where it goes are the launcher's.
+            # The launcher decides the job and the daemon.
             start = start | {"job": None, "daemon": None}
         self._native, self._torch = native, None
         self.book, self.trouble, self.level = Book(), None, "off"
@@ -316,7 +316,7 @@ class Session:
         return True
 
     def _guarded(self, boundary: Callable[[bool], None]) -> Callable[[bool], None]:
-        """Trouble with counters is told by `status()`, not raised into a training loop."""
+        """A fault of the counters is reported by `status()`, not raised into a training loop."""
 
         def before_end(is_epoch: bool) -> None:
             try:
@@ -359,10 +359,10 @@ class Session:
             native.stop("the agent gave up: " + text, 0.0)
         self._refuse(text)
 
-    # -- letting go --------------------------------------------------------------------------------------------
+    # -- detaching ---------------------------------------------------------------------------------------------
 
     def detach(self, failure: Optional[str] = None, leaving: bool = False) -> Optional[dict[str, object]]:
-        """Ends the session: what is open, the hooks, and what the native module holds. `None` if there was none."""
+        """Ends the session: open ranges, the hooks, and the native module's session. `None` if there was none."""
         if self.state == OFF:
             return None
         attached, native = self.state == ATTACHED, self._native
@@ -372,7 +372,7 @@ class Session:
             if self._torch is not None:
                 self._sharing.look(self._torch, native)
         started = self._started
-        # (A launcher that was killed has left the session to this process.)
+        # (A killed launcher leaves the session to this process.)
         patience = 0.0 if attached and native.status().get("mode") == "launcher" else PATIENCE_S
         self._let_go()
         if not attached:
@@ -401,7 +401,7 @@ class Session:
         at_end, self._at_end = self._at_end, None
         if at_end is not None:
             at_end()
-        # The public calls write into the void, and what was open belongs to the former session.
+        # The public calls have no effect now, and open ranges belong to the former session.
         self.book = Book()
 
     def _watch_forks(self) -> None:
@@ -415,16 +415,16 @@ class Session:
             return
         try:
             self._native.silence()
-            # A thread that was searching, or slept, is not here.
+            # A thread that was searching or sleeping does not exist here.
             self._asked = Asked()
             self._let_go()
         except Exception:
             self.state = OFF
 
-    # -- telling -----------------------------------------------------------------------------------------------
+    # -- status ------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, object]:
-        """The native module's figures, and what only Python knows."""
+        """The native module's figures, and those that only Python knows."""
         found: dict[str, object] = {"attached": False, "level": "off", "trouble": None}
         if self._native is not None and self.state == ATTACHED:
             found.update(self._native.status())

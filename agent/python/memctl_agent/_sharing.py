@@ -1,9 +1,9 @@
-"""What this process uses that hands device memory on: CUDA IPC, RDMA (NIXL, UCX), PyTorch's symmetric memory.
+"""Features of this process that share device memory: CUDA IPC, RDMA (NIXL, UCX), PyTorch's symmetric memory.
 
-With `expandable_segments:True` an allocation is mapped page by page, which these can refuse or serve many times
-slower: advice to switch it on has to say so. Looked at when a step ends, every few seconds at most, and at the
-end. Guarantees: imports and loads nothing, wraps nothing, reads dictionaries that are there, raises nothing into the
-program. Refuses to guess: of what extensions share by calls of their own nothing is said.
+With `expandable_segments:True` an allocation is mapped page by page, which these can refuse or make many times slower:
+advice to enable it has to mention that. Checked when a step ends, every few seconds at most, and at the end.
+Guarantees: imports and loads nothing, wraps nothing, only reads existing dictionaries, raises nothing into the program.
+Refuses to guess: sharing by extensions through their own calls is not reported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from typing import Any, Callable
 
 EVERY_S = 5.0
-# Entries of torch's table of shared storages that are looked at.
+# Entries of torch's table of shared storages that are read.
 SHARED_MAX = 4096
 # A CUDA IPC handle has 64 bytes, with torch's prefix more; a name in shared memory is shorter.
 HANDLE_BYTES = 64
@@ -22,7 +22,7 @@ SYMMETRIC = ("_symm_mem_pools", "_group_name_to_store", "_group_name_to_workspac
 
 
 class Sharing:
-    """Looks, and tells the native module, once something was found: again each time, as with any counter."""
+    """Checks, and reports to the native module once a feature was found, then every time like any counter."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -35,7 +35,7 @@ class Sharing:
             self.look(torch, native)
 
     def look(self, torch: Any, native: Any) -> None:
-        """Looks now."""
+        """Checks now."""
         self._next = self._clock() + EVERY_S
         try:
             ipc, rdma, symmetric = self._seen
@@ -43,12 +43,12 @@ class Sharing:
             if any(self._seen):
                 native.counters(torch.cuda.current_device(), sharing=self._seen)
         except Exception:
-            # (Another thread may change a table meanwhile: the next look sees it.)
+            # (Another thread may change a table meanwhile: the next check sees it.)
             return
 
 
 def _cuda_ipc() -> bool:
-    """Whether torch shared a CUDA storage with another process, or took one over: its table has handles."""
+    """Whether torch shared a CUDA storage with another process, or received one: its table has handles."""
     shared = getattr(sys.modules.get("torch.multiprocessing.reductions"), "shared_cache", None)
     if not shared or len(shared) > SHARED_MAX:
         return False
@@ -64,6 +64,6 @@ def _rdma() -> bool:
 
 
 def _symmetric() -> bool:
-    """Whether a pool, a group or a workspace of symmetric memory was made."""
+    """Whether a pool, a group or a workspace of symmetric memory was created."""
     module = sys.modules.get("torch.distributed._symmetric_memory")
     return module is not None and any(getattr(module, name, None) for name in SYMMETRIC)

@@ -1,11 +1,11 @@
 """The hook for the user's torch: found in the cache, compiled for it, or taken from the package.
 
-torch's allocator interface is a C++ one that changes with every minor version, so the hook is compiled
-against the headers of the torch that runs, and a hook that the package brings is taken for exactly the torch that it
-was built for: version and commit are written into the file, and compared once more when it is loaded. It lies
-there packed and is unpacked into the cache.
-Guarantees: one compilation for any number of ranks on a machine, waited for a bounded time; a file in the
-cache is complete or not there; the compiler's words are kept.
+torch's allocator interface is a C++ one that changes with every minor version, so the hook is compiled against the
+headers of the running torch. A hook from the package is used only for exactly the torch that it was built for: version
+and commit are written into the file, and compared once more when it is loaded. It is packed there and unpacked into the
+cache.
+Guarantees: one compilation for any number of ranks on a machine, waited for within a time limit; a file in the cache is
+complete or absent; the compiler's output is kept.
 Refuses: to load a file that another user could have written.
 """
 
@@ -31,25 +31,25 @@ from typing import Any, Optional
 
 from memctl_agent import _torch
 
-# A compilation takes 15 to 60 s; ranks that wait give the one that compiles a little longer than it may take.
+# A compilation takes 15 to 60 s; waiting ranks allow the compiling one a little more than its limit.
 COMPILE_S_MAX = 170.0
 WAIT_S_MAX = 180.0
-# How often a waiting rank looks.
+# How often a waiting rank checks.
 POLL_S = 0.1
 COMPILERS = ("g++", "c++", "clang++")
-# How a hook says what it was built for (`shim.cpp`).
+# How a hook states what it was built for (`shim.cpp`).
 BUILD_MARK = re.compile(rb"memctl-hook-for: ([^\0]{1,200})\0")
-# Headers after those of 2.11 move to C++20.
+# Headers after those of 2.11 require C++20.
 CXX20_SINCE = (2, 12)
-# The CUDA 12 wheels that torch brings lack this header of the compiler's package, which the runtime's headers
-# include. On the host its words mean nothing or an alignment; used only where the genuine one is not found.
-# The whole of the runtime's C++ header needs more of that package; what torch's headers use is its C part.
+# The CUDA 12 wheels that torch brings lack this header of the compiler's package, which the runtime's headers include.
+# On the host its macros mean nothing or an alignment; used only where the real one is not found. The complete C++
+# header of the runtime needs more of that package; torch's headers use its C part.
 CUDA_RUNTIME = """\
 #pragma once
 #include <cuda_runtime_api.h>
 """
-# Inlined code of libstdc++ asks the C library whether there is one thread, since glibc 2.32: the hook would load on no
-# older system, and the answer is no in every training.
+# Since glibc 2.32, inlined code of libstdc++ asks the C library whether there is only one thread: the hook would not
+# load on older systems, and in a training the answer is always no.
 SINGLE_THREADED = """\
 #pragma once
 static constexpr char memctl_is_single_threaded = 0;
@@ -81,7 +81,7 @@ class ShimError(RuntimeError):
 
 @dataclass(frozen=True)
 class Shim:
-    """A hook that can be loaded, and where it came from: `cache`, `compiled` or `package`."""
+    """A loadable hook and its origin: `cache`, `compiled` or `package`."""
 
     path: Path
     origin: str
@@ -107,31 +107,31 @@ def build_of(torch: Any) -> str:
 
 
 def key(torch: Any, source: str) -> str:
-    """Names the one file that fits: source, torch to the commit, machine and C library."""
+    """A name for the one file that fits: source, torch to the commit, machine and C library."""
     parts = (
         source,
         build_of(torch),
         str(cxx11_abi(torch)),
         platform.machine(),
-        # A cache in a shared home directory meets several C libraries.
+        # A cache in a shared home directory is used with several C libraries.
         "-".join(platform.libc_ver()),
     )
     return f"torch-{_torch.release(torch)}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}"
 
 
 def prebuilt_name(torch: Any) -> str:
-    """What the hook for this version is called in the package."""
+    """The file name in the package of the hook for this version."""
     return f"torch-{_torch.release(torch)}-cxx11abi{cxx11_abi(torch)}-{platform.machine()}.so.gz"
 
 
 def prebuilt(torch: Any) -> Optional[Path]:
-    """The hook that the package brings for this version of torch, if it brings one; it may be of another build."""
+    """The package's hook for this version of torch, if it has one; it may be of another build."""
     path = Path(__file__).parent / "prebuilt" / prebuilt_name(torch)
     return path if path.is_file() else None
 
 
 def built_for(path: Path) -> str:
-    """The build of torch that a hook says it was made for; empty if it does not say."""
+    """The build of torch that a hook states it was made for; empty if it states none."""
     try:
         found = BUILD_MARK.search(_unpacked(path))
     except (OSError, EOFError, zlib.error):
@@ -140,17 +140,17 @@ def built_for(path: Path) -> str:
 
 
 def _unpacked(path: Path) -> bytes:
-    """What is in a hook's file, packed or not."""
+    """The content of a hook's file, packed or not."""
     return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
 
 
 def pack(hook: Path, target: Path) -> None:
-    """Writes a hook as the package brings it; the same bytes for the same hook."""
+    """Writes a hook in the package's form; the same bytes for the same hook."""
     target.write_bytes(gzip.compress(hook.read_bytes(), 9, mtime=0))
 
 
 def unpack(packaged: Path, target: Path) -> None:
-    """Puts the package's hook where one is loaded from; it appears complete or not at all."""
+    """Unpacks the package's hook to where it is loaded from; it appears complete or not at all."""
     descriptor, part = tempfile.mkstemp(prefix=".unpacking-", dir=target.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -164,7 +164,7 @@ def unpack(packaged: Path, target: Path) -> None:
 
 
 def misfit(torch: Any, path: Path) -> str:
-    """Why the package's hook is not for this torch; empty if it is."""
+    """Why the package's hook does not fit this torch; empty if it does."""
     made_for = built_for(path)
     if made_for == build_of(torch):
         return ""
@@ -202,7 +202,7 @@ def ensure(torch: Any, source: str, announce: Callable[[str], None] = lambda tex
 
 
 def _without_cache(torch: Any, source: str, error: OSError) -> Shim:
-    """No folder to keep it in: the package's, else one for this process alone."""
+    """Without a cache folder: the package's hook, else one for this process only."""
     packaged = prebuilt(torch)
     try:
         folder = Path(tempfile.mkdtemp(prefix="memctl-shim-"))
@@ -216,7 +216,7 @@ def _without_cache(torch: Any, source: str, error: OSError) -> Shim:
 
 
 def _private(folder: Path) -> Path:
-    """Makes the folder, and makes sure that nobody else can put files into it."""
+    """Makes the folder, and makes sure that no other user can put files into it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
     if found.st_uid not in (os.getuid(), 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) & ~_sticky(found):
@@ -227,12 +227,12 @@ def _private(folder: Path) -> Path:
 
 
 def _sticky(found: os.stat_result) -> int:
-    """Group write is the default of many systems where the group is the user's own."""
+    """Group write is the default of many systems on which the group is the user's own."""
     return stat.S_IWGRP if found.st_gid == os.getgid() else 0
 
 
 def _is_safe(path: Path) -> bool:
-    """Whether the file is there and was written by this user or by root."""
+    """Whether the file exists and was written by this user or by root."""
     try:
         found = path.lstat()
     except OSError:
@@ -264,7 +264,7 @@ def _lock(path: Path) -> Iterator[None]:
 
 
 def compiler() -> Optional[str]:
-    """The C++ compiler that is there: `$CXX`, else the first of the usual names."""
+    """The available C++ compiler: `$CXX`, else the first of the usual names."""
     named = os.environ.get("CXX")
     for name in ((named,) if named else ()) + COMPILERS:
         found = shutil.which(name.split()[0]) if name.strip() else None
@@ -304,7 +304,7 @@ def command(torch: Any, cxx: str, source: Path, output: Path) -> list[str]:
     version = tuple(int(part) for part in _torch.release(torch).split(".") if part.isdigit())
     system = [root / "include", root / "include/torch/csrc/api/include", cuda]
     if not (cuda / "crt" / "host_config.h").is_file():
-        # What pip brings with torch: the runtime's headers without the compiler's.
+        # pip installs the runtime's headers with torch, without the compiler's.
         system.insert(0, source.parent / "instead")
     return [
         cxx,
@@ -317,9 +317,9 @@ def command(torch: Any, cxx: str, source: Path, output: Path) -> list[str]:
         f'-DMEMCTL_TORCH_BUILD="{build_of(torch)}"',
         "-isystem",
         str(source.parent / "portable"),
-        # Their warnings are not ours to mend.
+        # Their warnings are not ours to fix.
         *(part for folder in system for part in ("-isystem", str(folder))),
-        # Last of all: what the CUDA headers may lack, beside the source.
+        # Last: headers that CUDA may lack, beside the source.
         "-idirafter",
         str(source.parent),
         str(source),
@@ -374,5 +374,5 @@ def compile_shim(torch: Any, source: str, target: Path) -> None:
 
 
 def _quiet_environment() -> dict[str, str]:
-    """The compiler is a program of its own: what is preloaded into the trainer is not meant for it."""
+    """The compiler is a separate program: the trainer's preloads are not meant for it."""
     return {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "PYTHONPATH")}

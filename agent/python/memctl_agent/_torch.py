@@ -1,7 +1,7 @@
-"""Facts about the user's torch: version, devices, allocator, and whether its allocator can be watched.
+"""Facts about the user's torch: version, devices, allocator, and whether its allocator can be hooked.
 
-Guarantees: nothing here initialises CUDA; asked after initialisation, it makes no context on any device.
-Refuses: to import torch; the caller hands it in.
+Guarantees: nothing here initialises CUDA; after initialisation, nothing here makes a context on any device.
+Refuses: to import torch; the caller passes it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import os
 from dataclasses import dataclass
 from typing import Any, Optional
 
-# The versions whose headers and allocator this package was tried with.
+# The versions with which this package was tested.
 TRIED = ("2.4", "2.8", "2.11", "2.15")
 
-# Where launchers put a process's rank; the native module reads them.
+# Variables in which launchers put a process's rank; the native module reads them.
 RANK_VARIABLES = ("MEMCTL_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 Device = tuple[int, Optional[str], Optional[str], Optional[int]]
@@ -21,7 +21,7 @@ Device = tuple[int, Optional[str], Optional[str], Optional[int]]
 
 @dataclass(frozen=True)
 class Hookable:
-    """Whether the allocator's events can be had: `full`, or a lower level and why."""
+    """Whether the allocator's events are available: `full`, or a lower level and the reason."""
 
     level: str
     why: str = ""
@@ -33,22 +33,22 @@ def release(torch: Any) -> str:
 
 
 def is_tried(torch: Any) -> bool:
-    """Whether this version is one of those that were tried."""
+    """Whether this version was tested."""
     return release(torch) in TRIED
 
 
 def framework(torch: Any) -> str:
-    """How the session names the framework."""
+    """The session's name of the framework."""
     return f"torch {torch.__version__}"
 
 
 def has_cuda(torch: Any) -> bool:
-    """Whether torch was built for CUDA; ROCm builds name themselves cuda as well but have other headers."""
+    """Whether torch was built for CUDA; ROCm builds are named cuda as well but have other headers."""
     return torch.version.cuda is not None and hasattr(torch._C, "_cuda_init")
 
 
 def allocator_conf(torch: Any) -> str:
-    """The allocator's settings: as set at run time where torch tells, else from the environment."""
+    """The allocator's settings: as set at run time where torch reports them, else from the environment."""
     getter = getattr(torch._C, "_accelerator_getAllocatorSettings", None)
     if getter is not None:
         try:
@@ -57,7 +57,7 @@ def allocator_conf(torch: Any) -> str:
             settings = ""
         if isinstance(settings, str) and settings:
             return settings
-    # Where both are set, the older name wins in every version that reads both, also where it is set to nothing.
+    # Where both are set, the older name takes precedence in every version that reads both, even if it is empty.
     return os.environ.get("PYTORCH_CUDA_ALLOC_CONF", os.environ.get("PYTORCH_ALLOC_CONF", ""))
 
 
@@ -75,9 +75,9 @@ def devices(torch: Any) -> list[Device]:
 
 
 def group(torch: Any) -> dict[str, int]:
-    """Rank and world size of the process group, where the environment names no rank and there is a group.
+    """Rank and world size of the process group, where the environment has no rank and there is a group.
 
-    So workers of `torch.multiprocessing.spawn`, which pass their rank to `init_process_group`, are told apart.
+    This distinguishes workers of `torch.multiprocessing.spawn`, which pass their rank to `init_process_group`.
     """
     if any(name in os.environ for name in RANK_VARIABLES):
         return {}
@@ -88,7 +88,7 @@ def group(torch: Any) -> dict[str, int]:
 
 
 def hookable(torch: Any) -> Hookable:
-    """What the allocator in use allows. CUDA must be initialised, or being initialised."""
+    """The level that the current allocator allows. CUDA must be initialised, or being initialised."""
     try:
         backend = str(torch._C._cuda_getAllocatorBackend())
     except (AttributeError, RuntimeError) as error:
@@ -105,7 +105,7 @@ def hookable(torch: Any) -> Hookable:
             f"the allocator was replaced ({backend}, torch.cuda.memory.change_current_allocator), which has no "
             "events and no counters; use the replacement in a torch.cuda.MemPool instead",
         )
-    # Read by torch with getenv alone: any value, even 0, switches the cache off.
+    # torch reads it with getenv only: any value, even 0, disables the cache.
     if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
         return Hookable(
             "off",

@@ -1,8 +1,8 @@
 """For Accelerate: `Accelerator(log_with=[MemctlTracker(job="...")])`, then `accelerator.init_trackers(...)`.
 
-Attaches on every process when the trackers start, notes what the program logs, so that its numbers and
-memctl's share a time line, and ends the session with `accelerator.end_training()`. Epochs, steps and phases
-are the automatic marks, since Accelerate leaves the loop to the program.
+Attaches on every process when the trackers start, notes what the program logs, so that its numbers appear on memctl's
+time line, and ends the session with `accelerator.end_training()`. Epochs, steps and phases are the automatic marks,
+since Accelerate leaves the loop to the program.
 Guarantees: like the rest of this package it raises nothing into training.
 """
 
@@ -23,7 +23,7 @@ class MemctlTracker(GeneralTracker):
 
     name = "memctl"
     requires_logging_directory = False
-    # Memory is every rank's own.
+    # Each rank has its own memory.
     main_process_only = False
 
     def __init__(
@@ -43,7 +43,7 @@ class MemctlTracker(GeneralTracker):
         return memctl_agent.status()
 
     def start(self) -> None:
-        """Attaches; if something is attached already, that goes on."""
+        """Attaches; an existing session continues."""
         memctl_agent.attach(self._job, daemon=self._daemon, labels=self._labels, stacks=self._stacks)
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:

@@ -1,12 +1,12 @@
 """For CuPy: `memctl_agent.cupy.install(job="...")`, or `with memctl_agent.cupy.MemctlHook(): ...`.
 
-CuPy tells a `MemoryHook` what its memory pool does; this one hands every allocation, free, new segment and failed
-request on, with the Python lines that made it. CuPy keeps hooks for each thread apart: enter a `MemctlHook` in every
-thread that allocates. What other threads do is not seen; the record stays free of contradictions all the same.
+CuPy calls a `MemoryHook` for each action of its memory pool; this one records every allocation, free, new segment and
+failed request, with the Python lines that made it. CuPy's hooks are per thread: enter a `MemctlHook` in every thread
+that allocates. Other threads are not recorded; the recording stays consistent all the same.
 Guarantees: no call of the hook raises into CuPy.
 Refuses: `MemoryAsyncPool` (CuPy calls no hook there) and a process in which PyTorch or JAX is recorded; CuPy's memory
-then shows in the device's used memory only. Memory that the pool gives back to the driver is found at the ends of
-steps and epochs, not at the moment: CuPy does not tell of it. Pools beside the default one are taken to keep theirs.
+then shows in the device's used memory only. Memory that the pool releases to the driver is only noticed at the ends of
+steps and epochs: CuPy does not report it. Pools other than the default one are assumed to keep theirs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from memctl_agent._session import SESSION, is_disabled, is_first_local_rank, load_native, say
 
 try:
-    # By name: type checkers take `cupy` for this file.
+    # By name: type checkers would take `cupy` for this file.
     cupy: Any = importlib.import_module("cupy")
     memory_hook: Any = importlib.import_module("cupy.cuda.memory_hook")
 except ImportError as error:
@@ -36,14 +36,14 @@ __all__ = ["MemctlHook", "install"]
 
 # Actions of the native module.
 ALLOC, FREE, SEGMENT, OUT_OF_MEMORY, HOLDS = range(1, 6)
-# The pool adds its blocks up when it is asked for its bytes: not at every step.
+# The pool adds up its blocks to answer a query of its bytes: not at every step.
 BOUNDARY_S_MIN = 0.1
-# CuPy splits every block, as PyTorch does with this setting: so the block map follows its pool exactly.
+# CuPy splits every block, as PyTorch does with this setting, so the block map follows its pool exactly.
 CONF = "expandable_segments:True"
 
 
 class MemctlHook(MemoryHook):
-    """Attaches memctl when it is entered first, and records this thread's allocations while it is entered.
+    """Attaches memctl when it is first entered, and records this thread's allocations while it is entered.
 
     Arguments are those of `memctl_agent.attach`. The session ends with `memctl_agent.detach()` or the process.
     """
@@ -78,29 +78,29 @@ class MemctlHook(MemoryHook):
 
     def __exit__(self, *_: object) -> None:
         hooks = memory_hook.get_memory_hooks()
-        # Entered while another one was: that one goes on.
+        # Entered while another one was: that one stays.
         if hooks.get(self.name) is self:
             del hooks[self.name]
 
     def alloc_postprocess(self, **event: Any) -> None:
-        """The pool got memory from the driver; a pointer of 0 when it got none."""
+        """The pool got memory from the driver; a pointer of 0 if it got none."""
         if event["mem_ptr"]:
             _RECORDER.record(event["device_id"], SEGMENT, event["mem_ptr"], event["mem_size"])
 
     def malloc_postprocess(self, **event: Any) -> None:
-        """The pool handed a block out, failed (no pointer, no object), or was asked for no bytes (no pointer)."""
+        """The pool allocated a block, failed (no pointer, no object), or got a request of 0 bytes (no pointer)."""
         if event["mem_ptr"]:
             _RECORDER.record(event["device_id"], ALLOC, event["mem_ptr"], event["mem_size"])
         elif not event["pmem_id"]:
             _RECORDER.out_of_memory(event["device_id"], event["mem_size"])
 
     def free_preprocess(self, **event: Any) -> None:
-        """A block is about to go back: before another thread can be given it."""
+        """A block is about to be freed: recorded before another thread can get it."""
         _RECORDER.record(event["device_id"], FREE, event["mem_ptr"], event["mem_size"])
 
 
 class Recorder:
-    """The process's one session of CuPy; hooks of all threads write to it."""
+    """The process's one CuPy session; hooks of all threads write to it."""
 
     def __init__(self) -> None:
         self.attached = False
@@ -110,7 +110,7 @@ class Recorder:
         self._last_s = 0.0
 
     def attach(self, wanted: dict[str, Any], stacks: bool) -> bool:
-        """Starts a session, unless this one is under way; whether one is."""
+        """Starts a session, unless there is one; returns whether there is one now."""
         if self.attached or is_disabled():
             return self.attached
         try:
@@ -143,11 +143,11 @@ class Recorder:
 
     def _end(self) -> None:
         self.attached, self._record = False, None
-        # In this thread; hooks of others find nobody who listens.
+        # In this thread; hooks of other threads have no effect any more.
         memory_hook.get_memory_hooks().pop(MemctlHook.name, None)
 
     def record(self, device: int, action: int, pointer: int, size: int) -> None:
-        """Hands an event on."""
+        """Passes an event on."""
         record = self._record
         if record is None:
             return
@@ -160,7 +160,7 @@ class Recorder:
             self._trouble(error)
 
     def out_of_memory(self, device: int, size: int) -> None:
-        """A request failed; CuPy has given back what it could, and raises now."""
+        """A request failed; CuPy has released what it could, and raises now."""
         record = self._record
         if record is None:
             return
@@ -175,7 +175,7 @@ class Recorder:
             SESSION.trouble = f"an event of CuPy's pool was not recorded: {type(error).__name__}: {error}"
 
     def _boundary(self, is_epoch: bool) -> None:
-        """A step (or an epoch) is about to end: what the pools hold now, and the device."""
+        """A step (or an epoch) is about to end: records what the pools hold now, and the device's memory."""
         pool, now = _pool(), time.monotonic()
         if pool is None or not (is_epoch or now - self._last_s >= BOUNDARY_S_MIN):
             return
@@ -198,7 +198,7 @@ def install(job: Optional[str] = None, **options: Any) -> bool:
 
 
 def _pool() -> Any:
-    """CuPy's default pool, if that is where memory comes from."""
+    """CuPy's default pool, if it is the current allocator."""
     allocator = cupy.cuda.get_allocator()
     pool = cupy.get_default_memory_pool()
     return pool if getattr(allocator, "__self__", None) is pool else None
@@ -216,7 +216,7 @@ def _devices(native: Any) -> list[tuple[int, Optional[str], Optional[str], Optio
 
 
 def _refuse(text: str) -> bool:
-    """Says what is not recorded, on one rank of a machine."""
+    """Reports what is not recorded, on one rank of a machine."""
     SESSION.trouble = text
     if is_first_local_rank():
         say(text)

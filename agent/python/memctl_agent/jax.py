@@ -1,9 +1,9 @@
 """For JAX: `memctl_agent.jax.watch(job="...")`, level `counters`.
 
-XLA's allocator has no hook, but counts: what `device.memory_stats()` says of every local GPU is sampled by a
-thread, and at the ends of the steps and epochs that the program marks with `memctl_agent.step` and `.epoch`.
-Guarantees: nothing raises into the program, and no figure is made up: what a device does not count is not sent.
-Refuses: devices without `memory_stats` (CPUs), and a process in which something else is recorded already.
+XLA's allocator has no hook but has counters: a thread samples `device.memory_stats()` of every local GPU, also at the
+ends of the steps and epochs that the program marks with `memctl_agent.step` and `.epoch`.
+Guarantees: nothing raises into the program, and no figure is made up: missing counters are not sent.
+Refuses: devices without `memory_stats` (CPUs), and a process in which something else is already recorded.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from memctl_agent._session import SESSION, is_disabled, is_first_local_rank, loa
 
 __all__ = ["watch"]
 
-# A step end reads the counters too, at most this often: it is a Python dictionary for each device.
+# A step's end reads the counters too, at most this often: they are a Python dictionary for each device.
 BOUNDARY_S_MIN = 0.1
-# The thread's least interval: `watch` is no profiler.
+# The thread's shortest interval: `watch` is not a profiler.
 EVERY_S_MIN = 0.05
-# Platforms whose devices are GPUs, by the names that JAX has had for them.
+# Platforms whose devices are GPUs, by JAX's names, past and present.
 PLATFORMS = ("gpu", "cuda", "rocm")
 
 
@@ -53,7 +53,7 @@ def watch(
 
 def _watch(wanted: dict[str, Any], every_s: float, labels: dict[str, str]) -> bool:
     try:
-        # By name: type checkers take `jax` for this file.
+        # By name: type checkers would take `jax` for this file.
         jax: Any = importlib.import_module("jax")
     except ImportError as error:
         return _refuse(f"jax cannot be imported ({error})")
@@ -69,7 +69,7 @@ def _watch(wanted: dict[str, Any], every_s: float, labels: dict[str, str]) -> bo
     for ordinal, device in found:
         limit = (device.memory_stats() or {}).get("bytes_limit")
         if limit is not None:
-            # What XLA may take; not what the device has.
+            # What XLA may take, not what the device has.
             labels[f"xla_bytes_limit.{ordinal}"] = str(int(limit))
     watcher = Watcher(native, found, every_s)
     start = {
@@ -85,7 +85,7 @@ def _watch(wanted: dict[str, Any], every_s: float, labels: dict[str, str]) -> bo
 
 
 def counting(devices: Sequence[Any]) -> list[tuple[int, Any]]:
-    """The GPUs that count their memory, by CUDA ordinal."""
+    """The GPUs with memory counters, by CUDA ordinal."""
     found: dict[int, Any] = {}
     for place, device in enumerate(devices):
         if str(getattr(device, "platform", "")).lower() not in PLATFORMS or device.memory_stats() is None:
@@ -96,7 +96,7 @@ def counting(devices: Sequence[Any]) -> list[tuple[int, Any]]:
 
 
 class Watcher:
-    """The thread that samples, and what samples at marks."""
+    """The thread that samples, and the sampling at marks."""
 
     def __init__(self, native: Any, devices: Sequence[tuple[int, Any]], every_s: float) -> None:
         self._native, self._devices, self._every_s = native, list(devices), every_s
@@ -105,7 +105,7 @@ class Watcher:
         self._thread = threading.Thread(target=self._run, name="memctl-jax", daemon=True)
 
     def begin(self) -> str:
-        """Takes the first sample and starts the thread; gives the level."""
+        """Takes the first sample and starts the thread; returns the level."""
         self.sample()
         self._thread.start()
         return "counters"
@@ -116,7 +116,7 @@ class Watcher:
             self.sample()
 
     def end(self) -> None:
-        """The thread ends by itself; a sample that it is taking finds no session."""
+        """The thread ends on its own; a sample in progress finds no session."""
         self._over.set()
 
     def sample(self) -> None:
@@ -137,11 +137,11 @@ class Watcher:
 
 
 def counters(stats: Mapping[str, Any]) -> dict[str, Optional[int]]:
-    """XLA's counters in memctl's words. Reserved: what its pool holds, where it has one."""
+    """XLA's counters in memctl's terms. Reserved: the size of its pool, if it has one."""
 
     def of(*names: str) -> Optional[int]:
         values = [int(stats[name]) for name in names if stats.get(name) is not None]
-        # A pool or reservation of no bytes is one that is not kept.
+        # A pool or reservation of 0 bytes does not exist.
         return next((value for value in values if value > 0), None)
 
     in_use, peak = stats.get("bytes_in_use"), stats.get("peak_bytes_in_use")
@@ -154,7 +154,7 @@ def counters(stats: Mapping[str, Any]) -> dict[str, Optional[int]]:
 
 
 def _refuse(text: str) -> bool:
-    """Says why nothing is watched, on one rank of a machine."""
+    """Reports why nothing is watched, on one rank of a machine."""
     SESSION.trouble = text
     if is_first_local_rank():
         say(text)

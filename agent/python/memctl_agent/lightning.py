@@ -1,9 +1,9 @@
 """For Lightning: `Trainer(callbacks=[MemctlCallback(job="...")])`.
 
-Attaches on every rank, and marks epochs, optimizer steps and evaluation by the trainer's own numbers; an
-exception becomes the session's failure. Works with `lightning.pytorch` and with `pytorch_lightning`.
-Guarantees: like the rest of this package it raises nothing into training. The session ends with the process
-or by `memctl_agent.detach()`, so that `fit` and `test` after it are one record.
+Attaches on every rank, and marks epochs, optimizer steps and evaluation by the trainer's own numbers; an exception
+becomes the session's failure. Works with `lightning.pytorch` and with `pytorch_lightning`.
+Guarantees: like the rest of this package it raises nothing into training. The session ends with the process or by
+`memctl_agent.detach()`, so that `fit` and a later `test` are one recording.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["MemctlCallback"]
 
 
 class MemctlCallback(Callback):
-    """Attaches memctl and marks what the trainer does. Arguments are those of `memctl_agent.attach`."""
+    """Attaches memctl and marks the trainer's progress. Arguments are those of `memctl_agent.attach`."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class MemctlCallback(Callback):
         self._range = memctl_agent.Range()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Attaches; if something is attached already, that goes on."""
+        """Attaches; an existing session continues."""
         memctl_agent.attach(
             self._job,
             daemon=self._daemon,
@@ -62,12 +62,12 @@ class MemctlCallback(Callback):
         )
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """The epoch before ends with it, validation included."""
+        """Ends the previous epoch, validation included."""
         memctl_agent.epoch(trainer.current_epoch)
         memctl_agent.phase("train")
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Several batches are one step where gradients are gathered."""
+        """Several batches are one step where gradients are accumulated."""
         if self._step != trainer.global_step:
             self._step = trainer.global_step
             self._range = memctl_agent.step(trainer.global_step)
@@ -82,7 +82,7 @@ class MemctlCallback(Callback):
         memctl_agent.phase("eval")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Training goes on, if this was within `fit`."""
+        """Training continues, if this was within `fit`."""
         if trainer.state.fn == "fit":
             memctl_agent.phase("train")
 
@@ -95,7 +95,7 @@ class MemctlCallback(Callback):
         memctl_agent.phase("eval")
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Later steps of another `fit` begin anew."""
+        """Steps of another `fit` start over."""
         self._range.end()
         self._step = None
 

@@ -37,22 +37,22 @@ class MemctlCallback(TrainerCallback):  # pyright: ignore[reportGeneralTypeIssue
 
     def _attach(self, args: Any) -> None:
         name = getattr(args, "run_name", None)
-        # Some versions fill in the output folder: that names a place, not a job.
+        # Some versions fill in the output folder: that is a place, not a job's name.
         named = name if name and name != getattr(args, "output_dir", None) else None
         memctl_agent.attach(self._job or named, daemon=self._daemon, labels=self._labels, stacks=self._stacks)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Attaches; if something is attached already, that goes on."""
+        """Attaches; an existing session continues."""
         self._attach(args)
         self._trains = True
         memctl_agent.phase("train")
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The trainer counts epochs in fractions; this is a whole one, or where a checkpoint left off."""
+        """The trainer counts epochs in fractions; this is a whole one, or where a checkpoint ended."""
         memctl_agent.epoch(int(state.epoch or 0))
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Once for an optimizer step, however many batches it gathers."""
+        """Once per optimizer step, even if it accumulates several batches."""
         self._step = memctl_agent.step(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -60,7 +60,8 @@ class MemctlCallback(TrainerCallback):  # pyright: ignore[reportGeneralTypeIssue
         self._step.end()
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The first batch of an evaluation or a prediction, and those after it; their begin is not told."""
+        """The first batch of an evaluation or a prediction, and those after it; there is no callback for their
+        begin."""
         if not self._evaluates:
             self._evaluates = True
             self._attach(args)
@@ -80,6 +81,6 @@ class MemctlCallback(TrainerCallback):  # pyright: ignore[reportGeneralTypeIssue
             memctl_agent.phase("train")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """What follows is no step."""
+        """What follows is not a step."""
         self._step.end()
         self._trains = False

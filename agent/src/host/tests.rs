@@ -139,7 +139,7 @@ fn nonsense_is_answered_and_forgotten() {
     // More devices than the region has.
     let two = SessionInfo { devices: vec![DeviceInfo::default(); 2], ..session(1) };
     assert!(matches!(greet(&place.path("socket"), &two, region(0).fd()), Err(LinkError::Refused(_))));
-    place.wait("everybody's leave", |registry| registry.guests == 0);
+    place.wait("all guests to leave", |registry| registry.guests == 0);
     let (summary, _folder) = place.finish();
     assert_eq!((summary.refused, summary.ended.len()), (3, 0), "who says nothing is not refused");
 }

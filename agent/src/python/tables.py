@@ -1,4 +1,4 @@
-"""Prints the line table of code objects and the line that this Python itself gives for every instruction.
+"""Prints the line table of code objects and the line that this Python itself reports for every instruction.
 
 Test data for `lines.rs`; `golden/3.X.txt` is what Python 3.X prints of `golden/sample.py.txt`. Each line: major.minor,
 co_firstlineno, the table in hex, the lines of the instructions at offsets 0, 2, 4 … as `LINExCOUNT` (`-` where there is

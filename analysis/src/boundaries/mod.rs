@@ -9,7 +9,7 @@
 //! of a pass.
 //!
 //! - `stacks`: what each stack shows; `anchors`: what happens once a step; `loops`: which loop that is, and its outer
-//! loop; `rounds`: steps and phases; `epochs`: the loop around the steps.
+//!   loop; `rounds`: steps and phases; `epochs`: the loop around the steps.
 //! - Without training: `lines`, then `periods`, then `windows`; `turnover`: whether their results may be steps at all.
 
 mod anchors;

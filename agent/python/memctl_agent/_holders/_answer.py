@@ -1,7 +1,7 @@
 """The answer: blocks whose chains meet in one container become one holder with its count.
 
 Guarantees: plain strings and numbers, at most eight holders, most blocks first, then in the order of their sentences.
-Refuses: to keep anything it was shown.
+Refuses: to keep any of the objects that it reads.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from memctl_agent._holders._grouping import Group
 VERSION = 2
 HOLDERS_MAX = 8
 SENTENCE_CHARS_MAX = 600
-# Sentences about what was not looked at.
+# Sentences about what was not searched.
 NOTES_MAX = 16
 # Objects below a container among which tensors are counted.
 COUNTED_MAX = 20_000
 
 
 def empty(asked: int, notes: list[str]) -> dict[str, Any]:
-    """The answer when nothing was looked at."""
+    """The answer when nothing was searched."""
     return {
         "version": VERSION,
         "asked_blocks": asked,
@@ -43,7 +43,7 @@ def empty(asked: int, notes: list[str]) -> dict[str, Any]:
 def entry(
     kind: str, sentence: str, chain: list[str], blocks: list[int], sizes: list[int], facts: _facts.Facts
 ) -> dict[str, Any]:
-    """One holder of the answer. `blocks`: their numbers, since no object says that they still live when it is read."""
+    """One holder of the answer. `blocks`: their numbers, since the reader has to check that they are still live."""
     return {
         "kind": kind,
         "sentence": sentence[:SENTENCE_CHARS_MAX],
@@ -73,21 +73,21 @@ def about(told: dict[str, Any], blocks: list[int], sizes: list[int]) -> dict[str
 
 
 class Answer:
-    """Tells of one holder at a time."""
+    """Describes one holder at a time."""
 
     def __init__(self, frames: Frames, torch: Any, class_ids: frozenset[int]) -> None:
         self._frames, self._class_ids = frames, class_ids
         self._module: Optional[type] = getattr(getattr(torch, "nn", None), "Module", None)
-        # What a function written in Python sees as `ctx`.
+        # The `ctx` of a function written in Python.
         self._context: Optional[type] = getattr(torch._C, "_FunctionBase", None)
         self._tensor: Optional[type] = getattr(torch._C, "TensorBase", None)
 
     def chain(self, path: list[Any], root: Any) -> _words.Chain:
-        """A path with what its edges are called."""
+        """A path with the names of its edges."""
         return _words.Chain(path, root, self._frames, self._module, self._tensor)
 
     def entry(self, group: Group, chain: _words.Chain, sizes: list[int]) -> dict[str, Any]:
-        """What is told of a group."""
+        """The entry of a group."""
         at = min(group.at, len(chain.path) - 1)
         is_bare = at == len(chain.path) - 1
         tensors = None if is_bare else self._tensors_in(chain.path[at], len(chain.path) - 1 - at)
@@ -122,7 +122,7 @@ class Answer:
         return told
 
     def _tensors_in(self, top: Any, levels: int) -> Optional[int]:
-        """How many tensors are so many levels below a container; none if that is too much to count."""
+        """How many tensors are `levels` levels below a container; None if that is too much to count."""
         if _reading.container(top) is None or _reading.length(top) > COUNTED_MAX:
             return None
         known: dict[int, bool] = {}
@@ -147,7 +147,7 @@ class Answer:
 
 
 def _referents(thing: Any) -> list[Any]:
-    """What an object refers to. Of a function what is its own: globals and builtins are those of many."""
+    """The referents of an object. For a function only its own: many functions share globals and builtins."""
     if type(thing) is not types.FunctionType:
         return gc.get_referents(thing)
     own = (thing.__closure__, thing.__defaults__, thing.__kwdefaults__)
@@ -155,7 +155,7 @@ def _referents(thing: Any) -> list[Any]:
 
 
 def _kind_of(kind: str, facts: _facts.Facts, chain: _words.Chain) -> _facts.Facts:
-    """What the words call a holder, as one of few kinds."""
+    """Maps a holder's words to one of a few kinds."""
     if kind == "module_buffer":
         facts.kind = _facts.MODULE
     elif kind == "frame":

@@ -1,12 +1,11 @@
-"""Tensors that C++ alone holds, and whether autocast's cache is what does.
+"""Tensors that only C++ holds, and whether autocast's cache is the holder.
 
-Where C++ counts as one reference of a tensor's Python object, beside those of Python, the counts say it exactly: one
-reference, a tensor that C++ refers to, and memory that no other tensor shares. Whether torch counts like that is found
-out on a tensor of its own.
-Autocast keeps a copy of each weight that it has converted until the outermost autocast is left, and the graph of the
-copy keeps the weight. Whether it is on is known to each thread alone: the main thread is asked between two of its
-instructions, as signals are handled.
-Guarantees: no tensor is changed or kept. Refuses: to tell of other threads' autocast.
+Where C++ counts as one reference of a tensor's Python object, in addition to Python's, the counts are exact: one
+reference, a tensor that C++ refers to, and memory that no other tensor shares. A test on one of our own tensors
+determines whether torch counts like that. Autocast keeps a copy of each weight that it has converted until the
+outermost autocast is left, and the copy's graph keeps the weight. Only the thread itself knows whether it is on: the
+main thread is queried between two of its instructions, in the way signals are handled.
+Guarantees: no tensor is changed or kept. Refuses: to report other threads' autocast.
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ from typing import Any, ClassVar, Optional
 from memctl_agent._holders import _reading
 from memctl_agent._holders._roots import main_thread
 
-# So often, and for so long, autocast has to be on whenever it is looked at.
+# Autocast must be on at this many checks, over this many seconds.
 LOOKS_MIN = 5
 LOOKED_S_MIN = 0.3
-# How long the thread may take that looks at how torch counts.
+# Time limit of the thread that tests how torch counts.
 _WAIT_S = 0.02
-# The tensor itself and who looks at its storage.
+# The tensor itself and the reader of its storage.
 _ALONE_ON_STORAGE = 2
 
 
 class Counts:
-    """How torch counts, found out once in a process."""
+    """How torch counts references, determined once per process."""
 
     is_known = False
     are_of_cpp = False
 
     @classmethod
     def find(cls, torch: Any) -> bool:
-        """Whether C++ counts as a reference of its own."""
+        """Whether C++ counts as a separate reference."""
         if not cls.is_known:
             cls.is_known = True
             done = _thread.allocate_lock()
@@ -51,7 +50,7 @@ class Counts:
                 finally:
                     done.release()
 
-            # In a thread of its own: the program's modes, hooks and profilers are those of its threads.
+            # In a separate thread: the program's modes, hooks and profilers belong to its own threads.
             _thread.start_new_thread(look, ())
             if not done.acquire(timeout=_WAIT_S):
                 cls.are_of_cpp = False
@@ -69,13 +68,13 @@ def _counts_cpp(torch: Any) -> bool:
 
 
 def _shares(torch: Any, tensor: Any) -> int:
-    """References to a tensor's memory, with that of who looks."""
+    """References to a tensor's memory, including the reader's."""
     storage = torch._C.TensorBase.untyped_storage(tensor)
     return torch._C._storage_Use_Count(storage._cdata)
 
 
 def is_of_cpp_alone(torch: Any, tensor: Any) -> bool:
-    """Whether nothing but C++ refers to a tensor that has one reference, nor anything else to its memory."""
+    """Whether only C++ refers to a tensor that has one reference, and nothing else to its memory."""
     try:
         return (
             Counts.find(torch)
@@ -87,15 +86,15 @@ def is_of_cpp_alone(torch: Any, tensor: Any) -> bool:
 
 
 class Autocast:
-    """Whether autocast is on in the main thread whenever it is looked at for a while: where it is on for a part of each
-    step, each empties its cache."""
+    """Whether autocast is on in the main thread at every check for a while: where it is on for only a part of each
+    step, each step empties its cache."""
 
-    # What is called in the main thread stays for as long as the process: it may be called late.
+    # Callbacks for the main thread stay for the life of the process: they may be called late.
     _calls: ClassVar[list[Any]] = []
 
     def __init__(self) -> None:
         self._device: Optional[str] = None
-        # When it was on, whether it was off once, and whether the main thread is yet to say.
+        # When it was on, whether it was ever off, and whether the main thread's answer is pending.
         self._on: list[float] = []
         self._was_off = self._is_awaited = False
 
@@ -111,14 +110,14 @@ class Autocast:
 
     @property
     def is_on(self) -> Optional[bool]:
-        """Whether it is and stays on; none as long as that is not known."""
+        """Whether it is on and stays on; None while that is unknown."""
         if self._was_off:
             return False
         is_known = len(self._on) >= LOOKS_MIN and self._on[-1] - self._on[0] >= LOOKED_S_MIN
         return True if is_known else None
 
     def look(self, torch: Any) -> None:
-        """Looks whether it is on now, or has the main thread do so."""
+        """Checks whether it is on now, or has the main thread do so."""
         if _thread.get_ident() == main_thread():
             self._look(torch)
         elif not self._is_awaited:
@@ -129,7 +128,7 @@ class Autocast:
                 return 0
 
             call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(look)
-            # (The one before has been called, and may be on its way out.)
+            # (The previous one has been called, and may be returning.)
             self._calls[:-1] = []
             self._calls.append(call)
             self._is_awaited = ctypes.pythonapi.Py_AddPendingCall(call, None) == 0
@@ -138,7 +137,7 @@ class Autocast:
         try:
             is_on = torch._C.is_autocast_enabled(self._device) and torch._C.is_autocast_cache_enabled()
         except Exception:
-            # A version that cannot be asked about a device.
+            # A version that cannot be queried for a device.
             is_on = False
         self._on.append(time.monotonic())
         self._was_off = self._was_off or not is_on

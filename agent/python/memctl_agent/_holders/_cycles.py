@@ -1,7 +1,7 @@
-"""Cycles that nothing reaches: what only the collector would free, and has not.
+"""Unreachable cycles: only the collector would free them, and has not.
 
-Guarantees: exact. The references to each object of a cycle are counted; one that no other object of the cycle accounts
-for, as one from C has it, means that the cycle is held.
+Guarantees: exact. The references to each object of a cycle are counted; if one of them is not from another object of
+the cycle, such as a reference from C, the cycle is held.
 Refuses: cycles of more than a few hundred objects.
 """
 
@@ -14,36 +14,36 @@ from typing import Any
 
 from memctl_agent._holders import _reading
 
-# Objects among which a way from one back to itself is looked for.
+# Objects among which a path from one back to itself is searched.
 OBJECTS_MAX = 400
 # References of one object that are followed.
 WIDE = 256
-# What no cycle is looked for through.
+# Types through which no cycle is searched.
 _WALLS = (type, types.ModuleType, types.FrameType)
 
 
 class Probe:
-    """An object of which all references are known."""
+    """An object with known references."""
 
 
 def around(holder: Any, held: int, known: int) -> str:
-    """The types of a cycle that nothing holds and that leads to an object, in words; empty if there is none.
+    """The types of an unreachable cycle that leads to an object, in words; empty if there is none.
 
-    `known`: references of the caller to what it begins with.
+    `known`: the caller's references to the start.
     """
     cycle = _cycle_of(holder)
-    # This function has one, too.
+    # This function has one reference, too.
     if not cycle or held in cycle or _is_held_from_outside(cycle, id(holder), known + 1):
         return ""
     names = {_reading.type_name(type(thing)) for thing in cycle.values()}
-    # An object's attributes are in a dict or not, as CPython likes.
+    # Whether an object's attributes are in a dict depends on CPython.
     return ", ".join(f"`{name}`" for name in sorted(names - {"dict"} or names)[:4])
 
 
 def _cycle_of(start: Any) -> dict[int, Any]:
-    """The objects on ways from an object back to itself; none if there is no short one.
+    """The objects on paths from an object back to itself; none if there is no short one.
 
-    It begins at what holds a tensor: that is on the cycle, or hangs on it, which cannot be seen from there.
+    It begins at the referrer of a tensor: that is on the cycle, or attached to it, which is not visible from there.
     """
     above: dict[int, set[int]] = {}
     objects, level = {id(start): start}, [start]
@@ -75,8 +75,7 @@ def _is_wall(thing: Any) -> bool:
 
 
 def _is_held_from_outside(cycle: dict[int, Any], start: int, known: int) -> bool:
-    """Whether one of these objects has a reference that none of them is, nor one of those to the start that are
-    known."""
+    """Whether one of these objects has a reference from outside them, apart from the known ones to the start."""
     inside = dict.fromkeys(cycle, 0)
     inside[start] += known
     for thing in cycle.values():
@@ -88,8 +87,8 @@ def _is_held_from_outside(cycle: dict[int, Any], start: int, known: int) -> bool
 
 
 def _references(cycle: dict[int, Any]) -> list[tuple[int, int]]:
-    """How many references each of these objects has, but for those of this search: as a probe has them that nothing
-    else refers to."""
+    """How many references each of these objects has, without those of this search: compared with a probe that has no
+    others."""
     probe = Probe()
     also = {**cycle, id(probe): probe}
     counts = [(at, sys.getrefcount(also[at])) for at in also]

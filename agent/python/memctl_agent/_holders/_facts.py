@@ -1,9 +1,9 @@
-"""What decides about a holder, as types and numbers: what it is, how long it is, and how long it may become.
+"""The facts about a holder, as types and numbers: what it is, how long it is, and its bound.
 
 Guarantees: read from the objects themselves through the built-in types; none of the program's code runs. A bound is
-given where the type has one, or the object that owns the container has a number that is called like one and is not
-exceeded.
-Refuses: to guess; a bound that is not known is none.
+given where the type has one, or where the object that owns the container has an attribute that is named like a bound
+and is not exceeded.
+Refuses: to guess; an unknown bound is none.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ MODULE, GRAPH, CPP, VARIABLE, OBJECT = "module", "graph", "cpp", "variable", "ob
 
 # Modules that are filled with others.
 FILLED = ("ModuleDict", "ModuleList", "ParameterDict", "ParameterList")
-# Objects above a container that may say what it is for.
+# Objects above a container that may show its purpose.
 ABOVE = 3
-# Attributes that say how many items an object keeps at most.
+# Attributes with the maximum number of items of an object.
 BOUNDS = (
     "maxsize",
     "max_size",
@@ -41,7 +41,7 @@ BOUNDS = (
     "limit",
     "_Cache__maxsize",
 )
-# The collector is as good as off where so many objects have to be made before it looks at the oldest.
+# The collector is practically off if this many objects have to be created before it visits the oldest.
 RARE = 100_000_000
 
 _lru_type: type = type(functools.lru_cache(maxsize=1)(lambda: None))
@@ -51,7 +51,7 @@ _maxlen: Any = deque.__dict__["maxlen"]
 
 @dataclass
 class Facts:
-    """What is known of a container: its type's name, items, whether it has a bound, and the bound."""
+    """Facts about a container: its type's name, items, whether it has a bound, and the bound."""
 
     kind: str
     type_name: str
@@ -61,7 +61,7 @@ class Facts:
 
 
 def of(path: list[Any], at: int) -> Facts:
-    """The facts of a container of a path, or of what above it is known to be a cache."""
+    """The facts of a container of a path, or of a known cache above it."""
     thing = path[at]
     length = _reading.length(thing) if _reading.container(thing) is not None else None
     for place in range(at, max(-1, at - 1 - ABOVE), -1):
@@ -78,7 +78,7 @@ def of(path: list[Any], at: int) -> Facts:
             return Facts(CONTAINER, f"torch.nn.{_reading.type_name(type(above))}", length, False)
     facts = Facts(CONTAINER, _full_name(thing), length, False)
     if type(thing) is tuple or word == "tuple":
-        # It cannot grow; what makes new ones may.
+        # It cannot grow; the code that makes new ones may.
         facts.is_bounded, facts.limit = None, None
     elif _reading.is_a(thing, deque):
         _bound(facts, _maxlen.__get__(thing))
@@ -88,12 +88,12 @@ def of(path: list[Any], at: int) -> Facts:
 
 
 def is_cache(thing: Any) -> bool:
-    """Whether an object's type is known to keep things."""
+    """Whether an object's type is known to cache objects."""
     return _cache(thing, None) is not None
 
 
 def _cache(thing: Any, length: Optional[int]) -> Optional[Facts]:
-    """The facts of an object whose type is known to keep things."""
+    """The facts of an object whose type is known to cache objects."""
     cls = type(thing)
     if cls is _lru_type and _lru_info is not None:
         try:
@@ -103,7 +103,7 @@ def _cache(thing: Any, length: Optional[int]) -> Optional[Facts]:
         except Exception:
             return Facts(CACHE, "functools.lru_cache", length)
     if cls is itertools.cycle:
-        # It keeps all that it has been given by then.
+        # It keeps everything that it was given by then.
         return Facts(CACHE, "itertools.cycle", length, False)
     if _reading.is_a(thing, queue.Queue):
         maxsize = (_reading.instance_dict(thing) or {}).get("maxsize")
@@ -117,14 +117,14 @@ def _cache(thing: Any, length: Optional[int]) -> Optional[Facts]:
 
 
 def _bound(facts: Facts, limit: Any) -> Facts:
-    """With this limit, which may be none."""
+    """Sets this limit, which may be none."""
     facts.is_bounded = type(limit) is int
     facts.limit = limit if type(limit) is int else None
     return facts
 
 
 def _own_bound(facts: Facts, path: list[Any], at: int) -> None:
-    """A number beside a container that is called like a bound, and is not exceeded."""
+    """A number next to a container that is named like a bound, and is not exceeded."""
     for place in range(at, max(-1, at - 1 - ABOVE), -1):
         attributes = _reading.instance_dict(path[place])
         for name in BOUNDS if attributes is not None else ():
@@ -143,7 +143,7 @@ def _full_name(thing: Any) -> str:
 
 
 def collector(was_enabled: bool) -> str:
-    """Whether the collector would come by: `on`, `off`, or `rare` where its thresholds are as good as never reached."""
+    """Whether the collector would run: `on`, `off`, or `rare` if its thresholds are practically never reached."""
     first, second, third = gc.get_threshold()
     if not was_enabled or first <= 0:
         return "off"

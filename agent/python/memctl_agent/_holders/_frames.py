@@ -1,10 +1,10 @@
 """What running functions hold: the local variables of every thread's frames.
 
-Guarantees: no frame is changed. From CPython 3.13 on `f_locals` is a view; before, reading it would put a dict beside
-the frame that keeps its variables alive, so the slots are read as words of memory instead, once this module has found
-its own variables in a frame of its own in the same way. The native module reads them in one go, so that no other thread
-goes on meanwhile.
-Refuses: values that lie on a frame's stack of operands, what C functions hold, and this package's own functions.
+Guarantees: no frame is changed. From CPython 3.13 on `f_locals` is a view; before, reading it would attach a dict to
+the frame that keeps its variables alive. There the slots are read as words of memory instead, once this module has
+found its own variables in one of its frames in the same way. The native module reads them in one go, so that no other
+thread continues meanwhile.
+Refuses: values on a frame's operand stack, values held by C functions, and this package's own functions.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from memctl_agent._holders._memory import Memory
 _IS_FUNCTION = 0x2
 # Slots of one frame.
 SLOTS_MAX = 500
-# Where to look for the first slot in a frame of our own, in words.
+# The range, in words, in which the first slot of our own frame is searched.
 _SEARCHED_WORDS = 80
 
-# The whole package: what its functions hold while they ask is not the program's doing.
+# The whole package: objects held by its functions during a request are not the program's.
 _OWN_FOLDER = str(pathlib.Path(__file__).parents[1])
 _HAS_VIEWS = sys.version_info >= (3, 13)
-# Before 3.11 the slots lie in the frame object, since then in what its fourth word points to.
+# Before 3.11 the slots lie in the frame object, since then where its fourth word points.
 _IS_INDIRECT = sys.version_info >= (3, 11)
 _FRAME_POINTER_AT = 24
 
 
 def is_own(code: types.CodeType) -> bool:
-    """Whether this is code of the search, or of who asked for it."""
+    """Whether this is code of the search, or of its caller."""
     return code.co_filename.startswith(_OWN_FOLDER)
 
 
@@ -46,7 +46,7 @@ class Frames:
 
     @property
     def can_tell(self) -> bool:
-        """Whether local variables of running functions are seen."""
+        """Whether local variables of running functions can be read."""
         return _HAS_VIEWS or self._first_slot is not None
 
     def values(self, frame: types.FrameType) -> list[tuple[str, Any]]:
@@ -71,7 +71,7 @@ class Frames:
         return None
 
     def _find_first_slot(self) -> Optional[int]:
-        """How many words behind the start of a frame its first slot is, from a frame whose variables are known."""
+        """The offset in words of a frame's first slot, from a frame with known variables."""
         first, second, frame, memory = object(), object(), sys._getframe(), Memory()
         try:
             wanted = (id(first), id(second), id(frame), id(memory))

@@ -1,12 +1,12 @@
 """The autograd graph: which of the program's tensors lead to a block that a node of the graph has saved.
 
-Guarantees: no hook of the program runs. Where torch shows what is saved (`SavedTensor.data`), that is looked at as it
-is. Where it does not, a saved tensor that has pack and unpack hooks (activation checkpointing, offloading) is
-recognised before it is read, and left alone; where hooks cannot be recognised nothing saved is read. The walk is
-bounded in nodes and in time, within one slice, and leaves no wrapper of a node behind. It goes to the oldest nodes
-first, as the oldest blocks are asked about; what it has gone through is left out by the next slice.
-Refuses: to make torch work its view tracking out anew (a view whose base was changed in place), and saved tensors that
-were changed in place since.
+Guarantees: no hook of the program runs. Where torch exposes saved tensors (`SavedTensor.data`), they are read directly.
+Where it does not, a saved tensor with pack and unpack hooks (activation checkpointing, offloading) is recognised before
+it is read, and left alone; where hooks cannot be recognised, no saved tensor is read. The walk is bounded in nodes and
+in time, within one slice, and leaves no wrapper of a node behind. It visits the oldest nodes first, because requests
+are about the oldest blocks; the next slice skips finished nodes.
+Refuses: to make torch recompute its view tracking (a view whose base was changed in place), and saved tensors that were
+changed in place since.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ NODES_MAX = 50_000
 # The words of a `SavedVariable` that are read.
 _SAVED_WORDS = 10
 _RAW = "_raw_saved_"
-# How long the thread may take that looks for the word.
+# Time limit of the thread that looks for the word.
 _WAIT_S = 0.02
-# Objects below what a function of the graph keeps that are looked at.
+# Objects visited below what a function of the graph keeps.
 _BELOW_MAX = 400
 _BELOW_LEVELS = 4
 
 
 class Hooked:
-    """Which word of a saved tensor is set where it has hooks: found out once in a process."""
+    """Which word of a saved tensor is set if it has hooks: determined once per process."""
 
     word: Optional[int] = None
     was_tried = False
 
     @classmethod
     def find(cls, torch: Any, memory: Memory) -> Optional[int]:
-        """Looks at a saved tensor of one number, before and after it is given hooks."""
+        """Compares a saved tensor of one number before and after it gets hooks."""
         if not cls.was_tried:
             cls.was_tried = True
             done = _thread.allocate_lock()
@@ -55,7 +55,7 @@ class Hooked:
                 finally:
                     done.release()
 
-            # In a thread of its own: the program's modes, hooks and profilers are those of its threads.
+            # In a separate thread: the program's modes, hooks and profilers belong to its own threads.
             _thread.start_new_thread(look, ())
             if not done.acquire(timeout=_WAIT_S):
                 cls.word = None
@@ -76,7 +76,8 @@ def _find_word(torch: Any, memory: Memory) -> Optional[int]:
 
 
 def _words_set(saved: Any, memory: Memory) -> set[int]:
-    """Which words of a saved tensor are set by giving it hooks. Others are as well for some, but not for all."""
+    """Which words of a saved tensor are set by giving it hooks. Some tensors have others set as well, but not all
+    do."""
     before = saved_words(saved, memory)
     saved.register_hooks(_same, _same)
     after = saved_words(saved, memory)
@@ -91,15 +92,15 @@ def saved_words(saved: Any, memory: Memory) -> tuple[int, ...]:
 
 
 class Reader:
-    """How nodes of a type are read: what gives the next nodes, the number of one, and pairs of what gives a saved
-    tensor raw and unpacked."""
+    """How nodes of a type are read: accessors of the next nodes and of a node's number, and pairs of accessors that
+    return a saved tensor raw and unpacked."""
 
     static: ClassVar[dict[int, Reader]] = {}
 
     def __init__(self, cls: type, function: type) -> None:
         self.name = _reading.type_name(cls)
         self.is_gathering = self.name == "AccumulateGrad"
-        # Written in Python: its object may keep things beside what it has saved.
+        # Written in Python: its object may keep more than what it has saved.
         self.is_function = _reading.derives(cls, function)
         self.following: Any = None
         self.made: Any = None
@@ -111,7 +112,7 @@ class Reader:
             if self.made is None and type(names.get("_sequence_nr")) is types.MethodDescriptorType:
                 self.made = names["_sequence_nr"]
             for name, raw in names.items():
-                # `_raw_saved_tensors` of a function written in Python goes with `saved_tensors`.
+                # `_raw_saved_tensors` of a function written in Python belongs to `saved_tensors`.
                 if type(name) is str and name.startswith(_RAW) and type(raw) is types.GetSetDescriptorType:
                     unpacked = _getter(names.get(name[4:]) or names.get(name[5:]))
                     if unpacked is not None:
@@ -119,7 +120,7 @@ class Reader:
 
 
 class Graph:
-    """Walks the graphs of some tensors, and says which tensor leads to which block."""
+    """Walks the graphs of some tensors, and finds which tensor leads to which block."""
 
     def __init__(
         self,
@@ -130,8 +131,7 @@ class Graph:
         done: Optional[set[tuple[int, int]]] = None,
     ) -> None:
         self._tensors, self._memory, self._is_left = tensors, memory, is_left
-        # Nodes behind which nothing is left, and those behind each, by what stays of them: when they were made, and
-        # their type.
+        # Nodes with nothing left below them, and the nodes below each, identified by creation number and type.
         self._done: set[tuple[int, int]] = set() if done is None else done
         self._behind: dict[tuple[int, int], list[tuple[int, int]]] = {}
         base = torch._C.TensorBase
@@ -146,24 +146,24 @@ class Graph:
         self._is_shown = "data" in names and "unpack_hook" in names
         self._word = None if self._is_shown else Hooked.find(torch, memory)
         self._readers: dict[int, Reader] = {}
-        # Nodes seen, each under the number of the tensor from which it was reached first.
+        # Nodes seen, each with the index of the tensor from which it was first reached.
         self._owner: dict[int, int] = {}
         self._nodes: dict[int, Any] = {}
         self._leaves: dict[int, Any] = {}
         self._tops: dict[int, int] = {}
-        # Block to the tensor's number and the words for the step.
+        # Block to the tensor's index and the words for the step.
         self.found: dict[int, tuple[int, str]] = {}
         self.hooked = 0
         self.unread = 0
-        # Tensors, by number, whose graph ends in a leaf whose gradient has a graph itself.
+        # Indices of tensors whose graph ends in a leaf whose gradient itself has a graph.
         self.graphed: set[int] = set()
-        # How many of the tensors were looked at, and of the last one whether its graph was not gone through to its end.
+        # How many of the tensors were walked, and whether the last one's graph was not walked to its end.
         self.walked = 0
         self.is_cut = False
 
     @property
     def nodes(self) -> int:
-        """Nodes that were looked at."""
+        """Nodes that were visited."""
         return len(self._owner)
 
     @property
@@ -172,7 +172,7 @@ class Graph:
         return self._is_shown or self._word is not None
 
     def walk(self, starts: list[Any], missing: set[int]) -> None:
-        """Looks for these blocks, from the first tensor on, and takes what it finds out of them."""
+        """Looks for these blocks, from the first tensor on, and removes those that it finds."""
         for number, start in enumerate(starts):
             if not missing or not self._is_left() or len(self._owner) > NODES_MAX:
                 return
@@ -190,20 +190,20 @@ class Graph:
             self._from(top, number, missing)
 
     def leads(self, number: int) -> list[int]:
-        """The tensors whose graphs contain that of another, the farthest first, and that one."""
+        """The tensors whose graphs contain that of another, the farthest first, and the tensor itself."""
         path = [number]
         while path[-1] in self._tops and self._tops[path[-1]] not in path:
             path.append(self._tops[path[-1]])
         return path[::-1]
 
     def close(self) -> None:
-        """Lets all nodes go."""
+        """Releases all nodes."""
         self._nodes.clear()
         self._leaves.clear()
         self._readers.clear()
 
     def has_graphed_gradient(self, tensor: Any) -> bool:
-        """Whether a tensor is a leaf whose gradient has a graph itself."""
+        """Whether a tensor is a leaf whose gradient itself has a graph."""
         try:
             gradient = self._grad(tensor) if self._is_leaf(tensor) else None
             return gradient is not None and self._grad_fn(gradient) is not None
@@ -227,13 +227,13 @@ class Graph:
 
     def _node_of(self, tensor: Any) -> Any:
         try:
-            # A view whose base was changed would get a new node now, which the program may never have asked for.
+            # A view whose base was changed would get a new node now, which the program may never have requested.
             if self._is_view(tensor) and self._version(tensor) != 0:
                 self.unread += 1
                 return None
             return self._grad_fn(tensor)
         except RuntimeError:
-            # An inference tensor counts no versions and has no graph.
+            # An inference tensor has no version counter and no graph.
             return None
 
     def _from(self, top: Any, number: int, missing: set[int]) -> None:
@@ -259,21 +259,21 @@ class Graph:
         self.is_cut = bool(waiting and missing)
 
     def _made(self, node: Any) -> int:
-        """A number that is the larger the later a node was made."""
+        """A number that is larger for nodes made later."""
         number = self._reader(node).made
         return number(node) if number is not None else 0
 
     def note_done(self) -> bool:
-        """Notes the nodes behind which all was gone through; whether there are more of them than before."""
+        """Records the nodes below which everything was walked; returns whether there are more of them than before."""
         before = len(self._done)
-        # A node is made after those behind it.
+        # A node is made after the nodes below it.
         for key in sorted(self._behind):
             if key[0] and self._done.issuperset(self._behind[key]):
                 self._done.add(key)
         return len(self._done) > before
 
     def _next(self, node: Any, number: int, missing: set[int]) -> list[Any]:
-        """The nodes behind one, but those that gather gradients: all graphs of a model share them."""
+        """The nodes below one, except those that accumulate gradients: all graphs of a model share them."""
         reader = self._reader(node).following
         following = []
         for other, _ in reader(node) if reader is not None else ():
@@ -287,7 +287,7 @@ class Graph:
         return following
 
     def _leaf(self, node: Any, number: int, missing: set[int]) -> None:
-        """A leaf of the graph: its tensor is held by the node that gathers its gradient."""
+        """A leaf of the graph: the node that accumulates its gradient holds its tensor."""
         leaf = _reading.table(type(node))["variable"].__get__(node)
         if id(type(leaf)) not in self._tensors.class_ids:
             return
@@ -313,7 +313,7 @@ class Graph:
             try:
                 saved = raw(node)
             except RuntimeError:
-                # Given back already.
+                # Freed already.
                 continue
             each = saved if type(saved) is tuple else (saved,)
             if self._is_shown:
@@ -323,7 +323,7 @@ class Graph:
                 self._take(self._blocks_of(unpacked, node), number, f"saved by `{name}`", missing)
 
     def _shown(self, saved: Any, number: int, name: str, missing: set[int]) -> None:
-        """A saved tensor as torch shows it: the tensor, or what a pack hook made of it."""
+        """A saved tensor as torch exposes it: the tensor, or the result of a pack hook."""
         if type(saved) is not self._saved_class:
             return
         try:
@@ -338,7 +338,7 @@ class Graph:
             self._below(value, number, how, missing)
 
     def _below(self, top: Any, number: int, how: str, missing: set[int]) -> None:
-        """Tensors a few levels below what a function written in Python, or a pack hook, has put aside."""
+        """Tensors a few levels below what a function written in Python, or a pack hook, has stored."""
         level, seen = [top], 0
         for _ in range(_BELOW_LEVELS):
             following: list[Any] = []
@@ -361,7 +361,7 @@ class Graph:
                 self.found[block] = (number, how)
 
     def _may_read(self, each: tuple[Any, ...]) -> bool:
-        """Whether none of what one attribute saves has hooks."""
+        """Whether none of an attribute's saved tensors has hooks."""
         for one in each:
             words = saved_words(one, self._memory)
             if len(words) != _SAVED_WORDS or words[self._word or 0] != 0:
@@ -373,7 +373,7 @@ class Graph:
         try:
             values = unpacked(node)
         except RuntimeError:
-            # Given back, or changed in place since.
+            # Freed, or changed in place since.
             return []
         each = values if type(values) in (tuple, list) else (values,)
         wanted = [self._tensors.block_of(one) for one in each if id(type(one)) in self._tensors.class_ids]
@@ -387,7 +387,7 @@ class Graph:
             if _reading.is_heap_type(cls):
                 self._readers[id(cls)] = known
             else:
-                # One of C++, which stays.
+                # A C++ type, which stays.
                 Reader.static[id(cls)] = known
         return known
 

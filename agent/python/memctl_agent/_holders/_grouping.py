@@ -1,9 +1,9 @@
-"""Which blocks one holder holds: chains that meet in one container, by the numbers of their objects alone.
+"""Which blocks one holder holds: chains that meet in one container, by the indices of their objects only.
 
-The holder of a block is the innermost object above its tensor, or a container farther up that branches most: a list
+The holder of a block is the innermost object above its tensor, or the container farther up that branches most: a list
 of a thousand objects with a few tensors each, and not each of the objects.
-Guarantees: made in steps, between which there are numbers alone; whether an object is a container that may gather is
-asked once. Refuses: to look at an object.
+Guarantees: works in steps, between which only numbers are kept; whether an object may gather others is determined once.
+Refuses: to read an object.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Optional
 
-# A container farther up is the holder where it leads on to so many objects at least.
+# A container farther up is the holder if it leads to at least this many objects.
 BRANCHES_MIN = 3
 # How a block that a graph keeps is reached from the tensor with that graph.
 SAVED = "saved "
@@ -20,8 +20,8 @@ SAVED = "saved "
 
 @dataclass
 class Group:
-    """Blocks that one holder holds: the first tensor on one of them, and where in its chain the holder is. `how`:
-    what leads from the tensor to the block, where it does not lie there."""
+    """Blocks with one holder: the first tensor on one of them, and the holder's place in its chain. `how`: the step
+    from the tensor to the block, if the tensor is not on it."""
 
     tensor: int
     at: int
@@ -38,12 +38,12 @@ class Group:
 
 @dataclass
 class Way:
-    """A block, how a tensor leads to it, and the numbers from a root to that tensor."""
+    """A block, how a tensor leads to it, and the indices from a root to that tensor."""
 
     block: int
     how: str
     chain: list[int]
-    # Of a variable in another thread: which, and the thread.
+    # For a variable in another thread: which one, and the thread.
     variable: Optional[tuple[str, str]] = None
     thread: int = 0
 
@@ -56,7 +56,7 @@ class Grouping:
         self._at = 0
         self._gathers: dict[int, bool] = {}
         self._groups: dict[object, Group] = {}
-        # How many objects of its ways an object leads on to.
+        # How many objects of its ways an object leads to.
         below: dict[int, set[int]] = {}
         for way in ways:
             for above, following in zip(way.chain, way.chain[1:]):
@@ -64,13 +64,14 @@ class Grouping:
         self._branches = {number: len(following) for number, following in below.items()}
 
     def go(self, gathers: Callable[[int], bool], is_left: Callable[[], bool]) -> bool:
-        """Goes on as long as there is time; whether all are in their groups. `gathers`: whether an object may."""
+        """Continues while there is time; returns whether all are grouped. `gathers`: whether an object may gather
+        others."""
         while self._at < len(self._ways):
             way = self._ways[self._at]
             at = self._holder(way, gathers, is_left)
             if at is None:
                 return False
-            # What the nodes of a graph have saved is held by that graph, whichever of them did.
+            # Blocks saved by any node of a graph are held by that graph.
             how = SAVED if way.how.startswith(SAVED) else way.how
             # Threads that do the same hold the same.
             key: object = (way.variable, how) if way.thread else (way.chain[at], how)
@@ -83,7 +84,7 @@ class Grouping:
         return True
 
     def _holder(self, way: Way, gathers: Callable[[int], bool], is_left: Callable[[], bool]) -> Optional[int]:
-        """Where in its chain the holder is; none if there is no time to find out."""
+        """The holder's place in its chain; None if there is no time to determine it."""
         innermost = max(0, len(way.chain) - 2)
         best, most = innermost, max(self._branches.get(way.chain[innermost], 0), BRANCHES_MIN - 1)
         for at in range(innermost - 1, -1, -1):

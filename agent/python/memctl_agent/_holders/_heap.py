@@ -1,7 +1,7 @@
-"""Blocks to which no chain leads: their tensors on the whole heap, what refers to these, and what C++ alone holds.
+"""Blocks without a chain: their tensors on the whole heap, the referrers of these, and tensors that only C++ holds.
 
-Guarantees: between two slices there are numbers and texts alone. The newest objects come first, and the others are not
-looked at where each block is explained by then. Refuses: to go on when its stages have spent their share.
+Guarantees: between two slices only numbers and texts are kept. The newest objects are visited first, and the others are
+skipped if each block is explained by then. Refuses: to continue when its stages have spent their share.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from memctl_agent._holders._loose import Loose
 from memctl_agent._holders._memory import Memory
 from memctl_agent._holders._slice import Slice
 
-# Tensors of the heap for whose holders it is gone over again.
+# Tensors of the heap for whose referrers it is searched again.
 WANTED_MAX = 256
-# How often it is gone over for what holds the holders.
+# How often it is searched for the referrers of referrers.
 CLIMBS_MAX = 3
-# Slices that may pass until the main thread has said whether autocast is on.
+# Slices to wait for the main thread's answer about autocast.
 AUTOCAST_WAITS_MAX = 80
 
 
@@ -35,9 +35,9 @@ class InHeap:
         missing: Callable[[], set[int]],
         adopt: Callable[[Slice, Any, int], bool],
     ) -> None:
-        # `missing`: blocks for which nothing is known. `adopt`: whether a holder was seen that leads on to a tensor.
+        # `missing`: blocks without an explanation. `adopt`: whether a holder was seen that leads on to a tensor.
         self._native, self._blocks, self._missing, self._adopt = native, blocks, missing, adopt
-        # One for tensors and one for what refers to them.
+        # One for tensors and one for their referrers.
         self.of_tensors: Any = None
         self.of_holders: Any = None
         self.loose = Loose()
@@ -47,13 +47,13 @@ class InHeap:
         self._climbs = 0
         self._targets: Optional[list[int]] = None
         self._put_off: set[int] = set()
-        # Blocks of weights that C++ alone holds, and how often was waited for what the main thread says of autocast.
+        # Blocks of weights that only C++ holds, and how often it waited for the main thread's answer about autocast.
         self._weights: set[int] = set()
         self._autocast = _cpp.Autocast()
         self._waits = 0
 
     def close(self) -> None:
-        """Nothing is looked for any more: the search and this do not refer to each other."""
+        """The search is over: it and this object no longer refer to each other."""
         self._missing, self._adopt = set, lambda *_: False
 
     @property
@@ -63,11 +63,11 @@ class InHeap:
 
     @property
     def objects(self) -> int:
-        """How many were gone over."""
+        """How many were visited."""
         return sum(heap.counts()[0] for heap in (self.of_tensors, self.of_holders) if heap is not None)
 
     def tensors(self, now: Slice, collector: str) -> bool:
-        """All tensors on blocks that remain, wherever they are."""
+        """All tensors on the remaining blocks, wherever they are."""
         missing = self._missing()
         if not missing:
             return True
@@ -86,32 +86,32 @@ class InHeap:
         if candidates:
             self._note_patterns(now, candidates, missing - set(self.loose.patterns))
         self.is_seen = is_done
-        # What is newest comes first: where each block has its tensor the others do not matter. Where no collector frees
-        # cycles these are looked for as soon as most blocks have theirs.
+        # The newest come first: once each block has its tensor, the others do not matter. Where the collector does not
+        # free cycles, these are searched as soon as most blocks have theirs.
         may_be_cycles = collector != "on"
         known = len(self.loose.tensors)
         is_enough = may_be_cycles and known == before and 2 * known >= len(missing)
         return is_done or (not self._is_rest and (is_enough or self.loose.have_tensors(missing)))
 
     def rest(self, now: Slice, collector: str) -> bool:
-        """The other tensors, where most blocks had theirs and are in no cycle."""
+        """The other tensors, if most blocks had theirs and are in no cycle."""
         if self.is_seen or self.loose.cycles or self.loose.are_explained(self._missing()):
             return True
         self._is_rest, before = True, self.loose.count()
         is_done = self.tensors(now, collector)
-        # What refers to these was not looked for.
+        # The referrers of these have not been searched.
         self.loose.are_holders_seen = self.loose.are_holders_seen and before == self.loose.count()
         return is_done
 
     def _note_patterns(self, now: Slice, candidates: list[tuple[int, Any]], missing: set[int]) -> None:
-        """What the graphs of tensors that nothing was seen to hold say of why they live: a gradient that has a graph,
-        whose leaf is the parameter that it is the gradient of."""
+        """Notes why tensors without a known holder are live, from their graphs: a gradient with a graph, whose leaf is
+        the parameter that the gradient belongs to."""
         memory = Memory()
         left = set(missing)
         graph = Graph(now.torch, now.tensors, memory, now.is_left)
         try:
             for block, tensor in candidates:
-                # Of a parameter it is seen at once.
+                # For a parameter it is visible at once.
                 if graph.has_graphed_gradient(tensor):
                     self.loose.patterns[block] = "create_graph"
                     left.discard(block)
@@ -132,7 +132,7 @@ class InHeap:
             candidates.clear()
 
     def holders(self, now: Slice) -> bool:
-        """What refers to the tensors that were found on the heap, and to what refers to these."""
+        """The referrers of the tensors that were found on the heap, and their referrers."""
         missing = self._missing()
         if self.loose.are_explained(missing) or not self.of_tensors.can_tell():
             return True
@@ -162,7 +162,7 @@ class InHeap:
             return True
         self._put_off.difference_update(self.loose.cycles)
         if self._put_off and (is_done or self._put_off.union(self.loose.cycles).issuperset(self._targets)):
-            # For these there was no time: once more, as far as they are.
+            # There was no time for these: once more, if they still exist.
             self._targets = sorted(self._put_off)
             self._put_off.clear()
             self.of_holders.rewind()
@@ -187,7 +187,7 @@ class InHeap:
         return False
 
     def autocast_said(self, now: Slice) -> bool:
-        """What the main thread says of autocast, where weights are held by C++ alone."""
+        """The main thread's answer about autocast, if only C++ holds some weights."""
         if self._weights and self._autocast.is_on is None and self._waits < AUTOCAST_WAITS_MAX:
             self._waits += 1
             self._autocast.look(now.torch)
@@ -198,7 +198,7 @@ class InHeap:
         return True
 
     def _judge(self, now: Slice, holder: Any, held: int, others: int) -> None:
-        """One object of the heap refers to another one. `others`: as often it is in the list that it comes from."""
+        """An object of the heap refers to another one. `others`: how often it is in the list that it comes from."""
         if self._adopt(now, holder, held):
             return
         if type(holder) is types.FrameType or held in self.loose.cycles:
@@ -218,12 +218,12 @@ class InHeap:
 
 
 class _Probe:
-    """An object of which all references are known."""
+    """An object with known references."""
 
 
 def _held_once(pairs: list[tuple[int, Any]]) -> list[bool]:
-    """Whether each object of these pairs has one reference but for those of its pair and of who looks: that of C++,
-    or of one Python object."""
+    """Whether each object of these pairs has one reference other than those of its pair and of this reader: that of
+    C++, or of one Python object."""
     probes: list[tuple[int, Any]] = [(0, _Probe())]
     alone, *counts = [sys.getrefcount(thing) for each in (probes, pairs) for _, thing in each]
     return [count == alone + 1 for count in counts]

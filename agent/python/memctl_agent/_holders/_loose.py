@@ -1,7 +1,7 @@
-"""Holders of blocks to which no chain leads, in words: cycles, what could not be followed up, and C++ alone.
+"""Holders of blocks without a chain, in words: cycles, paths that end early, and C++ only.
 
-Guarantees: made of what was noted while objects were looked at; no object is needed any more. Blocks of which the
-search does not know that nothing refers to them are left out, unless their own graph says why they live.
+Guarantees: made of notes that were taken while objects were visited; needs no object any more. Blocks whose tensors may
+have referrers are left out, unless their own graph shows why they are live.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from typing import Any, Optional
 
 from memctl_agent._holders import _answer, _facts
 
-# Steps of a way up that are told.
+# Steps of a path upwards that are reported.
 STEPS_MAX = 11
 
 
 @dataclass
 class Loose:
-    """What is known of tensors to which no chain leads."""
+    """Facts about tensors to which no chain leads."""
 
-    # Blocks to the addresses of tensors on them, and to what makes C++ hold them.
+    # Blocks to the addresses of tensors on them, and to the reason why C++ holds them.
     tensors: dict[int, list[int]] = field(default_factory=dict)
     patterns: dict[int, str] = field(default_factory=dict)
-    # Blocks whose tensors C++ alone holds, as counts say.
+    # Blocks whose tensors only C++ holds, according to the counts.
     alone: set[int] = field(default_factory=set)
-    # Addresses to those of what refers to them, with words for it; and to the cycle that they are in.
+    # Addresses to those of their referrers, with words for them; and to the cycle that they are in.
     above: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
     cycles: dict[int, str] = field(default_factory=dict)
-    # Whether what refers to them was looked for among all objects.
+    # Whether all objects were searched for their referrers.
     are_holders_seen: bool = False
-    # Whether the graphs of all tensors were gone through to which a chain leads.
+    # Whether the graphs of all tensors with a chain were walked.
     are_graphs_seen: bool = False
 
     def count(self) -> int:
@@ -37,11 +37,11 @@ class Loose:
         return sum(map(len, self.tensors.values()))
 
     def have_tensors(self, missing: set[int]) -> bool:
-        """Whether a tensor is known on each of these blocks, or why they live."""
+        """Whether each of these blocks has a known tensor, or a known reason why it is live."""
         return all(block in self.patterns or block in self.tensors for block in missing)
 
     def are_explained(self, missing: set[int]) -> bool:
-        """Whether it is known of each of these blocks why they live."""
+        """Whether it is known for each of these blocks why it is live."""
         return all(block in self.patterns or block in self.alone or self._cycle(block) for block in missing)
 
     def _cycle(self, block: int) -> str:
@@ -57,7 +57,7 @@ class Loose:
                 groups.setdefault(key, []).append(block)
         alone = groups.pop(("cpp", "", ""), [])
         if alone:
-            # What C++ holds of one site, some of it for a reason that is known.
+            # All C++ holds of one site, some of it for a known reason.
             known = next((key for key in groups if key[0] == "cpp"), ("cpp", "", ""))
             groups.setdefault(known, []).extend(alone)
         return [_entry(*key, blocks, sizes, collector) for key, blocks in groups.items()]
@@ -68,7 +68,7 @@ class Loose:
         pattern = self.patterns.get(block, "")
         if pattern == "create_graph" or (self.are_graphs_seen and (pattern or block in self.alone)):
             return "cpp", "", pattern
-        # (References are counted: it is true whatever else was looked at.)
+        # (References are counted, so this is true even if the search was incomplete.)
         cycle = self._cycle(block)
         if cycle:
             return "cycle", cycle, ""
@@ -80,7 +80,7 @@ class Loose:
         return ("cpp", "", "") if self.are_graphs_seen and (self.are_holders_seen or not ids) else None
 
     def _words(self, above: list[tuple[int, str]]) -> str:
-        """The way up as far as it is known."""
+        """The path upwards as far as it is known."""
         steps: list[str] = []
         seen: set[int] = set()
         while above and above[0][0] not in seen:

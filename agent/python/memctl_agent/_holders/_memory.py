@@ -1,9 +1,8 @@
-"""The words at an address of this process, for two facts that neither CPython nor torch tells.
+"""Reads words at an address of this process, for two facts that neither CPython nor torch reports.
 
-Guarantees: read through `/proc/self/mem`, so an address that is not mapped is an empty answer and never a crash;
-nothing is written. Whoever reads a structure finds its layout out on one of its own first, and does without where the
-two do not agree.
-Refuses: to turn what it read into an object.
+Guarantees: reads through `/proc/self/mem`, so an unmapped address is an empty answer and never a crash; nothing is
+written. A caller first verifies a structure's layout on one of its own, and does without if they do not agree.
+Refuses: to turn the result into an object.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class Memory:
             self._file = -1
 
     def words(self, address: int, count: int) -> tuple[int, ...]:
-        """So many words of eight bytes; none where they cannot be read."""
+        """`count` words of eight bytes; empty if they cannot be read."""
         if self._file < 0 or not 0 < address < 2**47:
             return ()
         try:
@@ -32,7 +31,7 @@ class Memory:
         return struct.unpack(f"={len(read) // 8}Q", read[: len(read) // 8 * 8])
 
     def close(self) -> None:
-        """Reads nothing any more."""
+        """Stops reading."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

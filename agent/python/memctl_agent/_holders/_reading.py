@@ -1,9 +1,9 @@
 """Reading the program's objects: their types, names, keys and attributes.
 
-Guarantees: none of the program's code runs. Types are taken with `type`, their tables through the descriptors of
-`type` itself, dicts and lists through the methods of the built-in types; classes are compared by identity and never
-hashed, since a metaclass may define both. Names that come out are plain strings of bounded length.
-Refuses: `isinstance`, `getattr`, `repr`, `==` and `len` on anything that is the program's.
+Guarantees: none of the program's code runs. Types are taken with `type`, their tables through the descriptors of `type`
+itself, dicts and lists through the methods of the built-in types; classes are compared by identity and never hashed,
+since a metaclass may define both. Returned names are plain strings of bounded length.
+Refuses: `isinstance`, `getattr`, `repr`, `==` and `len` on any of the program's objects.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections import deque
 from itertools import islice
 from typing import Any, Optional
 
-# Longer names are cut: they are for people.
+# Longer names are truncated: they are for people.
 NAME_CHARS_MAX = 80
-# Keys that are looked through for the one of a value.
+# Keys that are searched for that of a value.
 KEYS_MAX = 200_000
-# Py_TPFLAGS_HEAPTYPE: a type that was made while the program ran, as every class written in Python is.
+# Py_TPFLAGS_HEAPTYPE: a type created at run time, like every class written in Python.
 _HEAP_TYPE = 1 << 9
 
 _mro = type.__dict__["__mro__"].__get__
@@ -28,7 +28,7 @@ _qualname = type.__dict__["__qualname__"].__get__
 _flags = type.__dict__["__flags__"].__get__
 _module_dict = vars(types.ModuleType)["__dict__"].__get__
 
-# Containers and the word for each; a subclass counts as what it derives from.
+# Containers and the word for each; a subclass counts as its base.
 CONTAINERS: tuple[tuple[type, str], ...] = (
     (dict, "dict"),
     (list, "list"),
@@ -37,33 +37,33 @@ CONTAINERS: tuple[tuple[type, str], ...] = (
     (frozenset, "set"),
     (deque, "deque"),
 )
-# Types of which no object leads to a tensor, by identity.
+# Types whose objects never lead to a tensor, by identity.
 _PLAIN = (str, int, float, complex, bool, bytes, bytearray, type(None), range, slice, type(Ellipsis), types.CodeType)
 _ATOMS = frozenset(map(id, _PLAIN))
 
 
 def bases(cls: type) -> tuple[type, ...]:
-    """The classes a class derives from, itself first."""
+    """The base classes of a class, itself first."""
     return _mro(cls) or ()
 
 
 def derives(cls: type, wanted: type) -> bool:
-    """Whether a class is another or derives from it."""
+    """Whether a class is `wanted` or derives from it."""
     return any(base is wanted for base in bases(cls))
 
 
 def is_a(thing: Any, wanted: type) -> bool:
-    """`isinstance` by the object's real type alone."""
+    """`isinstance`, by the object's real type only."""
     return derives(type(thing), wanted)
 
 
 def is_heap_type(cls: type) -> bool:
-    """Whether a class was made while the program ran, and may go again."""
+    """Whether a class was created at run time, and may be freed."""
     return bool(_flags(cls) & _HEAP_TYPE)
 
 
 def is_atom(thing: Any) -> bool:
-    """Whether nothing can be behind it."""
+    """Whether it can lead to no other object."""
     return id(type(thing)) in _ATOMS
 
 
@@ -73,7 +73,7 @@ def table(cls: type) -> Any:
 
 
 def plain(text: Any) -> Optional[str]:
-    """A string as an exact `str` for a sentence: short, on one line, without what would end its quotes."""
+    """A string as an exact `str` for a sentence: short, on one line, without characters that would end its quotes."""
     if type(text) is str and len(text) <= NAME_CHARS_MAX and text.isprintable() and "`" not in text:
         return text
     if not is_a(text, str):
@@ -84,12 +84,12 @@ def plain(text: Any) -> Optional[str]:
 
 
 def type_name(cls: type) -> str:
-    """A class's name without the function it was made in."""
+    """A class's name without the enclosing function."""
     return _short(_qualname(cls)) or "object"
 
 
 def function_name(function: types.FunctionType) -> str:
-    """A function's name without the function it was made in."""
+    """A function's name without the enclosing function."""
     return _short(function.__qualname__) or "function"
 
 
@@ -104,20 +104,20 @@ def _short(qualname: Any) -> Optional[str]:
 
 
 def module_dict(module: Any) -> Optional[dict[str, Any]]:
-    """A module's globals, whatever its type says of `__dict__`."""
+    """A module's globals, even if its type defines `__dict__` differently."""
     is_one = type(module) is types.ModuleType or is_a(module, types.ModuleType)
     found = _module_dict(module) if is_one else None
     return found if type(found) is dict else None
 
 
 def said_by(namespace: dict[str, Any], name: str) -> Optional[str]:
-    """What a module's globals have under a name that every module has, and has early, if that is a string."""
+    """A module's value for a name that every module defines early, if it is a string."""
     try:
         for key, value in islice(dict.items(namespace), 16):
             if type(key) is str and key == name:
                 return value if type(value) is str else None
     except RuntimeError:
-        # Another thread put something in.
+        # Another thread inserted an item.
         pass
     return None
 
@@ -140,7 +140,7 @@ def length(thing: Any) -> int:
 
 
 def key_of(mapping: Any, value: Any) -> Optional[str]:
-    """The key under which a dict has a value, in words; none if it is a key itself or the dict just changes."""
+    """The key of a value in a dict, in words; none if it is a key itself or the dict changes meanwhile."""
     try:
         for number, (key, held) in enumerate(dict.items(mapping)):
             if held is value:
@@ -148,23 +148,23 @@ def key_of(mapping: Any, value: Any) -> Optional[str]:
             if number >= KEYS_MAX:
                 break
     except RuntimeError:
-        # Another thread put something in.
+        # Another thread inserted an item.
         pass
     return None
 
 
 def key_words(key: Any) -> str:
-    """A key for a sentence. What is neither text nor a number is told by its type."""
+    """A key for a sentence. A key that is neither text nor a number is described by its type."""
     if type(key) is int or type(key) is bool:
         return str(key) if -(2**63) < key < 2**63 else "a large number"
     return plain(key) or f"a {type_name(type(key))}"
 
 
 def instance_dict(thing: Any) -> Optional[dict[str, Any]]:
-    """An object's attributes, if they are in a dict of the usual kind."""
+    """An object's attributes, if they are in an ordinary dict."""
     cls = type(thing)
     if derives(cls, _thread._local):
-        # Reading it makes one for this thread, and calls the program's `__init__` for that.
+        # Reading it creates one for this thread, and calls the program's `__init__` for that.
         return None
     for base in bases(cls):
         found = table(base).get("__dict__")

@@ -1,7 +1,7 @@
-"""Where chains begin: globals of modules and variables of functions that run, as names by which each is reached again.
+"""Where chains begin: globals of modules and variables of running functions, by names with which each is found again.
 
-Guarantees: between two slices there are names and numbers alone. The program's own modules come before what is
-installed, and of them the one that was started and those beside it before all.
+Guarantees: between two slices only names and numbers are kept. The program's own modules come before installed ones,
+and the started module and those next to it come first.
 Refuses: this package's own modules and functions.
 """
 
@@ -18,23 +18,23 @@ from typing import Any, Optional
 from memctl_agent._holders import _reading
 from memctl_agent._holders._frames import Frames, is_own
 
-# Frames of all threads that are looked at, and variables of them.
+# Frames of all threads that are read, and variables of them.
 FRAMES_MAX = 400
 VARIABLES_MAX = 4_000
-# Threads that are looked at.
+# Threads that are read.
 THREADS_MAX = 256
 
-# Where files lie that are not the program's own.
+# Path parts of files that are not the program's own.
 _INSTALLED = ("site-packages", "dist-packages", f"python{sys.version_info[0]}.{sys.version_info[1]}", "<frozen")
 
-# How near a module is: beside the program that was started, its own otherwise, or installed.
+# Nearness of a module: next to the started program, otherwise its own, or installed.
 BESIDE, OWN, INSTALLED = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class Root:
-    """Where a chain begins: `module` and its name, or `local`, the variable and its function. Of other threads than the
-    main one: which, and where it is."""
+    """Where a chain begins: `module` and its name, or `local`, the variable and its function. For other threads than
+    the main one: which one, and where it is."""
 
     kind: str
     name: str
@@ -45,15 +45,15 @@ class Root:
     slot: str = ""
 
 
-# Names of files that lie where packages are installed, and entries of `sys.path` that are looked through for one.
+# Names that mark a folder of installed packages, and entries of `sys.path` that are checked.
 _INSTALLED_ENDS = (".dist-info", ".egg-info")
 FOLDERS_MAX = 32
 
 
 def installed_folders() -> tuple[str, ...]:
-    """Where packages are installed beside the usual places: folders that say so of what is in them.
+    """Where packages are installed in addition to the usual places: folders that contain package metadata.
 
-    It reads folders, outside of any slice.
+    It reads folders, so it runs outside of any slice.
     """
     found = []
     for folder in list(sys.path)[:FOLDERS_MAX]:
@@ -68,13 +68,13 @@ def installed_folders() -> tuple[str, ...]:
 
 
 class Places:
-    """How near modules are, by where their files lie. `installed`: folders of packages."""
+    """Nearness of modules, by their files. `installed`: folders of packages."""
 
     def __init__(self, installed: tuple[str, ...]) -> None:
         self._installed = installed
         main = _reading.module_dict(sys.modules.get("__main__")) or {}
         file = _reading.said_by(main, "__file__")
-        # (Without a file, as in a notebook, what lies in the working directory belongs to it.)
+        # (Without a file, as in a notebook, the modules in the working directory count as next to it.)
         self._beside = os.path.dirname(os.path.abspath(file)) + os.sep if file else os.getcwd() + os.sep
 
         # By folder: most modules share one with many others.
@@ -82,7 +82,7 @@ class Places:
         self._packages: dict[str, bool] = {}
 
     def is_of_installed(self, key: str) -> bool:
-        """Whether a module is of a package that is installed, by the file of that package."""
+        """Whether a module belongs to an installed package, by the file of that package."""
         top, dot, _ = key.partition(".")
         if not dot:
             return False
@@ -114,26 +114,26 @@ class Places:
 
 
 class Roots:
-    """The roots of a walk by their numbers."""
+    """The roots of a walk by index."""
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
         self._known: dict[int, Root] = {}
 
     def put(self, number: int, root: Root) -> None:
-        """A root has this number."""
+        """Records a root under its index."""
         self._known[number] = root
 
     def of(self, number: int) -> Optional[Root]:
-        """The root with a number."""
+        """The root with an index."""
         return self._known.get(number)
 
     def numbers(self) -> list[int]:
-        """All numbers."""
+        """All indices."""
         return list(self._known)
 
     def objects(self, numbers: list[int]) -> list[tuple[int, Any]]:
-        """The objects that these roots are now; of variables whose functions have ended there are none."""
+        """The current objects of these roots; none for variables whose functions have ended."""
         found: list[tuple[int, Any]] = []
         variables: dict[tuple[int, int], list[tuple[str, int]]] = {}
         for number in numbers:
@@ -154,7 +154,7 @@ class Roots:
                 if at is not None:
                     found += self._values(at, wanted)
         finally:
-            # A variable that had this function's own frame would be a cycle.
+            # A variable that held this function's own frame would be a cycle.
             threads.clear()
             at = None
         return found
@@ -166,7 +166,7 @@ class Roots:
 
 
 def main_names() -> list[str]:
-    """The names of the module that was started: a spawned process knows it by two."""
+    """The names of the started module: a spawned process knows it by two."""
     namespace = _reading.module_dict(dict.get(sys.modules, "__main__"))
     name = _reading.said_by(namespace, "__name__") if namespace is not None else None
     if name is None or _reading.module_dict(dict.get(sys.modules, name)) is not namespace:
@@ -177,8 +177,8 @@ def main_names() -> list[str]:
 def variables(
     frames: Frames, ident: int, at: Optional[types.FrameType], is_main: bool, known: set[int], of_modules: set[int]
 ) -> list[tuple[Root, Any]]:
-    """The variables of the functions that a thread runs, the outermost function first, and globals that no module
-    has. `at`: the innermost one's frame. `of_modules`: what is known to be the globals of a module."""
+    """The variables of the functions that a thread runs, the outermost function first, and globals outside all modules.
+    `at`: the innermost one's frame. `of_modules`: ids of known module globals."""
     found: list[tuple[Root, Any]] = []
     thread = "" if is_main or at is None else _thread_words(ident, at)
     try:
@@ -206,13 +206,13 @@ def variables(
 
 
 def _is_of_module(namespace: dict[str, Any]) -> bool:
-    """Whether these are the globals of a module, which becomes a root in its turn."""
+    """Whether these are the globals of a module, which becomes a root itself."""
     name = _reading.said_by(namespace, "__name__")
     return name is not None and _reading.module_dict(dict.get(sys.modules, name)) is namespace
 
 
 def threads() -> list[int]:
-    """The threads that run, the main one first."""
+    """The running threads, the main one first."""
     import threading
 
     main = threading.main_thread().ident
@@ -234,7 +234,7 @@ def _thread_words(ident: int, frame: types.FrameType) -> str:
     attributes = _reading.instance_dict(thread) if thread is not None else None
     name = _reading.plain(attributes.get("_name")) if attributes is not None else None
     while os.path.basename(frame.f_code.co_filename) == "threading.py" and frame.f_back is not None:
-        # A lock, a condition: who waits for it says more.
+        # A lock or a condition: its caller is more informative.
         frame = frame.f_back
     where = f"`{_reading.code_name(frame.f_code)}` ({os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno})"
     return f"thread `{name}` in {where}" if name else f"a thread in {where}"

@@ -1,15 +1,14 @@
-"""One search, in slices: from where leaks live to the whole heap, and then the answer.
+"""One search, in slices: from where leaks usually are to the whole heap, and then the answer.
 
-The stages: modules by how near they are; what lies below the globals of the program that was started; the variables
-of all threads; graphs of the tensors that were found; the program's other modules; what was put off because it is
-wide; then, for blocks that remain, all tensors of the heap and what refers to these; the globals of installed
-modules; the answer.
-Guarantees: between two slices there are numbers and texts alone. A slice ends when its time is over, but for one
-object's visit; what it found is looked at again before it is told. The collector is off within a slice, and
-afterwards as it was.
-Refuses: to go on when the budget is spent; what was not looked at is said.
+The stages: modules by nearness; objects below the globals of the started program; the variables of all threads; graphs
+of the tensors that were found; the program's other modules; wide objects that were deferred; then, for the remaining
+blocks, all tensors of the heap and their referrers; the globals of installed modules; the answer.
+Guarantees: between two slices only numbers and texts are kept. A slice ends when its time is over, except for one
+object's visit; results are verified before they are reported. The collector is off within a slice, and restored
+afterwards.
+Refuses: to continue when the budget is spent; the answer says what was not searched.
 
-(Over 400 lines: the stages share what was found so far, and each is read beside the one before.)
+(Over 400 lines: the stages share what was found so far, and each is read beside the previous one.)
 """
 
 from __future__ import annotations
@@ -33,25 +32,25 @@ from memctl_agent._holders._slice import Slice
 
 # How long a slice is.
 SLICE_MS = 2.0
-# Tensors whose graphs are looked at together.
+# Tensors whose graphs are walked together.
 STARTS_AT_ONCE = 64
-# Until which share of the budget the look at graphs may go on as long as each slice finds something.
+# Up to this share of the budget, graphs may continue while each slice finds something.
 GRAPHS_SHARE_MAX = 0.85
 # How much longer slices may be for a graph that is too long for one.
 LONG_GRAPH_MS = 5.0
-# Slices after which one is given up that does not lead on.
+# A graph is given up after this many slices without progress.
 STUCK_MAX = 4
-# Groups of which is told, before those that say the same are put together.
+# Groups that are reported, before equal ones are merged.
 TOLD_MAX = 24
-# How often the walk is begun again, and chains that are tried before it is told of them.
+# How often the walk is restarted, and chains that are verified before they are reported.
 BEGINNINGS_MAX = 2
 TRIED = 32
-# Modules that are sorted between two looks at the clock.
+# Modules that are sorted between two checks of the clock.
 MODULES_BETWEEN_LOOKS = 32
 # Modules that become roots together.
 MODULES_AT_ONCE = 128
 
-# Until which share of the budget a stage may go on.
+# Up to which share of the budget a stage may continue.
 _SHARES = {
     "_main": 0.3,
     "_variables": 0.5,
@@ -65,10 +64,10 @@ _SHARES = {
     "_heap_rest": 0.95,
     "_installed": 0.95,
 }
-# Those that look for chains, and for graphs to which these lead.
+# Stages that look for chains, and for graphs to which these lead.
 CHAIN_STAGES = {"_main", "_variables", "_graphs", "_modules", "_beside", "_own_modules", "_rest"}
-# On a machine that does other things, too, a thread waits more than it works: it stops to search when it has worked
-# for its budget, or when so many times as much has passed, but for searches that may take less than this.
+# On a busy machine a thread waits more than it works: it stops searching when it has worked for its budget, or when
+# this multiple of it has passed, except for searches with less budget than this.
 WAITS = 2
 WAITS_MS_MAX = 100.0
 
@@ -93,7 +92,7 @@ class Search:
         self._walk: Any = native.Walk(self._blocks)
         self._frames = Frames(native)
         self._roots = Roots(self._frames)
-        # Numbers of roots by the stage that made them, and modules that are to become some.
+        # Indices of roots by the stage that made them, and modules that are to become roots.
         self._staged: dict[str, list[int]] = {}
         self._waiting: dict[str, list[str]] = {}
         self._installed_at = 0
@@ -105,9 +104,9 @@ class Search:
         self._is_graph_cut = False
         self._do_graphs_lead_on = self._is_resumed = False
         self._stuck = 0
-        # How a tensor is held whose graph holds blocks, as it was when that was found.
+        # How a tensor whose graph holds blocks is held, as of when that was found.
         self._noted: dict[int, dict[str, Any]] = {}
-        # What of graphs was gone through, and how much more time the next slice has for one.
+        # Graph nodes that are finished, and how much more time the next slice has for one graph.
         self._done_nodes: set[tuple[int, int]] = set()
         self._graph_ms = 0.0
         self._in_heap = InHeap(native, self._blocks, self._missing, self._adopt)
@@ -116,7 +115,7 @@ class Search:
         self._entries: list[dict[str, Any]] = []
         self._known = 0
         self._cut: set[str] = set()
-        # How often the walk was begun again, and the time that had been spent by then.
+        # How often the walk was restarted, and the time spent by then.
         self._begun_again = 0
         self._spared_ns = (0, 0)
         self._stages = self._all_stages()
@@ -141,7 +140,8 @@ class Search:
         ]
 
     def _begin_again(self) -> None:
-        """Forgets the walk: a variable where many chains began has another value, and what was below it was seen."""
+        """Discards the walk: a variable where many chains began has another value, and objects below it were
+        visited."""
         self._forget()
         self._begun_again += 1
         self._spared_ns = self._worked_ns, self._took_ns
@@ -156,7 +156,7 @@ class Search:
         self._stages = self._all_stages()
 
     def renew(self, blocks: Sequence[tuple[int, int]]) -> bool:
-        """Begins again with other blocks, with what is left of the budget; whether enough is."""
+        """Restarts with other blocks and the rest of the budget; returns whether that is enough."""
         if self.answer is not None or 2 * self._took_ns > self._wall_ns:
             return False
         self._budget_ns -= self._worked_ns - self._spared_ns[0]
@@ -175,7 +175,7 @@ class Search:
         return self.answer is not None
 
     def slice(self, slice_ms: float = SLICE_MS) -> float:
-        """Goes on for one slice; how long it took in milliseconds."""
+        """Continues for one slice; returns its duration in milliseconds."""
         began, worked = time.perf_counter_ns(), time.thread_time_ns()
         was_enabled = gc.isenabled()
         gc.disable()
@@ -183,7 +183,7 @@ class Search:
             self._is_collecting = was_enabled
             self._go(began + int(slice_ms * 1e6))
         except Exception as fault:
-            # Its own text may be the program's.
+            # The exception's own text may be the program's.
             self.answer = _answer.empty(
                 self._asked, [f"The search ended with a fault of its own ({type(fault).__name__})."]
             )
@@ -196,7 +196,7 @@ class Search:
             self._took_ns += took
             self._longest_ns = max(self._longest_ns, took)
             if self.answer is not None:
-                # Where no collector comes by a cycle would stay.
+                # Without a collector, a cycle made here would stay.
                 self._stages.clear()
                 self._in_heap.close()
                 self.answer["took_ms"] = round(self._took_ns / 1e6, 3)
@@ -214,7 +214,7 @@ class Search:
                 self._asked, ["Tensors were not looked at: this torch does not tell where they lie."]
             )
             return
-        # Neither subclasses nor modes of the program see what is asked of tensors here.
+        # Subclasses and modes of the program do not see these accesses to tensors.
         with torch._C.DisableTorchFunction():  # type: ignore[union-attr]
             now = Slice(torch, self._blocks, (*self._near[BESIDE], *self._near[OWN]), end_ns)
             began, worked = time.perf_counter_ns(), time.thread_time_ns()
@@ -227,7 +227,7 @@ class Search:
                 share = _SHARES.get(stage.__name__)
                 if share is not None and stage == self._graphs and self._do_graphs_lead_on:
                     share = GRAPHS_SHARE_MAX
-                # (The answer is given whatever it takes.)
+                # (The answer is given in any case.)
                 if share is not None and max(spent, passed) > share:
                     if stage != self._graphs or self._has_starts():
                         self._cut.add(stage.__name__)
@@ -243,19 +243,19 @@ class Search:
             "_own_modules",
             "_installed",
         ):
-            # What this stage had no time for is looked at when nothing else is left.
+            # The rest of this stage is searched when nothing else is left.
             self._walk.shelve()
         self._stages.pop(0)
 
     # -- from the roots down -------------------------------------------------------------------------------------
 
     def _missing(self) -> set[int]:
-        """Blocks for which nothing is known."""
+        """Blocks without an explanation."""
         known = {block for block, _ in self._walk.found()}
         return set(range(len(self._blocks))) - known - set(self._in_graph)
 
     def _modules(self, now: Slice) -> bool:
-        """Sorts all modules by how near they are."""
+        """Sorts all modules by nearness."""
         if not self._missing():
             return True
         if self._keys is None:
@@ -282,7 +282,7 @@ class Search:
         return True
 
     def _put_modules(self, now: Slice, stage: str, keys: list[str]) -> bool:
-        """Makes modules roots of a stage; whether there are no more of them."""
+        """Makes modules roots of a stage; returns whether there are no more of them."""
         while keys and now.is_left():
             key = keys.pop(0)
             namespace = _reading.module_dict(dict.get(sys.modules, key))
@@ -296,25 +296,25 @@ class Search:
         self._staged.setdefault(stage, []).append(number)
 
     def _go_below(self, now: Slice, *stages: str, is_late: bool = False) -> bool:
-        """Goes on below the roots of some stages; whether nothing waits there."""
+        """Continues below the roots of some stages; returns whether nothing is left there."""
         roots = self._roots.objects([number for stage in stages for number in self._staged.get(stage, ())])
         is_done = self._walk.go(now.rules, roots, now.left_us(), is_late)
         return is_done or self._walk.has_all()
 
     def _main(self, now: Slice) -> bool:
-        """What lies below the globals of the program that was started."""
+        """Objects below the globals of the started program."""
         if "main" not in self._staged:
             self._put_modules(now, "main", ["__main__"])
         return self._go_below(now, "main")
 
     def _variables(self, now: Slice) -> bool:
-        """What lies below the variables of functions that run, in all threads."""
+        """Objects below the variables of running functions, in all threads."""
         if not self._missing():
             return True
         if self._threads is None:
             self._threads = _roots.threads()
         main = _roots.main_thread()
-        # Once for all threads: of hundreds that wait it takes a while.
+        # Once for all threads: with hundreds it takes a while.
         running: dict[int, Any] = sys._current_frames() if self._threads else {}
         of_modules: set[int] = set()
         while self._threads and now.is_left():
@@ -332,25 +332,25 @@ class Search:
         return self._go_below(now, "variables") and not self._threads
 
     def _beside(self, now: Slice) -> bool:
-        """What lies below the globals of modules beside the program that was started."""
+        """Objects below the globals of modules next to the started program."""
         return not self._missing() or self._of_modules(now, "beside", self._near[BESIDE])
 
     def _own_modules(self, now: Slice) -> bool:
-        """As that, of its other modules."""
+        """The same for its other modules."""
         return not self._missing() or self._of_modules(now, "own", self._near[OWN])
 
     def _of_modules(self, now: Slice, stage: str, keys: list[str]) -> bool:
-        # (Their names stay: they say which classes are the program's own.)
+        # (Their names stay: they determine which classes are the program's own.)
         if stage not in self._waiting:
             self._waiting[stage] = list(keys)
         return self._put_modules(now, stage, self._waiting[stage]) and self._go_below(now, stage)
 
     def _rest(self, now: Slice) -> bool:
-        """What was put off."""
+        """What was deferred."""
         return not self._missing() or self._go_below(now, "main", "variables", "beside", "own", is_late=True)
 
     def _installed(self, now: Slice) -> bool:
-        """What lies below the globals of installed modules, some of them after the others."""
+        """Objects below the globals of installed modules, group by group."""
         is_nothing_above = self._in_heap.loose.are_holders_seen and not self._in_heap.loose.above
         if is_nothing_above or self._in_heap.loose.are_explained(self._missing()):
             return True
@@ -369,11 +369,11 @@ class Search:
     # -- graphs --------------------------------------------------------------------------------------------------
 
     def _has_starts(self) -> bool:
-        """Whether there are tensors whose graphs were not looked at, and blocks for which that matters."""
+        """Whether there are tensors whose graphs were not walked, and blocks for which that matters."""
         return bool((self._starts or self._walk.starts()[self._starts_seen :]) and self._missing())
 
     def _graphs(self, now: Slice) -> bool:
-        """Blocks to which the graphs of tensors lead to which a chain leads."""
+        """Blocks reached by the graphs of tensors with a chain."""
         if self._starts is None:
             starts: list[int] = self._walk.starts()[self._starts_seen :]
             self._starts, self._starts_seen = starts, self._starts_seen + len(starts)
@@ -385,7 +385,7 @@ class Search:
         numbers.reverse()
         paths = self._paths(now, numbers)
         tensors = [None if path is None else path[-1] for path in paths]
-        # Another tensor is where one was whose graph was being gone through.
+        # The tensor whose graph was being walked has been replaced by another.
         self._is_graph_cut = self._is_graph_cut or (self._is_resumed and tensors[0] is None)
         memory, more_ms = Memory(), self._graph_ms
         self._graph_ms = 0.0
@@ -401,7 +401,7 @@ class Search:
                     self._note(now, numbers[first], paths[first])
             self._hooked += graph.hooked
             self._unread += graph.unread
-            # One that is longer than a slice is gone on with in the next one, as long as that leads on.
+            # A graph that is longer than a slice continues in the next one, while there is progress.
             goes_on, was_none = False, graph.walked == 0
             if graph.is_cut or was_none:
                 leads_on = graph.note_done()
@@ -421,7 +421,7 @@ class Search:
         return False
 
     def _note(self, now: Slice, number: int, path: Any) -> None:
-        """Says at once how a tensor is held whose graph holds blocks: by the end another may be in its place."""
+        """Describes at once how a tensor whose graph holds blocks is held: by the end it may have been replaced."""
         sizes = [size for _, size in self._blocks]
         answer = Answer(self._frames, now.torch, now.tensors.class_ids)
         group = Group(number, max(0, len(path) - 2), SAVED)
@@ -430,7 +430,7 @@ class Search:
     _can_tell_saved = True
 
     def _paths(self, now: Slice, numbers: list[int]) -> list[Any]:
-        """The objects of chains; none of those that are there no more."""
+        """The objects of chains; None for chains that no longer exist."""
         roots = sorted(set(self._walk.roots(numbers)))
         objects = self._roots.objects([root for root in roots if self._roots.of(root) is not None])
         return self._walk.paths(now.rules, objects, numbers)
@@ -438,23 +438,23 @@ class Search:
     # -- the heap ------------------------------------------------------------------------------------------------
 
     def _heap_tensors(self, now: Slice) -> bool:
-        """All tensors on blocks that remain, wherever they are."""
+        """All tensors on the remaining blocks, wherever they are."""
         return self._in_heap.tensors(now, _facts.collector(self._is_collecting))
 
     def _heap_holders(self, now: Slice) -> bool:
-        """What refers to these, and to what refers to that."""
+        """The referrers of these, and their referrers."""
         return "_heap_tensors" in self._cut or self._in_heap.holders(now)
 
     def _heap_rest(self, now: Slice) -> bool:
-        """The other tensors, where most blocks had theirs and are in no cycle."""
+        """The other tensors, if most blocks had theirs and are in no cycle."""
         return self._in_heap.rest(now, _facts.collector(self._is_collecting))
 
     def _autocast_said(self, now: Slice) -> bool:
-        """What the main thread says of autocast."""
+        """The main thread's answer about autocast."""
         return self._in_heap.autocast_said(now)
 
     def _adopt(self, now: Slice, holder: Any, held: int) -> bool:
-        """Whether an object was seen, and was too wide to have been looked through to what it holds."""
+        """Whether an object was seen that was too wide to be searched for what it holds."""
         number = self._walk.number(id(holder))
         if number is None:
             return False
@@ -464,7 +464,7 @@ class Search:
     # -- the answer ----------------------------------------------------------------------------------------------
 
     def _gather(self, now: Slice) -> bool:
-        """Makes groups of the blocks that are known."""
+        """Groups the blocks with an explanation."""
         if self._grouping is None:
             ways = self._ways()
             may_again = self._begun_again < BEGINNINGS_MAX and 2 * self._took_ns < self._wall_ns
@@ -488,7 +488,7 @@ class Search:
         return ways
 
     def _are_lost(self, now: Slice, ways: list[Way]) -> bool:
-        """Whether many chains lead nowhere any more, by some of them."""
+        """Whether many chains no longer exist, judging by some of them."""
         ways = [way for way in ways if way.chain[-1] not in self._noted]
         some = [way.chain[-1] for way in ways[:: max(1, len(ways) // TRIED)]]
         lost = sum(path is None for path in self._paths(now, some))
@@ -505,12 +505,12 @@ class Search:
         return self._roots.of(self._walk.roots([number])[0])
 
     def _tell(self, now: Slice) -> bool:
-        """Tells of one group after the other, and then of what no chain leads to."""
+        """Describes one group after the other, and then blocks without a chain."""
         if self._groups is None:
             self._groups = self._grouping.groups() if self._grouping is not None else []
         while self._groups:
             if len(self._entries) >= TOLD_MAX:
-                # Smaller ones: that they are held is known.
+                # Smaller ones: it is known that they are held.
                 self._known += sum(len(group.blocks) for group in self._groups)
                 break
             if not now.is_left():
@@ -523,7 +523,7 @@ class Search:
                 self._entries.append(_answer.about(self._noted[group.tensor], group.blocks, sizes))
                 continue
             if path is None:
-                # It was let go meanwhile.
+                # It was released meanwhile.
                 continue
             self._known += len(group.blocks)
             answer = Answer(self._frames, now.torch, now.tensors.class_ids)
@@ -536,7 +536,7 @@ class Search:
         missing = self._missing()
         is_whole = self._in_heap.is_seen and not self._in_heap.has_jumped
         sizes = [size for _, size in self._blocks]
-        # What the graph of a tensor keeps that Python holds is not held by C++ alone.
+        # What the graph of a Python-held tensor keeps is not held by C++ only.
         self._in_heap.loose.are_graphs_seen = not self._is_graph_cut and not self._cut & CHAIN_STAGES
         loose = self._in_heap.loose.entries(missing, is_whole, sizes, _facts.collector(self._is_collecting))
         told = _answer.empty(self._asked, [])
@@ -566,7 +566,7 @@ class Search:
         )
 
     def _notes(self, unknown: int) -> list[str]:
-        """What was not looked at, in sentences."""
+        """What was not searched, in sentences."""
         notes: list[str] = []
         if not unknown:
             return notes
@@ -598,7 +598,7 @@ class Search:
 
 
 def _merged(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Entries that say the same become one: the parts of a model that are alike, many objects of one class."""
+    """Merges equal entries: similar parts of a model, many objects of one class."""
     merged: dict[tuple[Any, ...], dict[str, Any]] = {}
     for one in entries:
         key = (one["kind"], one["sentence"], one["type"], one["is_bounded"], one["limit"])

@@ -1,6 +1,6 @@
-"""What is true within one slice of a search: its end, torch's classes, and what the native module learns of types.
+"""State that is valid within one slice of a search: its end, torch's classes, and type rules for the native module.
 
-Guarantees: no object of the program is held by what outlives the slice. Refuses: to be kept for another slice.
+Guarantees: no object of the program is held after the slice. It must not be reused for another slice.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from memctl_agent._holders._tensors import Tensors
 
 # How much of a slice may be left unused at its end.
 SPARE_US = 150
-# What classes say their module is.
+# Reads a class's module.
 _module_of = type.__dict__["__module__"].__get__
 
 
 class Slice:
-    """What is true within one slice."""
+    """State that is valid within one slice."""
 
     def __init__(self, torch: Any, blocks: list[tuple[int, int]], near: tuple[str, ...], end_ns: int) -> None:
         self.torch, self._end_ns = torch, end_ns
@@ -37,7 +37,7 @@ class Slice:
         )
 
     def is_left_for_graph(self, more_ms: float) -> bool:
-        """As `is_left`, with so much more time."""
+        """As `is_left`, with `more_ms` more time."""
         return time.perf_counter_ns() + SPARE_US * 1000 < self._end_ns + more_ms * 1e6
 
     def set_near(self, near: tuple[str, ...]) -> None:
@@ -59,7 +59,7 @@ class Slice:
 
 @functools.lru_cache(maxsize=1)
 def _own_classes() -> tuple[type, ...]:
-    """The classes of this package: what their objects hold is not the program's doing."""
+    """The classes of this package: objects held by their instances are not the program's."""
     found = []
     for name, module in list(dict.items(sys.modules)):
         if type(name) is str and name.startswith("memctl_agent"):

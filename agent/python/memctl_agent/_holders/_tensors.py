@@ -1,8 +1,8 @@
-"""The program's tensors, and which of them lie on the blocks that are asked about.
+"""The program's tensors, and which of them lie on the blocks in question.
 
-Guarantees: a tensor lies on the block in which its storage begins, so views and slices are found with what they were
-cut from. Nothing is dispatched: a subclass or a mode that would run Python code for it is not asked.
-Refuses: tensors whose class has a `__torch_dispatch__` of its own. What they wrap is found as tensors of its own.
+Guarantees: a tensor belongs to the block in which its storage begins, so views and slices are found with their base.
+Nothing is dispatched: a subclass or a mode that would run Python code for it is not queried.
+Refuses: tensors whose class has its own `__torch_dispatch__`. The tensors that they wrap are found separately.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from memctl_agent._holders import _reading
 
 
 class Tensors:
-    """What torch's classes are, and the blocks."""
+    """torch's tensor classes, and the blocks."""
 
     def __init__(self, torch: Any, blocks: Sequence[tuple[int, int]]) -> None:
         self.tensor: type = torch.Tensor
@@ -38,11 +38,11 @@ class Tensors:
 
     @property
     def can_tell(self) -> bool:
-        """Whether this torch tells where a tensor's storage begins."""
+        """Whether this torch reports where a tensor's storage begins."""
         return self._address is not None
 
     def block_of(self, tensor: Any) -> Optional[int]:
-        """The number of the block on which a tensor lies, if it is one of those asked about."""
+        """The index of the block on which a tensor lies, if it is one of those in question."""
         try:
             address = self._address(tensor)  # type: ignore[misc]
         except Exception:
@@ -53,7 +53,7 @@ class Tensors:
 
 
 def _own_dispatch(cls: type, tensor: type) -> Any:
-    """What a subclass has in place of `Tensor.__torch_dispatch__`."""
+    """A subclass's replacement for `Tensor.__torch_dispatch__`."""
     for base in _reading.bases(cls):
         if base is tensor:
             return None

@@ -1,8 +1,8 @@
-"""Chains in words: the steps from a root to a tensor, what kind of holder it is, and the sentence.
+"""Chains in words: the steps from a root to a tensor, the kind of holder, and the sentence.
 
-Guarantees: made of the names of modules, classes, functions, variables, attributes and keys alone; of bounded length.
-The same chain gives the same words.
-Refuses: to name what it cannot see; a container without a name is "a list".
+Guarantees: only contains names of modules, classes, functions, variables, attributes and keys; of bounded length. The
+same chain gives the same words.
+Refuses: to invent names; a container without a name is "a list".
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _HOOK_DICTS = {
     "_load_state_dict_pre_hooks": "load hook",
 }
 _TENSOR_HOOKS = "_backward_hooks"
-# Dicts of a module that are what it consists of.
+# Dicts of a module that contain its parts.
 _PARTS = ("_modules", "_parameters", "_buffers")
 
 
 @dataclass(frozen=True)
 class Edge:
-    """How an object of a chain is reached from the one before: `global`, `attribute`, `cell`, `key`, `item`, …."""
+    """How an object of a chain is reached from the previous one: `global`, `attribute`, `cell`, `key`, `item`, …."""
 
     how: str
     name: str = ""
@@ -58,7 +58,7 @@ class Chain:
 
     @functools.cached_property
     def edges(self) -> list[Edge]:
-        """Worked out for the chains that are told: looking into an object may make the dict that it lacks."""
+        """Computed only for chains that are reported: inspecting an object may create its missing dict."""
         return [self.edge(at) for at in range(len(self.path))]
 
     def edge(self, at: int) -> Edge:
@@ -89,7 +89,7 @@ class Chain:
         if thing is _reading.instance_dict(holder):
             return Edge("")
         if self._is_tensor(at - 1) and _reading.container(thing) == "dict":
-            # What hooks a tensor has, C++ keeps.
+            # C++ keeps a tensor's hooks.
             return Edge("attribute", _TENSOR_HOOKS, _reading.type_name(cls))
         name = _reading.attribute_of(holder, thing)
         return Edge("attribute", name, _reading.type_name(cls)) if name else Edge("")
@@ -132,7 +132,7 @@ class Chain:
         return Edge("cell", "?", "?")
 
     def name(self, at: int) -> tuple[Optional[str], Optional[str]]:
-        """What the program calls an object of the chain, or what it lies in: a name, and whose it is."""
+        """The program's name for an object of the chain, or for its container: a name, and its owner."""
         for place in range(at, -1, -1):
             edge = self.edges[place]
             if self._is_submodule(place):
@@ -146,7 +146,7 @@ class Chain:
                 "thread-local",
             ):
                 return edge.name, edge.owner or None
-        # Where the holder is a frame or a cell, what it has is named.
+        # Where the holder is a frame or a cell, the name is that of its content.
         for place in range(at + 1, len(self.path)):
             edge = self.edges[place]
             if edge.how in ("global", "attribute", "cell", "class", "local", "thread-local"):
@@ -154,14 +154,14 @@ class Chain:
         return None, None
 
     def passes(self, *types_: type) -> Optional[int]:
-        """Where the chain first comes through an object of one of these types."""
+        """Where the chain first passes an object of one of these types."""
         for at, thing in enumerate(self.path[:-1]):
             if any(_reading.is_a(thing, wanted) for wanted in types_):
                 return at
         return None
 
     def hooks(self) -> Optional[tuple[int, str]]:
-        """Where the chain comes through a module's hooks, and their kind."""
+        """Where the chain passes a module's hooks, and their kind."""
         for at, thing in enumerate(self.path):
             noun = _HOOK_DICTS.get(self.edges[at].name)
             is_hooks = noun is not None and _reading.container(thing) == "dict"
@@ -184,7 +184,7 @@ class Chain:
         return at >= 0 and self._tensor is not None and _reading.is_a(self.path[at], self._tensor)
 
     def steps(self, tail: list[str]) -> list[str]:
-        """The chain as short texts, cut in the middle where it is long."""
+        """The chain as short texts, shortened in the middle if it is long."""
         steps = []
         if self.root is not None and self.root.kind != "local":
             steps.append(f"{self.root.kind} `{self.root.name}`")
@@ -219,12 +219,12 @@ class Chain:
         return [step[:STEP_CHARS_MAX] for step in steps]
 
     def _submodules(self, at: int) -> tuple[list[str], int]:
-        """The names by which a module leads to one of its parts, from its table of them on, and where that part is."""
+        """The names by which a module leads to one of its parts, from its table of modules on, and the part's index."""
         names, last = [], at
         while at + 1 < len(self.path) and self.edges[at].name == "_modules" and self.edges[at + 1].how == "key":
             names.append(self.edges[at + 1].name)
             last = at + 1
-            # Behind a module comes its table of modules, or the dict of its attributes first.
+            # After a module comes its table of modules, or first the dict of its attributes.
             at += 2
             if at + 1 < len(self.path) and not self.edges[at].how:
                 at += 1
@@ -252,14 +252,14 @@ class Chain:
         return _reading.type_name(cls) if following is None else f"`{_reading.type_name(cls)}` object"
 
     def _keeps(self, at: int) -> bool:
-        """Whether an object is one that keeps others, and not a function, a cell or a class."""
+        """Whether an object keeps others, and is not a function, a cell or a class."""
         thing = self.path[at]
         walls = (types.CellType, types.FrameType, types.FunctionType, types.TracebackType)
         is_wall = any(type(thing) is wall for wall in walls)
         return not is_wall and not _reading.is_a(thing, type) and self.edges[at].how != ""
 
     def phrase(self, at: int, deep: int = 0) -> str:
-        """An object of the chain as a noun with what it is called."""
+        """An object of the chain as a noun with its name."""
         thing, edge = self.path[at], self.edges[at]
         word = _reading.container(thing) or (
             "tensor" if at == len(self.path) - 1 else f"`{_reading.type_name(type(thing))}` object"
@@ -286,12 +286,12 @@ class Chain:
             return f"{word} under key `{edge.name}` of {above}" if edge.how == "key" else f"{word} in {above}"
         article = "an" if word[0] in "aeiou" else "a"
         if at > 0 and deep < 3 and not edge.how and self._keeps(at - 1):
-            # What a cache of C keeps has no name of its own.
+            # The content of a C cache has no name of its own.
             return f"{article} {word} in {self.phrase(at - 1, deep + 1)}"
         return f"{article} {word}"
 
 
-# What no tensors are counted behind.
+# Types below which no tensors are counted.
 _WALLS = (type, types.ModuleType, types.FrameType)
 
 
@@ -315,14 +315,14 @@ def counted(count: int, noun: str) -> str:
 
 
 def may_gather(chain: Chain, at: int) -> bool:
-    """Whether an object of a chain may be what holds many others: a container that the program fills, or a cache."""
+    """Whether an object of a chain may hold many others: a container that the program fills, or a cache."""
     if _facts.is_cache(chain.path[at]):
         return True
     return _reading.container(chain.path[at]) is not None and not _is_namespace(chain, at)
 
 
 def _is_namespace(chain: Chain, at: int) -> bool:
-    """Whether a container is what an object or a class consists of, and not something that it holds."""
+    """Whether a container is a part of an object or a class, and not something that it holds."""
     edge = chain.edge(at)
     if edge.name == "_modules" and edge.owner in FILLED:
         return False
@@ -330,7 +330,7 @@ def _is_namespace(chain: Chain, at: int) -> bool:
 
 
 def kind_and_sentence(chain: Chain, at: int, tensors: Optional[int]) -> tuple[str, str]:
-    """What kind of holder the object at a place of the chain is, and the sentence about it."""
+    """The kind of holder at a place of the chain, and the sentence about it."""
     many = f", {counted(tensors, 'tensor')}" if tensors else ""
     exception = chain.passes(BaseException)
     frame = chain.passes(types.FrameType)
@@ -367,7 +367,7 @@ def _plain_kind(chain: Chain, at: int, many: str) -> tuple[str, str]:
 
 
 def _named(chain: Chain, at: int) -> int:
-    """The place itself, or the nearest below it that has a name, where the place is a cell or a frame."""
+    """The place itself or, if it is a cell or a frame, the nearest one below it with a name."""
     while at < len(chain.path) - 1 and not chain.edges[at].how:
         at += 1
     return at
@@ -394,7 +394,7 @@ def _hook_sentence(chain: Chain, at: int, hooks: tuple[int, str], many: str) -> 
     for hook in list(dict.values(registered)):
         closure = hook.__closure__ if type(hook) is types.FunctionType else None
         shares = any(mine is cell for mine in closure or () for cell in cells)
-        # All of them, where they all hold some.
+        # All of them, if they all hold some.
         count += bool(at == place or shares or hook is chain.path[place + 1])
     what = chain.phrase(_named(chain, at)) if at > place else chain.phrase(len(chain.path) - 1)
     return f"{what}{many}, referenced by {counted(count, noun)} of `{owner}`"

@@ -1,10 +1,10 @@
 """Put in front of PYTHONPATH by `memctl run`: attaches memctl's agent to Python programs that import torch.
 
-torch is seen by its import, however often somebody asked for it before, and where it is loaded without being asked
-for, by the modules that it imports itself. Guarantees: a program that does not import torch imports nothing more
-than before; the `sitecustomize` that this one hides runs as if this one were not there; PYTHONPATH stays as it is,
-for the children; what came of it is told to the launcher, so that it can say why nothing was recorded.
-Refuses: to do anything where MEMCTL_DISABLED is set. Runs on any Python 3, and on 2.7 does no harm.
+torch is detected by its import, even if an earlier lookup found nothing, and where it is loaded without an import, by
+the modules that it imports itself. Guarantees: a program that does not import torch imports nothing more than before;
+the `sitecustomize` that this one hides runs as if this one were not there; PYTHONPATH stays unchanged for the children;
+the outcome is reported to the launcher, so that it can explain why nothing was recorded.
+Refuses: to do anything where MEMCTL_DISABLED is set. Runs on any Python 3, and does no harm on 2.7.
 """
 
 # Written for old interpreters too:
@@ -12,7 +12,7 @@ Refuses: to do anything where MEMCTL_DISABLED is set. Runs on any Python 3, and 
 import os
 import sys
 
-# The launcher's file takes no more lines than this: a build starts thousands of Pythons.
+# The size limit of the launcher's file: a build starts thousands of Pythons.
 _SEEN_BYTES_MAX = 256 << 10
 
 
@@ -20,7 +20,7 @@ class _TorchWatch(object):
     """Waits for torch; finds nothing itself."""
 
     def __init__(self):
-        # Executions of torch that are under way and will be told of when they are over.
+        # Executions of torch in progress, whose end will be reported.
         self.executing = 0
 
     def find_spec(self, name, path=None, target=None):
@@ -28,7 +28,7 @@ class _TorchWatch(object):
             if name.startswith("torch."):
                 self.look()
             return None
-        # Whoever asks may only want to know whether torch is there: the next one that asks is watched as well.
+        # A caller may only check whether torch exists: the next lookup is watched as well.
         for finder in list(sys.meta_path):
             find = None if finder is self else getattr(finder, "find_spec", None)
             spec = None if find is None else find(name, path, target)
@@ -37,19 +37,19 @@ class _TorchWatch(object):
                 return spec
         return None
 
-    # Python 2 asks this way and gets no answer.
+    # Python 2 calls this and gets no result.
     def find_module(self, name, path=None):
         return None
 
     def watch(self, loader):
-        """Makes the loader tell when it has executed torch."""
+        """Makes the loader report when it has executed torch."""
         execute = getattr(loader, "exec_module", None)
         if execute is None or hasattr(execute, "memctl_watch"):
-            # A package without code, or one loader for all who ask.
+            # A package without code, or one loader for all callers.
             return
 
         def exec_module(module):
-            # The loader is left as it was before torch, or anything else, looks at it.
+            # The loader is restored before torch, or other code, looks at it.
             loader.__dict__.pop("exec_module", None)
             self.executing += 1
             try:
@@ -63,11 +63,11 @@ class _TorchWatch(object):
         try:
             loader.exec_module = exec_module
         except AttributeError:
-            # A loader of some other kind that takes no attributes: `look` notices.
+            # A different kind of loader that accepts no attributes: `look` notices torch instead.
             pass
 
     def look(self):
-        """torch imports its parts: it was loaded by other ways. Its CUDA part is among the first of them."""
+        """torch imports its parts, so it was loaded in another way. Its CUDA part is among the first of them."""
         torch = None if self.executing else sys.modules.get("torch")
         cuda = None if torch is None else vars(torch).get("cuda")
         if cuda is not None and hasattr(cuda, "_lazy_call"):
@@ -106,8 +106,8 @@ def _arm():
 
 
 def _tell(error):
-    """One line, from the first process of the first local rank: what it starts inherits the note of it."""
-    # The wheel is built, not published: a package of that name in an index would be another one.
+    """Prints one line, from the first process of the first local rank: its children inherit the note of it."""
+    # The wheel is built, not published: a package of that name in an index would be a different one.
     how = "%s -m pip install memctl_agent-*.whl" % sys.executable
     text = "%s cannot import memctl_agent (%s); install memctl's wheel there: `%s`" % (sys.executable, error, how)
     _note("why " + text)
@@ -121,7 +121,7 @@ def _tell(error):
 
 
 def _note(text):
-    """A line for the launcher, which made the file; no launcher, no file."""
+    """A line for the launcher, which created the file; without a launcher there is no file."""
     socket = os.environ.get("MEMCTL_RUN_SOCKET")
     if not socket:
         return
@@ -134,23 +134,23 @@ def _note(text):
         finally:
             os.close(descriptor)
     except Exception:
-        # The launcher is gone; the program goes on.
+        # The launcher is gone; the program continues.
         pass
 
 
 def _run_the_hidden_one():
-    """Removes this folder from sys.path and imports what `sitecustomize` means without it."""
+    """Removes this folder from sys.path and imports the `sitecustomize` that is found without it."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [folder for folder in sys.path if not folder or os.path.abspath(folder) != here]
     this = sys.modules.pop("sitecustomize", None)
     try:
         import sitecustomize  # noqa: F401  # pyright: ignore
     except ImportError as error:
-        # There is none. (What the hidden one fails with is its own and goes on to `site`, which reports it.)
+        # There is none. (The hidden one's own errors pass on to `site`, which reports them.)
         if getattr(error, "name", "sitecustomize") != "sitecustomize":
             raise
     finally:
-        # Whoever asks for the module gets one either way.
+        # The import of the module succeeds either way.
         if this is not None:
             sys.modules.setdefault("sitecustomize", this)
 
