@@ -9,7 +9,7 @@
 //! - [`board`], [`metrics`], [`otlp`], [`health`], [`http`]: monitoring of the daemon and of jobs; [`reload`].
 //! - [`supervise`]: keeps the background tasks running.
 //! - [`server`]: all of it on a port, or embedded in another process; [`config`]: its settings; [`entry`]: its entry
-//! points.
+//!   points.
 //!
 //! Refuses: to acknowledge data that is not durable, and to depend on the agent's code.
 

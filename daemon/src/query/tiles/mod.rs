@@ -9,7 +9,7 @@
 //! Refuses: more than one process at a time.
 //!
 //! - `grid`: positions of tiles; `rows`: the chunks' rows; `profiles`: the results of replaying a chunk; `recent`: the
-//! cache of both.
+//!   cache of both.
 
 mod grid;
 mod profiles;
