@@ -126,7 +126,7 @@ mod tests {
         assert!(gaps.iter().all(|not| not.gap == Gap::Whole && !not.remedy.is_empty()));
         assert!(gaps.iter().any(NotJudged::decides));
         let silent = not_judged(&[Recorded { rank: 0, ..Recorded::default() }], None, true);
-        assert!(silent.iter().any(NotJudged::decides), "a process that told nothing");
+        assert!(silent.iter().any(NotJudged::decides), "a process without data");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! | growth | supports forecasts for |
 //! |---|---|
 //! | nothing bounded explains it, not even a long queue, apart from the limit being near; it does not slow down | all steps |
-//! | the same, and it slows down | the very next step, of whatever kind |
+//! | the same, and it slows down | the very next step, of any kind |
 //! | several blocks remain with every rise, over 3 epochs: whole sets of tensors, and caches do not keep five of those | all steps |
 //! | dozens of blocks remain with every rise, 4 times over 3 epochs: sets of gradients, weights or optimizer state | all steps |
 //! | suspected for 4 epochs, every few steps, and it hardly slows down | the very next step, of any kind |

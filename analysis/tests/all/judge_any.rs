@@ -175,7 +175,7 @@ proptest! {
             let is_judged = looked_at.kinds.iter().any(|judged| judged.kind == kind);
             // A gap for leaks covers all growth in the allocator, and all findings derived from that growth.
             let stands = if kind.fills() || kind == FindingKind::NearOom { FindingKind::Leak } else { kind };
-            prop_assert!(is_judged || gaps.iter().any(|gap| gap.kind == stands), "nobody thought of {kind:?}");
+            prop_assert!(is_judged || gaps.iter().any(|gap| gap.kind == stands), "neither judged nor a gap: {kind:?}");
         }
     }
 }
