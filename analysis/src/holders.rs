@@ -304,7 +304,7 @@ mod tests {
         let open = |asked: &[HoldersAsked]| is_growth_open(&of_finding(&finding(), "id", asked).unwrap());
         let counted = asked(2, Ok(found(7, vec![list(1_440)])));
         assert!(open(std::slice::from_ref(&counted)));
-        assert!(!open(&[first.clone(), counted]), "it is told");
+        assert!(!open(&[first.clone(), counted]), "it is known");
         assert!(!open(&[asked(2, Ok(found(7, vec![TensorHolder { tensors: None, ..list(9) }])))]), "not counted");
         assert!(!open(&[asked(2, Ok(found(7, vec![list(1_440), list(1_441)])))]), "two of one name");
         assert!(!open(&[asked(2, Err("it did not answer.".into()))]));
