@@ -18,7 +18,7 @@ const SITES_NAMED: usize = 5;
 #[must_use]
 pub fn findings(reports: &[Report], known: usize) -> Vec<Finding> {
     let mut alike: BTreeMap<(OomCause, Option<Frame>), Vec<&Report>> = BTreeMap::new();
-    // What a leak caused is told in the leak's finding.
+    // The leak's finding reports what a leak caused.
     for report in reports.iter().filter(|report| report.leaked.is_none()) {
         alike.entry((report.cause, report.facts.stack.site().cloned())).or_default().push(report);
     }

@@ -198,7 +198,7 @@ proptest! {
         if report.cause == OomCause::Capacity {
             prop_assert!(report.stranded_bytes - report.rounded_away_bytes < report.segment_bytes);
         }
-        // Whatever the input, there is a sentence.
+        // Any input yields a sentence.
         prop_assert!(findings(&[report], 1)[0].title.contains("requested in"));
     }
 }
