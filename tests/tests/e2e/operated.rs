@@ -168,7 +168,7 @@ async fn a_real_prometheus_scrapes_every_query_gives_data_and_a_rule_reaches_ale
     for rule in prometheus.rules() {
         assert_eq!(rule["health"], "ok", "{rule}");
         let query = rule["query"].as_str().unwrap();
-        // A series that exists only in trouble: its value is checked, not the threshold.
+        // A series that exists only in trouble: the query is for its value, without the threshold.
         let figure =
             [" > ", " < ", " == "].iter().fold(query, |query, compare| query.split(compare).next().unwrap_or(query));
         asked.push(match figure.strip_prefix("absent(") {

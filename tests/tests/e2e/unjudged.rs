@@ -215,7 +215,7 @@ fn check(known: Known, verb: &str, words: &[&str], format: &str, said: &Said) {
     for word in forbidden(known).into_iter().filter(|_| !about_many) {
         assert!(!said.page.contains(word), "{word:?} is said: {context}");
     }
-    // Retention deleted a part, and nothing was live at its end.
+    // With retention nothing was live at the end: a folded export is refused.
     let folded = words.contains(&"folded");
     let refuses = verb == "export" && (!known.blocks || folded && known.expired)
         || known.expired && (words.contains(&"--peak") || words == ["ledger"] && known.blocks);
