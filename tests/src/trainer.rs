@@ -165,7 +165,7 @@ impl Trainer {
         self.leaks = true;
     }
 
-    /// Eight epochs whose steps keep a block each, so that growth is found; every later step keeps one, too.
+    /// Eight epochs whose steps keep a block each, so that growth is found; the steps of [`Self::meanwhile`], too.
     ///
     /// # Panics
     /// When a request arrives already.

@@ -55,8 +55,8 @@ fn truth(file: &str, batch: u64) -> (u64, u64) {
     (row["peak_reserved"].as_u64().unwrap(), row["peak_allocated"].as_u64().unwrap())
 }
 
-/// One recording is scaled by its classes; changes are judged by replays; a rank or setting that does not exist is
-/// refused with those that do.
+/// One recording is scaled by its classes; changes are judged by replays; a change that names something missing is
+/// refused with what exists.
 #[test]
 fn one_recording_is_forecast_and_changed() {
     let store = tempfile::tempdir().unwrap();
