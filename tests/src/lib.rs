@@ -67,7 +67,7 @@ pub fn memctl() -> Command {
 /// A runtime folder in which no daemon listens; a test that wants one there makes a folder of its own.
 fn nobodys_folder() -> PathBuf {
     let folder = std::env::temp_dir().join("memctl-tests-nobody");
-    std::fs::create_dir_all(&folder).expect("a folder for nobody");
+    std::fs::create_dir_all(&folder).expect("an empty runtime folder");
     folder
 }
 

@@ -139,7 +139,7 @@ impl Trainer {
         assert!(self.notes.push(&[&messages::mark(ticks(), kind, &[at])]), "the notes have room");
     }
 
-    /// A step, which keeps a block if `keeps` is set or growth goes on; every eighth ends an epoch. Returns the request
+    /// A step, which keeps a block if `keeps` is set; every eighth ends an epoch. Returns the request taken at its end.
     /// taken at its end.
     pub fn step(&mut self, keeps: bool) -> Option<Asked> {
         self.mark(&MarkKind::StepBegin(self.step));
@@ -165,7 +165,7 @@ impl Trainer {
         self.leaks = true;
     }
 
-    /// Eight epochs whose steps keep a block each, so that growth is found; every later step keeps one, too.
+    /// Eight epochs whose steps keep a block each, so that growth is found; the steps of [`Self::meanwhile`], too.
     ///
     /// # Panics
     /// When a request arrives already.

@@ -174,7 +174,7 @@ fn what_stands_in_the_way_is_said() {
     refused(&mut trainer, "rust", &[], "does not run any more");
     trainer.end();
 
-    // A store that this command opens itself: nobody streams to it.
+    // A store that this command opens itself: no session streams to it.
     assert_eq!(daemon.terminate(), 0);
     let mut alone = memctl();
     let output = alone.args(["holders", "--job", "well", "--data-dir"]).arg(folder.path()).output().unwrap();
@@ -193,7 +193,7 @@ fn a_daemon_that_forbids_it_asks_nobody() {
     let output = trainer.meanwhile(&mut holders(&daemon.url, "held", &[]), nobody);
     assert!(stderr(&output).contains("this daemon's configuration forbids"), "{}", stderr(&output));
     trainer.end();
-    // The command has it in its environment, and with it whatever it starts.
+    // The command has it in its environment, and so have all its children.
     let data = tempfile::tempdir().unwrap();
     let mut launched = memctl();
     launched.args(["run", "-q", "--no-holders", "--data-dir"]).arg(data.path());

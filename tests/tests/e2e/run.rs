@@ -279,7 +279,7 @@ fn without_a_place_for_anything_the_command_runs() {
     assert!(stderr(&ran).contains("the command runs unrecorded"), "{}", stderr(&ran));
 }
 
-/// The same command, ignoring no signal: whoever runs these tests in the background of a shell ignores two.
+/// The same command with default signals: tests that run in the background of a shell ignore two.
 fn with_default_signals(command: &Command) -> Command {
     let mut env = Command::new("env");
     env.arg("--default-signal").arg(command.get_program()).args(command.get_args());
@@ -538,7 +538,7 @@ async fn what_a_killed_launcher_had_spooled_is_delivered_by_the_next() {
     let place = Place::new();
     let port = free_port();
     let url = format!("http://127.0.0.1:{port}");
-    // Up to the half it waits for room, so that nothing is dropped; behind it nobody empties the ring any more.
+    // Up to the half it waits for room, so that nothing is dropped; after that the ring is not emptied any more.
     let orders = [("FAKE_WAIT_FOR", "go"), ("FAKE_DROP", "late")];
     let mut run = place.train(&["--job", "cut", "--daemon", &url], &orders);
     let mut launcher = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -618,7 +618,7 @@ fn the_socket_is_for_its_user_alone() {
     let script = "stat -c %a $(dirname $MEMCTL_RUN_SOCKET) > $FAKE_FOLDER/mode";
     assert!(output(&mut place.script(&["-q"], script)).status.success());
     assert_eq!(std::fs::read_to_string(place.path("mode")).unwrap().trim(), "700");
-    // A private folder above does not make a private socket: the mode is ours whatever the mask is.
+    // A private folder above does not make a private socket: the socket's own mode is ours, whichever umask is set.
     std::fs::set_permissions(place.path("tmp"), std::fs::Permissions::from_mode(0o777)).unwrap();
     assert!(output(&mut place.script(&["-q"], &format!("umask 0; {script}"))).status.success());
     assert_eq!(std::fs::read_to_string(place.path("mode")).unwrap().trim(), "700");
