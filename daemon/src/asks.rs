@@ -22,7 +22,7 @@ pub enum AskError {
     #[error("it is not streaming to this daemon")]
     Gone,
     /// Its agent does not support the request.
-    #[error("its agent is older than this question; install the memctl-agent of this daemon's version there")]
+    #[error("its agent is too old for this request; install the memctl-agent of this daemon's version there")]
     TooOld,
     /// The user who started it forbids it.
     #[error("it was started with --no-holders, MEMCTL_HOLDERS=off or attach(holders=False), which forbid it")]
@@ -152,7 +152,7 @@ impl Asked {
     pub fn heard(&mut self, answer: v1::HoldersAnswer) {
         let v1::HoldersAnswer { id, body } = answer;
         let Some((_, asker)) = self.under_way.take_if(|(asked, _)| *asked == id) else {
-            tracing::debug!(id, "an answer that nobody asked for is left out");
+            tracing::debug!(id, "ignored an answer without a request");
             return;
         };
         let found = match body {

@@ -26,7 +26,7 @@ impl ServiceManager {
             return Self::default();
         };
         let socket = connected(&place).inspect_err(|error| {
-            tracing::warn!(%error, ?place, "the service manager cannot be told; it will think that the daemon does not start");
+            tracing::warn!(%error, ?place, "the service manager cannot be notified; it will assume that the daemon does not start");
         });
         let own = std::env::var("WATCHDOG_PID").ok().is_none_or(|pid| pid == std::process::id().to_string());
         let every = std::env::var("WATCHDOG_USEC").ok().and_then(|text| text.parse().ok());
@@ -57,7 +57,7 @@ impl ServiceManager {
             if dead.is_empty() {
                 self.tell("WATCHDOG=1");
             } else {
-                tracing::warn!(reasons = dead.join("; "), "the watchdog is not told");
+                tracing::warn!(reasons = dead.join("; "), "the watchdog is not notified");
             }
             // Half of the interval, as its manual recommends.
             tokio::time::sleep(watchdog / 2).await;

@@ -79,7 +79,7 @@ impl ResolvesClientCert for Identity {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let read = identity(&self.cert, &self.key);
         // Without a certificate the receiver decides.
-        read.inspect_err(|reason| tracing::warn!(reason, "a receiver is not shown a certificate")).ok()
+        read.inspect_err(|reason| tracing::warn!(reason, "no client certificate is sent to a receiver")).ok()
     }
 
     fn has_certs(&self) -> bool {

@@ -196,7 +196,7 @@ impl alerts_server::Alerts for Alerts {
         if outcomes.first() != Some(&PutOutcome::Done) {
             let (tenant, most) = (&silence.tenant, AlertKind::Silence.most());
             return Err(Status::failed_precondition(format!(
-                "tenant {tenant} has as many silences as stay free for others, of {most} in all: remove some with `memctl alerts unsilence`"
+                "tenant {tenant} has too many silences (the limit for all tenants is {most}): remove some with `memctl alerts unsilence`"
             )));
         }
         tracing::info!(

@@ -77,10 +77,9 @@ impl IntoResponse for Trouble {
         match self {
             Self::Asked(why) => plain(StatusCode::BAD_REQUEST, format!("{why}\n")),
             Self::Said(status) => plain(code(status.code()), format!("{}\n", status.message())),
-            Self::Busy => plain(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "as many answers as there may be are under way; ask again\n".to_owned(),
-            ),
+            Self::Busy => {
+                plain(StatusCode::SERVICE_UNAVAILABLE, "too many concurrent requests; try again later\n".to_owned())
+            }
             Self::Missing(missing) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{missing}\n")),
         }
     }
@@ -138,7 +137,7 @@ impl Asking<'_> {
             Some(Moment::End) => Wire::End(true),
             Some(Moment::EpochEnd(epoch)) => Wire::EpochEnd(epoch),
             Some(Moment::At(_)) => {
-                return Err("a ledger is told at the peak, at the end of an epoch, or at the end".to_owned().into());
+                return Err("a ledger is at the peak, at the end of an epoch, or at the end".to_owned().into());
             }
         };
         let request = self.request(v1::LedgerRequest { selection: Some(selection), moment: Some(moment), blocks });

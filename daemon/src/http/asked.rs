@@ -39,7 +39,7 @@ impl Asked {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let (name, value) = (decoded(name)?, decoded(value)?);
             if pairs.iter().any(|(known, _)| *known == name) {
-                return Err(format!("{} stands twice in the address; once is enough", name.escape_debug()));
+                return Err(format!("{} occurs twice in the address; give it once", name.escape_debug()));
             }
             pairs.push((name, value));
         }
@@ -55,7 +55,7 @@ impl Asked {
         match unknown {
             None => Ok(()),
             Some((name, _)) => Err(format!(
-                "{} is nothing that is asked here; there are {}",
+                "unknown parameter {}; expected one of {}",
                 name.escape_debug(),
                 [own, &COMMON].concat().join(", ")
             )),
@@ -92,7 +92,7 @@ impl Asked {
         match self.text(name) {
             None | Some("false") => Ok(false),
             Some("true") => Ok(true),
-            Some(other) => Err(format!("{name}={}: it is true or false", other.escape_debug())),
+            Some(other) => Err(format!("{name}={}: expected true or false", other.escape_debug())),
         }
     }
 
@@ -144,14 +144,14 @@ impl Asked {
 }
 
 fn whole<N: std::str::FromStr>(name: &str, text: &str) -> Result<N, String> {
-    text.parse().map_err(|_| format!("{name}={}: it takes whole numbers", text.escape_debug()))
+    text.parse().map_err(|_| format!("{name}={}: expected whole numbers", text.escape_debug()))
 }
 
 fn time(name: &str, text: &str) -> Result<u64, String> {
     let time = text.parse::<Timestamp>().ok().and_then(|time| u64::try_from(time.as_nanosecond()).ok());
     time.ok_or_else(|| {
         format!(
-            "{name}={}: it takes a time as in 2026-01-31T12:00:00Z; a moment is also peak, end or epoch:N",
+            "{name}={}: expected a time such as 2026-01-31T12:00:00Z; a moment may also be peak, end or epoch:N",
             text.escape_debug()
         )
     })

@@ -125,7 +125,7 @@ impl Door {
                     && !names_this_machine(request.headers)
                 {
                     return Err(Refusal::Denied(
-                        "by this name the daemon answers nobody without a token: use its address (http://127.0.0.1:PORT), or bring a token".into(),
+                        "under this host name the daemon requires a token: use its address (http://127.0.0.1:PORT), or send a token".into(),
                     ));
                 }
                 Ok(caller)
@@ -198,7 +198,7 @@ pub(super) fn from_this_page(headers: &HeaderMap) -> bool {
 pub(super) fn elsewhere() -> Response {
     plain(
         StatusCode::FORBIDDEN,
-        "this request has to come from the page itself (headers Sec-Fetch-Site or Origin); open the page and use its form\n"
+        "this request must come from the page itself (headers Sec-Fetch-Site or Origin); open the page and use its form\n"
             .to_owned(),
     )
 }
@@ -225,7 +225,7 @@ pub(super) async fn login(
 
 /// The response to a token where a key is needed.
 pub(super) fn takes_no_tokens() -> Response {
-    plain(StatusCode::CONFLICT, "this page takes no tokens: it is served by `memctl ui`\n".to_owned())
+    plain(StatusCode::CONFLICT, "this page accepts no tokens: it is served by `memctl ui`\n".to_owned())
 }
 
 /// `POST /logout`: ends the cookie. (The token stays valid until it is revoked.)
@@ -247,7 +247,7 @@ pub(super) async fn logout(
 /// `GET /enter?key=…`: turns the key into a cookie, and opens the page under an address without it.
 pub(super) async fn enter(State(room): State<Room>, method: Method, uri: Uri, headers: HeaderMap) -> Response {
     let Door::Key(key) = &room.door else {
-        return plain(StatusCode::NOT_FOUND, "this daemon takes tokens and no keys: the page is at /\n".to_owned());
+        return plain(StatusCode::NOT_FOUND, "this daemon uses tokens, not keys: the page is at /\n".to_owned());
     };
     exchanged(key, &method, &uri, &headers)
 }
@@ -266,7 +266,7 @@ pub(super) fn exchanged(key: &Key, method: &Method, uri: &Uri, headers: &HeaderM
     if !key.exchange(&shown) {
         return plain(
             StatusCode::FORBIDDEN,
-            "this address was used before, or is none of this process: end `memctl ui` and start it again for a new one\n"
+            "this address was used before, or belongs to another process: end `memctl ui` and start it again for a new one\n"
                 .to_owned(),
         );
     }

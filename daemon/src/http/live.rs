@@ -60,7 +60,7 @@ pub async fn live(
     Asked::of(&uri)?.takes(&[])?;
     let Some(slot) = room.listeners.take(caller.tenant_name()).await else {
         let most = room.listeners.of_a_tenant();
-        let why = format!("{most} browsers are listening, as many as one tenant may have; ask from time to time\n");
+        let why = format!("too many listening browsers (the limit for one tenant is {most}); poll instead\n");
         return Ok(plain(StatusCode::SERVICE_UNAVAILABLE, why));
     };
     let (out, events) = mpsc::channel(1);

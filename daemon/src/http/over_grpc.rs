@@ -77,7 +77,7 @@ impl Page for PageService {
 fn address(job: &str, question: &str) -> Result<Uri, Status> {
     let job: String = job.bytes().map(|byte| format!("%{byte:02X}")).collect();
     let address = format!("{}{question}", BELOW.replace("{job}", &job)).parse();
-    address.map_err(|_| Status::invalid_argument("a question of the page is encoded as in an address"))
+    address.map_err(|_| Status::invalid_argument("the request must be encoded like a URL"))
 }
 
 /// The gRPC code for an HTTP status.

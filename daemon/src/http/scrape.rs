@@ -19,10 +19,7 @@ pub const SCRAPES_MAX: usize = 8;
 /// Returns the metrics.
 pub async fn metrics(State(room): State<Room>, Extension(caller): Extension<Caller>) -> Response {
     let Some(slot) = room.scrapes.take(caller.tenant_name()).await else {
-        return plain(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "as many scrapes as there may be are under way; ask again\n".to_owned(),
-        );
+        return plain(StatusCode::SERVICE_UNAVAILABLE, "too many concurrent scrapes; try again later\n".to_owned());
     };
     let families = room.sources.gather(&caller.scope).await;
     let page = slots::body(text::render(&families), Some(slot));

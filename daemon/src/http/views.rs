@@ -111,6 +111,6 @@ impl Asking<'_> {
 fn whole(selection: &v1::Selection) -> Result<(), Trouble> {
     match selection.since_ns.or(selection.until_ns) {
         None => Ok(()),
-        Some(_) => Err("this is told of a whole recording, without since= and until=".to_owned().into()),
+        Some(_) => Err("this covers the whole recording; remove since= and until=".to_owned().into()),
     }
 }

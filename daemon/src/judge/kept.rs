@@ -78,7 +78,7 @@ impl Kept {
         match postcard::from_bytes(&state) {
             Ok(kept) => Some((kept, row.seq)),
             Err(error) => {
-                tracing::warn!(session, %error, "what was kept of a session's watch cannot be read; its items are read instead");
+                tracing::warn!(session, %error, "the saved state of a session's watch cannot be read; its items are read instead");
                 None
             }
         }

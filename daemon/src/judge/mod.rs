@@ -168,7 +168,7 @@ impl Judge {
             Some(Ok(Err(error @ (ReadError::Damaged { .. } | ReadError::Expired { .. })))) => error.to_string(),
             Some(Ok(judgement)) => return self.with_lost(judgement?, found).await,
             Some(Err(error)) => supervise::words(error),
-            None => "nothing was judged".to_owned(),
+            None => "judging ended without a result".to_owned(),
         };
         tracing::error!(job = found.job.name, attempt = found.job.attempt, fault, "the job could not be judged");
         // The state of this job may be inconsistent.
@@ -240,7 +240,7 @@ impl Judge {
             tracing::warn!(
                 job = found.job.name,
                 left_out,
-                "more answers about holders than are read are kept of this job"
+                "this job has more stored answers about holders than are read; some are left out"
             );
         }
         if !found.goes_on(&self.streams) {
@@ -359,8 +359,8 @@ fn unjudged(found: &Found, fault: &str, advice: &str) -> Finding {
     Finding {
         title: "This job could not be judged".to_owned(),
         explanation: format!(
-            "Judging it failed: {fault}. Nothing is known of leaks, fragmentation and failed requests in it; what was \
-             recorded can be asked for all the same."
+            "Judging it failed: {fault}. Leaks, fragmentation and failed requests in it are unknown; the \
+             recorded data can still be queried."
         ),
         advice: format!("{advice} `memctl sites` and `memctl timeline` show the figures."),
         processes: found.sessions.iter().map(|session| found.process_name(session)).collect(),

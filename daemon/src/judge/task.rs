@@ -75,7 +75,7 @@ impl Judging {
     pub async fn finish(self) {
         self.task.abort();
         if self.looking.judging && tokio::time::timeout(LAST_ROUND, self.looking.round(false)).await.is_err() {
-            tracing::warn!("the last round of judging did not end in time; the rest is judged on demand");
+            tracing::warn!("the last round of judging timed out; the rest is judged on demand");
         }
     }
 }

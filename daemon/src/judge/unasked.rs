@@ -170,7 +170,9 @@ impl Unasked {
                 turn.counts = false;
                 return;
             }
-            Err(error) => tracing::warn!(job = job.job, %error, "what holds the blocks of a leak is not asked now"),
+            Err(error) => {
+                tracing::warn!(job = job.job, %error, "the holders of a leak's blocks could not be requested")
+            }
         }
         drop(turn);
         // Subscribers of the job and alerts are notified.
@@ -208,7 +210,7 @@ impl Unasked {
             Err(error) => Outcome::Failure(error.to_string()),
         };
         let id = finding.fingerprint(&found.job.name).to_string();
-        tracing::info!(job = found.job.name, rank, finding = id, "asked what holds the blocks of a leak");
+        tracing::info!(job = found.job.name, rank, finding = id, "requested the holders of a leak's blocks");
         let asked = v1::HoldersAsked {
             function: site.function.to_string(),
             file: site.file.to_string(),

@@ -158,7 +158,7 @@ impl SessionWatch {
         if !sound {
             tracing::warn!(
                 session = self.session,
-                "what was kept of a session's watch contradicts itself; its items are read instead"
+                "the saved state of a session's watch contradicts itself; its items are read instead"
             );
             (self.stacks, self.told, self.nameless) = Default::default();
             self.frames.clear();
@@ -181,7 +181,7 @@ impl SessionWatch {
         let keeping = Keeping { watches, highest, last, shown, measured: *measured, read_bytes };
         let Some(row) = kept::row(&keeping, self.seen, read_bytes) else { return };
         if let Err(error) = store.put_watch(self.session, &row).await {
-            tracing::debug!(session = self.session, %error, "what is known of a session could not be kept");
+            tracing::debug!(session = self.session, %error, "the state of a session's watch could not be saved");
         }
     }
 

@@ -257,6 +257,6 @@ async fn read_kept(sources: &Sources) {
     }
     match sources.store.kept_bytes().await {
         Ok(kept) => sources.figures().kept = Arc::new(kept.into_iter().collect()),
-        Err(error) => tracing::debug!(%error, "what jobs keep cannot be added up"),
+        Err(error) => tracing::debug!(%error, "the stored size of jobs cannot be computed"),
     }
 }

@@ -80,7 +80,7 @@ fn tell(said: Said, outcome: Result<Option<String>, String>) -> Said {
     match (said, outcome) {
         (Said::Failed, Err(_)) => Said::Failed,
         (_, Err(reason)) => {
-            tracing::warn!(reason, "metrics cannot be delivered by OTLP; it is tried again at every interval");
+            tracing::warn!(reason, "metrics cannot be delivered by OTLP; retrying at every interval");
             Said::Failed
         }
         (Said::Partly, Ok(Some(_))) => Said::Partly,

@@ -80,7 +80,7 @@ impl Receiver {
                         let words = said("grpc-message").and_then(decoded).unwrap_or_default();
                         return Err(format!("gRPC status {code}{}", behind(&words)));
                     }
-                    None => return Err("what answers there does not speak gRPC".into()),
+                    None => return Err("the server there does not speak gRPC".into()),
                 }
             }
         };

@@ -41,7 +41,7 @@ pub(super) async fn anatomy(
     let found = find(store, selection).await?;
     let [session] = found.sessions.as_slice() else {
         return Err(ReadError::Invalid(
-            "the peak is taken apart for one process: rank=N, and process=NAME where it has several".into(),
+            "the peak's anatomy is of one process: give rank=N, and process=NAME if the rank has several".into(),
         ));
     };
     let Some(row) = found.devices_of(session.key).first() else {
@@ -50,7 +50,7 @@ pub(super) async fn anatomy(
     let chunks = store.chunks(session.key, row.info.index.0, Selection::default()).await?;
     let Some(position) = peak(store, session, row, &chunks, true).await? else {
         return Err(ReadError::Invalid(format!(
-            "no event of rank {} is stored (any more): what lives at the peak is told by single events",
+            "no events of rank {} are stored (any more), and the memory at the peak is computed from single events",
             session.info.rank
         )));
     };

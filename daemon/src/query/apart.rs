@@ -27,7 +27,9 @@ pub(super) const SLOT_WAIT: Duration = Duration::from_secs(20);
 pub(crate) async fn slot(answers: &Slots, caller: &Caller) -> Result<Slot, Status> {
     let busy = || {
         let most = answers.of_a_tenant();
-        Status::resource_exhausted(format!("{most} answers are under way, as many as one tenant may have; ask again"))
+        Status::resource_exhausted(format!(
+            "too many concurrent requests (the limit for one tenant is {most}); try again later"
+        ))
     };
     answers.take(caller.tenant_name()).await.ok_or_else(busy)
 }
@@ -67,7 +69,7 @@ async fn worked_out<T: Send + 'static>(
         runtime.block_on(async {
             tokio::select! {
                 biased;
-                _ = gone => Err(ReadError::Fault("the asker went away".to_owned())),
+                _ = gone => Err(ReadError::Fault("the client disconnected".to_owned())),
                 answer = answer => answer,
             }
         })

@@ -68,7 +68,7 @@ pub(super) async fn blocks(
     let found = find(store, selection).await?;
     let [session] = found.sessions.as_slice() else {
         return Err(ReadError::Invalid(
-            "blocks are shown of one process: rank=N, and process=NAME where it has several".into(),
+            "blocks are of one process: give rank=N, and process=NAME if the rank has several".into(),
         ));
     };
     let Some(row) = found.devices_of(session.key).first() else {
@@ -77,7 +77,7 @@ pub(super) async fn blocks(
     let chunks = store.chunks(session.key, row.info.index.0, Selection::default()).await?;
     if chunks.is_empty() {
         return Err(ReadError::Invalid(format!(
-            "no event of rank {} is stored (any more): blocks are told by single events",
+            "no events of rank {} are stored (any more), and blocks are computed from single events",
             session.info.rank
         )));
     }

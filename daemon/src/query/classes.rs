@@ -56,7 +56,7 @@ pub(super) async fn classes(
     let found = find(store, selection).await?;
     let [session] = found.sessions.as_slice() else {
         return Err(ReadError::Invalid(
-            "classes over time are told of one process: rank=N, and process=NAME where it has several".into(),
+            "classes over time are of one process: give rank=N, and process=NAME if the rank has several".into(),
         ));
     };
     let Some(row) = found.devices_of(session.key).first() else {

@@ -64,7 +64,7 @@ pub(super) async fn holders(
         _ => return Err(ReadError::Invalid(format!("a budget is at most {} s", BUDGET_MS_MAX / 1_000))),
     };
     if selection.ranks.len() > 1 {
-        return Err(ReadError::Invalid("one rank is asked at a time: each stands still for it".to_owned()));
+        return Err(ReadError::Invalid("name one rank: each rank that is asked pauses for the search".to_owned()));
     }
     let found = Arc::new(find(&**store, &selection).await?);
     if !found.goes_on(streams) {
@@ -96,7 +96,7 @@ pub(super) async fn holders(
         outcome: Some(v1::holders_asked::Outcome::Found(told.clone())),
     };
     if let Err(error) = keep(&**store, session.key, &asked).await {
-        tracing::warn!(job = found.job.name, %error, "an answer about holders is told and not kept");
+        tracing::warn!(job = found.job.name, %error, "an answer about holders could not be stored");
     }
     Ok(v1::Holders {
         job: Some(answer::found_job(&found, streams)),
@@ -168,14 +168,14 @@ async fn choose<'a>(
     let name = &found.job.name;
     Err(ReadError::NotNow(match (asked.as_slice(), wanted) {
         ([], _) => format!(
-            "no process of job {name} that this is about streams to this daemon: ask the daemon that it streams to (--daemon URL), or another rank (--rank)"
+            "the selected processes of job {name} do not stream to this daemon: use the daemon that they stream to (--daemon URL), or another rank (--rank)"
         ),
         (asked, Wanted::Named(words)) => format!(
             "{} of job {name} allocated nothing at {words:?}; `memctl sites --job {name}` lists the sites",
             asked.join(", ")
         ),
         (asked, Wanted::Grown(_)) => format!(
-            "the stacks of what grows on {} of job {name} are not stored yet: ask again in a moment",
+            "the stacks of the growing site on {} of job {name} are not stored yet: try again in a moment",
             asked.join(", ")
         ),
     }))

@@ -257,7 +257,7 @@ impl QueryService {
             [] => Ok(Scope::All),
             [only] => Ok(Scope::One(Tenant::stored(only))),
             several => Err(ReadError::Invalid(format!(
-                "tenants {} have a job of this name: name one with --tenant",
+                "several tenants have a job of this name: {}; choose one with --tenant",
                 several.join(", ")
             ))),
         }
@@ -338,7 +338,7 @@ impl QueryService {
 
     async fn holders(&self, caller: &Caller, request: v1::HoldersRequest) -> Result<Response<v1::Holders>, Status> {
         if !self.holders {
-            let words = "this daemon's configuration forbids to ask what holds tensors (holders = \"off\")";
+            let words = "this daemon's configuration forbids requests for holders (holders = \"off\")";
             return Err(ReadError::Forbidden(words.to_owned()).into());
         }
         let job = request.selection.as_ref().map_or("", |selection| &selection.job);

@@ -1,8 +1,9 @@
-// The tiles of one rank: asked for, kept, and let go.
+// The cache of one rank's tiles.
 //
-// Guarantees: at most KEPT tiles are kept, and those that were wanted last; at most AT_ONCE are asked for at a time; what
-// nobody wants any more is cancelled. A tile that can be told better is asked for again while it is wanted, and what is
-// there of it stays until then; one that gains nothing is left. Refuses to ask for what never changes a second time.
+// Guarantees: at most KEPT tiles are kept, the most recently wanted ones; at most AT_ONCE are requested at a time; a
+// request that is no longer wanted is cancelled. A tile that can become finer is requested again while it is wanted, and
+// stays until then; one that gained nothing is left alone.
+// Refuses: to request a final tile a second time.
 
 import { Refused } from '../api/ask';
 import type { Place, Tile } from './tile';

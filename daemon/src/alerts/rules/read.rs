@@ -273,8 +273,8 @@ fn http(section: &Section<'_>) -> Result<Http, RulesError> {
             Some((cert, key))
         }
         (None, None) => None,
-        (Some(_), None) => return Err(section.error("cert_file", "it needs key_file beside it".to_owned())),
-        (None, Some(_)) => return Err(section.error("key_file", "it needs cert_file beside it".to_owned())),
+        (Some(_), None) => return Err(section.error("cert_file", "needs key_file as well".to_owned())),
+        (None, Some(_)) => return Err(section.error("key_file", "needs cert_file as well".to_owned())),
     };
     Ok(Http { url, headers, bearer_token_file: file("bearer_token_file")?, ca_file, identity })
 }

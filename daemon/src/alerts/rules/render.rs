@@ -32,7 +32,7 @@ pub(super) fn toml(rules: &Rules, shown: Shown) -> String {
         key(&mut out, "type", text(receiver.kind_name()));
         key(&mut out, "timeout", text(&time(receiver.timeout_ns)));
         match &receiver.kind {
-            _ if shown == Shown::Names => out.push_str("# where it leads is shown to operators of all tenants\n"),
+            _ if shown == Shown::Names => out.push_str("# the address is only shown to operators of all tenants\n"),
             ReceiverKind::Webhook(to) => http(&mut out, to),
             ReceiverKind::Alertmanager { http: to, resend_ns } => {
                 http(&mut out, to);

@@ -72,7 +72,7 @@ impl Replays {
         if let Some(done) = kept(&self).known(&key) {
             return Ok(done);
         }
-        let busy = || ReadError::Busy("another replay is under way; ask again".to_owned());
+        let busy = || ReadError::Busy("another replay is running; try again later".to_owned());
         let place = tokio::time::timeout(WAIT_MAX, self.one.clone().acquire_owned()).await;
         let place = place.map_err(|_| busy())?.map_err(|_| busy())?;
         // The previous holder of the permit may have replayed the same.
@@ -96,7 +96,7 @@ impl One {
         let found = find(store, selection).await?;
         let [session] = found.sessions.as_slice() else {
             return Err(ReadError::Invalid(
-                "a replay is of one process: rank=N, and process=NAME where it has several".into(),
+                "a replay is of one process: give rank=N, and process=NAME if the rank has several".into(),
             ));
         };
         let rank = session.info.rank;
