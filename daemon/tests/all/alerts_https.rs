@@ -115,5 +115,5 @@ async fn a_receiver_that_asks_for_a_certificate_is_shown_it() {
     assert_eq!(said, [("log", true), ("shown", true), ("hidden", false)], "{answers:?}");
     alerting.finish().await;
     let half = Rules::parse(&receiver("half", &format!("cert_file = \"{cert}\"\n")), "r.toml").unwrap_err();
-    assert!(half.to_string().contains("it needs key_file beside it"), "{half}");
+    assert!(half.to_string().contains("needs key_file as well"), "{half}");
 }

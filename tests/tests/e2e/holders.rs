@@ -315,7 +315,7 @@ async fn an_agent_that_answers_badly_harms_nobody_and_an_old_one_is_not_asked() 
     let found = |blocks: u32| v1::HoldersFound { asked_blocks: blocks, ..v1::HoldersFound::default() };
     let of = |id: u64, found: v1::HoldersFound| v1::HoldersAnswer { id, body: Some(Body::Found(found)) };
     let old = raw_agent(url, 1, HolderSearch::Unspecified, |_| Vec::new()).await;
-    assert!(stderr(&old).contains("older than this question"), "{}", stderr(&old));
+    assert!(stderr(&old).contains("too old for this request"), "{}", stderr(&old));
     let good =
         raw_agent(url, 2, HolderSearch::Ready, |id| vec![of(id + 1, found(9)), of(id, found(2)), of(id, found(3))]);
     assert_eq!(json(&good.await)["asked_blocks"], 2, "not another ask's, and not the second");
