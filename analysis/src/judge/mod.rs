@@ -5,10 +5,10 @@
 //! Refuses to guess: without stacks or marks a finding contains less, and says so.
 //!
 //! - [`watch`]: what is remembered of a rank (`series`, `history`), [`stacks`]: of its process; `growth` and `slope`:
-//! how a quantity grows.
+//!   how a quantity grows.
 //! - [`who`]: names a process and its device; `wrong_device`: which rank a device belongs to.
 //! - `candidate` → `group` → `leak`: from sites of one rank to its leaks; `foresight`: how much they support a
-//! forecast; `ranks`: over all ranks; `levels`: growth outside live tensors; `words`: the sentences.
+//!   forecast; `ranks`: over all ranks; `levels`: growth outside live tensors; `words`: the sentences.
 
 mod candidate;
 mod chained;
