@@ -1,4 +1,4 @@
-"""Faulty peers at the daemon's address: no listener, or one that hangs up, sends rubbish, stays silent, refuses, is slow.
+"""Faulty peers at the daemon's address: absent ones, and ones that hang up, send rubbish, are silent, refuse, are slow.
 
 Each counts what it did, so that a test can assert that the fault happened.
 """

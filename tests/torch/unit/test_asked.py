@@ -1,4 +1,4 @@
-"""Holder requests: which thread searches when, how long the program runs between slices, and that no fault reaches it."""
+"""Holder requests: which thread searches when, the program's time between slices, and that no fault reaches it."""
 
 from __future__ import annotations
 

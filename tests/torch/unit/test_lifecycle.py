@@ -1,4 +1,4 @@
-"""How a process ends and how its end is reported; what the shim's cache trusts; how the package acts without a session."""
+"""How a process ends and how that is reported; what the shim's cache trusts; the package without a session."""
 
 from __future__ import annotations
 
