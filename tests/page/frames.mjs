@@ -21,7 +21,7 @@ for await (const line of createInterface({ input: daemon.stdout })) {
   if (places.length >= 2) break;
 }
 
-/** The proportional set size of the processes below this one, in bytes. */
+/** Memory of the browser's processes below this one, in MB: proportional set size, private memory, and the renderers'. */
 function bytesOf(parent) {
   const list = execFileSync('ps', ['-eo', 'pid=,ppid=,args='], { encoding: 'utf8' }).trim().split('\n');
   const rows = list.map((row) => row.trim().split(/\s+/));

@@ -2,7 +2,7 @@
 
 What it prints on stdout is the training's result, which has to be the same with and without memctl: losses, a digest of
 everything that came back to the host, and the allocator's own counts, which show any allocation that the training did
-not make. memctl's own status goes to stderr.
+not make. memctl's own output goes to stderr.
 """
 
 from __future__ import annotations
