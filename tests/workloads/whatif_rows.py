@@ -1,6 +1,7 @@
 """Truth for `memctl what-if`: trainings under many allocator settings and limits, each row a process of its own.
 
-    RUN=$(tests/fakegpu/setup 2.11.0); $RUN python tests/workloads/whatif_rows.py OUT [--jobs N] [--only NAME ...] [--few]
+    RUN=$(tests/fakegpu/setup 2.11.0)
+    $RUN python tests/workloads/whatif_rows.py OUT [--jobs N] [--only NAME ...] [--few]
     $RUN python tests/workloads/whatif_rows.py OUT --limits FILE     runs the rows that FILE lists, with its limits
 
 Runs on a real GPU as well: then without RUN. Each training of `TRAININGS` is recorded once under default settings

@@ -1,7 +1,7 @@
-"""Every way in which a training ends: the exit code and the output stay what they were, and the job says how it was.
+"""Every way in which a training ends: memctl changes neither exit code nor output, and the job reports how it ended.
 
-All scripts are run plain and recorded at the same time. Those that end without a word (`os._exit`, signals) are
-recorded to their last event all the same, because the launcher holds the memory that they wrote.
+All scripts are run plain and recorded at the same time. Those that end abruptly (`os._exit`, signals) are also recorded
+to their last event, because the launcher holds the memory that they wrote.
 """
 
 from __future__ import annotations
