@@ -119,7 +119,7 @@ def names(report: Any) -> list[str]:
 
 
 def check_counts(report: Any) -> None:
-    """The report counts the events of every process, and their sum is all events that are stored."""
+    """The report counts the events of every process, and their sum is the number of stored events."""
     events = sum(process["events"] for process in report["processes"])
     assert all(process["events"] > 0 for process in report["processes"]), report["processes"]
     assert report["completeness"]["exact"], report["completeness"]
