@@ -1,4 +1,4 @@
-"""Faults around the training: memctl off; a daemon that is absent, slow or killed; a peer that is no daemon; full disks.
+"""Faults around a training: memctl off; a daemon that is absent, slow or killed; other peers; a full disk.
 
 Guarantees checked: the training prints and ends as without memctl; what could be stored is stored and counted; the
 fault itself happened.
