@@ -17,8 +17,8 @@ import subprocess
 # Names under which NVIDIA ships libraries. Anything else that torch wants is the system's.
 VENDOR = re.compile(r"lib(cu|nv|nccl|magma_cuda)")
 
-# What a generated entry answers, by prefix, the first that fits. Each is the library's own "internal error", "not
-# supported" or "not initialised": outputs stay unwritten, so a caller told of success would use garbage as sizes.
+# What a generated entry returns, by the first prefix that fits. Most are the library's own "internal error", "not
+# supported" or "not initialised": outputs stay unwritten, so after a success the caller would use garbage as sizes.
 ANSWERS: list[tuple[str, int]] = [
     ("cublas", 0),  # matrix products: nothing is computed, and nothing is read back
     ("nvtx", 0),  # annotations
@@ -48,9 +48,9 @@ def output(*command: str | os.PathLike[str]) -> str:
 
 
 def hollow(torch: pathlib.Path) -> None:
-    """Gives back the disk space of the kernels in torch's libraries, up to half of it all: nothing here reads them.
+    """Frees the disk space of the kernels in torch's libraries, up to half of the total: nothing here reads them.
 
-    The files keep their sizes and all else in them. A file system that cannot make holes leaves them as they are.
+    The files keep their sizes and all other contents. A file system that cannot punch holes leaves them unchanged.
     """
     fallocate = ctypes.CDLL(None, use_errno=True).fallocate
     fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
@@ -63,7 +63,7 @@ def hollow(torch: pathlib.Path) -> None:
 
 
 class Wanted:
-    """What the libraries of a PyTorch want from NVIDIA: library names with symbol versions, and symbols."""
+    """What a PyTorch's libraries need from NVIDIA: library names with symbol versions, and symbols."""
 
     def __init__(self, libraries: list[pathlib.Path]) -> None:
         self.symbols: set[str] = set()

@@ -1,7 +1,7 @@
-// Faults of the machine, below a program that knows nothing of them: preloaded into a daemon, ordered about through a file.
+// Simulated faults of the machine: a library that is preloaded into an unmodified daemon and controlled through a file.
 //
 // The file named by MEMCTL_FAULTS is an array of 64-bit numbers (struct orders). A test writes orders into it at any time and
-// reads from it how often each was carried out. Only regular files are touched: sockets and terminals stay as they are.
+// reads from it how often each was carried out. Only regular files are affected, not sockets and terminals.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

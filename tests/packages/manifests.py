@@ -9,7 +9,7 @@ from typing import Any, Iterator
 import kubernetes_validate
 import yaml
 
-# The oldest Kubernetes that is supported upstream when this was written is newer; clusters are older.
+# Older than any version that upstream supported when this was written, because clusters are older, too.
 VERSIONS = ("1.29", "1.33")
 # Kinds of operators, whose schemas Kubernetes does not have.
 FOREIGN = {"ServiceMonitor", "PrometheusRule", "Certificate"}
@@ -43,7 +43,7 @@ def restricted(spec: dict[str, Any]) -> Iterator[str]:
 
 
 def unmatched(documents: list[dict[str, Any]]) -> Iterator[str]:
-    """Names that lead nowhere."""
+    """Names that refer to nothing."""
     labelled = [pod["metadata"]["labels"] for document in documents for pod in pods(document)]
     ports = {
         port["name"]

@@ -2,10 +2,10 @@
 
     unshare --net --mount python pod.py ROOT RENDERED
 
-ROOT is the image's contents (deploy/container/build --roots), RENDERED what kubectl kustomize gave. The process gets the
-pod's own network, whose one address is not on loopback, and a mount namespace in which the volumes of the StatefulSet lie
-where it mounts them. Probes are made as the kubelet makes those of the StatefulSet, a scrape as Prometheus makes that of the
-ServiceMonitor. Not tried: scheduling, and what the NetworkPolicy does.
+ROOT is the image's contents (deploy/container/build --roots), RENDERED the output of kubectl kustomize. The process
+gets the pod's own network, whose one address is not on loopback, and a mount namespace with the StatefulSet's volumes
+at their mount points. Probes run as the kubelet runs those of the StatefulSet, a scrape as Prometheus runs that of the
+ServiceMonitor. Not tested: scheduling, and the effect of the NetworkPolicy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Document = dict[str, Any]
 
 
 def network() -> None:
-    """An interface with the pod's address: the loopback device has it besides its own."""
+    """An interface with the pod's address: the loopback device gets it in addition to its own."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for name, address in (("lo", "127.0.0.1"), ("lo:1", POD_IP)):
             label = name.encode().ljust(16, b"\0")
@@ -82,7 +82,7 @@ class Pod:
         self.process: subprocess.Popen[bytes] | None = None
 
     def files(self, volume: Document) -> tuple[dict[str, bytes] | None, int]:
-        """What a volume holds, and its files' mode; None where the pod writes there."""
+        """A volume's files and their mode; None if the pod writes to the volume."""
         if "secret" in volume:
             return self.secrets[volume["secret"]["secretName"]], volume["secret"].get("defaultMode", 0o644)
         if "configMap" in volume:
@@ -108,7 +108,7 @@ class Pod:
                 for name, content in (files or {}).items():
                     (source / name).write_bytes(content)
                     os.chown(source / name, 0, group)
-                    # The kubelet lets the group read what the volume's owner may.
+                    # The kubelet gives the group the owner's read permission.
                     os.chmod(source / name, mode | (mode & 0o400) >> 3)
                 os.chown(source, 0, group)
                 os.chmod(source, 0o755 if files is not None else 0o2777)
@@ -135,7 +135,7 @@ class Pod:
         return root
 
     def variables(self) -> dict[str, str]:
-        """The image's, then the container's."""
+        """The image's environment variables, then the container's."""
         image = (Path(__file__).parents[2] / "deploy/container/Containerfile").read_text()
         found = dict(re.findall(r"^ENV (\w+)=(\S+)$", image, re.MULTILINE))
         found |= {"PATH": "/usr/bin:/bin", "HOSTNAME": f"{self.set['metadata']['name']}-0"}
@@ -157,14 +157,14 @@ class Pod:
         return subprocess.Popen(words, env=self.environment, preexec_fn=enter, **more)
 
     def executed(self, *words: str) -> str:
-        """`kubectl exec`: what it printed."""
+        """The output of a command, as with `kubectl exec`."""
         process = self.inside(["/usr/bin/memctl", *words], stdout=subprocess.PIPE)
         out = process.communicate(timeout=60)[0].decode()
         assert process.returncode == 0, f"memctl {' '.join(words)} ended with {process.returncode}"
         return out
 
     def start(self) -> None:
-        """The container."""
+        """Starts the container."""
         image = (Path(__file__).parents[2] / "deploy/container/Containerfile").read_text()
         [entry] = re.findall(r'^ENTRYPOINT \["([^"]+)"\]$', image, re.MULTILINE)
         self.process = self.inside(self.container.get("command", [entry]) + self.container["args"])
@@ -183,7 +183,7 @@ class Pod:
         return reached(url, {}, unchecked, self.container[name].get("timeoutSeconds", 1))
 
     def until(self, name: str) -> None:
-        """The probe succeeds before it has failed too often."""
+        """Waits until the probe succeeds; fails after the probe's limit of failures."""
         probe = self.container[name]
         said = ""
         for _ in range(probe.get("failureThreshold", 3)):
@@ -195,7 +195,7 @@ class Pod:
         raise AssertionError(f"{name} failed: {said}")
 
     def stop(self) -> None:
-        """As the kubelet ends it: SIGTERM, and the time that the pod has."""
+        """Ends it as the kubelet does: SIGTERM, then the pod's grace period."""
         assert self.process
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(timeout=self.spec["terminationGracePeriodSeconds"])
@@ -203,7 +203,7 @@ class Pod:
 
 
 def reached(url: str, headers: dict[str, str], context: ssl.SSLContext, timeout: float) -> tuple[bool, str]:
-    """Whether a GET succeeds, and what was said."""
+    """Whether a GET succeeds, and the response or the error."""
     opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
     try:
         with opener.open(urllib.request.Request(url, headers=headers), timeout=timeout) as answer:
@@ -215,19 +215,19 @@ def reached(url: str, headers: dict[str, str], context: ssl.SSLContext, timeout:
 
 
 def named(name: str, context: ssl.SSLContext) -> ssl.SSLContext:
-    """A context that asks for this name, whatever the address is."""
+    """A context that requests this server name, regardless of the address."""
     wrap: Callable[..., ssl.SSLSocket] = context.wrap_socket
     context.wrap_socket = lambda *words, **more: wrap(*words, **(more | {"server_hostname": name}))  # type: ignore[method-assign]
     return context
 
 
 def scrape(pod: Pod, monitor: Document) -> None:
-    """As Prometheus does what the ServiceMonitor says."""
+    """Scrapes as Prometheus does under the ServiceMonitor."""
     [end] = monitor["spec"]["endpoints"]
     service = only(pod.documents, "Service")
     [port] = [port["targetPort"] for port in service["spec"]["ports"] if port["name"] == end["port"]]
     url = f"{end.get('scheme', 'http')}://{POD_IP}:{pod.port(port)}{end['path']}"
-    # What the README says makes the token.
+    # The README's command makes the token.
     made = pod.executed("token", "create", "prometheus", "--role", "reader", "--tenant", "*", "-o", "json")
     [token] = re.findall(r'"secret": *"([^"]+)"', made)
     credentials = end["authorization"]["credentials"]

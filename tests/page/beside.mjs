@@ -1,9 +1,9 @@
 // The same recording in PyTorch's viewer of snapshots (memory_viz) and on memctl's page, in the same Chromium: a measurement, not a
 // test.
 //
-// Guarantees: the viewer is PyTorch's own script, unchanged, served from this machine with the d3 that it asks a network for; what
-// is told of each is the time until the first picture, the highest memory of all processes of the browser meanwhile, and whether
-// the tab lived. memctl's part has the import in it, which is told apart. Refuses to wait longer than MINUTES.
+// Guarantees: the viewer is PyTorch's own script, unchanged, served from this machine with the d3 that it loads from a network.
+// Prints for each the time until the first picture, the peak memory of all processes of the browser meanwhile, and whether the
+// tab crashed. memctl has to import the recording first; that time is printed on its own. Refuses to wait longer than MINUTES.
 //
 //     npm ci && node beside.mjs PATH_OF_MEMCTL SNAPSHOT.pickle FOLDER
 //
@@ -22,7 +22,7 @@ import { chromium } from 'playwright-core';
 const [, , memctl, snapshot, folder] = process.argv;
 const MINUTES = Number(process.env.MINUTES ?? 10);
 
-/** Kilobytes that the browser's processes below this one have to themselves, and their part of what they share. */
+/** The proportional set size of the browser's processes below this one, in KiB. */
 function browserKib() {
   const rows = execFileSync('ps', ['-eo', 'pid=,ppid=,comm='], { encoding: 'utf8' }).trim().split('\n').map((row) => row.trim().split(/\s+/));
   const below = new Set([String(process.pid)]);
@@ -40,7 +40,7 @@ function browserKib() {
   return rows.filter(([pid, , name]) => below.has(pid) && /chrom/.test(name)).reduce((sum, [pid]) => sum + kib(pid), 0);
 }
 
-/** Opens an address in a browser of its own, and says what it took until the picture was there. */
+/** Opens an address in a browser of its own, and returns the time and the memory until the first picture. */
 async function looked(address, picture, prepare) {
   const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox', '--disable-gpu'] });
   try {

@@ -1,8 +1,8 @@
-// Every view of a job of 10^8 events, once with the mouse and once with the keyboard alone: by hand, not a part of `./test`,
-// because its store takes minutes to fill. (It has one rank: ranks side by side are walked in `keys.mjs`.)
+// Every view of a job of 10^8 events, once with the mouse and once with the keyboard alone. Run by hand, not by `./test`,
+// because its store takes minutes to fill. (It has one rank: `keys.mjs` covers ranks side by side.)
 //
 // Guarantees: everything is real (`stage.mjs`); axe finds nothing, nothing is wider than the screen, nothing is requested from
-// elsewhere, and whatever Tab can reach it reaches. What is too large to be answered at once says so, with the command.
+// elsewhere, and Tab reaches every control. A view that is too large to be answered at once says so, with the command.
 //
 //     MEMCTL_BENCH_KEEP=FOLDER memctl-bench tiles; npm ci && node deep.mjs PATH_OF_MEMCTL FOLDER JOB
 
@@ -115,7 +115,7 @@ await walked(chromium, [
     await press(',');
     await page.waitForURL((url) => url.search.includes(`event=${at - 1}`));
   }],
-  // (The browser says so of the answer that a replay would be too large.)
+  // (The browser logs the response that a replay would be too large as an error.)
   ['nobody complains', async () => { assert.deepEqual(complaints.filter((one) => !one.includes('409 (Conflict)')), []); }],
 ]);
 assert.equal(await ended(of.child), 0);

@@ -1,6 +1,6 @@
-// What every view says, beside what the command line says as JSON: the same sentences, the same figures to the byte.
+// Every view against the command line's JSON: the same sentences, the same figures to the byte.
 //
-// Guarantees: a real daemon with three bundled recordings, asked by the page and by `memctl … -o json` at once.
+// Guarantees: a real daemon with three bundled recordings, queried by the page and by `memctl … -o json` at once.
 //
 //     npm ci && node figures.mjs PATH_OF_MEMCTL FOLDER_OF_RECORDINGS
 
@@ -17,7 +17,7 @@ const ask = (...flags) => json(memctl, [...flags, '--daemon', of.grpc]);
 const chromium = await browser();
 const { page, complaints } = await visit(chromium, of.http);
 
-/** The page's commands name no daemon: whoever reads it has a place of his own. */
+/** A command without its daemon: the page's commands name none, because each reader has a daemon of their own. */
 const withoutPlace = (command) => command.replace(/ --daemon \S+/, '');
 const words = (text) => text.replace(/\s+/g, ' ').trim();
 const main = async () => words(await page.locator('main').innerText());
@@ -52,7 +52,7 @@ await walked(chromium, [
       const [note, report] = [ask('diagnose', '--job', job), ask('query', '--job', job)];
       await says([note.summary, ...note.findings.map((finding) => finding.title)]);
       await page.locator('summary', { hasText: 'What to change, and how to prove it' }).click();
-      // (A replay takes seconds: where one is called for, the page names the command and the terminal waits for it.)
+      // (A replay takes seconds: where one is needed, the page shows the command, and the command line waits for it.)
       const told_alike = note.questions.filter((question) => !question.answer.some((sentence) => /replayed/i.test(sentence)));
       await says(told_alike.flatMap((question) => [question.question, ...question.answer, ...question.commands.map(withoutPlace)]));
       if (told_alike.length < note.questions.length) await says(['the page replays it under "Settings"']);

@@ -1,7 +1,7 @@
 // How smoothly a job's timeline zooms and pans in a real browser, without a GPU: a measurement, not a test.
 //
-// Guarantees: a real daemon on a folder that is given, Chromium, wheel events as a hand makes them; what is told is the time
-// from the address to the first picture, the frames while the picture moves, and what the browser's processes have in memory.
+// Guarantees: a real daemon on a given folder, Chromium, wheel events as a hand makes them. Prints the time from the address
+// to the first picture, the frames while the picture moves, and the memory of the browser's processes.
 //
 //     npm ci && node frames.mjs PATH_OF_MEMCTL DATA_FOLDER JOB
 
@@ -21,7 +21,7 @@ for await (const line of createInterface({ input: daemon.stdout })) {
   if (places.length >= 2) break;
 }
 
-/** Bytes that the processes below this one have to themselves, and their part of what they share. */
+/** Memory of the browser's processes below this one, in MB: proportional set size, private memory, and the renderers'. */
 function bytesOf(parent) {
   const list = execFileSync('ps', ['-eo', 'pid=,ppid=,args='], { encoding: 'utf8' }).trim().split('\n');
   const rows = list.map((row) => row.trim().split(/\s+/));
@@ -72,7 +72,7 @@ try {
   });
   await page.mouse.move(box.x + box.width * 0.4, box.y + box.height / 2);
   for (let turn = 0; turn < TURNS; turn += 1) {
-    // Closer for a while, aside, further, and aside again.
+    // Zooms in, pans, zooms out, and pans again.
     const way = Math.floor(turn / 15) % 4;
     const modifier = way % 2 === 0 ? 'Control' : 'Shift';
     await page.keyboard.down(modifier);

@@ -37,7 +37,7 @@ await walked(chromium, [
     await page.getByText(/^1 of 3 jobs, 1 with a warning or worse/).waitFor();
     await press('Enter');
     await page.getByRole('heading', { name: 'cnn_rank0_cache', level: 1 }).waitFor();
-    // (So the new view is read out to who cannot see it.)
+    // (So a screen reader reads out the new view.)
     await page.locator('h1:focus').waitFor();
   }],
   ['job: what grew is shown, and its line is read', async () => {

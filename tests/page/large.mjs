@@ -1,7 +1,7 @@
 // A process of 100,000 live blocks and a job of 4,096 ranks in a real browser, without a GPU: a measurement, not a test.
 //
-// Guarantees: a real daemon, which has imported what `large.py` makes; Chromium; keys as a hand presses them. What is told is the
-// time from the address to the first picture, the frames while it is moved, and that what is odd or under the cursor is named.
+// Guarantees: a real daemon, which has imported what `large.py` makes; Chromium; keys as a hand presses them. Prints the time
+// from the address to the first picture and the frames while it moves. Fails if an outlier is not named.
 //
 //     npm ci && node large.mjs PATH_OF_MEMCTL
 
@@ -28,7 +28,7 @@ importing('blocks', join(folder, 'blocks.pickle'));
 const chromium = await browser();
 const percentile = (sorted, part) => sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))];
 
-/** A view from its address to its first picture. */
+/** The time from a view's address to its first picture. */
 async function opened(path, picture) {
   const page = await chromium.newPage({ viewport: { width: 1280, height: 900 } });
   const begun = performance.now();

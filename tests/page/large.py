@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Makes what `large.mjs` looks at: a process of very many live blocks, and a job of very many ranks.
+"""Makes the data of `large.mjs`: a process of very many live blocks, and a job of very many ranks.
 
-    large.py blocks COUNT FILE.pickle        a snapshot of one process: COUNT live blocks, and 20,000 requests behind them
-    large.py ranks COUNT EPOCHS FOLDER       COUNT snapshots rankN.pickle of one job; every 97th rank grows, the others do not
+    large.py blocks COUNT FILE.pickle    a snapshot of one process: COUNT live blocks, then 20,000 requests
+    large.py ranks COUNT EPOCHS FOLDER   COUNT snapshots rankN.pickle of one job; every 97th rank grows, no other does
 """
 
 import pathlib
@@ -42,7 +42,7 @@ def block(addr: int, size: int, state: str, frames: list) -> dict:
 
 
 def blocks(count: int) -> dict:
-    """Segments of 2 MiB, cut into blocks of 16 KiB; one in eight of the last ones comes and goes."""
+    """Segments of 2 MiB, cut into blocks of 16 KiB; then 10,000 times one of these is freed and allocated again."""
     each = 2 * MIB // 16384
     trace, segments, time = [], [], 1_780_000_000_000_000
     for number in range(0, count, each):
@@ -66,7 +66,7 @@ def blocks(count: int) -> dict:
 
 
 def rank(number: int, epochs: int) -> dict:
-    """An epoch's training takes a block and gives it back; one rank in 97 keeps one besides."""
+    """Each step allocates and frees a block; every 97th rank also keeps one more per epoch."""
     trace, annotations, kept, time = [], [], [], 1_780_000_000_000_000
     base = BASE + number * (1 << 30)
     trace.append(event("segment_alloc", base, 64 * MIB, time, []))

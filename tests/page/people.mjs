@@ -1,7 +1,7 @@
-// Who asks and what runs: readers of two tenants, who sign in with their tokens, and a job that is followed while it trains.
+// Access and live jobs: readers of two tenants sign in with their tokens, and a job is followed while it trains.
 //
 // Guarantees: a real daemon with real tokens; the job is streamed by the agent's example, which waits before each epoch. A reader
-// sees of another tenant neither the name of a job nor that there is one.
+// sees neither the name nor the existence of another tenant's job.
 //
 //     npm ci && node people.mjs PATH_OF_MEMCTL FOLDER_OF_RECORDINGS PATH_OF_TRAINER
 
@@ -23,10 +23,10 @@ const closed = await daemon(memctl, home, ['--config', join(home, 'memctl.toml')
 told(memctl, ['import', '-q', '--daemon', closed.grpc, '--token-file', join(home, 'operator'), '--job', JOB, join(recordings, JOB)]);
 const opened = await daemon(memctl, temporary());
 const chromium = await browser();
-/** What the browser itself says of an answer that is no success: expected where somebody is refused. */
+/** The browser's own message about a failed response: expected where access is refused. */
 const refused = /Failed to load resource: the server responded with a status of (401|404)/;
 
-/** Somebody signs in with the keyboard. */
+/** A visitor who signs in with the keyboard. */
 async function signedIn(secret) {
   const visitor = await visit(chromium, closed.http);
   const { page } = visitor;
@@ -78,7 +78,7 @@ await walked(chromium, [
   ['a reader of another tenant sees nothing of it', async () => {
     const { page } = await signedIn(stranger);
     await page.getByText('No jobs yet').waitFor();
-    // What is asked for by name is answered as what never was.
+    // A query for another tenant's job by name has the same response as one for a job that never existed.
     const answers = [];
     for (const name of [JOB, 'never_was']) {
       for (const path of ['', '/moment?rank=0&at=peak', '/blocks?rank=0']) {

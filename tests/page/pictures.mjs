@@ -1,13 +1,13 @@
-// Every view as a picture, light and dark, compared with the one that was looked at and accepted.
+// Every view as a picture, light and dark, compared with the accepted one.
 //
-// Guarantees: fonts, clock and recordings are fixed (`stage.mjs`), and each picture is taken twice, from the page loaded anew: two
+// Guarantees: fonts, clock and recordings are fixed (`stage.mjs`), and each picture is taken twice, with a reload in between: two
 // that differ fail, so that a difference from the accepted one is a change of the page. Up to one pixel of a thousand may
-// differ, and edges of letters are not looked at: another Chromium draws them otherwise. What differs is left in a folder
-// with the difference. Refuses to accept anything unasked.
+// differ, and edges of letters are ignored: another Chromium draws them differently. A picture that differs is left in a
+// folder with the difference. Refuses to accept a picture without MEMCTL_PICTURES=accept.
 //
 //     npm ci && node pictures.mjs PATH_OF_MEMCTL FOLDER_OF_RECORDINGS FOLDER_OF_ACCEPTED FOLDER_FOR_DIFFERENCES
 //
-// MEMCTL_PICTURES=accept writes the accepted ones anew.
+// MEMCTL_PICTURES=accept replaces the accepted ones.
 
 import assert from 'node:assert/strict';
 import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
@@ -73,7 +73,7 @@ function palettePng({ width, height, palette, places }) {
   return Buffer.concat([signature, chunk('IHDR', head), chunk('PLTE', colours), chunk('IDAT', deflateSync(lines, { level: 9 })), chunk('IEND', Buffer.alloc(0))]);
 }
 
-/** How two pictures differ: in words, and as a picture; nothing where they do not. */
+/** How two pictures differ, in words and as a picture; nothing if they are the same. */
 function differing(one, other) {
   const [a, b] = [one, other].map((bytes) => PNG.sync.read(bytes));
   if (a.width !== b.width || a.height !== b.height) return { words: `${b.width} x ${b.height} pixels, ${a.width} x ${a.height} accepted`, picture: null };

@@ -1,8 +1,8 @@
 // A report in a real browser: the file that `memctl report` writes, opened from a disk, without a network.
 //
-// Guarantees: everything runs for real: the binary, its bundled demo or a folder of recordings, Chromium. Fails where a view
-// is not drawn, something is requested, the browser complains, axe has a finding at 1,280 or 390 px, what is not in the file
-// is not told with the command that shows it, or nothing is said where no script runs.
+// Guarantees: everything runs for real: the binary, its bundled demo or a folder of recordings, Chromium. Fails if a view is
+// not drawn, something is requested, the browser complains, axe has a finding at 1,280 or 390 px, the page does not show the
+// command for a view that the file lacks, or the page is silent where no script runs.
 //
 //     npm ci && node report.mjs PATH_OF_MEMCTL [FOLDER_FOR_SCREENSHOTS [FOLDER_OF_RECORDINGS]]
 
@@ -34,7 +34,7 @@ try {
     const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme, offline: true });
     const page = await context.newPage();
     page.on('console', (message) => {
-      // (What a driver without a GPU says of its speed is none of the page's.)
+      // (A graphics driver's messages about its speed without a GPU do not concern the page.)
       if (['error', 'warning'].includes(message.type()) && !message.text().includes('GPU stall')) complaints.push(message.text());
     });
     page.on('pageerror', (error) => complaints.push(String(error)));
@@ -79,7 +79,7 @@ try {
     await looked('blocks');
     await page.goto(`${pathToFileURL(file).href}#/jobs/reported?rank=0&classes=on`);
     await page.locator('svg.course path.stacked').first().waitFor({ state: 'attached' });
-    // An address of its own for every view; what the file lacks is told with the command.
+    // Every view has an address of its own; for a view that the file lacks, the page shows the command.
     await page.goto(`${pathToFileURL(file).href}#/jobs/reported/moment?rank=0&at=epoch:1`);
     await page.reload();
     await page.getByText('`memctl sites --job reported --rank 0 --epoch-end 1` shows it').first().waitFor();

@@ -1,6 +1,6 @@
 // README's pictures of the page, from the demo's job in a real browser.
 //
-// Guarantees: what is shown is what the binary shows; one size, one light, nothing moved by hand.
+// Guarantees: the pictures show what the binary shows; one size, one light, nothing moved by hand.
 //
 //     npm ci && node shots.mjs PATH_OF_MEMCTL [FOLDER]
 

@@ -3,9 +3,9 @@
 
     snapshots.py SNAPSHOT.pickle BYTES OUT.pickle
 
-Behind the recorded events come the same requests again and again: those whose block was freed within the recording and has its
-place in the last state, so that each round leaves the state as it found it. Times go on. SNAPSHOT is what
-`memctl export --format memory-viz` or PyTorch wrote, of one device.
+The same requests follow the recorded events in rounds: those whose block was freed within the recording and has its
+place in the last state, so that each round ends in the state in which it began. Times increase. SNAPSHOT is the file of
+one device that `memctl export --format memory-viz` or PyTorch wrote.
 """
 
 import bisect
@@ -50,13 +50,13 @@ def batches(of: list) -> list:
 
 
 class Events:
-    """Writes events one by one, as pickle's second protocol has them: a list of a gigabyte is never in memory."""
+    """Writes events one by one in pickle's protocol 2, so a list of a gigabyte is never in memory."""
 
     def __init__(self, file) -> None:
         self.file, self.known = file, {}
 
     def shared(self, key, value) -> bytes:
-        """What many events have: once as it is, then by its number."""
+        """A value that many events share: written once, then referred to by its number."""
         number = self.known.get(key)
         if number is not None:
             return b"j" + struct.pack("<I", number)
@@ -110,11 +110,11 @@ def main() -> None:
             if name != "device_traces":
                 file.write(events.value(value))
                 continue
-            # (As pickle does it: some at a time. Readers put each batch on a stack.)
+            # (In batches, as pickle does: readers put each batch on a stack.)
             file.write(b"](" + b"]" * device + b"]")
             for few in batches(trace):
                 file.write(b"(" + b"".join(map(events.value, few)) + b"e")
-            # (All but the times is the same in each round.)
+            # (Everything except the times is the same in each round.)
             name = events.text("time_us")
             same = [
                 (b"}(" + b"".join(events.text(k) + events.value(v) for k, v in e.items() if k != "time_us"), e["time_us"])

@@ -1,8 +1,8 @@
-// What every walk stands on: servers, a browser and what holds in every view.
+// What every walk shares: servers, a browser and the checks for every view.
 //
-// Guarantees: everything is real: the binary that is given, recordings that it imports, Chromium. Whatever is started is ended and
-// whatever is written is removed, however a walk ends; Node's own exit takes the servers with it. The fonts are DejaVu and
-// no others, and the page's clock stands where it is told to, so that a picture is the same on another day.
+// Guarantees: everything is real: the binary that is given, recordings that it imports, Chromium. All processes are ended and
+// all files removed, however a walk ends; Node's own exit ends the servers, too. The only fonts are DejaVu, and the page's
+// clock is fixed, so that a picture is the same on another day.
 // Refuses to let a page complain, or request anything from elsewhere, unnoticed.
 
 import assert from 'node:assert/strict';
@@ -16,21 +16,21 @@ import { createInterface } from 'node:readline';
 import { chromium } from 'playwright-core';
 
 const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
-/** A machine that compiles beside the walk is slow. */
+/** Long, because a machine that compiles meanwhile is slow. */
 const PATIENCE_MS = 60_000;
-/** Where the page's clock stands: some days behind the bundled recordings. */
+/** The time of the page's clock: some days after the bundled recordings. */
 export const NOW = new Date('2026-11-24T12:00:00Z');
 /** The screens that a view is looked at on. */
 export const SCREENS = [[1280, 'light'], [390, 'light'], [1280, 'dark'], [390, 'dark']];
 
-/** A folder that goes with this process. */
+/** A folder that is removed when this process ends. */
 export function temporary() {
   const folder = mkdtempSync(join(tmpdir(), 'memctl-walk-'));
   process.on('exit', () => { rmSync(folder, { recursive: true, force: true }); });
   return folder;
 }
 
-/** A program that goes with this process. */
+/** A program that is ended when this process ends. */
 function started(program, flags, stdio) {
   const child = spawn(program, flags, { stdio });
   process.on('exit', () => { child.kill('SIGKILL'); });
@@ -44,7 +44,7 @@ export async function ended(child) {
   return (await once(child, 'exit'))[0];
 }
 
-/** A daemon on a folder: where it listens for programs and for browsers. */
+/** A daemon on a folder: its addresses for programs and for browsers. */
 export async function daemon(memctl, folder, flags = []) {
   const all = ['daemon', '--data-dir', folder, '--listen', 'http://127.0.0.1:0', '--http-listen', 'http://127.0.0.1:0', ...flags];
   const child = started(memctl, all, ['ignore', 'pipe', 'ignore']);
@@ -71,12 +71,12 @@ export function beside(program, flags) {
   return started(program, flags, ['pipe', 'ignore', 'inherit']);
 }
 
-/** What a command says. */
+/** A command's output. */
 export function told(memctl, flags) {
   return execFileSync(memctl, flags, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'], maxBuffer: 1 << 28 });
 }
 
-/** What a command says as JSON. */
+/** A command's output as JSON. */
 export function json(memctl, flags) {
   return JSON.parse(told(memctl, [...flags, '-o', 'json']));
 }
@@ -98,15 +98,15 @@ export async function browser() {
     executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
     args: ['--no-sandbox', '--disable-gpu', '--disable-lcd-text', '--font-render-hinting=none', '--force-color-profile=srgb', '--hide-scrollbars'],
     env: { ...process.env, FONTCONFIG_FILE: join(folder, 'fonts.conf') },
-    // As everybody's browser: one that refuses hundreds of addresses within seconds, and warns.
+    // As in an ordinary browser, which refuses hundreds of changes of the address within seconds, and warns.
     ignoreDefaultArgs: ['--disable-ipc-flooding-protection'],
   });
 }
 
-/** What each page has asked for and has no answer to. */
+/** Each page's requests without a response. */
 const under_way = new WeakMap();
 
-/** A page of its own cookies, and what it complains about: nothing may be requested but from `http`. */
+/** A page with its own cookies, and its complaints: it may request nothing but from `http`. */
 export async function visit(of, http, options = {}) {
   const context = await of.newContext({ viewport: { width: 1280, height: 900 }, reducedMotion: 'reduce', colorScheme: 'light', timezoneId: 'UTC', locale: 'en-GB', ...options });
   context.setDefaultTimeout(PATIENCE_MS);
@@ -120,7 +120,7 @@ export async function visit(of, http, options = {}) {
   page.on('request', (request) => {
     if (!request.url().startsWith(`${http}/`)) complaints.push(`requested ${request.url()}`);
   });
-  // (News are heard on one connection all the time.)
+  // (`/live` is one connection that stays open for updates.)
   const unanswered = new Set();
   page.on('request', (request) => { if (request.method() === 'GET' && !request.url().endsWith('/live')) unanswered.add(request); });
   for (const event of ['requestfinished', 'requestfailed']) page.on(event, (request) => { unanswered.delete(request); });
@@ -128,9 +128,9 @@ export async function visit(of, http, options = {}) {
   return { context, page, complaints };
 }
 
-/** Waits until nothing is under way: no question unanswered, no part still loading, everything painted. */
+/** Waits until nothing is under way: no open request, no part still loading, everything painted. */
 export async function settled(page) {
-  // (Looked at from outside: the page's policy forbids to evaluate anything again and again inside.)
+  // (Polled from outside: the page's content policy forbids repeated evaluation inside.)
   const begun = performance.now();
   for (let quiet = 0; quiet < 3; ) {
     assert.ok(performance.now() - begun < PATIENCE_MS, `a part of ${page.url()} is still loading`);
@@ -195,7 +195,7 @@ export async function tabTo(page, target, most = 150) {
   assert.fail(`${most} Tabs do not reach ${target}`);
 }
 
-/** Runs walks, and ends what they started whatever comes of it. */
+/** Runs walks, and ends what they started even if one fails. */
 export async function walked(of, steps) {
   try {
     for (const [name, step] of steps) {

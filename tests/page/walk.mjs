@@ -1,7 +1,7 @@
-// A stranger's way with the mouse from the list of jobs to the leaking line, and through every other view of the demo.
+// A new user's way with the mouse from the list of jobs to the leaking line, and through every other view of the demo.
 //
-// Guarantees: everything runs for real (`stage.mjs`). Fails where the line takes more than four clicks, a view has a finding of
-// axe, something is requested from elsewhere, the browser complains, or what the page loads has more than 300 KB, compressed.
+// Guarantees: everything runs for real (`stage.mjs`). Fails if the line takes more than four clicks, axe has a finding in a
+// view, something is requested from elsewhere, the browser complains, or the page loads more than 300 KB, compressed.
 //
 //     npm ci && node walk.mjs PATH_OF_MEMCTL
 
@@ -48,7 +48,7 @@ try {
   assert.ok(clicks <= CLICKS_MAX, `${clicks} clicks`);
   console.log(`${clicks} clicks to: ${await line.getAttribute('aria-label')}`);
 
-  // The same with the keyboard alone: zoomed by Enter, back by Escape, walked by arrows.
+  // The same with the keyboard alone: Enter zooms, Escape goes back, arrows move.
   await page.keyboard.press('Escape');
   await page.keyboard.press('Home');
   await page.keyboard.press('ArrowDown');
@@ -65,13 +65,13 @@ try {
   await page.goto(there);
   await page.getByRole('tree').waitFor();
 
-  // The course by keys: a cursor, a zoom, a moment; the address keeps what is in view.
+  // The timeline by keys: a cursor, a zoom, a moment; the address keeps the visible range.
   await page.goto(deep);
   const plot = page.getByRole('application', { name: /Memory of/ });
   await plot.focus();
   for (const key of ['p', 'a', '+', '+', 'ArrowRight', 'Alt+ArrowRight', 'b']) await page.keyboard.press(key);
   await page.waitForURL((url) => url.search.includes('since='));
-  // As many moves within seconds as a browser refuses addresses: it would warn.
+  // More moves within seconds than a browser accepts changes of the address: it would warn.
   for (let turn = 0; turn < 240; turn += 1) await page.keyboard.press(turn % 2 === 0 ? '.' : ',');
   await page.reload();
   await plot.waitFor();
@@ -86,12 +86,12 @@ try {
   await page.getByRole('table', { name: /by module and site, most first/ }).first().waitFor();
   await inEveryLight('moment');
 
-  // A zoom belongs to its own step of the history: a link to the same rank shows all of it, and every step back what it showed.
+  // A zoom belongs to its own history entry: a link to the same rank shows the whole timeline, each step back its former zoom.
   await page.goto(deep);
   const sinceOf = (url) => new URL(url).searchParams.get('since');
-  // (Classes are there by themselves where the view is closer, and only there.)
+  // (Classes are shown automatically in a closer view, and only there.)
   const isCloser = () => page.getByLabel('Classes').isChecked();
-  // So long, and the address of what was shown before would have been written over this one.
+  // Long enough for a late write of the former view's address to overwrite this one.
   const rests = () => page.waitForTimeout(400);
   const settlesAt = async (since) => {
     await page.waitForURL((url) => sinceOf(url) === since);
@@ -115,7 +115,7 @@ try {
   await page.goForward();
   await settlesAt(elsewhere);
 
-  // Other ranks over the course, and the pins that were set on it, known to the moment by name.
+  // Other ranks over the timeline, and the pins that were set on it, which the moment knows by name.
   await page.goto(deep);
   await page.getByLabel('With ranks').fill('1, 2');
   await page.locator('path.over1').waitFor({ state: 'attached' });
@@ -126,7 +126,7 @@ try {
   await page.getByRole('heading', { name: /from pin A to pin B/ }).waitFor();
   await page.getByRole('tree').or(page.getByText('No stack holds more or less')).first().waitFor();
 
-  // The heat map by keys: the odd rank is on top.
+  // The heat map by keys: the outlier is on top.
   await page.goto(deep);
   const heat = page.getByRole('application', { name: /Ranks by epochs/ });
   await heat.focus();
@@ -136,7 +136,7 @@ try {
   await page.keyboard.press('Enter');
   await page.waitForURL(/rank=[1-3]/);
 
-  // Blocks: by mouse and by keys, forwards and back, and a request that finds no place.
+  // Blocks: by mouse and by keys, forwards and back, and a request that does not fit.
   await page.goto(deep);
   await page.getByRole('link', { name: 'Blocks at the peak' }).click();
   const picture = page.getByRole('application', { name: /blocks as rectangles/ });
@@ -167,12 +167,12 @@ try {
   for (const by of ['site', 'age', 'stream', 'class']) await page.getByLabel('Colour by').selectOption(by);
   await page.getByText('64.0 MiB does not fit').waitFor();
   await inEveryLight('blocks');
-  // It plays back by itself, and stops when told to.
+  // It plays backwards by itself, and stops when the button is pressed again.
   const back = page.getByRole('button', { name: 'Play backwards' });
   const last = await eventOf();
   await back.press('Enter');
   await page.waitForURL((url) => url.search.includes('event=') && !url.search.includes(`event=${last}`));
-  // (While it plays, a busy machine gives a mouse no still place to click at.)
+  // (By key: while it plays on a busy machine, the button does not hold still for a mouse.)
   await back.press('Enter');
   await page.locator('button[aria-label="Play backwards"][aria-pressed="false"]').waitFor();
   const stopped = await eventOf();
@@ -181,7 +181,7 @@ try {
   await picture.waitFor();
   assert.equal(await eventOf(), stopped, 'the address says which event');
 
-  // What live memory was for, beside the levels; closer it is there by itself, and somebody's choice is in the address.
+  // Live memory by class, with the levels. A closer view shows it automatically; the user's choice is in the address.
   await page.goto(deep);
   await page.getByLabel('Classes').check();
   await page.locator('svg.course path.stacked').first().waitFor({ state: 'attached' });
@@ -209,7 +209,7 @@ try {
   await page.getByRole('table', { name: /^Settings, where the process may have 20\.0 MiB/ }).waitFor();
   await page.getByText(/out of memory.* at a request for/).first().waitFor();
   assert.match(page.url(), /limit=20MiB/);
-  // Other sizes: the number is in the address, and again in the field when it is opened there.
+  // Other sizes: the number is in the address, and in the field when the address is opened.
   await page.getByLabel('What number was this recorded at?').fill('8');
   await page.getByRole('button', { name: 'Forecast' }).click();
   await page.getByRole('table', { name: /^Highest memory by size, forecast from one recording at 8/ }).waitFor();
@@ -219,7 +219,7 @@ try {
   assert.equal(await page.getByLabel('What number was this recorded at?').inputValue(), '8');
   await inEveryLight('sizes');
 
-  // Alerts: a silence that others made ends by its button.
+  // Alerts: the button of a silence ends it, even if another user made it.
   await page.goto(`${origin}/alerts`);
   await page.getByText('Nothing is kept quiet.').waitFor();
   await page.evaluate("fetch('/api/v1/silence?job=demo&kind=leak&minutes=60&comment=known', { method: 'POST' })");
@@ -236,7 +236,7 @@ try {
   console.log(`${compressed} bytes of script and style, compressed`);
 
   await page.goto(`${origin}/`);
-  // (The key is heard once the list is there.)
+  // (The key works once the list is drawn.)
   await page.getByRole('cell', { name: 'finished' }).waitFor();
   await page.keyboard.press('/');
   await page.keyboard.type('nothing of that name');

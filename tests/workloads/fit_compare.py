@@ -2,10 +2,10 @@
 
     RUN=$(tests/fakegpu/setup 2.11.0); python3 tests/workloads/fit_compare.py MEMCTL RUN FOLDER
 
-Records each model at batch 4 and 8, runs it at 16, 32 and 64, and prints a table of what was forecast (from two recordings, and
-from the one at batch 4) beside what the run's own `memory_stats()` told; then how often "fits" was said of a device on which a
-run ended out of memory; then checkpointing. Exits with 1 where a bound of fit_models.md is broken. FOLDER keeps the
-recordings and the truth: what is there is not run again.
+Records each model at batch 4 and 8, runs it at 16, 32 and 64, and prints a table of the forecasts (from two recordings,
+and from the one at batch 4) and the run's own `memory_stats()`; then how often the forecast was "fits" for a device on
+which a run ended out of memory; then checkpointing. Exits with 1 if a bound of fit_models.md is broken. FOLDER keeps
+the recordings and the truth: a run that is there is not repeated.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def truth(run: str, folder: pathlib.Path, model: str, batch: int, mode: str, rec
 
 
 def survives(run: str, folder: pathlib.Path, model: str, batch: int, limit: int) -> bool:
-    """Whether a run on a device of so many bytes ends well."""
+    """Whether a run on a device of `limit` bytes succeeds."""
     kept = folder / f"{model}_plain_b{batch}_in_{limit >> 20}.json"
     if not kept.exists():
         environment = {**os.environ, "FAKE_GPU_MIB": str(limit >> 20)}
@@ -76,7 +76,7 @@ def main() -> None:
             row = truth(run, folder, model, size, "plain", record=False)
             reserved = row["peak_reserved"]
             flags = ["fit", "-o", "json", "--job", f"{model}4=4", "--at", str(size)]
-            # What a run reserves at most it need not have: under a limit it empties its cache.
+            # A run may succeed with less than its peak of reserved memory: under a limit it empties its cache.
             for limit in (int(reserved * 0.97), int(row["peak_allocated"] * 1.03)):
                 limit = limit >> 20 << 20
                 told = [*flags, "--device-memory", str(limit)]

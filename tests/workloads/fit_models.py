@@ -2,7 +2,7 @@
 
     RUN=$(tests/fakegpu/setup 2.11.0); $RUN python tests/workloads/fit_models.py MODEL BATCH [plain|ckpt] [FOLDER]
 
-Prints one JSON row with the peaks that torch's own `memory_stats()` told. With FOLDER the run is recorded, too, as
+Prints one JSON row with the peaks from torch's own `memory_stats()`. With FOLDER the run is recorded, too, as
 FOLDER/MODEL_MODE_bBATCH.pickle. Needs nothing but torch; cuDNN is switched off, because the fake GPU has none, so
 convolutions and the LSTM allocate what the native kernels do. `ckpt` wraps every block of a model in
 `torch.utils.checkpoint` (only the models that have blocks: encoder, vit, mixer, unet).
@@ -25,7 +25,7 @@ STEPS = 4
 
 
 def block(module: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
-    """Calls a block, checkpointed where that was asked."""
+    """Calls a block, with checkpointing if it is switched on."""
     return checkpoint(module, *inputs, use_reentrant=False) if CHECKPOINTED else module(*inputs)
 
 

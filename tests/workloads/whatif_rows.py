@@ -1,6 +1,7 @@
 """Truth for `memctl what-if`: trainings under many allocator settings and limits, each row a process of its own.
 
-    RUN=$(tests/fakegpu/setup 2.11.0); $RUN python tests/workloads/whatif_rows.py OUT [--jobs N] [--only NAME ...] [--few]
+    RUN=$(tests/fakegpu/setup 2.11.0)
+    $RUN python tests/workloads/whatif_rows.py OUT [--jobs N] [--only NAME ...] [--few]
     $RUN python tests/workloads/whatif_rows.py OUT --limits FILE     runs the rows that FILE lists, with its limits
 
 Runs on a real GPU as well: then without RUN. Each training of `TRAININGS` is recorded once under default settings
@@ -41,7 +42,7 @@ SETTINGS = (
     "max_split_size_mb:64,garbage_collection_threshold:0.8",
     "expandable_segments:True,roundup_power2_divisions:8",
 )
-# Shares of the way from what is allocated at most to what is reserved at most under default settings.
+# Limits, as shares of the way from the peak of allocated memory to that of reserved memory under default settings.
 LIMITS = (-0.15, 0.02, 0.3, 0.8)
 
 
@@ -85,7 +86,7 @@ def lengths(steps: int = 24) -> None:
 
 
 def churn(count: int = 4000) -> None:
-    """Sizes of all magnitudes that come and go at random."""
+    """Blocks of all magnitudes, allocated and freed at random."""
     rng, held = random.Random(17), []
     for _ in range(count):
         held.append(torch.empty(int(2 ** rng.uniform(8, 26)), dtype=torch.uint8, device="cuda"))
@@ -94,7 +95,7 @@ def churn(count: int = 4000) -> None:
 
 
 def cleared(rounds: int = 12) -> None:
-    """The program returns its cache itself, now and then."""
+    """The program empties its cache itself from time to time."""
     rng = random.Random(23)
     for turn in range(rounds):
         held = [torch.empty(rng.randrange(1, 40 * MIB), dtype=torch.uint8, device="cuda") for _ in range(30)]
@@ -184,14 +185,14 @@ class Rows:
                 with self.file.open("a") as file:
                     file.write(json.dumps(row) + "\n")
                 status = 0
-            except Exception as error:  # told, and the row is missing
+            except Exception as error:  # printed, and the row is missing
                 print(f"{key}: {error!r}", file=sys.stderr, flush=True)
             finally:
                 os._exit(status)
         self.running[child] = key
 
     def wait(self) -> None:
-        """For one that is running."""
+        """Waits for one of the running processes."""
         child, _status = os.wait()
         self.running.pop(child, None)
 

@@ -47,7 +47,7 @@ int fake_attribute(int attribute, int ordinal) {
     case 78: return 1;                          /* stream priorities */
     case 81: return 233472;                     /* shared memory of a multiprocessor */
     case 83: return 1;                          /* managed memory */
-    case 97: return 232448;                     /* shared memory of a block that asks for it */
+    case 97: return 232448;                     /* shared memory of a block that requests it */
     case 102: return 1;                         /* virtual memory management */
     case 106: return 32;                        /* blocks of a multiprocessor */
     case 115: return 1;                         /* memory pools */

@@ -1,5 +1,5 @@
 /*
- * CUDA's driver API: what PyTorch asks for beside its runtime, and what a program in another language needs for
+ * CUDA's driver API: what PyTorch needs in addition to its runtime, and what a program in another language needs for
  * devices, contexts, memory, streams and events. Virtual memory is in vmm.c.
  *
  * Signatures follow cuda.h, with handles as pointers, so that it builds without that header. Devices are ordinals, a

@@ -1,9 +1,9 @@
 /*
  * What the parts of the fake GPU share: devices, memory accounted per device and process, and streams.
  *
- * One library implements CUDA's runtime, driver and NVML, so whoever asks is told of the same devices and the same
- * bytes. "ordinal" is a device as this process sees it (CUDA_VISIBLE_DEVICES), "physical" as NVML does. Error numbers
- * are CUDA's, which runtime and driver share for every one used here. Every function may be called from any thread.
+ * One library implements CUDA's runtime, driver and NVML, so all three report the same devices and the same bytes.
+ * "ordinal" is a device's number in this process (CUDA_VISIBLE_DEVICES), "physical" its number in NVML. Error numbers
+ * are CUDA's; runtime and driver share every one that is used here. Every function may be called from any thread.
  */
 #ifndef FAKE_H
 #define FAKE_H

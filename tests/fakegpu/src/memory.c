@@ -1,7 +1,7 @@
 /*
  * Memory: device memory is host address space, untouched until something is copied there, and charged to its device.
  *
- * Every allocation, pinned host range and mapped piece is in one sorted list, which answers whose an address is. Copies
+ * Every allocation, pinned host range and mapped piece is in one sorted list, which finds an address's owner. Copies
  * and fills really happen, up to FAKE_GPU_COPY_MIB of each (default 256): past that the contents are left alone, so
  * that a model larger than the host's memory can be "on the GPU". Physical pieces (cuMemCreate) live in vmm.c.
  */

@@ -196,7 +196,7 @@ API int nvmlDeviceGetUtilizationRates(const void *device, struct utilization *ra
     struct memory memory;
     int answer = nvmlDeviceGetMemoryInfo(device, &memory);
     if (answer) return answer;
-    /* no work is ever under way; a device that is used at all is called busy, so that the two can be told apart */
+    /* no work is ever under way; a device that is used at all is called busy, so that the two can be distinguished */
     rates->gpu = fake_processes(physical_of(device), &one, 1) ? 100 : 0;
     rates->memory = (unsigned)(memory.used * 100 / memory.total);
     return OK;

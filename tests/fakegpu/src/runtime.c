@@ -308,7 +308,7 @@ API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *bloc
     return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, threads, shared);
 }
 API cudaError_t cudaGetSymbolAddress(void **address, UNUSED const void *symbol) {
-    static char variable[1 << 16]; /* what stands for any device variable */
+    static char variable[1 << 16]; /* used for every device variable */
     *address = variable;
     return cudaSuccess;
 }
@@ -348,7 +348,7 @@ API cudaError_t __cudaLaunchKernel(UNUSED const void *kernel, UNUSED dim3 grid, 
     return launched(stream);
 }
 
-/* ---- the driver's entries, which torch asks the runtime for ---- */
+/* ---- the driver's entries, which torch gets from the runtime ---- */
 
 static int refuse(void) { return NOT_SUPPORTED; }
 

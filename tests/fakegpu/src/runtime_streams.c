@@ -139,7 +139,7 @@ API cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
     free(graph);
     return cudaSuccess;
 }
-/* The nodes are numbers: nothing can be asked about one but what it depends on, which is nothing. */
+/* The nodes are numbers: the only query about one is for its dependencies, and it has none. */
 API cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count) {
     size_t there = ((struct fake_graph *)graph)->nodes;
     for (size_t i = 0; nodes && i < *count && i < there; i++) nodes[i] = (cudaGraphNode_t)(i + 1);

@@ -1,5 +1,5 @@
 /*
- * Configuration, devices, and who holds how many bytes of which device.
+ * Configuration, devices, and the bytes that each process holds of each device.
  *
  * The table is a mapped file (FAKE_GPU_STATE) shared by every process that names it, or this process's own when none is
  * named. A record lock, which the kernel drops with its holder, guards it, so a killed process leaves no lock behind;
@@ -24,7 +24,7 @@ enum { ENTRIES = 8192, MIB = 1 << 20 };
 struct entry { /* pid 0: free */
     int32_t pid;
     int32_t physical;
-    uint64_t started; /* field 22 of /proc/PID/stat: tells a process from a later one with its pid */
+    uint64_t started; /* field 22 of /proc/PID/stat: distinguishes a process from a later one with its pid */
     uint64_t bytes;
 };
 struct table {
@@ -196,7 +196,7 @@ int fake_event_lag(void) { return ready(), event_lag; }
 const char *fake_nvml_mode(void) { return ready(), nvml_mode; }
 
 void fake_uuid(int physical, unsigned char uuid[UUID_BYTES]) {
-    /* any fixed bytes do; the first and the last tell the devices apart, also to someone who reads only the beginning
+    /* any fixed bytes do; the first and the last distinguish the devices, also to someone who reads only the beginning
      */
     static const unsigned char base[UUID_BYTES] = {0xfa, 0xce, 0x60, 0x00, 0x5e, 0xed, 0x4a, 0x11,
                                                    0x8b, 0x0c, 0x9d, 0x3f, 0x27, 0x71, 0xe4, 0x00};

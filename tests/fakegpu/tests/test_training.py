@@ -1,4 +1,4 @@
-"""Training runs on the fake GPU, and PyTorch's allocator tells about it what it tells on a real one."""
+"""Training runs on the fake GPU, and PyTorch's allocator reports about it what it reports on a real one."""
 
 from conftest import Script
 
@@ -75,7 +75,7 @@ def test_lstm_and_convolution_take_their_native_paths(script: Script) -> None:
 
 
 def test_cudnn_and_fft_refuse_with_an_error(script: Script) -> None:
-    """What is not there says so: success would leave garbage where sizes and addresses are read."""
+    """Missing libraries return errors: after a success, garbage would be read as sizes and addresses."""
     found = script(
         """
         x = torch.randn(2, 3, 16, 16, device="cuda")

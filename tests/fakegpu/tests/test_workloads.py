@@ -1,4 +1,4 @@
-"""The training scenarios run on four ranks, and their counters tell the story that each was written to tell.
+"""The training scenarios run on four ranks, and their counters show the course that each was written for.
 
 Sizes, addresses and stacks are genuine; losses are garbage, and the workspaces of cuBLAS are not a real GPU's.
 """
@@ -44,7 +44,7 @@ def growth(report: dict[str, Any], field: str = "allocated") -> list[int]:
 
 
 def usual(report: dict[str, Any]) -> float:
-    """The median of the growth: when Python's collector frees an earlier scenario's leftovers is its own affair."""
+    """The median of the growth: Python's collector may free an earlier scenario's leftovers at any time."""
     return statistics.median(growth(report))
 
 

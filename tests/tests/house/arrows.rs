@@ -90,7 +90,7 @@ fn dependencies(metadata: &Value) -> BTreeMap<String, BTreeSet<String>> {
         .map(|package| {
             let normal =
                 package["dependencies"].as_array().expect("dependencies").iter().filter(|it| it["kind"].is_null());
-            // Derived forms of the nouns, for who keeps them: a feature that the agent does without.
+            // Derives for the structs, for crates that store them: a feature that the agent does not enable.
             let normal = normal.filter(|it| !(it["name"] == "serde" && it["optional"] == true));
             let names = normal.map(|it| it["name"].as_str().expect("a name").to_owned()).collect();
             (package["name"].as_str().expect("a name").to_owned(), names)
@@ -229,7 +229,7 @@ fn code(source: &str) -> String {
     code
 }
 
-/// A word as a number, whatever brackets and signs stand around it: `(-0.05),` is 0.05, `MIB` is none.
+/// A word as a number, without the brackets and signs around it: `(-0.05),` is 0.05, `MIB` is none.
 fn number(word: &str) -> Option<f64> {
     let word = word.trim_matches(|letter: char| !letter.is_ascii_alphanumeric()).replace('_', "");
     let digits = NUMBERS.iter().find_map(|kind| word.strip_suffix(kind)).unwrap_or(&word);
@@ -237,7 +237,7 @@ fn number(word: &str) -> Option<f64> {
     starts.then(|| digits.parse().ok())?
 }
 
-/// Whether a word at this place is a number that decides: nothing, one and the whole are no thresholds, `1 << 20` is one.
+/// Whether a word at this place is a number that decides: 0 and 1 are no thresholds, `1 << 20` is one.
 fn decides(words: &[&str], at: usize) -> bool {
     let Some(found) = words.get(at).and_then(|word| number(word)) else { return false };
     let shifted = words.get(at + 1) == Some(&"<<") || at > 1 && words.get(at - 1) == Some(&"<<");

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// A module's place within its crate.
 type Place = Vec<String>;
 
-/// A module: the names that it hands on from elsewhere, and the paths that it names.
+/// A module: the names that it re-exports, and the paths that it names.
 #[derive(Default)]
 struct Module {
     handed_on: BTreeMap<String, Vec<String>>,

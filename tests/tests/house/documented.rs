@@ -1,8 +1,8 @@
-//! docs/ against the program: every flag, key, variable and field of JSON that there is stands on its page, and what
-//! stands there exists.
+//! docs/ against the program: every flag, key, variable and field of JSON is documented on its page, and everything that
+//! is documented exists.
 //!
-//! What exists is asked of the program itself: `--help`, the errors of the readers of its files, `-o json`. Variables are
-//! read out of the sources, where they are named as literals.
+//! The program itself shows what exists: `--help`, the errors of the readers of its files, `-o json`. Variables are read
+//! from the sources, where they are literals.
 //! (Over 400 lines: one reader for each kind of thing that is documented.)
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,7 @@ fn page(name: &str) -> String {
     std::fs::read_to_string(root().join("docs").join(name)).unwrap()
 }
 
-/// What stands in backquotes.
+/// The texts in backquotes.
 fn quoted(text: &str) -> BTreeSet<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
@@ -40,7 +40,7 @@ fn section<'t>(text: &'t str, heading: &str) -> &'t str {
 
 // --- flags --------------------------------------------------------------------------------------
 
-/// The flags in a help text: `--name`, at the beginning of a line or behind a short one.
+/// The flags in a help text: `--name`, at the beginning of a line or after a short one.
 fn flags(help: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for line in help.lines() {
@@ -118,7 +118,7 @@ fn every_flag_stands_in_configuration_and_no_other() {
 
 // --- keys ---------------------------------------------------------------------------------------
 
-/// The keys that a reader says it knows, when it is given one that it does not know.
+/// The keys that a reader lists in its error for an unknown key.
 fn known(error: &str, behind: &str) -> BTreeSet<String> {
     let said = error.split(behind).nth(1).unwrap_or_else(|| panic!("the error names no keys: {error}"));
     let line = said.lines().next().unwrap_or_default();
@@ -219,7 +219,7 @@ fn every_source_that_a_page_names_is_there() {
 /// Where the sources of what users run lie.
 const SOURCES: [&str; 6] =
     ["answers/src", "cli/src", "daemon/src", "agent/src", "agent/python/src", "agent/python/memctl_agent"];
-/// What stands before a variable's name where one is read.
+/// The text before a variable's name where the variable is read.
 const READS: [&str; 10] = [
     "env::var(\"",
     "env::var_os(\"",
@@ -253,11 +253,11 @@ fn is_variable(name: &str) -> bool {
 
 /// The variables that a source reads.
 fn variables(text: &str) -> BTreeSet<String> {
-    // (Unit tests stand last in a file.)
+    // (Unit tests are last in a file.)
     let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let mut found = BTreeSet::new();
     let literals = || text.split('"').skip(1).step_by(2);
-    // (The prefix alone is no name.)
+    // (The prefix alone is not a name.)
     found.extend(literals().filter(|name| name.starts_with("MEMCTL_") && !name.ends_with('_')).map(str::to_owned));
     for read in READS {
         found.extend(text.split(read).skip(1).filter_map(|rest| rest.split('"').next()).map(str::to_owned));
@@ -399,7 +399,7 @@ fn json_is_what_its_page_says() {
     for (command, line) in &lines {
         shapes.faults(&ask(line), &Shapes::of_command(&text, command), &format!("memctl {line}: "), &mut found);
     }
-    // What only HTTP answers.
+    // Responses that only HTTP has.
     let port = Port::plain(address(&daemon.http[0]));
     for (path, shape) in [
         ("caller", "Caller"),
@@ -411,7 +411,7 @@ fn json_is_what_its_page_says() {
         ("jobs/gpt_val_graph_leak/anatomy?rank=0", "Anatomy"),
         ("jobs/oom_by_fragmentation/what-if?rank=0", "WhatIf"),
         ("jobs/4/fit?rank=0&size=4&limit=1073741824", "Fit"),
-        // (Behind its head, which is a line, are numbers.)
+        // (Its head is one line; numbers follow.)
         ("jobs/gpt_val_graph_leak/tiles?rank=0&level=50&index=2", "TileHead"),
         ("jobs/oom_by_fragmentation/blocks?rank=0&at=end", "Blocks"),
     ] {
@@ -421,7 +421,7 @@ fn json_is_what_its_page_says() {
         let value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{path}: {error}: {}", answer.body));
         shapes.faults(&value, shape, &format!("{path}: "), &mut found);
     }
-    // What a running process alone can tell.
+    // Responses that need a running process.
     let to = Daemon::Address(daemon.url.as_str().into());
     let mut trainer = Trainer::start(AgentConfig::new(jobs::session("live", 0), to));
     trainer.leak();
@@ -442,7 +442,7 @@ fn json_is_what_its_page_says() {
     });
     shapes.faults(&leaks, &Shapes::of_command(&text, "leaks"), "memctl leaks --job live: ", &mut found);
     trainer.end();
-    // It works on the store itself, beside the daemon.
+    // `check` reads the store itself, without the daemon.
     let checked = run(memctl().args(["check", "--deep", "-o", "json", "--data-dir"]).arg(store.path()));
     let checked = serde_json::from_str(&checked).unwrap();
     shapes.faults(&checked, &Shapes::of_command(&text, "check"), "memctl check: ", &mut found);

@@ -1,4 +1,4 @@
-//! The house itself: who imports whom, how long a file is, what the documents name. It needs no server.
+//! The rules of the repository: which crate imports which, how long a file is, what the documents name. It needs no server.
 
 mod arrows;
 mod circles;

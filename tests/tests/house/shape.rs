@@ -1,10 +1,10 @@
-//! What every source file owes: it opens with what it is, and stays short enough to be read.
+//! Rules for every source file: it begins with what it is, and is short enough to be read.
 
 use std::path::{Path, PathBuf};
 
-/// No file is longer.
+/// The longest that a file may be.
 const LINES_MAX: usize = 800;
-/// A longer one says why, where it says what it is.
+/// A longer file gives the reason in its header.
 const LINES_UNEXPLAINED_MAX: usize = 400;
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -31,19 +31,19 @@ LIMIT_S = 240
 
 
 class Run:
-    """What a command left behind."""
+    """A command's exit code and output."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
         self.code, self.out, self.err = code, out, err
 
     def told(self, name: str) -> Any:
-        """What a script told under this name (`small.tell`), the last time."""
+        """The last value that a script printed under this name (`small.tell`)."""
         lines = [line for line in self.err.splitlines() if line.startswith(f"TELL {name} ")]
         assert lines, (name, self)
         return json.loads(lines[-1].split(" ", 2)[2])
 
     def lines(self) -> list[str]:
-        """What memctl said on stderr outside of pages."""
+        """memctl's own lines on stderr."""
         return [line for line in self.err.splitlines() if line.startswith("memctl:")]
 
     def __repr__(self) -> str:
@@ -51,9 +51,9 @@ class Run:
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """Ends a command that ran too long and what it started: gently first, so that torchrun takes its workers along."""
+    """Ends a command that ran too long, and its children: first with SIGTERM, so that torchrun ends its workers."""
     for way in (signal.SIGTERM, signal.SIGKILL):
-        # Its session was made with it, so the group has its number for as long as anybody is in it.
+        # It leads its own session, so the group keeps its number until the last member ends.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, way)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -77,7 +77,7 @@ def finish(command: list[str], environment: dict[str, str]) -> Run:
 
 
 def until(done: Callable[[], bool], what: Callable[[], object]) -> None:
-    """Waits until something is so; `what` is shown where it never is."""
+    """Waits until `done`; the error of a timeout shows `what`."""
     deadline = time.monotonic() + LIMIT_S
     while not done():
         assert time.monotonic() < deadline, what()
@@ -85,7 +85,7 @@ def until(done: Callable[[], bool], what: Callable[[], object]) -> None:
 
 
 class Going:
-    """A command that runs; its output goes to files, so nobody has to read it meanwhile."""
+    """A running command. Its output goes to files, so it never blocks on a full pipe."""
 
     def __init__(self, argv: list[str], environment: dict[str, str], folder: pathlib.Path, pausing: bool) -> None:
         folder.mkdir(parents=True)
@@ -107,7 +107,7 @@ class Going:
         return self.process.pid
 
     def until(self, done: Callable[[], bool], what: str) -> None:
-        """Waits until something is so, as long as the command runs."""
+        """Waits until `done`; fails if the command ends first."""
         deadline = time.monotonic() + LIMIT_S
         while not done():
             assert time.monotonic() < deadline, (what, self.now())
@@ -120,11 +120,11 @@ class Going:
             self.until((self.pauses / f"{name}.there").exists, f"pause {name}")
 
     def go_on(self, name: str) -> None:
-        """Lets the script go on behind this pause."""
+        """Ends this pause of the script."""
         (self.pauses / f"{name}.go").touch()
 
     def now(self) -> Run:
-        """What it has said so far."""
+        """Its output so far."""
         code = self.process.poll()
         return Run(
             -999 if code is None else code,
@@ -133,7 +133,7 @@ class Going:
         )
 
     def until_said(self, words: str) -> Run:
-        """Waits until it, or a process that outlives it, has said this."""
+        """Waits until it, or a process that outlives it, has printed this."""
         until(lambda: words in self.now().out + self.now().err, self.now)
         return self.now()
 
@@ -154,26 +154,26 @@ class Memctl:
         found = shutil.which("memctl")
         assert found, "the wheel is not installed in this venv"
         self.command, self.folder = found, folder
-        # (Names of pytest-xdist's workers would be the roles of what is recorded, a terminal's width that of pages.)
+        # (pytest-xdist's variables would name the roles of recorded processes; COLUMNS would set the width of pages.)
         foreign = ("MEMCTL_", "PYTEST_", "COLUMNS")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         self.environment = kept
         self.environment["MEMCTL_CACHE"] = os.environ.get("MEMCTL_CACHE", os.path.expanduser("~/.cache/memctl"))
-        # No process stays behind a test.
+        # No process outlives a test.
         self.environment["MEMCTL_SERVICE"] = "off"
         self.environment["FAKE_GPU_STATE"] = str(folder / "gpus")
         self.environment["TMPDIR"] = str(folder)
-        # What nobody takes waits there, and not in the home of whoever runs the tests.
+        # Spools that no daemon accepts stay there, and not in the user's home.
         self.environment["XDG_DATA_HOME"] = str(folder / "share")
-        # Scripts find `small` there; a package that is not installed in the venv is found where it was.
+        # Scripts import `small` from there; packages on the caller's path stay importable.
         path = os.environ.get("PYTHONPATH")
         self.environment["PYTHONPATH"] = os.pathsep.join([str(HERE), *([path] if path else [])])
-        # Warnings of torch name no memctl, but where they are printed depends on who looks.
+        # torch's warnings do not concern memctl, but where they are printed may differ with it.
         self.environment["PYTHONWARNINGS"] = "ignore"
         self._started = 0
 
     def argv(self, *arguments: str, settings: Mapping[str, str] = MappingProxyType({})) -> list[str]:
-        """The words of a command; the folder is among them unless the settings name a daemon: a flag would win."""
+        """A command's arguments. They name the folder unless the settings name a daemon: a flag would override it."""
         place = [] if "MEMCTL_DAEMON" in settings else ["--data-dir", str(self.folder / "data")]
         return [self.command, *place, *arguments]
 
@@ -189,12 +189,12 @@ class Memctl:
     def start_recorded(
         self, job: str, *command: str, settings: dict[str, str], pausing: bool = False, patience: str = "1s"
     ) -> Going:
-        """Starts a command under the launcher; at its end that waits so long for a daemon that is away."""
+        """Starts a command under the launcher, which at its end waits up to `patience` for an absent daemon."""
         argv = self.argv("run", "--patience", patience, "--job", job, "--", *command, settings=settings)
         return self.start(argv, settings, pausing=pausing)
 
     def answer(self, *arguments: str) -> Any:
-        """A question's JSON."""
+        """A query's JSON response."""
         run = self(*arguments, "-o", "json")
         assert run.code == 0, run
         return json.loads(run.out)
@@ -211,7 +211,7 @@ class Memctl:
     def events(
         self, job: str, rank: int = 0, device: Optional[int] = None, flags: tuple[str, ...] = ()
     ) -> list[tuple[str, int, int, int]]:
-        """A rank's stored events but snapshots: action, size, address (free bytes for an OOM), stream."""
+        """A rank's stored events, except snapshots: action, size, address (free bytes for an OOM), stream."""
         path = self.folder / f"{job}-{rank}.csv"
         run = self("export", "--job", job, "--rank", str(rank), "--format", "csv", "-f", str(path), *flags)
         assert run.code == 0, run
@@ -239,7 +239,7 @@ def own_trace(trace: list[dict[str, Any]]) -> list[tuple[str, int, int, int]]:
 
 
 def place_of(part: list[Any], whole: list[Any]) -> Optional[int]:
-    """Where `part` lies in `whole` without a gap, if it does."""
+    """The index at which `whole` contains `part` without a gap, if it does."""
     if not part:
         return None
     head = part[:200]
@@ -273,13 +273,13 @@ class Daemon:
         self.port = int(line.split("listens on ")[1].split()[0].rsplit(":", 1)[1])
 
     def kill(self) -> None:
-        """SIGKILL: nothing is flushed, nothing is said."""
+        """SIGKILL: nothing is flushed, nothing is printed."""
         assert self._process is not None and self._process.poll() is None, "it was dead already"
         self._process.kill()
         assert self._process.wait() == -9
 
     def stop(self) -> None:
-        """Whatever state it is in, it is gone afterwards."""
+        """Kills it if it still runs."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -293,7 +293,7 @@ def both(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]
 
 
 class Plain:
-    """Runs scripts without memctl, each but once for the same settings."""
+    """Runs scripts without memctl, each only once for the same settings."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Run] = {}
@@ -303,14 +303,14 @@ class Plain:
         key = (script.read_text(), arguments, tuple(sorted(settings.items())))
         with self._lock:
             if key not in self._known:
-                # The fake devices of its own: its recorded twin runs at the same time.
+                # It has its own fake devices, because the recorded run goes on at the same time.
                 environment = {**memctl.environment, "FAKE_GPU_STATE": "", **settings}
                 self._known[key] = finish([sys.executable, str(script), *arguments], environment)
             return self._known[key]
 
 
 def same(plain: Run, recorded: Run) -> None:
-    """Training did not notice: its output and its exit code are those of the same script without memctl."""
+    """Training is unaffected: its output and its exit code are those of the same script without memctl."""
     assert plain.code == recorded.code or (plain.code < 0 and recorded.code == 128 - plain.code), (plain, recorded)
     assert plain.out == recorded.out, (plain, recorded)
 
@@ -327,7 +327,7 @@ def memctl(tmp_path: pathlib.Path) -> Iterator[Memctl]:
 
 @pytest.fixture
 def script(tmp_path: pathlib.Path) -> Any:
-    """Writes a script and gives its path."""
+    """Writes a script and returns its path."""
 
     def write(text: str, name: str = "train.py") -> pathlib.Path:
         path = tmp_path / name

@@ -1,6 +1,6 @@
-"""Programs that keep memory, each for another reason: `python holders_causes.py CAUSE` prints what `find` says of it.
+"""Programs that retain memory, each for another reason: `python holders_causes.py CAUSE` prints what `find` returns.
 
-The blocks are those that the allocator itself says are live after some steps and were not before. Run by
+The blocks are those that are live after some steps and were not before, by the allocator's own snapshot. Run by
 `test_holders_causes`, with the Python of a torch on the fake GPU.
 """
 
@@ -21,7 +21,7 @@ from memctl_agent import _holders, _native
 
 STEPS = 24
 SIZE = 20_000
-# Far more than a search takes; what is found must not depend on how busy the machine is.
+# Far more than a search takes: the result must not depend on the machine's load.
 BUDGET_MS = 120_000
 
 KEPT: list[torch.Tensor] = []
@@ -41,7 +41,7 @@ def made() -> torch.Tensor:
 
 
 def live() -> dict[int, int]:
-    """Address and bytes of every block that is handed out."""
+    """Address and bytes of every allocated block."""
     found = {}
     for segment in torch.cuda.memory_snapshot():
         for block in segment["blocks"]:
@@ -144,7 +144,7 @@ def in_closure() -> None:
 
 
 def hook_all() -> None:
-    """Registers a hook again and again, as a loop over epochs does. All keep in one list."""
+    """Registers a hook again and again, as a loop over epochs does. All hooks append to one list."""
     acts: list[torch.Tensor] = []
 
     def register() -> None:
@@ -188,19 +188,19 @@ def in_graph() -> None:
 
 
 def in_gradient() -> None:
-    # The parameter itself is of another size than what is asked about: it lives on the host of the test.
+    # The parameter itself has another size than the blocks searched for: only its gradient has SIZE elements in memory.
     KEPT.append(weighed())
 
 
 def weighed() -> torch.Tensor:
-    """A parameter and its gradient, of which the gradient is asked about."""
+    """A parameter with a gradient; the search is for the gradient."""
     parameter = torch.zeros(1, device="cuda").expand(SIZE).requires_grad_()
     parameter.grad = made()
     return parameter
 
 
 class Keeps(torch.autograd.Function):
-    """Keeps a tensor beside those that autograd saves."""
+    """Keeps a tensor in addition to those that autograd saves."""
 
     @staticmethod
     def forward(ctx: Any, inputs: torch.Tensor) -> torch.Tensor:
@@ -226,7 +226,7 @@ def unpack(packed: Any) -> torch.Tensor:
 
 
 def in_packed() -> None:
-    # What the pack hook returns is held from C++, and the unpack hook may not run for us.
+    # C++ holds what the pack hook returns, and the search must not run the unpack hook.
     inputs = torch.ones(1, device="cuda", requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         KEPT.append((inputs.expand(SIZE) * made()).sum())
@@ -248,7 +248,7 @@ def in_thread_local() -> None:
 
 
 def in_extension() -> None:
-    # A reference of C code that tells the collector nothing.
+    # A reference from C code that the garbage collector does not see.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(made()))
 
 
@@ -256,7 +256,7 @@ FUTURES: list[Any] = []
 
 
 def in_cpp() -> None:
-    # Values of C++: a tensor without its Python object.
+    # A C++ value: a tensor without its Python object.
     future = torch.futures.Future()
     future.set_result(made())
     FUTURES.append(future)

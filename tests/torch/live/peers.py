@@ -1,6 +1,6 @@
-"""What may listen where a daemon is expected: nobody, or who hangs up, talks rubbish, says nothing, refuses, is slow.
+"""Faulty peers at the daemon's address: absent ones, and ones that hang up, send rubbish, are silent, refuse, are slow.
 
-Each counts what it did to whom, so that a test can assert that the fault happened.
+Each counts what it did, so that a test can assert that the fault happened.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Peer:
             self.treat(connection)
 
     def treat(self, connection: socket.socket) -> None:
-        """What happens to a connection."""
+        """Handles one connection."""
 
     def happened(self) -> bool:
-        """Whether somebody met this fault."""
+        """Whether a client met this fault."""
         return self.connections > 0
 
     def stop(self) -> None:
@@ -63,7 +63,7 @@ class Peer:
 
 
 class Absent(Peer):
-    """The port is taken but nobody listens: connections are refused by the system."""
+    """The port is bound but not listening: the system refuses connections."""
 
     def _begin(self) -> None:
         pass
@@ -84,7 +84,7 @@ class HangsUp(Peer):
 
 
 class Rubbish(Peer):
-    """Answers with bytes that are no HTTP/2, without end."""
+    """Answers with endless bytes that are not HTTP/2."""
 
     def treat(self, connection: socket.socket) -> None:
         while True:
@@ -97,7 +97,7 @@ class Rubbish(Peer):
 
 
 class Silent(Peer):
-    """Takes everything and never answers."""
+    """Reads everything and never answers."""
 
     def treat(self, connection: socket.socket) -> None:
         while heard := connection.recv(65536):

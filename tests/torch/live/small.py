@@ -1,8 +1,8 @@
 """The small training that the fault tests disturb: imported by their scripts, never by a test.
 
 What it prints on stdout is the training's result, which has to be the same with and without memctl: losses, a digest of
-everything that came back to the host, and the allocator's own counts, which tell of any allocation that was not the
-training's. What memctl says of itself goes to stderr.
+everything that came back to the host, and the allocator's own counts, which show any allocation that the training did
+not make. memctl's own output goes to stderr.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LIMIT_S = 60.0
 
 
 def attach_if_wanted(job: Optional[str] = None) -> None:
-    """One line in the script, where the launcher needs none."""
+    """Attaches with one line in the script; under the launcher it is not needed."""
     if job or "ATTACH" in os.environ:
         import memctl_agent
 
@@ -32,20 +32,20 @@ def attach_if_wanted(job: Optional[str] = None) -> None:
 
 
 def status() -> dict[str, Any]:
-    """What memctl says of itself, if it is here."""
+    """memctl's own status, if it is loaded."""
     agent = sys.modules.get("memctl_agent")
     return agent.status() if agent is not None else {}
 
 
 def tell(name: str, what: object) -> None:
-    """For the test alone."""
+    """Prints a value for the test, on stderr."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"TELL {name} {json.dumps(what)}\n")
         sys.stderr.flush()
 
 
 def pause(name: str) -> None:
-    """Waits until the test has done its part; without a test goes on at once."""
+    """Waits until the test ends the pause; without a test, returns at once."""
     folder = os.environ.get("PAUSES")
     if not folder:
         return
@@ -58,7 +58,7 @@ def pause(name: str) -> None:
 
 
 class Training:
-    """A model, its optimizer and what was seen of its training."""
+    """A model, its optimizer and the result of its training."""
 
     def __init__(self, device: str = "cuda", compiled: Optional[str] = None) -> None:
         torch.manual_seed(0)
@@ -71,7 +71,7 @@ class Training:
         self.kept: list[torch.Tensor] = []
 
     def see(self, tensor: torch.Tensor) -> None:
-        """Takes a tensor's values into the result."""
+        """Adds a tensor's values to the result."""
         self.digest.update(repr(tensor.detach().cpu().tolist()).encode())
 
     def step(self, batch: Optional[torch.Tensor] = None) -> None:
@@ -101,6 +101,6 @@ class Training:
         stats = torch.cuda.memory_stats(self.device)
         names = ("allocation.all.allocated", "allocated_bytes.all.current", "reserved_bytes.all.peak", "num_ooms")
         line = " ".join(["result", self.digest.hexdigest(), *(str(stats.get(name)) for name in names)])
-        # In one piece: print writes word by word where output is not buffered, and other ranks print at the same time.
+        # In one write: unbuffered, print writes word by word, and other ranks print at the same time.
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()

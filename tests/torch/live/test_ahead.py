@@ -1,7 +1,7 @@
-"""One step ahead: of a training that leaks, the request that will fail is named while the training still runs.
+"""The out-of-memory forecast: in a leaking training, the request that will fail is named while the training still runs.
 
-Genuine torch on a fake device of 2 GiB, run until memory really ends; what the daemon says meanwhile is asked for
-again and again, and compared with what then happened.
+Genuine torch on a fake device of 2 GiB, run until it is out of memory. The test queries the daemon repeatedly
+meanwhile, and compares its responses with what then happened.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def test_the_request_that_will_fail_is_named_while_the_training_runs(
     in_time = [(ended - when, finding) for when, finding in told if when < ended]
     assert in_time, (asked, told, run)
     left, last = in_time[-1]
-    # Early enough to act on: a training with short steps is looked at further ahead than the next one.
+    # Early enough to act on: with short steps, the forecast reaches beyond the next step.
     ahead = [finding["evidence"]["steps_ahead"] for _, finding in in_time]
     assert max(ahead) > 1, ahead
     assert last["kind"] == "near_oom" and last["severity"] == "warning", last
     assert last["evidence"]["requested_bytes"] == KEPT and last["evidence"]["reason"] == "capacity", last
     assert "24.0 MiB in keep (train.py:11) will fail (capacity)" in last["title"], (left, last)
-    # Nobody had to ask: the built-in rule takes it.
+    # The alert needs no configuration: the built-in rule fires.
     assert alerted and alerted[-1]["rule"] == "OutOfMemoryAhead", alerted
-    # Nothing is foreseen of a training that has ended.
+    # An ended training has no forecast.
     after = memctl.answer("query", "--job", "fills", "--daemon", url)
     assert not [finding for finding in after["findings"] if "steps_ahead" in finding["evidence"]], after["findings"]

@@ -1,6 +1,6 @@
 """What else runs in a training process: workers, forks, PyTorch's own recorder, graphs, compilers, devices, jobs.
 
-Guarantees checked: none of it notices memctl, memctl's record stays complete, and only trainers are recorded.
+Guarantees checked: memctl affects none of it, memctl's record stays complete, and only trainers are recorded.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def test_spawned_workers_are_trainers(memctl: Memctl, script: Any) -> None:
     assert run.code == 0 and len(results) == 2 and len(set(results)) == 1, run
     for rank in range(2):
         assert run.told(f"spawned-{rank}")["level"] == "full"
-    # No variable names their ranks: their process group does.
+    # No variable gives their ranks: their process group does.
     answer = memctl.answer("query", "--job", "spawned")
     assert [(rank["rank"], rank["state"], rank["steps"]) for rank in answer["ranks"]] == [
         (0, "finished", 5),
@@ -140,7 +140,7 @@ def test_beside_pytorchs_own_recorder(memctl: Memctl, script: Any, plain: Plain,
     path = script(HEAD + HISTORY.replace("WHEN", repr(when)))
     run = record(memctl, plain, path, "history", TRACE=str(tmp_path / "trace"))
     assert "True True" in run.out, run
-    # Ours went on when theirs was switched off.
+    # memctl went on recording when PyTorch's recorder was switched off.
     assert run.told("later") > run.told("still") > 300
     assert only_rank(memctl, "history")["events"] >= run.told("later")
     with open(run.told("trace"), "rb") as file:
@@ -198,9 +198,9 @@ def test_graphs(memctl: Memctl, script: Any, plain: Plain) -> None:
 
 
 def test_compiled(memctl: Memctl, script: Any, plain: Plain) -> None:
-    # The compiler's cache of one run must not decide what the other prints.
+    # The compiler's cache from one run must not change what the other prints.
     run = record(memctl, plain, script(HEAD + COMPILED), "compiled", TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
-    # No graph breaks more than without us: `same` compared the line; that it compiled at all is said here.
+    # memctl adds no graph breaks: `same` compared the line. This checks that anything was compiled at all.
     assert "graphs 0" not in run.out and "graphs" in run.out, run
     assert only_rank(memctl, "compiled")["steps"] == 10
 

@@ -1,8 +1,8 @@
 """Bounds: memory of the trainer, and a ring that is too small.
 
-Guarantees checked: what comes at once while nobody takes it is kept; a recorded training needs at most 64 MB more than
-a plain one, daemon or no daemon; what found no room is counted, answers say that they are not exact until a snapshot of
-the blocks has come, and are exact after it.
+Guarantees checked: a burst is kept while the ring is not read; a recorded training needs at most 64 MB more than a
+plain one, even without a daemon; dropped events are counted, responses say that they are not exact until the next
+snapshot of the blocks, and are exact after it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_BYTES = 64_000_000
 
 
 def test_memory_of_the_trainer(memctl: Memctl, script: Any, plain: Plain) -> None:
-    """300,000 events and nobody who takes them, with and without the launcher."""
+    """300,000 events that no daemon accepts, with and without the launcher."""
     path, nobody = script(MANY), Absent()
     at = {"MEMCTL_DAEMON": nobody.url}
     by_launcher, by_hand = both(
@@ -71,7 +71,7 @@ training.report()
 
 
 def test_a_burst_is_kept(memctl: Memctl, script: Any) -> None:
-    """Three events for each of so many blocks, with the ring as it is."""
+    """Three events for each of 100,000 blocks, with a ring of the default size."""
     run = memctl.record("burst", sys.executable, str(script(BURST)))
     status = run.told("status")
     assert run.told("burst") > 250_000 and status["dropped"] == 0, run
@@ -116,16 +116,16 @@ def test_a_ring_that_overflows(memctl: Memctl, script: Any, plain: Plain) -> Non
     answer = memctl.answer("query", "--job", "drops")
     completeness = answer["completeness"]
     assert completeness["exact"] is False and completeness["events_dropped"] >= status["dropped"] >= dropped
-    # What came is stored or counted as dropped, every single event.
+    # Every event is either stored or counted as dropped.
     [rank] = answer["ranks"]
     assert rank["events"] + completeness["events_dropped"] >= status["produced"], (answer, status)
     ends = {end["epoch"]: end for end in rank["epoch_ends"]}
     for epoch in (0, 2, 3):
         allocated, reserved = recorded.told(f"epoch-{epoch}")
         assert ends[epoch]["exact"] and ends[epoch]["reserved_bytes"] == reserved, (epoch, ends[epoch])
-        # The last one ends with the program and stands as its last step left things: the loss was still alive.
+        # The last epoch ends with the program, in the state after its last step: the loss was still alive.
         assert 0 <= ends[epoch]["allocated_bytes"] - allocated <= (4096 if epoch == 3 else 0), (epoch, ends)
-    # Between the loss and the snapshot that followed it nothing claims to be exact.
+    # Between the dropped events and the next snapshot, no response claims to be exact.
     moment = recorded.told("moment").replace("+00:00", "Z")
     [then] = memctl.answer("sites", "--job", "drops", "--at", moment)["ranks"]
     assert then["exact"] is False, then

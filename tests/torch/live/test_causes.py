@@ -1,6 +1,6 @@
-"""What the code does that leaks, told from genuine trainings: hooks that pile up, optimizers made anew, losses kept.
+"""The cause of a leak, found in genuine trainings: hooks that pile up, optimizers made again each epoch, losses kept.
 
-The programs run at the same time, because most of what each needs is the import of torch. None says a word to memctl.
+The programs run at the same time, because the import of torch takes most of each one's time. None calls memctl.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ for epoch in range(8):
         training.step(batch)
 """
 
-# The schedulers of all epochs are kept, and with them their optimizers.
+# The schedulers of all epochs are kept, and they keep their optimizers.
 OPTIMIZERS = """
 for epoch in range(8):
     training.optimizer = torch.optim.AdamW(training.model.parameters())
@@ -60,7 +60,7 @@ def layers():
 loader = DataLoader(TensorDataset(torch.randn(96, 64), torch.randint(0, 8, (96,))), batch_size=8)
 """
 
-# What is kept is the loss alone: its graph has given back what it held when its backward pass is over.
+# Only the loss is kept: its graph releases the saved tensors when the backward pass ends.
 LIGHTNING = """
 import lightning
 
@@ -110,7 +110,7 @@ PROGRAMS = {
 
 
 class Recorded:
-    """A program's job: what is found in it, from warning on, and the questions that can be asked."""
+    """A program's job: its findings of severity warning or higher, and queries about it."""
 
     def __init__(self, memctl: Memctl, job: str) -> None:
         self.memctl, self.job = memctl, job
@@ -132,7 +132,7 @@ class Recorded:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recorded]:
-    """Every program's job. They share the machine and nothing else."""
+    """Every program's job; each has its own store."""
     started: dict[str, tuple[Memctl, Going]] = {}
     for name, source in PROGRAMS.items():
         if name == "lightning" and importlib.util.find_spec("lightning") is None:
@@ -158,7 +158,7 @@ def test_a_hook_that_is_registered_every_epoch(recorded: dict[str, Recorded]) ->
     assert leak["pattern"] == "hooks_pile_up", leak
     assert "a hook is registered repeatedly" in leak["title"], leak
     assert "Register the hook" in leak["advice"], leak
-    # The hook's line, not that of who calls the model.
+    # The hook's line, not the line that calls the model.
     assert (leak["site"]["function"], leak["site"]["line"]) == ("remember", line_of("hooks", "kept.append")), leak
 
 
@@ -168,7 +168,7 @@ def test_an_optimizer_that_is_made_anew_every_epoch(recorded: dict[str, Recorded
     assert leak["pattern"] == "optimizers_made_anew", leak
     assert "a new optimizer" in leak["title"] and "the old one is still referenced" in leak["title"], leak
     assert "deque" not in leak["advice"] and ".cpu()" not in leak["advice"], leak
-    # The steps of all of them are steps.
+    # The steps of every optimizer count.
     assert (job.rank["epochs"], job.rank["steps"]) == (8, 80), job.rank
 
 

@@ -1,4 +1,4 @@
-"""`torch.cuda.empty_cache()` in every step is told at its line, with what it costs; once an epoch it is not."""
+"""`torch.cuda.empty_cache()` in every step is reported at its line, with its cost; every 80 steps it is not."""
 
 from __future__ import annotations
 

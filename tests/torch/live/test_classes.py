@@ -1,8 +1,8 @@
 """What each block is for: memctl's classes against PyTorch's own lists, block by block, on four models.
 
 A script trains as scripts do (a data loader, no word about memctl) and writes which storage is a parameter's, a
-gradient's or an optimizer state's: behind an epoch's last step, and once in the middle of a step, with what autograd
-keeps (the activations). memctl is told none of it: it goes by stacks, marks and lifetimes.
+gradient's or an optimizer state's: after an epoch's last step, and once in the middle of a step, with what autograd
+keeps (the activations). memctl does not see these lists: it uses stacks, marks and lifetimes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from conftest import Memctl
 # The share of the bytes that has to be right, per model.
 RIGHT_MIN = 0.95
 EPOCHS = 3
-# Epoch ends that are compared: state was lazily made in the first epoch and is settled in the last.
+# Epoch ends that are compared: optimizer state is created in the first epoch and no longer changes in the last.
 CHECKED = (0, EPOCHS - 1)
 LISTED = {"parameters", "gradients", "optimizer_state"}
 NOT_LISTED = "not listed"
@@ -230,9 +230,9 @@ def blocks(memctl: Memctl, job: str, *moment: str) -> list[dict[str, str]]:
 
 
 class Compared:
-    """memctl's classes beside the truth, in bytes: of what PyTorch lists, and what memctl gives a listed class.
+    """memctl's classes against the truth, in bytes: for blocks that PyTorch lists or that memctl gives a listed class.
 
-    Blocks that neither of them knows are left out: two times nothing is no success.
+    Blocks that neither of them classifies are left out: they must not count as right.
     """
 
     def __init__(self, found: list[dict[str, str]], truth: dict[str, tuple[int, str]]) -> None:
@@ -248,7 +248,7 @@ class Compared:
             if not is_right(wanted, named):
                 site = (block["birth_step"], block["birth_phase"], block["function"], block["line"])
                 self.wrong[(wanted, named, *site)] += size
-        # What PyTorch lists and memctl does not know at all is wrong, too.
+        # A block that PyTorch lists and memctl does not know is wrong, too.
         for least, wanted in left.values():
             self.add(wanted, "no block", least)
 
@@ -295,7 +295,7 @@ def test_classes_are_what_pytorch_lists(
         told = json.loads((tmp_path / f"truth-{name}.json").read_text())
         truth = {address: (size, kind) for address, (size, kind) in told.items()}
         missing = (LISTED | {"activations"} if name == "peak" else LISTED) - {kind for _, kind in truth.values()}
-        # In the forward pass gradients are gone.
+        # There are no gradients in the forward pass.
         assert missing == ({"gradients"} if name == "peak" and within == "forward" else set()), (name, missing)
         compared = Compared(blocks(memctl, job, *moment), truth)
         print(f"{job}, {name}: {compared}")

@@ -1,8 +1,8 @@
-"""Deaths in the middle of a job of four ranks: of a rank, of the launcher, of the daemon.
+"""A rank, the launcher or the daemon dies in the middle of a job of four ranks.
 
-Each rank is a process of its own under one launcher (torchrun would end the others with the first), so that "the
-others train on" can be seen. Guarantees checked: everything that the allocator had done before the death is stored,
-nothing that was acknowledged is lost, the job says how the rank died.
+Each rank is a process of its own under one launcher, so that the others train on (torchrun would end them with the
+first). Guarantees checked: all events before the death are stored, no acknowledged event is lost, the job says how the
+rank died.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 from conftest import Daemon, Going, Memctl
 
 RANKS = 4
-# Starts the ranks and waits for all of them, whatever becomes of them.
+# Starts the ranks and waits until all have ended, with any exit code.
 SPAWNER = """
 import os, subprocess, sys
 def environment(rank):
@@ -54,7 +54,7 @@ def daemon(memctl: Memctl) -> Iterator[Daemon]:
 
 
 def begin(memctl: Memctl, script: Any, daemon: Daemon, die: str) -> Going:
-    """Four ranks, waiting in the middle."""
+    """Four ranks, paused in the middle."""
     spawner, rank = script(SPAWNER, "spawner.py"), script(RANK.replace("DIE", die), "rank.py")
     going = memctl.start_recorded(
         "deaths", sys.executable, str(spawner), str(rank), pausing=True, settings={"MEMCTL_DAEMON": daemon.url}
@@ -92,7 +92,7 @@ def test_a_rank_dies(memctl: Memctl, script: Any, daemon: Daemon, die: str, code
         assert ranks[number]["events"] >= produced > 500, (number, ranks[number], produced)
         if number != 1:
             assert ranks[number]["state"] == "finished" and ranks[number]["failure"] is None, ranks[number]
-    # What the others had on the device at that moment can be asked.
+    # What the others had allocated at that moment can be queried.
     died_at = max(point["last_at"] for point in timeline(memctl, daemon, 1))
     sites = memctl.answer("sites", "--job", "deaths", "--rank", "0,2,3", "--at", died_at, "--daemon", daemon.url)
     assert [rank["rank"] for rank in sites["ranks"]] == [0, 2, 3]
@@ -110,19 +110,19 @@ def test_the_launcher_dies(memctl: Memctl, script: Any, daemon: Daemon) -> None:
     os.kill(going.pid, signal.SIGKILL)
     assert going.process.wait(10) == -9
     going.go_on("half")
-    # Nobody waits for the ranks now; they print when they are done.
+    # The launcher is dead, so the test waits for the ranks' own output.
     run = going.until_said("codes")
     results = [line for line in run.out.splitlines() if line.startswith("result")]
     assert len(results) == RANKS and len(set(results)) == 1, run
     assert "codes 0 0 0 0" in run.out, run
     assert "is recorded on by the process itself" in run.err, run
-    # What was acknowledged is there, in the session that ended with the launcher; the ranks go on in one of their own.
+    # Acknowledged events are in the session that ended with the launcher; each rank goes on in a session of its own.
     [job] = memctl.answer("jobs", "--daemon", daemon.url)["jobs"]
     assert job["events"] >= sum(acknowledged.values()) > 0, (job, acknowledged)
     ranks = by_rank(answered(memctl, daemon))
     for number in acknowledged:
         assert ranks[number]["events"] > 0 and ranks[number]["completeness"]["events_dropped"] == 0, ranks[number]
-    # What the launcher had spooled is delivered by the next run.
+    # The next run delivers the launcher's spool.
     assert memctl("run", "--", "true", MEMCTL_DAEMON=daemon.url).code == 0
     assert answered(memctl, daemon)["completeness"]["gaps"] == 0
 

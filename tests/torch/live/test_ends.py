@@ -1,7 +1,7 @@
-"""Every way in which a training ends: the exit code and the output stay what they were, and the job says how it was.
+"""Every way in which a training ends: memctl changes neither exit code nor output, and the job reports how it ended.
 
-All scripts are run plain and recorded at the same time. Those that end without a word (`os._exit`, signals) are
-recorded to their last event all the same, because the launcher holds the memory that they wrote.
+All scripts are run plain and recorded at the same time. Those that end abruptly (`os._exit`, signals) are also recorded
+to their last event, because the launcher holds the memory that they wrote.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_the_end_is_what_it_was(memctl: Memctl, script: Any, plain: Plain, name:
     assert rank["steps"] == 15
 
 
-# Registered before torch is imported, so it runs behind memctl's own end: until then the threads allocate. (Threads
+# Registered before torch is imported, so it runs after memctl's own end: until then the threads allocate. (Threads
 # that allocate into the interpreter's finalization abort PyTorch itself.)
 SHUTDOWN = (
     """
@@ -121,7 +121,7 @@ print("ends", flush=True)
 def test_interpreter_shutdown_while_others_allocate(memctl: Memctl, script: Any, plain: Plain) -> None:
     """Threads allocate while the session ends; tensors are freed by atexit, the collector and the interpreter's end."""
     run, answer = check(memctl, plain, script(SHUTDOWN), "shutdown")
-    # The threads did allocate, before our end and behind it.
+    # The threads did allocate, before memctl's end and after it.
     assert run.code == 0 and run.out.endswith("ends\nhalted\n"), run
     [rank] = answer["ranks"]
     assert rank["state"] == "finished" and rank["failure"] is None, rank

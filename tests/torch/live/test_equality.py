@@ -1,6 +1,6 @@
 """What memctl stores of a live job is what PyTorch's own trace of the same run holds, event for event, on every rank.
 
-The scenarios record themselves with `_record_memory_history` and write PyTorch's trace: so both recorders run side by
+The scenarios record themselves with `_record_memory_history` and write PyTorch's trace: both recorders run side by
 side, and neither may disturb the other.
 """
 
@@ -27,7 +27,7 @@ SCENARIOS = [
     "cnn_cache_saturates",
     "oom_by_fragmentation",
 ]
-# One whose epochs are alike and whose events are many: each step of an epoch goes through all before it.
+# Fewer epochs of a scenario with very many events: each step of an epoch goes through all earlier ones.
 EPOCHS = {"lstm_hidden_chain": "2"}
 
 

@@ -1,4 +1,4 @@
-"""Faults around the training: switched off, a daemon that is away, slow, killed or none at all, a disk that is full.
+"""Faults around a training: memctl off; a daemon that is absent, slow or killed; other peers; a full disk.
 
 Guarantees checked: the training prints and ends as without memctl; what could be stored is stored and counted; the
 fault itself happened.
@@ -48,7 +48,7 @@ def daemon(memctl: Memctl) -> Iterator[Daemon]:
 
 
 def attached(memctl: Memctl, job: str, script: pathlib.Path, **settings: str) -> Run:
-    """The script with a line of its own instead of the launcher."""
+    """Runs the script, which attaches by itself, without the launcher."""
     return memctl.start([sys.executable, str(script)], {"ATTACH": job, **settings}).wait()
 
 
@@ -95,7 +95,7 @@ def test_no_daemon_worth_the_name(memctl: Memctl, script: Any, plain: Plain, mak
         status = run.told("status")
         assert status["attached"] and status["level"] == "full" and status["produced"] > 1000, status
         assert status["dropped"] == 0 and not status["stored"], status
-    # The launcher has a disk for it, and says so; the next run with this destination delivers it.
+    # The launcher spools to disk and reports it; the next run with this destination delivers the spool.
     assert any("could not be delivered" in line for line in by_launcher.lines()), by_launcher
     daemon = Daemon(memctl, int(peer.url.rsplit(":", 1)[1]))
     try:
@@ -175,7 +175,7 @@ def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def fill(folder: pathlib.Path) -> None:
-    """Takes what is left of a file system."""
+    """Fills the rest of a file system."""
     with (folder / "ballast").open("wb", buffering=0) as file:
         try:
             while file.write(bytes(4096)):
@@ -200,7 +200,7 @@ def test_disk_full(memctl: Memctl, script: Any, plain: Plain, small_disk: pathli
     same(plain(memctl, path), run)
     status = run.told("status")
     assert status["attached"] and status["produced"] > 1000, status
-    # It is said how much is lost, and nothing broke.
+    # memctl reports how much is lost, and the training succeeds.
     said = [line for line in run.lines() if "had no room and are lost" in line]
     lost = int(said[0].split()[1].replace(",", "")) if said else 0
     assert 0 < lost <= status["produced"] + 100, run

@@ -178,7 +178,7 @@ def test_what_cpp_alone_holds_is_not_autocast_s_where_that_is_off() -> None:
     assert not _cpp.is_of_cpp_alone(torch, kept), "Python holds it"
     del weight
     told = only(_holders.find(_native, blocks, BUDGET_MS))
-    # Its graph says who holds it.
+    # Its graph names the holder.
     assert "a leaf of the graph" in told["sentence"] and "`kept`" in told["sentence"], told
 
 

@@ -1,4 +1,4 @@
-"""What `find` owes the training: none of its code runs, nothing is kept, nothing changes, and it ends in time."""
+"""`find` does not disturb the training: it runs no user code, keeps and changes nothing, and ends in time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from memctl_agent._holders import _graph, _reading, _search
 from memctl_agent._holders._frames import Frames
 from memctl_agent._holders._memory import Memory
 
-# Far more than a search takes: what is found must not depend on how busy the machine is.
+# Far more than a search takes: the result must not depend on the machine's load.
 BUDGET_MS = 120_000
 HELD: list[Any] = []
 OURS = [name for name in sys.modules if name.startswith("memctl_agent._holders")]
@@ -39,7 +39,7 @@ def nothing_held() -> Any:
 
 
 def block_of(tensor: torch.Tensor) -> tuple[int, int]:
-    """A tensor's memory on the host, which the search does not tell from a device's."""
+    """A tensor's host memory. The search does not distinguish it from device memory."""
     storage = tensor.untyped_storage()
     return storage.data_ptr(), max(storage.nbytes(), 1)
 
@@ -55,7 +55,7 @@ class Item:
 
 
 class Ran(Exception):
-    """Code of the program ran."""
+    """The search ran code of the program."""
 
 
 def refuse(*_: Any, **__: Any) -> Any:
@@ -81,7 +81,7 @@ def noted(name: str) -> Any:
 
 
 def hostile(name: str, base: type) -> Any:
-    """A class of which every special method and every property notes that it ran, by a metaclass that does, too."""
+    """A class whose special methods and properties, and those of its metaclass, all record that they ran."""
     body: dict[str, Any] = {special: noted(special) for special in SPECIAL}
     body["__getattribute__"] = noted("__getattribute__")
     for prop in ("__class__", "__dict__", "kept", "shape"):
@@ -146,7 +146,7 @@ def test_modes_hooks_and_subclasses_do_not_notice() -> None:
     assert seen == [], seen
     found = {holder["holder"]: holder for holder in answer["holders"]}
     assert found["container"]["chain"][-1] == "Sub", answer
-    # Nothing lies there: whether the block lives, who asked knows.
+    # Nothing lies at address 8. The caller alone knows whether a block is live.
     assert found["cpp"]["numbers"] == [1], answer
 
 
@@ -242,14 +242,14 @@ def test_a_budget_that_fits_nothing_is_said() -> None:
     HELD.append(torch.ones(10))
     answer = _holders.find(_native, [block_of(HELD[0])], 0)
     assert not answer["complete"] and any("budget" in note for note in answer["not_looked_at"]), answer
-    # Whichever stage it ends in.
+    # The budget may run out in any stage.
     for budget_ms in (0.1, 0.3, 1, 3, 10, 30):
         answer = _holders.find(_native, [block_of(HELD[0]), (8, 8)], budget_ms)
         assert not any("fault" in note for note in answer["not_looked_at"]), answer
 
 
 def sliced(blocks: list[tuple[int, int]], between: Any) -> dict[str, Any]:
-    """The answer of a search in slices that end at once; `between` them this is called."""
+    """The answer of a search in very short slices; `between` is called after each."""
     search = _holders.begin(_native, blocks, BUDGET_MS)
     for _ in range(1_000_000):
         search.slice(0.2)
@@ -260,7 +260,7 @@ def sliced(blocks: list[tuple[int, int]], between: Any) -> dict[str, Any]:
 
 
 def test_between_two_slices_nothing_is_held() -> None:
-    """What the program lets go dies at once, whatever was seen of it, and what takes its place is no holder."""
+    """What the program frees dies at once, even if the search saw it; objects that reuse its memory are no holders."""
     chain: list[Any] = [torch.ones(10)]
     blocks = [block_of(chain[0])]
     for _ in range(12):
@@ -276,12 +276,12 @@ def test_between_two_slices_nothing_is_held() -> None:
             assert count == counted
             HELD.clear()
             assert gone[0]() is None
-            # Its memory is given to others.
+            # Other objects reuse its memory.
             OTHERS.extend([[], Item()] for _ in range(2_000))
 
     answer = sliced(blocks, between)
     OTHERS.clear()
-    # (Whether the block itself lives, who asked knows.)
+    # (The caller alone knows whether the block is live.)
     assert not HELD and [holder["holder"] for holder in answer["holders"]] in ([], ["cpp"]), answer
 
 
@@ -312,7 +312,7 @@ def test_a_variable_that_gets_another_value_hides_nothing() -> None:
     kept = [torch.ones(4) for _ in range(16)]
     blocks = [block_of(tensor) for tensor in kept]
     HELD.append({"later": {"and": {"deeper": kept}}})
-    # What it leads to is seen before what lies below the globals of this module.
+    # The search follows it before what lies below the globals of this module.
     shortcut: Any = [kept]
     del kept
     changes: list[int] = []
@@ -396,7 +396,7 @@ def test_bounds_and_lengths_are_told() -> None:
 
 
 class Model:
-    """Two levels of parts, and a cache on a method, which keeps every model that it was called for."""
+    """Two levels of containers, and a cache on a method, which keeps every model that it was called for."""
 
     def __init__(self) -> None:
         self.parts = [{"weight": torch.ones(3), "bias": torch.ones(3)} for _ in range(4)]
@@ -604,7 +604,7 @@ def test_the_pause_on_a_heap_of_a_million_objects(capsys: pytest.CaptureFixture[
     for asked in (blocks[:-1], blocks):
         answer = _holders.find(_native, asked, 100)
         took.append(answer["took_ms"])
-        # Whatever is busy beside it: benchmarks say how long it takes.
+        # A loose limit, because other processes may be busy: benchmarks measure the time.
         assert answer["took_ms"] < 1_000, answer
         assert answer["complete"] or answer["not_looked_at"], answer
     with capsys.disabled():

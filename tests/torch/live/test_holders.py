@@ -1,4 +1,4 @@
-"""Who holds it, from the command line into a training and back: a list that grows, asked for while it does."""
+"""`memctl holders`, from the command line into a training and back: a list that grows, searched while it grows."""
 
 from __future__ import annotations
 

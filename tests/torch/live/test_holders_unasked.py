@@ -1,6 +1,6 @@
-"""Who holds it, without anybody asking: a training that leaks under `memctl run` ends with the chain in its finding,
-computes what it computes without, and is left alone where it is forbidden. A server without steps is searched as
-well."""
+"""Automatic holder searches: a training that leaks under `memctl run` ends with the holder chain in its finding and
+computes the same result as without memctl. With `--no-holders` it is not searched. A server without steps is searched
+as well."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from conftest import Daemon, Memctl, Run
 
-# Trains so many epochs; of 0, until it was searched and a while more has passed: a search goes on in slices, and on a
-# machine that is busy with something else it may be repeated.
+# Trains for the given number of epochs; with 0, until 10 s after a search began: a search runs in slices, and on a busy
+# machine it may be repeated.
 LEAK = """
 import sys
 import time
@@ -62,7 +62,7 @@ def test_a_leak_ends_with_its_chain_and_nothing_else_changes(memctl: Memctl, scr
     page = " ".join(memctl("diagnose", "--job", "asked").out.split())
     assert "Held by list `KEPT` of module `__main__`" in page and "→ global `KEPT` →" in page, page
 
-    # As long, forbidden: nobody asks, and what is computed is the same.
+    # As many epochs, with `--no-holders`: no search, and the same result.
     plain = recorded(memctl, "plain", train, epochs, "--no-holders")
     assert plain.told("searched") is False, plain
     [finding] = [one for one in memctl.answer("diagnose", "--job", "plain")["findings"] if one["kind"] == "leak"]
@@ -73,7 +73,7 @@ def test_a_leak_ends_with_its_chain_and_nothing_else_changes(memctl: Memctl, scr
 
 
 def result(run: Run) -> list[str]:
-    """What the training printed, without the page behind it."""
+    """The training's own result lines, without memctl's page."""
     return [line for line in run.out.splitlines() if line.startswith("result ")]
 
 

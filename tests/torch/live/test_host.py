@@ -1,6 +1,7 @@
 """Memory of the host that grows while a job trains: in the training process, and in its data loader's workers.
 
-The programs are paced and run at the same time: growth of what is measured once a second has to last to be told.
+The programs are paced and run at the same time: host memory is sampled once a second, so growth has to last to be
+reported.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pytest
 from conftest import Going, Memctl
 
 MIB = 1 << 20
-# What is kept is touched: pages that nobody has written to are no memory.
+# The program writes to what it keeps: pages that were never written take no memory.
 TRAINER = """
 import time
 import torch
@@ -77,7 +78,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Memctl]:
 
 
 def growth(memctl: Memctl, job: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is found, which is growth of host memory alone, and the rank's answer."""
+    """The one finding, which is growth of host memory, and the rank's answer."""
     report = memctl.answer("query", "--job", job)
     found = [finding for finding in report["findings"] if finding["severity"] != "info"]
     assert [finding["kind"] for finding in found] == ["host_growth"], found
@@ -97,7 +98,7 @@ def test_data_loader_workers_that_grow(jobs: dict[str, Memctl]) -> None:
     found, rank = growth(memctl, "workers")
     assert found["subject"] == "data loader workers" and found["processes"] == ["rank 0"], found
     assert found["title"].startswith("Host memory of the data loader workers has grown by"), found
-    # The figures are those of the work, and not of the moment after it.
+    # The figures are those during the work, and not those after it.
     assert rank["highest"]["children_rss_bytes"] >= 2 * 384 * MIB, rank
     assert 384 * MIB <= found["live_bytes"] <= rank["highest"]["children_rss_bytes"], (found, rank)
     page = memctl("query", "--job", "workers")

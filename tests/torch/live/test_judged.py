@@ -1,7 +1,7 @@
-"""A live job that leaks raises its alert while it runs, and the repaired script ends it.
+"""A live job that leaks raises its alert while it runs, and a run of the repaired script resolves it.
 
-Four ranks of genuine torch under `memctl run`, a real daemon, the real Alertmanager (Debian's package). Refuses to
-skip: without Alertmanager the test fails and says how to get it.
+Four ranks of genuine torch under `memctl run`, a real daemon, the real Alertmanager (Debian's package). Never
+skipped: without Alertmanager the test fails and says how to get it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from conftest import LIMIT_S, Daemon, Memctl
 
 RANKS = 4
 EPOCHS = 8
-# Epochs come from the data loader, phases from `model.eval()` and the optimizer: nobody calls memctl.
+# Epochs come from the data loader, phases from `model.eval()` and the optimizer: the script does not call memctl.
 SCRIPT = """
 import contextlib, os, sys
 import torch
@@ -78,7 +78,7 @@ def get(url: str) -> Optional[Any]:
 
 
 class Alertmanager:
-    """The real one, in a process and a folder of its own."""
+    """The real Alertmanager, in a process and a folder of its own."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         named = os.environ.get("MEMCTL_TEST_ALERTMANAGER")
@@ -98,7 +98,7 @@ class Alertmanager:
             time.sleep(0.05)
 
     def active(self) -> list[Any]:
-        """What it holds active, by its own interface."""
+        """Its active alerts, from its own API."""
         return get(f"{self.url}/api/v2/alerts?active=true") or []
 
     def stop(self) -> None:
@@ -136,13 +136,13 @@ def test_an_alert_while_it_runs_and_its_end_when_the_script_is_repaired(
     settings = {"MEMCTL_DAEMON": daemon.url, "FAKE_GPU_COUNT": str(RANKS), "OMP_NUM_THREADS": "1"}
 
     going = memctl.start_recorded("vit", *command, settings=settings, pausing=True)
-    # The job waits at its last line: whatever arrives now arrives while it runs.
+    # The job is paused at its last line, so it still runs when the alert arrives.
     going.until(lambda: bool(leaks(alertmanager.active())), "the alert in Alertmanager")
     alert = leaks(alertmanager.active())[0]
     assert going.process.poll() is None, "the alert came while the job ran"
     assert (alert["labels"]["job"], alert["labels"]["kind"]) == ("vit", "eval_graph"), alert
     assert "validate (train.py:" in alert["annotations"]["summary"], alert
-    # A rank that came late is not in the first message.
+    # The first message lacks ranks whose findings came late.
     ranks = f"all (0-{RANKS - 1})"
     going.until(
         lambda: any(alert["annotations"]["ranks"] == ranks for alert in leaks(alertmanager.active())), "all ranks"

@@ -1,7 +1,7 @@
-"""A leak until the device is full: one cause, one finding, one critical alert; and when that will be, told half way.
+"""A leak until the device is full: one cause, one finding, one critical alert, and the time to out of memory half way.
 
-Genuine torch on fake devices of 2 GiB, run until memory really ends. The figure of half the way is asked for
-afterwards: an answer about a stretch of time is judged by what was known in it alone.
+Genuine torch on fake devices of 2 GiB, run until out of memory. The figure for half the way is queried afterwards: an
+answer about a stretch of time uses only what was known within it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def test_a_leak_until_out_of_memory_is_one_finding_and_one_critical_alert(
     oom = memctl.answer("oom", "--job", "full", "--daemon", daemon.url)
     assert [failure["cause"] for failure in oom["failures"]] == ["leak"], oom
     page = memctl("query", "--job", "full", "--daemon", daemon.url).out
-    # (PyTorch's own words about the failure, which the page quotes, advise against fragmentation in any case.)
+    # (The page quotes PyTorch's own message, which always gives advice against fragmentation.)
     said = [line for line in page.splitlines() if "CUDA out of memory" not in line]
     assert len(said) > 10 and not any("fragmentation" in line for line in said), page
 
@@ -75,7 +75,7 @@ def test_a_leak_until_out_of_memory_is_one_finding_and_one_critical_alert(
     assert found[0]["labels"]["alertname"] == "MemoryLeak", found
 
 
-# Each keeps memory until there is none; what else takes its time differs.
+# Each retains memory until the device is full; they differ in what else they do meanwhile.
 COURSE = """
 import time
 import torch
@@ -135,7 +135,7 @@ def test_the_time_to_out_of_memory_is_true_half_way(memctl: Memctl, script: Any,
         text = COURSE.replace("STEPS", str(steps)).replace("PER_STEP", per_step).replace("PER_EPOCH", per_epoch)
         settings = {"MEMCTL_DAEMON": url, "FAKE_GPU_MIB": "2048", "FAKE_GPU_STATE": "", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, str(script(text, f"{name}.py"))]
-        # Six at once load a small machine: the daemon may take its time to answer.
+        # Several at once load a small machine: the daemon may answer late.
         going[name] = memctl.start_recorded(name, *command, settings=settings, patience="60s")
     wrong = []
     for name, course in going.items():

@@ -1,4 +1,4 @@
-"""Where the allocator cannot be watched: what is left is recorded, one line says why, and training does not notice.
+"""Where the allocator cannot be watched: the rest is recorded, one line says why, and the training is unaffected.
 
 A hook that cannot be compiled, an allocator without events, no caching allocator at all, stacks switched off.
 """
@@ -53,7 +53,7 @@ def level_line(run: Run) -> str:
 def test_a_hook_that_cannot_be_compiled(memctl: Memctl, script: Any, plain: Plain, tmp_path: pathlib.Path) -> None:
     empty = tmp_path / "empty-cache"
     run = record(memctl, plain, script(SCRIPT), "uncompiled", CXX="/bin/false", MEMCTL_CACHE=str(empty))
-    # The compiler was really tried, and what it said is kept.
+    # The compiler was really called, and its output is kept.
     assert list(empty.glob("shim/*.log")) and not list(empty.glob("shim/*.so")), list(empty.rglob("*"))
     assert run.told("status")["level"] == "blocks"
     line = level_line(run)

@@ -1,6 +1,6 @@
 """The local service, from inside a training: `attach()` starts it and says where to look, and outlives its death.
 
-Elsewhere in these tests no process stays behind (`MEMCTL_SERVICE=off`); here each test ends its service.
+In the other tests no service is started (`MEMCTL_SERVICE=off`); here each test ends its service.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def test_nccl_is_a_row_of_the_ledger_and_the_sum_stays(memctl: Memctl, script: A
     recorded = memctl.record("nccl", sys.executable, str(script(NCCL)), **settings)
     assert recorded.code == 0, recorded
     [rank] = memctl.answer("ledger", "--job", "nccl", "--peak")["ranks"]
-    # The group that no collective has used is not asked.
+    # The group that no collective has used is not queried.
     assert rank["nccl_bytes"] == 64 * MIB, rank
     parts = ("allocated_bytes", "cached_bytes", "nccl_bytes", "context_bytes", "others_bytes", "unmeasured_bytes")
     assert sum(rank[part] or 0 for part in parts) + (rank["unexplained_bytes"] or 0) == rank["device_used_bytes"], rank

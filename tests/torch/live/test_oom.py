@@ -1,4 +1,4 @@
-"""Out of memory: the record holds the failing request with its stack, free bytes, the state behind it, the other ranks.
+"""Out of memory: the record has the failing request with its stack, free bytes, the state after it, the other ranks.
 
 Checked against what the script itself read before, and against PyTorch's own message.
 """
@@ -72,7 +72,7 @@ def test_unhandled(memctl: Memctl, script: Any, plain: Plain, tmp_path: pathlib.
     ooms = [event for event in memctl.events("oom", 0) if event[0] == "oom"]
     assert len(ooms) == 1 and ooms[0][1] == ASKED, ooms
     assert 0 < ooms[0][2] < ASKED, ooms
-    # Its stack, as PyTorch's own viewer sees it, and the state behind it.
+    # Its stack, as PyTorch's own viewer sees it, and the state after it.
     viz = tmp_path / "oom.pickle"
     exported = memctl("export", "--job", "oom", "--rank", "0", "--format", "memory-viz", "-f", str(viz))
     assert exported.code == 0, exported

@@ -1,7 +1,7 @@
-"""CuPy and JAX under the real `memctl run`: what is stored is what their allocators told.
+"""CuPy and JAX under the real `memctl run`: what is stored is what their allocators reported.
 
-CuPy's hook class and registry are genuine; the pool that drives them is a stand-in, because CuPy takes nothing but a
-real driver. So are JAX's devices: JAX itself is genuine, and without a GPU it has none that counts.
+CuPy's hook class and registry are genuine; the pool that drives them is a stand-in, because CuPy needs a real driver.
+JAX itself is genuine; its devices are stand-ins, because without a GPU it has none that reports memory.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def test_what_cupys_pool_tells_is_stored_with_lines(memctl: Memctl, script: Any,
     assert run.code == 0, run
     truth = json.loads(said.read_text())
     stored = memctl.events("arrays")
-    # When memory went back to the driver is concluded, not told.
+    # `segment_free` is inferred: the pool does not report it.
     told = [event for event in stored if event[0] != "segment_free"]
     assert told[:-1] == [tuple(event) for event in truth["ledger"]]
     assert told[-1][:3] == ("oom", 1 << 40, 1000)
@@ -160,6 +160,6 @@ def test_jaxs_counters_are_stored(memctl: Memctl, script: Any) -> None:
     rank = memctl.answer("query", "--job", "counted")["ranks"][0]
     assert (rank["epochs"], rank["steps"], rank["events"]) == (2, 6, 0)
     assert rank["framework"].startswith("jax ") and rank["gpu_name"] == "a GPU"
-    # The last of the samples at the ends of steps and epochs.
+    # The last sample at the end of a step or an epoch.
     sample = rank["sample"]
     assert (sample["allocated_bytes"], sample["reserved_bytes"]) == (6 << 20, 64 << 20)

@@ -1,7 +1,7 @@
 """Every process of a job: a trainer with workers, a model over two devices, pytest's workers, a rank on a wrong device.
 
-The programs are what people write: `multiprocessing` with spawn, `torch.nn.Module`s on `cuda:0` and `cuda:1`,
-pytest-xdist, torchrun. Each is recorded by the real `memctl run` and asked for with the real command line.
+The programs are typical: `multiprocessing` with spawn, `torch.nn.Module`s on `cuda:0` and `cuda:1`, pytest-xdist,
+torchrun. Each is recorded by the real `memctl run` and queried with the real command line.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def names(report: Any) -> list[str]:
 
 
 def check_counts(report: Any) -> None:
-    """Events of all processes are told, and what is told is all."""
+    """The report counts the events of every process, and their sum is the number of stored events."""
     events = sum(process["events"] for process in report["processes"])
     assert all(process["events"] > 0 for process in report["processes"]), report["processes"]
     assert report["completeness"]["exact"], report["completeness"]

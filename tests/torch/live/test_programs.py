@@ -1,8 +1,8 @@
-"""Programs that nobody here wrote, unchanged under `memctl run`: they end as without it, and every event is there.
+"""Third-party programs, unchanged under `memctl run`: they end as without it, and every event is stored.
 
 Accelerate's own test script, Lightning's demo modules, a Hugging Face Trainer, a console script. Each needs its
-framework beside torch and is skipped without it. Values on the fake GPU are garbage, so that a program which looks at
-them may well fail; then it has to fail in the same way.
+framework in addition to torch and is skipped without it. Values on the fake GPU are garbage, so a program that depends
+on them may fail; then it has to fail in the same way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 
 from conftest import Memctl, Run, both, finish, own_trace, place_of
 
-# What of an output names the time, the process or the place.
+# Parts of an output that name the time, the process or the place.
 PASSING = re.compile(r"0x[0-9a-f]+|/tmp/\S+|\d+(\.\d+)? ?(s|ms|it/s|seconds)\b|\d\d:\d\d(:\d\d)?|localhost:\d+")
 
 
@@ -46,7 +46,7 @@ def is_whole(memctl: Memctl, job: str) -> dict[str, Any]:
 
 
 def check_equal(memctl: Memctl, job: str, own: pathlib.Path, least: int) -> None:
-    """PyTorch's own recording of a part of the run is a part of what is stored."""
+    """PyTorch's own recording of a part of the run is contained in what is stored."""
     theirs = own_trace(pickle.loads(own.read_bytes()))
     ours = memctl.events(job)
     assert len(theirs) > least, len(theirs)
@@ -115,11 +115,11 @@ def test_lightnings_demo_modules(memctl: Memctl, script: Any, tmp_path: pathlib.
     ends_alike(expected, recorded)
     check_equal(memctl, "demo", tmp_path / "own.pickle", 200)
     [rank] = is_whole(memctl, "demo")["ranks"]
-    # 6 batches an epoch, 3 epochs, whoever steps the optimizer.
+    # 6 batches an epoch, 3 epochs, whether Lightning or the module steps the optimizer.
     assert (rank["epochs"], rank["steps"]) == (3, 18), rank
 
 
-# As most scripts begin: transformers asks whether torch is there long before it imports it.
+# As most scripts begin: transformers checks whether torch is installed long before it imports it.
 HUGGING_FACE = """
 import sys
 import transformers
@@ -165,7 +165,7 @@ def test_a_hugging_face_trainer_that_imports_transformers_first(
 
 
 def test_a_console_script(memctl: Memctl, tmp_path: pathlib.Path) -> None:
-    # As pip writes them, with the program in a module that finds torch by its name.
+    # As pip writes console scripts, with the program in a module that finds torch by its name.
     module = tmp_path / "packages" / "a_tool.py"
     module.parent.mkdir()
     module.write_text(

@@ -1,7 +1,7 @@
-"""Whatever way a process of the command comes to use torch, it is recorded; what was not is said, with why.
+"""Every process of the command that uses torch is recorded, however it starts; for one that is not, memctl says why.
 
-Children by every start method, launchers that start programs which are no Python, interpreters that are told not to
-look at their environment; and processes that attach by themselves where no daemon answers.
+Children by every start method, launchers that start programs other than Python, interpreters that ignore their
+environment; and processes that attach by themselves where no daemon answers.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def test_when_nothing_was_recorded_it_says_why(memctl: Memctl, script: Any, comm
     assert said in line, run
 
 
-# It runs without our folders, so that it cannot import `small`.
+# It runs without the tests' folders, so it cannot import `small`.
 WAITING = """
 import os, time
 deadline = time.monotonic() + 60
@@ -169,7 +169,7 @@ training.report()
 
 
 def test_who_attaches_alone_is_found_by_the_next_question(memctl: Memctl, script: Any) -> None:
-    # Asked explicitly: nobody listens there.
+    # The address is given explicitly, and no daemon listens there.
     run = finish([sys.executable, str(script(ATTACHED)), "end"], {**memctl.environment, "MEMCTL_DAEMON": NOBODY})
     assert run.code == 0, run
     [line] = [line for line in run.lines() if "wait on disk" in line]
@@ -185,7 +185,7 @@ def test_what_waits_at_the_default_address_is_in_the_local_store(memctl: Memctl,
     [rank] = answer["ranks"]
     assert rank["events"] >= run.told("produced") > 100 and rank["state"] == "finished", answer
     assert answer["completeness"]["exact"], answer
-    # Taken in, and once.
+    # The spool is imported exactly once.
     assert not list(pathlib.Path(memctl.environment["XDG_DATA_HOME"]).rglob("*.spool"))
     assert asked(memctl, "query", "--job", "alone")["ranks"][0]["events"] == rank["events"]
 
@@ -195,17 +195,17 @@ def test_what_was_on_disk_survives_a_kill(memctl: Memctl, script: Any) -> None:
     going = memctl.start([sys.executable, str(path), "kill"], {}, pausing=True)
     going.until_paused("before-kill")
     folder = pathlib.Path(memctl.environment["XDG_DATA_HOME"])
-    # The worker packs what came within a second; from there it is on disk, because nobody takes it.
+    # The worker packs new events within a second and writes them to disk, because no daemon accepts them.
     going.until(lambda: sum(file.stat().st_size for file in folder.rglob("*.spool")) > 4096, "something on disk")
     produced = going.now().told("produced")
-    # Whoever asks meanwhile is told that there is more than the answer shows.
+    # A query made meanwhile reports that a process still records to disk.
     asking = finish([memctl.command, "jobs"], memctl.environment)
     assert f"process {going.pid} records job alone to disk" in asking.err, asking
     going.go_on("before-kill")
     assert going.wait().code == -9
     answer = asked(memctl, "query", "--job", "alone")
     [rank] = answer["ranks"]
-    # What it had not packed yet died with it: nobody says that it finished.
+    # Events that were not packed are lost with the process, and its end is not recorded.
     assert 0 < rank["events"] <= produced and answer["job"]["state"] in ("running", "lost"), (produced, answer)
 
 
@@ -213,7 +213,7 @@ NOBODY = "http://127.0.0.1:1"
 
 
 def asked(memctl: Memctl, *arguments: str) -> Any:
-    """A question without a word about where: as a person asks who typed nothing else."""
+    """A query that names no daemon and no folder, as a user would type it."""
     import json
 
     run = finish([memctl.command, *arguments, "-o", "json"], memctl.environment)
@@ -223,6 +223,6 @@ def asked(memctl: Memctl, *arguments: str) -> Any:
 
 @pytest.fixture(autouse=True)
 def nobody_answers_by_default(memctl: Memctl, tmp_path: pathlib.Path) -> None:
-    """These tests are about this user's own daemon: a folder in which none runs."""
+    """These tests use the user's own daemon; in this folder none runs."""
     memctl.environment["XDG_RUNTIME_DIR"] = str(tmp_path)
     assert "MEMCTL_DAEMON" not in os.environ or os.environ.pop("MEMCTL_DAEMON")

@@ -1,6 +1,6 @@
-"""Programs that serve: nobody trains, nothing marks a step, and what they keep is found all the same.
+"""Programs that serve: without training and without marked steps, retained memory is still found.
 
-Genuine torch under `memctl run`. The programs are paced, because windows are cut by the clock: a request takes some
+Genuine torch under `memctl run`. The programs are paced, because windows are intervals of time: a request takes some
 milliseconds, as it does on a device.
 """
 
@@ -13,9 +13,9 @@ import pytest
 
 from conftest import Going, Memctl
 
-# A minute of growth is what the judge wants to see where nothing marks steps.
+# Where no steps are marked, the analysis needs about a minute of growth.
 REQUESTS = 800
-# A decoder in small: keys and values of every layer, longer for longer prompts.
+# A small decoder: keys and values of every layer, longer for longer prompts.
 SERVER = """
 import collections, sys, time
 import torch
@@ -66,13 +66,13 @@ for request in range(REQUESTS):
 """
 
 
-# A program, what it is told, and the allocator's settings.
+# A program, its argument, and the allocator's settings.
 PROGRAMS = {
     "kept": (SERVER, "all", ""),
     "bounded": (SERVER, "lru", ""),
     "graphs": (GRAPHS, "", ""),
     "expandable": (GRAPHS, "", "expandable_segments:True"),
-    # An allocator that tells no events: counters are read by the clock.
+    # An allocator without events: its counters are sampled at intervals.
     "counted": (SERVER, "all", "backend:cudaMallocAsync"),
     "counted-bounded": (SERVER, "lru", "backend:cudaMallocAsync"),
 }
@@ -80,7 +80,7 @@ PROGRAMS = {
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Each program's report. They run at the same time, because what they do most is wait."""
+    """Each program's report. They run at the same time, because they mostly wait."""
     started: dict[str, tuple[Memctl, Going]] = {}
     for name, (source, argument, conf) in PROGRAMS.items():
         memctl = Memctl(tmp_path_factory.mktemp(name))
@@ -97,7 +97,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 
 @pytest.fixture(scope="module")
 def found(reports: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """What is found in each program, from warning on."""
+    """Each program's findings of severity warning or higher."""
 
     def hurting(report: dict[str, Any]) -> list[dict[str, Any]]:
         return [finding for finding in report["findings"] if finding["severity"] != "info"]
@@ -133,6 +133,6 @@ def test_where_only_counters_are_known_they_are_judged(
     missing = {gap["kind"]: gap["reason"] for gap in reports["counted"]["not_judged"]}
     assert "only the allocator's counters were recorded" in missing["leak"], missing
     assert "only counters" in missing["oom"] and "only counters" in missing["fragmentation"], missing
-    # What is asked of an allocator without events is measured all the same.
+    # Figures that need no events are still measured.
     assert "host_growth" not in missing and "outside_allocator" not in missing, missing
     assert found["counted-bounded"] == []

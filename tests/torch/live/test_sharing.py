@@ -24,7 +24,7 @@ for step in range(1, 12):
 @pytest.mark.parametrize("module", ["nixl", "torch.distributed._symmetric_memory"])
 def test_what_it_breaks_is_named(memctl: Memctl, script: Any, tmp_path: pathlib.Path, module: str) -> None:
     symmetric = "symmetric" in module
-    # (A pool of symmetric memory asks for a device that can map it.)
+    # (A pool of symmetric memory requires a device that can map it.)
     used = "\n    torch.distributed._symmetric_memory._symm_mem_pools[0] = None" if symmetric else ""
     path = script(SCRIPT.replace("{module}", module + used))
     pathlib.Path(path).with_name("nixl.py").write_text("")

@@ -1,7 +1,7 @@
-"""Names of folders and files that are not to leave the host do not: in no answer, in no export, whoever records.
+"""Private names of folders and files never leave the host: no response and no export contains them.
 
-The same training is recorded in each form, under the launcher and by a process that attaches by itself. That the search
-finds what is there is what the form `full` shows.
+The same training is recorded in each form, under the launcher and by a process that attaches by itself. The form `full`
+shows that the check finds the names where they are present.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def training(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def all_that_is_told(memctl: Memctl, job: str, *where: str) -> str:
-    """Every answer about a job, and its export, as text."""
+    """Every response about a job, and its export, as text."""
     told: list[Any] = [memctl.answer("jobs", *where)]
     for question in (["query"], ["leaks", "--all"], ["sites", "--end", "--all-frames"], ["diagnose"], ["timeline"]):
         told.append(memctl.answer(*question, "--job", job, *where))
@@ -81,7 +81,7 @@ def check(form: str, told: str, run: Run) -> None:
 
 @pytest.mark.parametrize("form", ["full", "short", "hashed"])
 def test_private_names_stay_under_the_launcher(memctl: Memctl, training: pathlib.Path, form: str) -> None:
-    # A folder of its own: the launcher's working directory is where short paths begin.
+    # In the training's folder: short paths begin at the launcher's working directory.
     argv = memctl.argv("run", "--job", "named", "--source-paths", form, "--", sys.executable, str(training))
     run = memctl.start(["env", "-C", str(training.parent), *argv], {}).wait()
     assert run.code == 1, run

@@ -1,7 +1,7 @@
-"""Stacks: what memctl says of an allocation is what PyTorch's own recorder says, and code that has died is never named.
+"""Stacks: memctl's stack of an allocation is that of PyTorch's own recorder, and freed code objects are never named.
 
-The hook tells frames apart by the address of their instruction (CPython 3.12 and later) or by code object: both have to
-come to the frames that PyTorch holds on to, whatever has lain at an address before.
+The hook distinguishes frames by the address of their instruction (CPython 3.12 and later) or by code object. Both must
+give the frames that PyTorch holds on to, even if an address was used by other code before.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Frames = list[tuple[str, int]]
 
 
 def frames_of(entry: dict[str, Any]) -> Frames:
-    """Innermost first, without memctl's own, which it never shows."""
+    """The frames, innermost first, without memctl's own, which it never shows."""
     places = [(frame["filename"], frame["line"]) for frame in entry.get("frames", [])]
     return [(file, line) for file, line in places if "/memctl_agent/" not in file]
 
@@ -59,7 +59,7 @@ def test_stacks_are_pytorchs_own(memctl: Memctl, script: Any, plain: Plain, tmp_
     assert start is not None, (len(theirs), len(ours))
     compared: set[str] = set()
     for mine, other in zip(ours[start:], theirs):
-        # Backward allocations have no Python frames there; here they have the forward call's.
+        # In PyTorch's trace, backward allocations have no Python frames; memctl gives them the forward call's.
         if other["action"] == "alloc" and other["frames"]:
             assert frames_of(mine) == frames_of(other), (mine, other)
             compared.add(repr(frames_of(mine)))
@@ -97,7 +97,7 @@ def test_code_that_died_is_not_named(memctl: Memctl, script: Any, plain: Plain) 
         lambda: plain(memctl, path),
     )
     same(expected, run)
-    # It has happened: most of the functions lay where another had lain.
+    # Addresses were reused: most of the functions lay where another had lain.
     assert run.told("met-again") > 150, run
     assert run.told("status")["stacks_lost"] == 0, run
     [rank] = memctl.answer("sites", "--job", "dying", "--end")["ranks"]

@@ -1,7 +1,7 @@
-"""Whether what memctl says of a job is true: a record and the truth in, no process, no clock.
+"""Compares memctl's statements about a job with the truth: works on records, without processes or a clock.
 
-What a job's memory did up to a moment is taken from PyTorch's counters, not from the plan: on a busy machine a job may
-be behind it.
+The course of a job's memory up to a moment is taken from PyTorch's counters, not from the plan: on a busy machine a
+job may lag behind its plan.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from truth import Course, HeldBy, Truth
 MIB = 1 << 20
 # Setting up is over after this share of a job's steps.
 WARM = 0.05
-# What was flat for so much of what was seen has stopped; for so little, it moves. In between, both are true.
+# A course that was flat for at least STOPPED of the time has stopped; at most MOVES: it moves. Between, both are right.
 STOPPED, MOVES = 0.40, 0.25
 LEAK_KINDS = ("leak", "eval_graph", "graph_kept", "hidden_chain")
 Record = dict[str, Any]
@@ -32,7 +32,7 @@ class Holder(enum.Enum):
 
 @dataclass(frozen=True)
 class Moment:
-    """A verdict at one moment beside what is true."""
+    """A verdict at one moment and the truth."""
 
     kind: str
     cause: Optional[str]
@@ -47,7 +47,7 @@ class Moment:
 
     @property
     def ratio(self) -> Optional[float]:
-        """What memctl says that it grew, of what PyTorch counted in the same time."""
+        """The growth that memctl reports, divided by the growth that PyTorch counted in the same time."""
         if self.grown is None or not self.counted:
             return None
         return self.grown / self.counted

@@ -1,6 +1,6 @@
-"""Runs jobs of the table under a real daemon and writes down what every command says of them.
+"""Runs jobs of the table under a real daemon and records the output of every command about them.
 
-Nothing is judged here: a record has the job's own counters, and all answers as they came. Every wait has a limit.
+Nothing is assessed here: a record has the job's own counters, and all answers as they came. Every wait has a limit.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any, Iterator, Optional
 from truth import Truth
 
 JOBS = pathlib.Path(__file__).parent / "jobs"
-# A job takes TABLE_SECONDS when it is unhurried; on two busy cores several times that.
+# A job takes TABLE_SECONDS on an idle machine; on two busy cores it takes several times as long.
 LIMIT_S = 300
 ANSWER_LIMIT_S = 120
-# What an alert may stay behind the verdict.
+# The longest delay of an alert after the verdict.
 ALERTS_LIMIT_S = 20
 DEVICE_MIB = 4096
 Record = dict[str, Any]
@@ -32,14 +32,14 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Said:
-    """What a command left behind."""
+    """A command's exit code and output."""
 
     code: int
     out: str
     err: str
 
     def as_json(self) -> Record:
-        """For a record: the answer itself where it is JSON."""
+        """For a record: the parsed answer if it is JSON, otherwise the text."""
         with contextlib.suppress(ValueError):
             return {"code": self.code, "answer": json.loads(self.out)}
         return {"code": self.code, "text": self.out, "said": self.err[-2000:]}
@@ -68,7 +68,7 @@ class Place:
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[Place]:
-        """The daemon runs inside of this."""
+        """The daemon runs within this context."""
         self.folder.mkdir(parents=True, exist_ok=True)
         argv = [self.memctl, "daemon", "--data-dir", str(self.folder / "data")]
         argv += ["--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"]
@@ -86,7 +86,7 @@ class Place:
             daemon.wait()
 
     def ask(self, *arguments: str) -> Said:
-        """What a command says."""
+        """Runs a command against the daemon."""
         argv = [self.memctl, "--daemon", self.url, *arguments]
         done = subprocess.run(
             argv, capture_output=True, text=True, env=self.environment, timeout=ANSWER_LIMIT_S, stdin=subprocess.DEVNULL
@@ -94,7 +94,7 @@ class Place:
         return Said(done.returncode, done.stdout, done.stderr)
 
     def fetch(self, path: str) -> Any:
-        """What the page gets."""
+        """The response that the page gets."""
         with urllib.request.urlopen(self.http + path, timeout=ANSWER_LIMIT_S) as answer:
             return json.load(answer)
 
@@ -127,7 +127,7 @@ class Place:
 
 
 def recorded(place: Place, truth: Truth, seconds: float, asked_after: float) -> Record:
-    """Runs a job to its end and asks everything: once while it runs, so long after its first step, and at its end."""
+    """Runs a job to its end and queries everything: once `asked_after` seconds after its first step, and at its end."""
     process = place.start(truth, seconds)
     record: Record = {"name": truth.name, "seconds": seconds}
     try:
@@ -150,7 +150,7 @@ def recorded(place: Place, truth: Truth, seconds: float, asked_after: float) -> 
 
 
 def ended(process: subprocess.Popen[bytes]) -> None:
-    """Whatever it does, it is gone afterwards, and what it started as well."""
+    """Ends the process and its children if it still runs: first with SIGTERM, then with SIGKILL."""
     for way in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -186,7 +186,7 @@ def at_the_end(place: Place, truth: Truth) -> Record:
 
 
 def _settled_alerts(place: Place, truth: Truth, verdict: Record) -> list[Record]:
-    """The alerts of an ended job, as soon as they agree with its verdict: rules are looked at every second or two."""
+    """The alerts of an ended job, once they agree with its verdict: rules are evaluated every second or two."""
     is_leak = verdict.get("kind") == "growing" and verdict.get("cause") == "known"
     until = time.monotonic() + ALERTS_LIMIT_S
     while True:

@@ -27,18 +27,18 @@ class Row:
 
     @property
     def moments(self) -> list[Moment]:
-        """All that was asked."""
+        """The verdicts while the job ran and at its end."""
         return [one for one in (self.live, self.end) if one is not None]
 
     @property
     def grown_and_called_steady(self) -> bool:
-        """The worst mistake: memory grows, and all is said to be well."""
+        """The worst mistake: memory grows, and the verdict reports no problem."""
         calm = ("steady", "levelled_off", "released") if self.truth.course is Course.LEAK else ("steady",)
         return any(one.kind in calm and one.wrong is not None for one in self.moments)
 
     @property
     def bounded_and_called_leak(self) -> bool:
-        """The other one: what has a bound is called a leak."""
+        """The other mistake: bounded memory is called a leak."""
         return any((one.wrong or "").startswith("called a leak") for one in self.moments)
 
 

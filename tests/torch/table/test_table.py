@@ -1,4 +1,4 @@
-"""The live table: jobs that leak, fill, level off and give back, and whether what memctl says of each is true.
+"""The live table: jobs that leak, fill, level off and release, and whether memctl's verdict on each is true.
 
 The default run has the ten quick ones. `./test table` has all forty (`MEMCTL_TABLE=all`), and keeps records and table
 in the folder that `MEMCTL_TABLE_OUT` names.

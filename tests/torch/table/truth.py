@@ -22,7 +22,7 @@ class Course(enum.Enum):
 
 
 class HeldBy(enum.Enum):
-    """What has to be looked into to see who keeps the memory."""
+    """Where the holder of the memory can be seen."""
 
     PYTHON = "python"
     CPP = "cpp"  # PyTorch's own objects, which Python cannot look into
@@ -121,7 +121,7 @@ def _more(name: str, course: Course, epochs: bool, functions: Words, *holder: Wo
     return Truth(name, "more", course, epochs, functions, holder)
 
 
-# Beside the forty, for who works on verdicts and holders: run by hand, counted nowhere.
+# In addition to the forty, for work on verdicts and holders: run by hand, not counted.
 MORE: tuple[Truth, ...] = (
     _more("closure", Course.LEAK, False, ("forward", "features"), ("`history`",)),
     _more("default_argument", Course.LEAK, False, ("forward", "features"), ("`seen`",), ("default", "`smoothed`")),

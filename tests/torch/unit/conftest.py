@@ -1,6 +1,6 @@
 """Unit tests of the automatic marks: genuine torch, and a recorder in place of the native module.
 
-The recorder only writes down what it is told; whether the native module takes it is tested end to end elsewhere.
+The recorder only writes down its calls; whether the native module accepts them is tested end to end elsewhere.
 Run them with the Python of a torch on the fake GPU (`tests/fakegpu/setup`).
 """
 
@@ -16,7 +16,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "agent" / "python"))
 
-# No process stays behind a test.
+# No process outlives a test.
 os.environ["MEMCTL_SERVICE"] = "off"
 
 from memctl_agent import _session
@@ -26,22 +26,22 @@ from memctl_agent._hooks import Hooks, Hub
 from memctl_agent._loop import Loop
 
 KINDS = {1: "epoch", 2: "/epoch", 3: "step", 4: "/step", 5: "phase", 6: "/phase", 7: "region", 8: "/region", 9: "note"}
-# The end of an epoch as of its last step, which a program that just ends leaves behind.
+# The end of an epoch, dated at its last step: how a program that just ends closes its epoch.
 KINDS[10] = "/epoch"
 PHASES = {1: "train", 2: "eval", 3: "forward", 4: "backward", 5: "optimizer"}
 
 
 class Recorder:
-    """Marks in the order in which they came, as short words."""
+    """Marks in the order of their calls, as short words."""
 
     def __init__(self) -> None:
         self.words: list[str] = []
         self.settled = 0
 
     def mark(self, kind: int, number: int = 0, name: str = "") -> bool:
-        """Stands where `_native.mark` does."""
+        """Replaces `_native.mark`."""
         if kind == 11:
-            # Gradients were given back: of interest only where a program ends unnoticed.
+            # Gradients were freed: this matters only where a program ends without a mark.
             self.settled += 1
         elif kind in (5, 6):
             self.words.append(f"{KINDS[kind]} {PHASES[number]}")
@@ -56,7 +56,7 @@ class Recorder:
         return [word for word in self.words if word.split()[0].lstrip("/") in kinds]
 
     def clear(self) -> None:
-        """Forgets what came so far."""
+        """Forgets all marks so far."""
         self.words.clear()
 
 

@@ -1,6 +1,6 @@
-"""What stands in for the native module and for CuPy's pool, in tests of the sources beside PyTorch.
+"""Stand-ins for the native module and for CuPy's pool, in tests of event sources other than PyTorch.
 
-The module writes down what it is told; whether the native one takes it is tested end to end in `live/test_others.py`.
+The module writes down its calls; whether the native one accepts them is tested end to end in `live/test_others.py`.
 The pool works as CuPy's does: blocks of 512 bytes, best fit, every block split, neighbours of a segment merged.
 """
 
@@ -11,11 +11,11 @@ from typing import Any, Optional
 
 
 class NativeError(RuntimeError):
-    """As the native module's."""
+    """Replaces the native module's error."""
 
 
 class Native:
-    """Takes a session, events and counters."""
+    """Accepts a session, events and counters."""
 
     NativeError = NativeError
 
@@ -35,7 +35,7 @@ class Native:
         return {"mode": "thread", "job": what["job"]}
 
     def attach_foreign(self) -> None:
-        """Refuses if told to."""
+        """Fails if the test wants it to."""
         if self.refuses_foreign:
             raise NativeError("PyTorch's allocator is recorded here")
 
@@ -93,7 +93,7 @@ class Pool:
         return sum(self._segments.values())
 
     def used_bytes(self) -> int:
-        """Bytes handed out."""
+        """Bytes that are allocated."""
         return self.used
 
     def _call(self, name: str, **event: int) -> None:
@@ -138,7 +138,7 @@ class Pool:
         return pointer, rounded
 
     def free(self, block: tuple[int, int]) -> None:
-        """Gives a block back; it joins its free neighbours."""
+        """Frees a block; it joins its free neighbours."""
         pointer, size = block
         self._call("free_preprocess", mem_size=size, mem_ptr=pointer, pmem_id=99)
         self.ledger += [(name, size, pointer, self._stream) for name in ("free_requested", "free_completed")]
@@ -150,7 +150,7 @@ class Pool:
         self._call("free_postprocess", mem_size=size, mem_ptr=pointer, pmem_id=99)
 
     def free_all_blocks(self) -> None:
-        """Whole free segments go back to the driver, which hands the same addresses out again. No hook is called."""
+        """Returns whole free segments to the driver, which reuses their addresses. No hook is called."""
         for address, size in list(self._segments.items()):
             if self._free.get(address) == size:
                 del self._segments[address], self._free[address]

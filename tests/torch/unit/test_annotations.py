@@ -1,4 +1,4 @@
-"""What is said by name or by hand, and who is heard when several say something."""
+"""Names and explicit marks, and which source takes precedence when several set marks."""
 
 from __future__ import annotations
 

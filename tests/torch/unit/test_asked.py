@@ -1,4 +1,4 @@
-"""Asks for holders: who searches when, what the program has between two slices, and that no fault reaches it."""
+"""Holder requests: which thread searches when, the program's time between slices, and that no fault reaches it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMIT_S = 60
 
 
 class Native:
-    """Asks once, and takes the answer and marks."""
+    """Requests one search, and records the answer and marks."""
 
     def __init__(self, ask: Optional[Ask] = None, may_be_asked: bool = True) -> None:
         self.ask, self.may_be_asked = ask, may_be_asked
@@ -32,11 +32,11 @@ class Native:
         self.answered = threading.Event()
 
     def holders_word(self) -> Optional[tuple[int, int]]:
-        """No system call has this number: who sleeps there looks again soon."""
+        """The system call does not exist, so a thread that waits in it looks again soon."""
         return (100_000, 0) if self.may_be_asked else None
 
     def holders_asked(self) -> Optional[Ask]:
-        """What is asked, once."""
+        """The request, once."""
         ask, self.ask = self.ask, None
         return ask
 
@@ -53,7 +53,7 @@ class Native:
 
 
 class Search:
-    """So many slices, each by whichever thread."""
+    """A search of a given number of slices, which records the thread of each."""
 
     def __init__(self, slices: int, answer: Any, does: Callable[[], None] = lambda: None) -> None:
         self.left, self.told, self.does = slices, answer, does
@@ -63,7 +63,7 @@ class Search:
         self.renewed: list[Any] = []
 
     def renew(self, blocks: list[tuple[int, int]]) -> bool:
-        """Others live now."""
+        """Other blocks are live now."""
         self.renewed.append(blocks)
         return True
 
@@ -79,7 +79,7 @@ class Search:
 
 
 def searching(monkeypatch: pytest.MonkeyPatch, search: Any) -> None:
-    """Puts a search in the place of the package's."""
+    """Replaces the package's search."""
     module = types.ModuleType("memctl_agent._holders")
     module.begin = lambda *_: search  # type: ignore[attr-defined]
     module.load = lambda rest: rest()  # type: ignore[attr-defined]
@@ -102,7 +102,7 @@ def test_who_has_no_steps_is_searched_and_answers(monkeypatch: pytest.MonkeyPatc
     assert native.answered.wait(LIMIT_S)
     assert native.answers == [(7, {"found": 1})] and len(search.threads) == 3
     assert threading.get_ident() not in search.threads
-    # The program has the interpreter for several times as long in between.
+    # Between slices the program has the interpreter for at least the minimum rest.
     rests = [after - before for before, after in zip(search.began, search.began[1:])]
     assert min(rests) >= _asked.REST_MS_MIN / 1e3
 
@@ -117,7 +117,7 @@ def test_where_steps_end_slices_are_theirs(monkeypatch: pytest.MonkeyPatch, aske
     while not native.answered.is_set():
         asked.step_ended()
         assert time.monotonic() < until
-    # The first may be the thread's: there was no step to wait for.
+    # The first slice may run in the search thread: there was no step to wait for.
     assert set(search.threads[1:]) == {threading.get_ident()}
 
 

@@ -45,7 +45,7 @@ def native(monkeypatch: pytest.MonkeyPatch) -> Iterator[Native]:
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
-    """Stands where CuPy's default pool does."""
+    """Replaces CuPy's default pool."""
     made = Pool(memory_hook.get_memory_hooks)
     monkeypatch.setattr(memctl_cupy, "_pool", lambda: made)
     return made

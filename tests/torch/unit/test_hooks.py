@@ -96,7 +96,7 @@ def test_exceptions_pass_unchanged(watched: Watched) -> None:
         list(DataLoader(Broken()))
     with pytest.raises(ValueError, match="training mode is expected to be boolean"):
         model().train("yes")  # type: ignore[arg-type]
-    # The depth counter is back: a call is heard again.
+    # The depth counter is restored: calls are marked again.
     model().train()
     assert watched.hub.training_depth == 0
 

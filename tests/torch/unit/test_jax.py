@@ -26,7 +26,7 @@ PACKAGE = Path(__file__).resolve().parents[3] / "agent" / "python"
 
 
 class Device:
-    """A GPU as far as it is asked."""
+    """The part of a GPU device that is used."""
 
     platform, device_kind = "gpu", "NVIDIA H200"
 

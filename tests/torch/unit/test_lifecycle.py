@@ -1,4 +1,4 @@
-"""How a process ends, and what is said of it; what the shim's cache trusts; what the package is without a session."""
+"""How a process ends and how that is reported; what the shim's cache trusts; the package without a session."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_the_packages_hook_is_for_exactly_one_build(
     assert taken.origin == "package" and taken.path.parent == cache and taken.path.read_bytes() == fits
     assert _shim.ensure(torch, SOURCE) == _shim.Shim(taken.path, "cache")
     assert [file.name for file in cache.iterdir()] == [taken.path.name], "nothing half unpacked is left"
-    # The same version of another commit, one that does not say, and one that is cut short: compiled instead.
+    # A packaged hook for another commit, one without a build, and one that is cut short: each is compiled instead.
     packs(f"memctl-hook-for: {torch.__version__} {'0' * 40}\0".encode())
     assert _shim.ensure(torch, SOURCE + "// another").origin == "compiled"
     packs(b"")
@@ -180,7 +180,7 @@ def test_the_packages_hook_is_for_exactly_one_build(
     packs(fits)
     packaged.write_bytes(packaged.read_bytes()[:-4])
     assert _shim.ensure(torch, SOURCE + "// short").origin == "compiled"
-    # Where that cannot be, both reasons are told.
+    # If it cannot be compiled, the error gives both reasons.
     monkeypatch.setenv("PATH", str(cache))
     monkeypatch.setenv("CXX", "a-compiler-that-is-not-there")
     packs(b"memctl-hook-for: 1.0.0 abc\0")

@@ -1,6 +1,6 @@
-"""Which marks come, in which order, for the loops that people write: nothing is called by hand here.
+"""The marks of typical training loops, and their order: nothing is called by hand here.
 
-(Over 400 lines: each loop reads like the program it stands for.)
+(Over 400 lines: each loop reads like the program that it represents.)
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def test_gradient_accumulation(watched: Watched) -> None:
 
 
 def test_two_optimizers(watched: Watched) -> None:
-    """A GAN: the optimizer seen first tells the steps."""
+    """A GAN: the optimizer seen first determines the steps."""
     generator, judge = model(), nn.Linear(2, 1)
     first = torch.optim.Adam(judge.parameters())
     second = torch.optim.Adam(generator.parameters())
@@ -131,7 +131,7 @@ def test_two_optimizers(watched: Watched) -> None:
 
 
 def test_an_optimizer_made_anew_every_epoch(watched: Watched) -> None:
-    """Whether the old ones are kept (by schedulers) or not, each epoch's own tells its steps."""
+    """The old optimizers are kept, as schedulers keep them; the current one determines the steps."""
     net, kept = model(), []
     for _ in range(4):
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -143,7 +143,7 @@ def test_an_optimizer_made_anew_every_epoch(watched: Watched) -> None:
 
 
 def test_two_optimizers_of_the_same_parameters(watched: Watched) -> None:
-    """They step in turn: one of them tells the steps, once both have been met."""
+    """They step in turn: one of them determines the steps, once both have been seen."""
     net = model()
     one, other = torch.optim.SGD(net.parameters(), lr=0.1), torch.optim.Adam(net.parameters())
     for _ in range(6):
@@ -160,7 +160,7 @@ def test_a_rival_that_stopped_makes_room(watched: Watched) -> None:
     for optimizer, count in zip(kept, steps):
         for _ in range(count):
             train_step(net, optimizer, torch.zeros(1, 4))
-    # The third is met while the second may still come back, and then while the first may.
+    # The third is first seen while the second may still step again, and then while the first may.
     assert watched.only("step").count("/step 15") == 1
 
 
@@ -226,7 +226,7 @@ def test_evaluation_between_steps_without_a_loader(watched: Watched) -> None:
         net(torch.zeros(1, 4))
     net.train()
     train_step(net, optimizer, torch.zeros(1, 4))
-    # The step that had begun begins again behind the evaluation.
+    # The step that had begun begins again after the evaluation.
     assert watched.words[:8] == [
         *["/phase forward", "/phase train", "phase eval", "/phase eval", "phase train"],
         *["step 1", "phase forward", "/phase forward"],
@@ -306,7 +306,7 @@ def test_endless_loader(watched: Watched) -> None:
 
 
 def test_loader_read_one_batch_ahead(watched: Watched) -> None:
-    """As accelerate and the Hugging Face trainer read: the last batch is trained on when the loader is through."""
+    """As accelerate and the Hugging Face trainer read: they train on the last batch after the loader has ended."""
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     train = loader(3)
@@ -356,7 +356,7 @@ def test_closure_that_computes_gradients(watched: Watched) -> None:
 
 
 def test_train_is_called_behind_the_first_batch(watched: Watched) -> None:
-    """As the Hugging Face trainer does: after an evaluation the loader is asked before `train()` is called."""
+    """As the Hugging Face trainer does: after an evaluation it reads the loader before it calls `train()`."""
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     train, validation = loader(2), loader(1)

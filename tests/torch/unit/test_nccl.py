@@ -1,7 +1,7 @@
-"""What NCCL says that its communicators hold: who is asked, when, and that nobody else is.
+"""The memory of NCCL's communicators: which of them are queried, and when.
 
-The library is a genuine one, built here, behind the same call as NCCL's own; process groups stand in for PyTorch's,
-whose own are asked in the live tests.
+The library is a genuine one, built here, with the same call as NCCL's own. Stand-ins replace PyTorch's process groups;
+the live tests query the genuine ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from memctl_agent import _nccl
 from memctl_agent._nccl import Nccl
 
 MIB = 1 << 20
-# A communicator is its bytes and whether they are suspended; NULL and statistics that there are not are refused.
+# A communicator is its bytes and whether they are suspended; NULL and unknown statistics are refused.
 NCCL = """
 #include <stdint.h>
 struct comm { uint64_t persist, suspend, suspended; };
@@ -56,7 +56,7 @@ class Group:
 
 
 class ProcessGroupNCCL2:
-    """Stands where torch's of that name does."""
+    """Replaces torch's backend; its name contains that of torch's."""
 
     pointer, used = 0, 1
     memory_stats: Any
@@ -70,7 +70,7 @@ class ProcessGroupNCCL2:
 
 
 class Told:
-    """Stands where the native module does."""
+    """Replaces the native module."""
 
     def __init__(self) -> None:
         self.nccl: list[tuple[int, Optional[int]]] = []
@@ -82,7 +82,7 @@ class Told:
 
 
 def torch_of(monkeypatch: pytest.MonkeyPatch, *groups: Any, capturing: bool = False) -> Any:
-    """As much of torch as is asked."""
+    """The part of torch that is used."""
     module = types.SimpleNamespace(_world=types.SimpleNamespace(pg_map=dict.fromkeys(groups)))
     monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", module)
     return types.SimpleNamespace(
@@ -109,7 +109,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def ask(torch: Any, nccl: Optional[Nccl] = None) -> list[tuple[int, Optional[int]]]:
-    """What is told at the end of one step."""
+    """The counters that are reported at the end of one step."""
     told = Told()
     (nccl or Nccl(lambda: 0.0)).step_ended(torch, told)
     return told.nccl

@@ -1,4 +1,4 @@
-"""Requests are steps where nothing trains: whichever library serves them, however late it is imported."""
+"""Requests are steps where nothing trains, with any serving library, even if it is imported late."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from conftest import Watched
 
 
 class Mixin:
-    """Stands where `transformers.GenerationMixin` does."""
+    """Replaces `transformers.GenerationMixin`."""
 
     def generate(self, depth: int = 0) -> int:
         """Calls itself, as assisted generation does."""

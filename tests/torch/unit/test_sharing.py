@@ -1,4 +1,4 @@
-"""What hands device memory on: seen where it was used, and only there."""
+"""Sharing of device memory between processes: seen where it was used, and only there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Caches of one's own, each with a bound, as projects have them in a file beside the training."""
+"""Bounded caches, as projects write them in a file of their own next to the training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 class LRUCache:
-    """A mapping of at most so many entries; the one that was not asked for longest goes first."""
+    """A mapping of bounded size that evicts the least recently used entry."""
 
     def __init__(self, maxsize: int) -> None:
         self.maxsize = maxsize
@@ -29,7 +29,7 @@ class LRUCache:
 
 
 class MemoryBank:
-    """Keeps so many tensors; a new one takes the place of any other once it is full."""
+    """Keeps a bounded number of tensors; once it is full, a new one replaces any other."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -44,7 +44,7 @@ class MemoryBank:
 
 
 class Ring:
-    """The last outputs, in places that were made beforehand."""
+    """The last outputs, in preallocated slots."""
 
     def __init__(self, places: int) -> None:
         self.places: list[Optional[torch.Tensor]] = [None] * places

@@ -67,13 +67,13 @@ def tokens(batch: int = BATCH, length: int = LENGTH) -> torch.Tensor:
 
 
 def loader(steps: int, batch: int = BATCH, length: int = LENGTH) -> DataLoader[tuple[torch.Tensor, ...]]:
-    """So many batches of a data set on the host, in another order each epoch."""
+    """A loader of `steps` batches from a data set on the host, shuffled each epoch."""
     data = TensorDataset(torch.randint(0, VOCABULARY, (steps * batch, length)))
     return DataLoader(data, batch_size=batch, shuffle=True)
 
 
 def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: torch.Tensor) -> torch.Tensor:
-    """One step of training; gives what the model said."""
+    """One step of training; returns the model's output."""
     scores = model(batch)
     loss = loss_of(scores, batch)
     optimizer.zero_grad()

@@ -21,7 +21,7 @@ PRINTS = 200
 
 
 class Pace:
-    """Makes so many steps take `TABLE_SECONDS`, and prints PyTorch's counters on the way."""
+    """Spreads the steps over `TABLE_SECONDS`, and prints PyTorch's counters meanwhile."""
 
     def __init__(self, steps: int, name: str = "main") -> None:
         self._steps, self._name, self._done = steps, name, 0
@@ -47,13 +47,13 @@ class Pace:
             "reserved": torch.cuda.memory_reserved(),
             "host": host_bytes(),
         }
-        # In one piece: other processes of the job print as well.
+        # In one write: other processes of the job print as well.
         sys.stdout.write(json.dumps(counts) + "\n")
         sys.stdout.flush()
 
 
 def host_bytes() -> int:
-    """What this process takes of the host, without what stands for the device."""
+    """Host memory of this process, without the memory that backs the fake device."""
     pages = pathlib.Path("/proc/self/statm").read_text().split()
     return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
 

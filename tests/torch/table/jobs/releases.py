@@ -1,4 +1,4 @@
-"""Memory that gathers within an epoch or a request and is given back: `python releases.py NAME`. Nothing leaks here."""
+"""Memory that grows within an epoch or a request and is then freed: `python releases.py NAME`. Nothing leaks here."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def evaluation(model: nn.Module, pace: Pace) -> torch.Tensor:
 
 @torch.inference_mode()
 def generate(layers: nn.ModuleList, length: int, pace: Pace) -> None:
-    """Each request has keys and values of its own, which are longer with each token and go with the answer."""
+    """Each request has its own keys and values, which grow with each token and are freed with the answer."""
     keys, values = [], []
     for _ in layers:
         keys.append(torch.zeros(16, 0, WIDTH, device=DEVICE))

@@ -1,4 +1,4 @@
-"""Servers and loops without epochs that keep what they should give back: `python serving_leaks.py NAME`."""
+"""Servers and loops without epochs that keep what they should free: `python serving_leaks.py NAME`."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def tee_of_frames() -> None:
 
 
 class Server:
-    """Answers, and hands a copy of each answer to who writes statistics."""
+    """Answers, and passes a copy of each answer to the statistics."""
 
     def __init__(self) -> None:
         self.model = LanguageModel(1).to(DEVICE).eval()
@@ -122,7 +122,7 @@ def deliver(prompt: torch.Tensor, read: threading.Event) -> None:
 
 
 def waiting_threads() -> None:
-    """Each answer is delivered by a thread of its own; who has left never reads, and his thread waits for ever."""
+    """Each answer has its own delivery thread; a client that has left never reads, so its thread waits for ever."""
     encoder()
     pace = Pace(REQUESTS)
     for request in range(REQUESTS):

@@ -1,4 +1,4 @@
-"""Trainings with epochs that keep what they should give back: `python training_leaks.py NAME`."""
+"""Trainings with epochs that keep what they should free: `python training_leaks.py NAME`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def features_by_step() -> None:
 
 
 class Meter:
-    """A moving average over the last values; who wrote it forgot to say of how many."""
+    """A moving average over the last values; its author forgot to limit their number."""
 
     def __init__(self) -> None:
         self.window: collections.deque[torch.Tensor] = collections.deque()
@@ -120,7 +120,7 @@ def collector_off() -> None:
 
 
 def watch(module: nn.Module) -> None:
-    """Registers a hook that keeps what the module gives."""
+    """Registers a hook that keeps the module's output."""
     seen: list[torch.Tensor] = []
 
     def hook(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
