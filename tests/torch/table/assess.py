@@ -248,7 +248,8 @@ def _wrong_codes(end: Record, verdict: Record) -> list[str]:
         found.append(f"--fail-on warning ends with {end['fail_on_warning']}, and a warning is there: {hurts}")
     [condition] = end["assert"].get("answer", {}).get("conditions", [{"verdict": "no answer"}])
     if verdict["kind"] == "growing" and verdict["memory"] == "device":
-        wanted = ["does_not_hold"] if verdict["cause"] == "known" else ["inconclusive"]
+        # A warning speaks against it also while the cause of growth is open.
+        wanted = ["does_not_hold"] if verdict["cause"] == "known" else ["inconclusive", "does_not_hold"][: 1 + hurts]
     elif verdict["kind"] == "not_enough_data":
         wanted = ["inconclusive"]
     else:
@@ -263,7 +264,11 @@ def _wrong_codes(end: Record, verdict: Record) -> list[str]:
 def _wrong_alerts(end: Record, verdict: Record) -> list[str]:
     firing = {one["rule"] for one in end["alerts"] if one["state"] != "resolved"}
     known = verdict["kind"] == "growing" and verdict["cause"] == "known" and verdict["memory"] == "device"
-    if known != ("MemoryLeak" in firing):
+    # Growth that nothing bounded is likely to explain raises an alert, also while its cause is open.
+    warned = any(one["severity"] != "info" for one in end["query"]["answer"].get("findings", []))
+    may_fire = known or (verdict["kind"] == "growing" and verdict["memory"] == "device" and warned)
+    fires = "MemoryLeak" in firing
+    if (known and not fires) or (fires and not may_fire):
         return [f"alerts {sorted(firing)}, and it is {verdict['kind']} ({verdict['cause']})"]
     if verdict["kind"] not in ("growing", "out_of_memory") and firing & {"MemoryGrowth", "OutOfMemoryAhead"}:
         return [f"alerts {sorted(firing)}, and it is {verdict['kind']}"]
