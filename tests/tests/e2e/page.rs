@@ -221,7 +221,7 @@ fn what_cannot_be_asked_is_named() {
     for (path, status, why) in [
         ("query?rank=x", 400, "whole numbers"),
         ("query?rank=0&rank=1", 400, "twice"),
-        ("query?at=peak", 400, "nothing that is asked here"),
+        ("query?at=peak", 400, "unknown parameter"),
         ("query?a=%zz", 400, "encoded"),
         ("query?tenant=a%20b", 403, "not a tenant's name"),
         ("sites?at=soon", 400, "peak, end or epoch:N"),
