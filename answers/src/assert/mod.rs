@@ -337,7 +337,9 @@ fn growing(report: &Report, terms: &Terms) -> Option<Checked> {
 
 fn no_leak(report: &Report, terms: &Terms) -> Checked {
     let leaks = against(report, terms, FindingKind::fills);
-    found(&leaks)
+    // A finding of growth whose cause is open is no proof of a leak.
+    let open = growing(report, terms).filter(|checked| checked.verdict == Outcome::Inconclusive);
+    open.or_else(|| found(&leaks))
         .or_else(|| growing(report, terms))
         .or_else(|| not_judged(report, terms))
         .unwrap_or_else(|| verdict(Outcome::Holds, "no leak was found".to_owned()))
