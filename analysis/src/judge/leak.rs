@@ -166,8 +166,11 @@ pub(super) fn is_reborn(watch: &RankWatch, group: &Group) -> bool {
     let lead = group.lead();
     let live = matches!(watch.sites[lead.site].holds, Holds::Blocks);
     let (epochs, sites) = (lead.growth.epochs.len(), || group.members.iter().map(|member| member.site));
-    let gained = sites().fold(0, |sum: u64, site| sum.saturating_add(watch.older_bytes_gained(site)));
-    let few_are_older = epochs >= REBORN_EPOCHS && (gained as f64) < KEPT_MIN * group.bytes_gained() as f64;
+    let (gained, older) = sites().fold((0_u64, 0_u64), |sum, site| {
+        let (gained, older) = watch.gained_after_first_epoch(site);
+        (sum.0.saturating_add(gained), sum.1.saturating_add(older))
+    });
+    let few_are_older = epochs >= REBORN_EPOCHS && (older as f64) < KEPT_MIN * gained as f64;
     // What grew in two epochs and was kept has blocks of the earlier one.
     let none_is_older = epochs >= 2 && sites().all(|site| watch.older_bytes(site) == 0);
     live && lead.shape == Shape::More && (few_are_older || none_is_older)

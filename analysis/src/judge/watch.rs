@@ -97,9 +97,10 @@ struct Recent {
     phases: [u64; 6],
     /// Its bytes that were born in an earlier epoch.
     older: u64,
-    /// The epoch in which it was first seen, and its older bytes at the first boundary after that epoch.
+    /// The epoch in which it was first seen.
     first_epoch: Option<u32>,
-    older_at_first: Option<u64>,
+    /// Its bytes, and the older ones among them, at the first boundary after that epoch.
+    after_first: Option<(u64, u64)>,
     /// What the last boundary of each kind showed.
     known: [Amount; 3],
 }
@@ -109,7 +110,7 @@ impl Recent {
     fn note_older(&mut self, epoch: u32) {
         let first = *self.first_epoch.get_or_insert(epoch);
         if epoch > first {
-            self.older_at_first.get_or_insert(self.older);
+            self.after_first.get_or_insert((self.sum.0, self.older));
         }
     }
 }
@@ -349,11 +350,14 @@ impl RankWatch {
         self.recent.get(site).filter(|recent| recent.seen == self.tables).map_or(0, |recent| recent.older)
     }
 
-    /// The same beyond those of its first epoch: what
-    /// was made once (a library's workspace) is no growth.
-    pub(super) fn older_bytes_gained(&self, site: usize) -> u64 {
+    /// Bytes that a site has gained since the first boundary after its first epoch, and how many more of its bytes were born in
+    /// an earlier epoch than the one under way: what its first epoch made once (a library's workspace) is in neither.
+    pub(super) fn gained_after_first_epoch(&self, site: usize) -> (u64, u64) {
         let shown = self.recent.get(site).filter(|recent| recent.seen == self.tables);
-        shown.map_or(0, |recent| recent.older.saturating_sub(recent.older_at_first.unwrap_or(0)))
+        let since = shown.and_then(|recent| Some((recent, recent.after_first?)));
+        since.map_or((0, 0), |(recent, (bytes, older))| {
+            (recent.sum.0.saturating_sub(bytes), recent.older.saturating_sub(older))
+        })
     }
 
     /// Takes a table of this device; tables come in their order.

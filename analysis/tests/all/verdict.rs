@@ -177,6 +177,36 @@ fn what_every_epoch_makes_again_is_work_that_grows() {
 }
 
 #[test]
+fn what_is_kept_beside_a_workspace_is_a_leak() {
+    let mut process = Process::new(0, &stacks());
+    let model = (MODEL, None, 40, 400 * MIB);
+    process.boundary(memctl_model::Boundary::StepEnd, 1.0, 1_000, &[model]);
+    for epoch in 0..8_u64 {
+        for step in 1..=10_u64 {
+            let steps = epoch * 10 + step;
+            let mut table = process.table(memctl_model::Boundary::StepEnd, &[model, (KEEP, None, 1, 320 * MIB)]);
+            // Each step keeps half a mebibyte beside it; those of earlier epochs are older.
+            let workspace = SiteRow { birth_epoch: 0, ..table.rows[1] };
+            let kept =
+                |bytes: u64, birth: u32| SiteRow { bytes, blocks: bytes / (MIB / 2), birth_epoch: birth, ..workspace };
+            table.rows[1] = workspace;
+            table.rows.push(kept((steps - step) * MIB / 2, 0));
+            table.rows.push(kept(step * MIB / 2, process.epoch));
+            process.time_ns += 1_000_000_000;
+            table.time_ns = process.time_ns;
+            process.watch.table(&table);
+            process.step += 1;
+        }
+        process.epoch += 1;
+    }
+    let verdict = of(&process, Activity::Running, Vec::new());
+    assert!(verdict.sentence.starts_with("Live memory has grown 40.0 MiB"), "{}", verdict.sentence);
+    assert!(verdict.sentence.contains("nothing of it was freed"), "{}", verdict.sentence);
+    let findings = process.judge();
+    assert!(findings.iter().any(|finding| finding.kind == FindingKind::Leak), "{findings:?}");
+}
+
+#[test]
 fn what_the_first_call_of_a_line_makes_once_is_no_growth() {
     let mut process = Process::new(0, &stacks());
     let model = (MODEL, None, 40, 400 * MIB);
