@@ -84,7 +84,7 @@ impl Verdict {
         match self.known_kind() {
             Some(VerdictKind::OutOfMemory) => "out of memory",
             Some(VerdictKind::Growing) if self.is_known() => "leak",
-            Some(VerdictKind::Growing) => "growing, cause open",
+            Some(VerdictKind::Growing) => "growing",
             Some(VerdictKind::Filling) if self.overflows() => "fills, no room",
             Some(VerdictKind::Filling) => "filling",
             Some(VerdictKind::NotEnoughData) => "inconclusive",

@@ -86,7 +86,7 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
     table.show(screen)
 }
 
-/// `leak`, `growing, cause open`, `steady`; beside memory that is well the worst finding: `warning: rank lost`.
+/// `leak`, `growing`, `steady`; beside memory that is well the worst finding: `warning: rank lost`.
 fn verdict(job: &Job) -> (String, Option<Tone>) {
     let Some(judged) = &job.verdict else { return ("not judged yet".to_owned(), None) };
     let Some(verdict) = &judged.verdict else { return ("-".to_owned(), None) };

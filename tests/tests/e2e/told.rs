@@ -147,7 +147,7 @@ fn jobs_are_filtered_by_state_and_label_and_show_their_worst_finding() {
     assert_eq!(ask(&daemon, &["jobs", "--state", "failed"]), "No job matches.\n");
     let page = ask(&daemon, &["jobs"]);
     let row = |job: &str| page.lines().find(|line| line.contains(&format!(" {job} "))).unwrap_or_default().to_owned();
-    assert!(row("leaks").contains(" leak "), "{page}");
+    assert!(row("leaks").contains(" growing "), "{page}");
     assert!(row("well").contains(" steady "), "{page}");
     daemon.terminate();
 }

@@ -276,7 +276,7 @@ fn page(known: Known, verb: &str, page: &str, context: &str) {
     }
     if verb == "jobs" {
         let row = page.lines().find(|line| line.split_whitespace().any(|word| word == known.job)).expect("its row");
-        let is_open = row.contains("inconclusive") || row.contains("growing, cause open");
+        let is_open = row.contains("inconclusive") || row.contains("growing");
         assert_eq!(!known.growth, is_open, "{context}");
     }
 }
