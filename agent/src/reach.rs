@@ -4,6 +4,7 @@
 //! behind `https://` has proven its name before any byte of a request is sent; at this user's own socket, only a daemon
 //! of this user or root is used.
 //! Refuses: to guess. An invalid address is an error, and no port is tried that was not named.
+//! (Over 400 lines: an address, its TLS files, and what a failed connection means, with its remedies.)
 
 use std::fmt;
 use std::io;
@@ -320,6 +321,8 @@ fn failed(error: tonic::transport::Error) -> ReachError {
     }
     match cause.downcast_ref::<io::Error>().map(io::Error::kind) {
         Some(kind) if is_absent(kind) => ReachError::Absent(cause.to_string()),
+        // (The resolver's errors have no kind.)
+        _ if cause.to_string().contains("failed to lookup address") => ReachError::Absent(cause.to_string()),
         _ => explained(&cause.to_string()),
     }
 }
@@ -332,7 +335,7 @@ const REMEDIES: [(&str, &str); 10] = [
     ),
     (
         "UnknownIssuer",
-        "no trusted authority issued its certificate: name the authority's file with --tls-ca or MEMCTL_TLS_CA",
+        "no authority that is trusted here issued its certificate: name the file of the one that did with --tls-ca or MEMCTL_TLS_CA",
     ),
     ("NotValidForName", "its certificate is for another name: use an address with a name that the certificate has"),
     ("not valid for name", "its certificate is for another name: use an address with a name that the certificate has"),

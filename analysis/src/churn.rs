@@ -59,7 +59,7 @@ pub struct RankChurn {
     pub emptied: Option<Emptied>,
 }
 
-/// How many steady steps were seen of the device that has most, where these are too few to tell of churn on any.
+/// The largest number of steady steps of any device, if too few to judge churn on any.
 #[must_use]
 pub fn too_few(ranks: &[RankChurn]) -> Option<u64> {
     let most = ranks.iter().map(|rank| rank.steps).max().unwrap_or(0);

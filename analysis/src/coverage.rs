@@ -1,8 +1,8 @@
-//! What the record of a job does not hold, whatever was judged of the rest: processes that were never recorded, events that
-//! expired, nothing at all.
+//! What the record of a job does not contain, regardless of the verdict on the rest: processes that were never
+//! recorded, events that expired, nothing at all.
 //!
-//! Guarantees: a job of which nothing is known has every kind of finding among what was not judged. Refuses to guess what
-//! the missing part would have said.
+//! Guarantees: a job without any data lists every kind of finding as not judged. Refuses to guess what the missing part
+//! would have shown.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ pub struct Recorded {
     pub events: u64,
     /// Of these gone by retention.
     pub events_expired: u64,
-    /// Whether anything at all tells of its memory: a table, a sample.
+    /// Whether anything shows its memory: a table, a sample.
     pub is_known: bool,
 }
 
@@ -126,7 +126,7 @@ mod tests {
         assert!(gaps.iter().all(|not| not.gap == Gap::Whole && !not.remedy.is_empty()));
         assert!(gaps.iter().any(NotJudged::decides));
         let silent = not_judged(&[Recorded { rank: 0, ..Recorded::default() }], None, true);
-        assert!(silent.iter().any(NotJudged::decides), "a process that told nothing");
+        assert!(silent.iter().any(NotJudged::decides), "a process without data");
     }
 
     #[test]

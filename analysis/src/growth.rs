@@ -93,7 +93,7 @@ pub fn growth_bytes_per_epoch(series: &[EpochBytes]) -> Option<f64> {
     }
     let rises = series.windows(2).filter(|pair| pair[1].bytes > pair[0].bytes).count();
     let falls = series.windows(2).any(|pair| pair[1].bytes < pair[0].bytes);
-    // Twice is a coincidence with whatever grows once (the first epoch, a step up); three times is a habit.
+    // Two rises are a coincidence for anything that grows once (the first epoch, a step up); three are a habit.
     if median == 0.0 && rises >= 3 && !falls {
         let points: Vec<(f64, f64)> = series.iter().map(|point| (f64::from(point.epoch), point.bytes as f64)).collect();
         return theil_sen_slope(&points);

@@ -1,8 +1,8 @@
-//! What processes answered about holders, told beside the finding that it is about.
+//! Answers of processes about holders, shown beside the finding that they are about.
 //!
-//! Guarantees: the latest answer that names a holder is told, else the latest answer, else why there is none; how a holder
-//! grew comes from two counts of the same process in two epochs, and from nothing else. Refuses to compare holders that two
-//! answers do not call the same.
+//! Guarantees: shows the latest answer that names a holder, else the latest answer, else why there is none; a holder's
+//! growth comes from two counts of the same process in two epochs, and from nothing else. Refuses to compare holders
+//! that have different names in two answers.
 
 use memctl_model::{Finding, FindingHolders, HolderGrowth, HolderPace, HoldersAsked, HoldersFound, TensorHolder};
 
@@ -30,7 +30,7 @@ pub fn of_finding(finding: &Finding, id: &str, asked: &[HoldersAsked]) -> Option
     Some(FindingHolders { asked: (*told).clone(), growth, pace, sentence })
 }
 
-/// Whether an earlier answer of the process could still tell how much longer a holder has become.
+/// Whether an earlier answer of the process could still show how much longer a holder has become.
 #[must_use]
 pub fn is_pace_open(told: &FindingHolders) -> bool {
     let Ok(found) = &told.asked.outcome else { return false };
@@ -40,7 +40,7 @@ pub fn is_pace_open(told: &FindingHolders) -> bool {
     found.holders.iter().zip(&told.pace).any(is_open)
 }
 
-/// Whether an earlier answer of the process could still tell how a holder grew.
+/// Whether an earlier answer of the process could still show how a holder grew.
 #[must_use]
 pub fn is_growth_open(told: &FindingHolders) -> bool {
     let Ok(found) = &told.asked.outcome else { return false };
@@ -300,11 +300,11 @@ mod tests {
         ] {
             assert_eq!(grown(first.clone(), later).0, None);
         }
-        // Whether an earlier answer could tell more.
+        // Whether an earlier answer could show more.
         let open = |asked: &[HoldersAsked]| is_growth_open(&of_finding(&finding(), "id", asked).unwrap());
         let counted = asked(2, Ok(found(7, vec![list(1_440)])));
         assert!(open(std::slice::from_ref(&counted)));
-        assert!(!open(&[first.clone(), counted]), "it is told");
+        assert!(!open(&[first.clone(), counted]), "it is known");
         assert!(!open(&[asked(2, Ok(found(7, vec![TensorHolder { tensors: None, ..list(9) }])))]), "not counted");
         assert!(!open(&[asked(2, Ok(found(7, vec![list(1_440), list(1_441)])))]), "two of one name");
         assert!(!open(&[asked(2, Err("it did not answer.".into()))]));

@@ -1,9 +1,9 @@
-//! The ledger of a rank: everything that the device says is used, by who uses it.
+//! The ledger of a rank: all memory in use on the device, by its user.
 //!
-//! Guarantees: allocated + cached + NCCL + context and libraries + other processes + unexplained = device used, whatever was
-//! measured; what was not measured is `None`, and its bytes are then part of what is unexplained (NCCL's: of context and
-//! libraries). Measurements are of other moments than the state: each is compared with what the allocator held when it was
-//! taken.
+//! Guarantees: allocated + cached + NCCL + context and libraries + other processes + unexplained = device used, for any
+//! set of measurements; what was not measured is `None`, and its bytes are then part of the unexplained rest (NCCL's:
+//! of context and libraries). Measurements are of other moments than the state: each is compared with what the
+//! allocator held when it was taken.
 //! Refuses to hide a negative rest: measurements of different moments can disagree, and the ledger shows by how much.
 
 use memctl_model::Sample;
@@ -17,15 +17,15 @@ pub struct Ledger {
     pub classes: Shares,
     /// Reserved and not handed out.
     pub cached_bytes: u64,
-    /// Of NCCL's communicators, where NCCL tells.
+    /// Of NCCL's communicators, if NCCL reports it.
     pub nccl_bytes: Option<u64>,
-    /// Of this process beside the allocator and what NCCL tells: CUDA context, kernels, libraries.
+    /// Of this process outside the allocator and NCCL's figure: CUDA context, kernels, libraries.
     pub context_bytes: Option<u64>,
     /// Of other processes.
     pub others_bytes: Option<u64>,
     /// What is left over; negative when the parts exceed the whole.
     pub unexplained_bytes: Option<i64>,
-    /// In use on the device, by everybody.
+    /// In use on the device, by all processes.
     pub device_used_bytes: Option<u64>,
     /// All bytes of the device.
     pub device_total_bytes: Option<u64>,

@@ -265,7 +265,7 @@ mod tests {
         assert_eq!((lives.blocks[1].freed, lives.blocks[1].to), (0, OPEN));
         let born = lives.blocks[2];
         assert_eq!((born.bytes, born.requested_bytes, born.birth, born.from, born.to), (512, 300, birth, 11, OPEN));
-        // An address that is handed out twice: the first block has ended, whatever the recording says of it.
+        // An address that is allocated twice: the first block has ended, although the recording has no free.
         lives.event(16, &event(Action::Alloc, 0, 8), None, birth);
         assert_eq!(alive(&lives, 16).len(), 3);
     }

@@ -1,14 +1,14 @@
-//! Which requests for memory were made in which call of which module, told from their stacks.
+//! Which requests for memory were made in which call of which module, derived from their stacks.
 //!
-//! A module's forward is the frame that `torch/nn/modules/module.py` calls. Requests that come one after another through the same
-//! frames up to that call are a run; a run is one call, or several where a loop makes them: where the same row of stacks repeats,
-//! or where the stack with which it began comes again and the forward has moved back to an earlier line.
+//! A module's forward is the frame that `torch/nn/modules/module.py` calls. Consecutive requests through the same
+//! frames up to that call are a run. A run is one call, or several if a loop makes them: if the same row of stacks
+//! repeats, or if the stack with which it began recurs and the forward has moved back to an earlier line.
 //!
-//! Guarantees: the calls of one answer are in order and apart. Refuses to see a module that asks for nothing, to tell two objects
-//! of one class apart, and to name classes where the recording has plain names of functions only: such modules are named by the
-//! line that calls them.
+//! Guarantees: the calls of one answer are in order and disjoint. Refuses to see a module that allocates nothing, to
+//! distinguish two objects of one class, and to name classes if the recording has plain function names only: such
+//! modules are named by the line that calls them.
 //!
-//! (Over 400 lines: a fifth are tests; what a stack says is read in one go.)
+//! (Over 400 lines: a fifth are tests; the rules that read a stack belong together.)
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

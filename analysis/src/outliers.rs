@@ -1,8 +1,8 @@
 //! Ranks side by side: what is usual among them, and which figures of which rank stand out.
 //!
-//! A figure stands out when it is further from the ranks' median than 3.5 times their median absolute deviation (scaled
-//! to a normal distribution's standard deviation), with a floor below which nobody cares. That is a measurement: ranks of
-//! different roles (pipeline stages) differ by rule, and whether it is wrong the findings say.
+//! A figure stands out if it is further from the ranks' median than 3.5 times their median absolute deviation (scaled
+//! to a normal distribution's standard deviation), with a floor below which differences do not matter. That is a
+//! measurement: ranks of different roles (pipeline stages) differ by design, and findings decide whether it is wrong.
 
 use memctl_model::{Finding, FindingKind};
 
@@ -73,7 +73,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// Whether a finding tells ranks apart: it is about being a rank among others, or it names some of the ranks and not all.
+/// Whether a finding distinguishes ranks: it is about one rank among others, or it names some of the ranks and not all.
 #[must_use]
 pub fn tells_ranks_apart(finding: &Finding, ranks: usize) -> bool {
     use FindingKind as Kind;

@@ -157,7 +157,7 @@ impl Run {
             max: levels(self.allocated_max, self.reserved_max),
             ..Rollup::default()
         };
-        // A rollup of no events says nothing; how many these were nobody asks.
+        // A rollup of no events would be ignored; the exact count is not used.
         rollup.counts[0] = u64::from(RUN);
         rollup
     }

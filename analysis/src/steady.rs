@@ -17,9 +17,9 @@ pub const SITES_MAX: usize = 65_536;
 pub const WARM_UP_STEPS: u64 = 10;
 /// Steps that "the last steps" are.
 pub const RECENT_STEPS: usize = 16;
-/// Places that gave memory back which are told apart.
+/// Maximum number of places that free memory which are distinguished.
 const RETURNING_MAX: usize = 1024;
-/// Different sums of one site that are told apart.
+/// Maximum number of different sums of one site that are distinguished.
 const SIZES_MAX: usize = 8;
 /// Steps a site must have been seen in before it is said to vary.
 const SEEN_MIN: u64 = 4;

@@ -1,9 +1,8 @@
 //! A timeline in a bounded number of buckets that keeps every peak and every valley.
 //!
-//! Guarantees: each bucket's minimum and maximum are exact for single events; from rollups they
-//! are those of the whole rollup, never too narrow. Memory is the buckets, whatever comes in.
-//! Levels hold until the next event, so a bucket without events shows the level it inherits.
-//! Refuses nothing: what lies outside the window only sets the level that enters it.
+//! Guarantees: each bucket's minimum and maximum are exact for single events; from rollups they are those of the whole
+//! rollup, never too narrow. Memory is bounded by the buckets. Levels hold until the next event, so a bucket without
+//! events shows the level it inherits. Events outside the window only set the level at its begin.
 
 use memctl_model::limits::TIMELINE_POINTS_MAX;
 use memctl_model::{Levels, Rollup};

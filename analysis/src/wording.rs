@@ -1,7 +1,7 @@
 //! Words that findings share: places, ranks, bytes, lists.
 //!
-//! Guarantees: nothing here is longer than a line, and nothing invents what is not known.
-//! Refuses to escape: texts of findings hold names as recorded; whoever shows them makes them safe.
+//! Guarantees: nothing here is longer than a line or invents unknown facts. Refuses to escape: texts of findings hold
+//! names as recorded; code that displays them must escape them.
 
 use memctl_model::{Frame, HumanBytes};
 

@@ -1,7 +1,7 @@
 //! What allocator settings would do for a job, as `diagnose`, `frag` and `oom` say it: replayed, with bytes, or not at all.
 //!
-//! Guarantees: a setting is named only with what its replay came to; where nothing could be replayed the reason stands there
-//! instead. Refuses to judge: which setting is worth a change comes with the replays.
+//! Guarantees: a setting is named only with the result of its replay; if nothing could be replayed, the reason is given
+//! instead. The replay's result includes which setting is worth a change.
 
 use serde::Serialize;
 

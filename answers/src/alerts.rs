@@ -45,7 +45,7 @@ pub struct Watched {
     pub jobs: u32,
     /// Of these read from files; they raise alerts only where the rules say so.
     pub imported: u32,
-    /// Those that could not be judged, or not yet: that they raise no alert says nothing.
+    /// Jobs that could not be analysed, or not yet: the absence of alerts for them means nothing.
     pub not_judged: Vec<String>,
 }
 
@@ -131,7 +131,7 @@ pub struct Alert {
 pub struct Receiver {
     /// Its name.
     pub receiver: String,
-    /// `firing`, `resolved` or null when it was told nothing.
+    /// `firing`, `resolved`, or null if it was never notified.
     pub told: Option<&'static str>,
     /// When.
     pub told_at: Option<String>,
@@ -531,9 +531,9 @@ pub struct Rule {
     pub horizon_epochs: Option<f64>,
     /// How long before it fires.
     pub for_seconds: f64,
-    /// After how long webhooks and commands are told again.
+    /// After how long webhooks and commands are notified again.
     pub repeat_seconds: f64,
-    /// Who is told.
+    /// The receivers that are notified.
     pub receivers: Vec<String>,
 }
 

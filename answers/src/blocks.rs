@@ -92,7 +92,7 @@ pub struct Segment {
     pub bytes: u64,
     /// Stream its blocks belong to, in hexadecimal.
     pub stream: String,
-    /// Pool: null for the one that everything uses unless told otherwise.
+    /// The pool; null for the default pool.
     pub pool: Option<String>,
     /// Of a private pool: the name that most of the memory in it has.
     pub owner: Option<String>,
@@ -167,7 +167,7 @@ pub struct Stacks<K> {
     pub owners: Vec<Option<String>>,
 }
 
-/// What is told of a stack where it is met first.
+/// What is stored of a stack at its first use.
 #[derive(Clone, Debug, Default)]
 pub struct StackTold {
     /// Innermost first.
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(stacks.sites, [None, Some(1), None, Some(2)]);
         assert_eq!(stacks.frames.len(), 3);
         let owner = || StackTold { owner: Some("KV cache".into()), ..StackTold::default() };
-        assert_eq!(stacks.number(10, owner), 4, "without frames, but somebody's");
+        assert_eq!(stacks.number(10, owner), 4, "without frames, but with an owner");
         assert_eq!((stacks.owners.len(), stacks.owners[4].as_deref()), (5, Some("KV cache")));
     }
 }

@@ -146,7 +146,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
         _ => return Err(wrong()),
     };
     let value = number.parse::<f64>().ok().filter(|_| plain).ok_or_else(wrong)? * factor;
-    // Beyond an exbibyte somebody mistyped.
+    // More than an exbibyte is a typing error.
     if value <= (1_u64 << 60) as f64 { Ok(value.round() as u64) } else { Err(wrong()) }
 }
 

@@ -1,8 +1,8 @@
 //! Ranks side by side over their epochs: what each had allocated at every epoch's end, odd ranks first, and where each left
 //! the others.
 //!
-//! Guarantees: every rank that the report has is a row, with one figure an epoch or null; of more than `EPOCHS_MAX` epochs
-//! evenly chosen ones are told, the last among them. What is odd is decided by [`memctl_analysis::outliers`].
+//! Guarantees: every rank of the report is a row, with one figure per epoch or null; of more than `EPOCHS_MAX` epochs,
+//! an even selection is shown that includes the last. [`memctl_analysis::outliers`] decides what is an outlier.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

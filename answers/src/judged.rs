@@ -1,7 +1,7 @@
-//! What was judged and what was not, as every answer with findings carries it.
+//! What was analysed and what was not, as in every response with findings.
 //!
-//! Guarantees: an answer of a daemon that does not say what it judged counts as not judged. Refuses to decide anything:
-//! which gap means that no finding says nothing comes with the gap.
+//! Guarantees: a response that does not say what was analysed counts as not analysed. Decides nothing: each gap states
+//! whether the absence of findings then means nothing.
 
 use memctl_model::{FindingKind, Gap};
 use memctl_proto::v1;
@@ -73,7 +73,7 @@ impl NotJudged {
         self.gap == Gap::Whole.name()
     }
 
-    /// `growth of live memory (needs 3 epoch ends, found 1)`; a part is told by its reason alone.
+    /// What was not analysed, in words: `growth of live memory`; for a part, the part's name.
     #[must_use]
     pub fn subject(&self) -> String {
         self.known_kind().map_or_else(|| self.kind.replace('_', " "), |kind| kind.subject().to_owned())

@@ -40,7 +40,7 @@ pub struct Ledger {
     pub completeness: Completeness,
     /// By rank and device.
     pub ranks: Vec<Listed>,
-    /// What could not be told, and why.
+    /// What could not be determined, and why.
     pub not_judged: Vec<NotJudged>,
     /// For the page and the tables.
     #[serde(skip)]
@@ -80,9 +80,9 @@ pub struct Rank {
     pub classes: Vec<ClassShare>,
     /// Reserved and not handed out.
     pub cached_bytes: u64,
-    /// Of NCCL's communicators; null when NCCL did not tell, and then part of `context_bytes`.
+    /// Of NCCL's communicators; null if NCCL did not report it; it is then part of `context_bytes`.
     pub nccl_bytes: Option<u64>,
-    /// This process's beside the allocator and what NCCL tells: its context, kernels, libraries.
+    /// This process's, except the allocator and what NCCL reports: its context, kernels, libraries.
     pub context_bytes: Option<u64>,
     /// Of other processes.
     pub others_bytes: Option<u64>,
@@ -92,7 +92,7 @@ pub struct Rank {
     pub unexplained_bytes: Option<i64>,
     /// Of what is used.
     pub unexplained_share: Option<f64>,
-    /// In use on the device, by everybody.
+    /// In use on the device, by all processes.
     pub device_used_bytes: Option<u64>,
     /// The device's size.
     pub device_total_bytes: Option<u64>,
@@ -255,7 +255,7 @@ impl From<v1::RankLedger> for Rank {
             live_blocks: blocks,
             share: ratio(bytes, allocated_bytes),
         };
-        // What nobody measured is no riddle. That the known parts exceed the whole is one all the same.
+        // Unmeasured memory is not unexplained, unless the known parts exceed the total.
         let measured = context_bytes.is_some() && others_bytes.is_some();
         let rest = unexplained_bytes;
         let unmeasured_bytes = rest.filter(|_| !measured).and_then(|rest| u64::try_from(rest).ok());

@@ -112,7 +112,7 @@ pub struct Job {
     pub attempts: u32,
     /// `live` or `import`.
     pub source: Option<&'static str>,
-    /// The tenant whose it is.
+    /// The tenant that owns the job.
     pub tenant: String,
     /// What judging it came to; null where it was not judged for this answer.
     pub verdict: Option<JobVerdict>,

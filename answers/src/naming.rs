@@ -1,4 +1,4 @@
-//! What places, processes and commands are called, wherever somebody reads of them.
+//! How places, processes and commands are named in every output.
 //!
 //! Guarantees: text from elsewhere is made safe; a command can be copied into a POSIX shell as it stands.
 
@@ -60,7 +60,7 @@ pub fn shell_word(word: &str) -> String {
     if plain { word.to_owned() } else { format!("'{}'", safe(word).replace('\'', r"'\''")) }
 }
 
-/// What a process is called: its rank where that names it, as daemons without processes tell it.
+/// A process's name: its rank if the process has no name, as with daemons that know no processes.
 #[must_use]
 pub fn name_of(process: &str, rank: u32) -> String {
     if process.is_empty() { format!("rank {rank}") } else { safe(process).into_owned() }

@@ -108,7 +108,8 @@ pub struct Failed {
 }
 
 impl Failed {
-    /// What the process could have: the ends of what the recording tells of its limit, or what the device had.
+    /// The limit of the process: both ends of the interval that the recording allows, or what it held plus what the
+    /// device had free.
     #[must_use]
     pub fn limits(&self) -> Vec<Limit> {
         let after = self.reserved_bytes.saturating_sub(self.flushed_bytes);

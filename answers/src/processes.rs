@@ -1,4 +1,4 @@
-//! The processes of a job as data: one row each, whatever its rank and however many devices it uses.
+//! The processes of a job as data: one row each, for any rank and any number of devices.
 
 use memctl_model::JobState;
 use memctl_proto::v1;
@@ -12,7 +12,7 @@ use crate::format::time;
 pub struct Process {
     /// Its name within the job: what `--process` takes.
     pub process: String,
-    /// What it does; null when nothing tells.
+    /// Its role; null if unknown.
     pub role: Option<String>,
     /// Its rank.
     pub rank: u32,

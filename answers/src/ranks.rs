@@ -1,4 +1,4 @@
-//! `memctl ranks` as data: the ranks side by side, what stands out among them, and the findings that tell them apart.
+//! `memctl ranks` as data: the ranks side by side, what stands out among them, and the findings that distinguish them.
 //!
 //! Guarantees: which figures stand out and which findings are about single ranks comes with the report. Refuses to compare.
 
@@ -71,7 +71,7 @@ pub struct Rank {
     pub peak_reserved_bytes: Option<u64>,
     /// Growth from epoch end to epoch end.
     pub growth_bytes_per_epoch: Option<i64>,
-    /// What nobody uses on the device.
+    /// Unused on the device.
     pub device_free_bytes: Option<u64>,
     /// In use on the device by processes that are not of this job's rank.
     pub foreign_used_bytes: Option<u64>,
@@ -79,7 +79,7 @@ pub struct Rank {
     pub last_heard_at: Option<String>,
     /// Figures of it that stand out, by name.
     pub stands_out: Vec<String>,
-    /// Ids of the findings that tell it apart from other ranks.
+    /// Ids of the findings that distinguish it from other ranks.
     pub findings: Vec<String>,
     /// For the page.
     #[serde(skip)]

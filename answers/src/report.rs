@@ -125,7 +125,7 @@ pub struct Rank {
     pub peak_allocated_bytes: Option<u64>,
     /// Highest.
     pub peak_reserved_bytes: Option<u64>,
-    /// In use on the device by everybody.
+    /// In use on the device by all processes.
     pub device_used_bytes: Option<u64>,
     /// Share of the reserved bytes that no live block used at the last boundary.
     pub fragmentation_ratio: Option<f64>,
@@ -162,7 +162,7 @@ pub struct Rank {
     pub end_reserved_bytes: Option<u64>,
     /// Figures of it that stand out among the ranks, by name.
     pub stands_out: Vec<String>,
-    /// Ids of the findings that tell it apart from other ranks.
+    /// Ids of the findings that distinguish it from other ranks.
     pub findings: Vec<String>,
     /// Expandable segments are exported and not in force, as the segments show.
     pub expandable_overruled: bool,
@@ -177,7 +177,7 @@ pub struct Sample {
     pub allocated_bytes: Option<u64>,
     /// The allocator's own counter.
     pub reserved_bytes: Option<u64>,
-    /// In use on the device by everybody.
+    /// In use on the device by all processes.
     pub device_used_bytes: Option<u64>,
     /// All bytes of the device.
     pub device_total_bytes: Option<u64>,

@@ -89,7 +89,8 @@ pub struct Site {
     pub live_bytes: u64,
     /// Live blocks.
     pub live_blocks: u64,
-    /// What most of its bytes are for, by the ledger's classes; null where more than 8 devices were asked for at once.
+    /// What nine tenths of its bytes or more are for, by the ledger's classes; null where that is not one class, or more than 8
+    /// devices were asked for at once.
     pub class: Option<String>,
     /// The innermost frame of the user's own code; null when no stack was recorded.
     pub site: Option<Frame>,
@@ -130,7 +131,7 @@ impl Sites {
         })
     }
 
-    /// Whether stacks were recorded, as far as what is live tells; `None` when nothing is.
+    /// Whether stacks were recorded, judged by live memory; `None` if nothing is live.
     #[must_use]
     pub fn with_stacks(&self) -> Option<bool> {
         let mut sites = self.ranks.iter().flat_map(|rank| &rank.sites).peekable();

@@ -33,13 +33,13 @@ pub struct Head {
     pub first_at: String,
     /// Slots of every tile.
     pub slots: u64,
-    /// Slots before the first one that is told: nothing is known of them.
+    /// Slots before the first one that is included: nothing is known of them.
     pub first_slot: u64,
-    /// Slots that are told.
+    /// Number of slots that are included.
     pub count: u64,
     /// What it is made of.
     pub detail: &'static str,
-    /// Chunks that are told by their bounds alone so far.
+    /// Chunks that are included only by their bounds so far.
     pub coarse_chunks: u64,
     /// Whether it never changes any more.
     pub is_final: bool,
@@ -61,7 +61,7 @@ pub type Slot = [u64; COLUMNS.len()];
 pub struct Tile {
     /// What it says of itself.
     pub head: Head,
-    /// Of each slot that is told.
+    /// The slots that are included.
     pub slots: Vec<Slot>,
 }
 

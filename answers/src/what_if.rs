@@ -1,7 +1,7 @@
 //! `memctl what-if` as data: what a rank's recorded requests would have held under other allocator settings and limits.
 //!
-//! Guarantees: a replay that does not repeat the recording is not called exact; whatever was not looked at is named. Refuses to
-//! decide which setting is good: that comes with the replays.
+//! Guarantees: a replay that does not repeat the recording is not called exact; what was not examined is named. Does
+//! not decide which setting is good: the replays' results include that.
 
 use std::io::{self, Write};
 
@@ -78,7 +78,7 @@ pub struct Recorded {
     pub device_allocs: u64,
     /// Segments and pages that went back.
     pub device_frees: u64,
-    /// Requests that were served only after the whole cache was released; null where nothing told.
+    /// Requests that were served only after the whole cache was released; null if unknown.
     pub retries: Option<u64>,
 }
 

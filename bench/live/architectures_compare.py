@@ -16,7 +16,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-
 # The script's names of classes that differ from the ledger's.
 CLASSES = {"optimizer": "optimizer_state"}
 KNOWN = ("parameters", "gradients", "optimizer", "activations", "workspace")

@@ -1,7 +1,9 @@
-//! What allocator settings would do, asked by replay for an answer that depends on it: `diagnose`, `frag`, `oom` and `report`.
+//! Replays a recording under other allocator settings, for responses that include such advice: `diagnose`, `frag`,
+//! `oom` and `report`.
 //!
-//! Guarantees: one device is replayed, once, up to a number of events; what cannot be replayed (dropped events, no events, an
-//! unknown version, `cudaMallocAsync`) is said instead. Refuses to replay where no finding depends on an allocator setting.
+//! Guarantees: replays one device, once, up to a maximum number of events. If the recording cannot be replayed (dropped
+//! events, no events, an unknown version, `cudaMallocAsync`), the advice gives the reason. Replays nothing if no
+//! finding depends on an allocator setting.
 
 use memctl_answers::advice::{Advice, is_called_for};
 use memctl_answers::frag::{Fragmentation, pinned};
@@ -23,13 +25,13 @@ struct Subject<'a> {
     rank: u32,
     process: &'a str,
     device: Option<u32>,
-    /// What pins its memory.
+    /// What pins its segments.
     pinned: Option<String>,
-    /// One where it is known, two where an interval is.
+    /// One if the limit is known, two if only an interval is known.
     limits: Vec<Limit>,
 }
 
-/// For the note: advice on the rank that it is about, where a finding depends on how memory is packed.
+/// For `diagnose`: advice on the rank that the diagnosis is about, if a finding depends on how memory is packed.
 pub async fn on_note(
     connection: &mut Connection,
     report: &Report,
@@ -60,7 +62,7 @@ pub async fn on_note(
     Some(advise(connection, subject, selection).await)
 }
 
-/// For `frag`: advice on the rank that wastes most, where something was found.
+/// For `frag`: advice on the rank that wastes most, if there is a finding.
 pub async fn on_fragmentation(
     connection: &mut Connection,
     answer: &Fragmentation,
@@ -96,7 +98,7 @@ pub async fn on_failure(connection: &mut Connection, answer: &Oom, selection: &v
     Some(advise(connection, subject, selection.clone()).await)
 }
 
-/// The request of a process that failed, where one did.
+/// A process's failed request, if one failed.
 pub async fn failure(
     connection: &mut Connection,
     selection: &v1::Selection,
@@ -116,7 +118,7 @@ async fn advise(connection: &mut Connection, subject: Subject<'_>, selection: v1
     }
 }
 
-/// The replay, or why there is none.
+/// The result of the replay, or why there is none.
 async fn replay(
     connection: &mut Connection,
     subject: &Subject<'_>,
@@ -161,7 +163,7 @@ async fn replay(
     Ok(Advice::replayed(device, &replaying.not_looked_at, subject.pinned.clone()))
 }
 
-/// One pass over what is stored, or over as much of it as may be.
+/// One pass over the stored events, up to the maximum.
 async fn replayed(
     connection: &mut Connection,
     selection: &v1::Selection,

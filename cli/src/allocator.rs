@@ -1,25 +1,25 @@
-//! How the C library's allocator keeps memory that is free: little, because a daemon lives for months.
+//! Keeps the C library's allocator from retaining much free memory, because a daemon runs for months.
 //!
-//! Guarantees: large buffers go back to the system as soon as they are free, small ones within [`TRIM_EVERY`] where they come
-//! to more than [`KEPT_BYTES`]. Does nothing where the C library is another one than glibc.
+//! Guarantees: large buffers return to the system as soon as they are freed; small ones within [`TRIM_EVERY`] once they
+//! exceed [`KEPT_BYTES`]. Does nothing with a C library other than glibc.
 
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// Buffers of this size are mapped by themselves. (glibc raises its own threshold to 32 MiB as such buffers are freed, and
-/// then keeps them.)
+/// Buffers of at least this size get their own mapping. (By default glibc raises this threshold to 32 MiB as such
+/// buffers are freed, and then retains them.)
 #[cfg(target_env = "gnu")]
 const MAPPED_BYTES: i32 = 1 << 20;
-/// Free bytes that may be kept for what comes.
+/// Free bytes that may be retained for later allocations.
 #[cfg(target_env = "gnu")]
 const KEPT_BYTES: usize = 32 << 20;
-/// How often it is looked at.
+/// How often free memory is checked.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
 
-/// Keeps little from now on, until it is dropped.
+/// Limits retained memory until it is dropped.
 pub async fn keep_little() -> Infallible {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it sets a number of the allocator and may be called at any time.
+    // SAFETY: sets a number in the allocator and may be called at any time.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_BYTES);
     }
@@ -27,7 +27,7 @@ pub async fn keep_little() -> Infallible {
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         look.tick().await;
-        // It takes each arena's lock for a moment; where little is free it is not called.
+        // Takes each arena's lock for a moment; it is not called while little is free.
         let _ = tokio::task::spawn_blocking(trim).await;
     }
 }
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn small_buffers_that_were_freed_go_back_to_the_system() {
         let held: Vec<Vec<u8>> = (0..20_000).map(|_| vec![1; 16 << 10]).collect();
-        // One of sixteen stays, so that no end of a heap is free.
+        // One in sixteen stays allocated, so that no heap ends in free memory.
         let kept: Vec<Vec<u8>> = held.into_iter().step_by(16).collect();
         let before = resident();
         trim();

@@ -1,6 +1,7 @@
-//! Asks whoever answers, a daemon or the store in this process, and makes an answer of what comes back.
+//! Sends requests to a daemon or to the store in this process, and converts the responses.
 //!
-//! Guarantees: a connection is closed whatever came of the question; what waits on this machine is taken in before.
+//! Guarantees: the connection is closed whether or not the request succeeds; sessions that wait in the spool are stored
+//! first.
 
 pub use memctl_answers::dossier::same_job;
 use memctl_answers::report::Report;
@@ -13,7 +14,7 @@ use crate::connect::{Connection, WhenMissing, connect};
 use crate::exit::Failure;
 use crate::spooled::take_in;
 
-/// Connects, asks, and closes whatever came of it.
+/// Connects, sends the requests and closes the connection, also after an error.
 ///
 /// # Errors
 /// See [`Failure`].
@@ -28,13 +29,13 @@ where
     answer
 }
 
-/// The flags for the commands that a page proposes, if it shall propose any.
+/// The flags for the commands that a page proposes; `None` with `--quiet`.
 #[must_use]
 pub fn hint(connection: &Connection, global: &Global) -> Option<String> {
     (!global.quiet).then(|| connection.flags.clone())
 }
 
-/// Asks for a job's report.
+/// Requests a job's report.
 ///
 /// # Errors
 /// See [`Failure`].
@@ -44,7 +45,7 @@ pub async fn report(connection: &mut Connection, selection: v1::Selection, globa
     Ok(Report::new(response.into_inner(), hint(connection, global))?)
 }
 
-/// Asks for a job's course.
+/// Requests a job's timeline.
 ///
 /// # Errors
 /// See [`Failure`].
@@ -60,7 +61,7 @@ pub async fn course(
     Ok(Timeline::new(response.into_inner(), chosen, hint(connection, global))?)
 }
 
-/// Asks for live memory by site.
+/// Requests live memory by site.
 ///
 /// # Errors
 /// See [`Failure`].

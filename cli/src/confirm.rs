@@ -1,13 +1,13 @@
-//! A question before something that nothing brings back.
+//! A confirmation before something that cannot be undone.
 
 use std::io::{IsTerminal as _, Write as _};
 
 use crate::exit::Failure;
 
-/// Whether the person at the terminal says yes. `what` is what needs it: `deleting gpt2`.
+/// Whether the person at the terminal says yes. `what` names the operation: `deleting gpt2`.
 ///
 /// # Errors
-/// There is no terminal to ask at.
+/// There is no terminal.
 pub fn confirmed(what: &str, question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage(format!(
@@ -15,7 +15,7 @@ pub fn confirmed(what: &str, question: &str) -> Result<bool, Failure> {
         )));
     }
     eprint!("{question} [y/N] ");
-    // The question is there to be seen before the answer is read.
+    // The question must be visible before the reply is read.
     let _ = std::io::stderr().flush();
     let mut line = String::new();
     std::io::stdin()

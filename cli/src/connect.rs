@@ -1,9 +1,10 @@
-//! Where a question goes: a daemon that was named, the local service of a folder that was named, this user's own daemon, the
-//! local service of the default folder; and, where there is to be no service, the store in this process.
+//! Chooses where requests go: the daemon that was named, the local service of the folder that was named, this user's
+//! own daemon, or the local service of the default folder. Without a local service, the store is opened in this
+//! process.
 //!
-//! Guarantees: that order, as the command line's contract has it; every wait has an end; an
-//! embedded daemon is drained and closed before the process ends; where no daemon was named only sockets in this user's
-//! own folders are tried, never a port, on which anybody may listen. Refuses to make a store just to say that it is empty.
+//! Guarantees: the order of the command line's contract; every wait has a timeout; an embedded daemon is drained and
+//! closed before the process ends. If no daemon was named, only sockets in this user's own folders are tried, never a
+//! port, because any user can listen on a port. Refuses to create a store only to report that it is empty.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -25,22 +26,22 @@ use crate::seams::service::Service;
 use crate::seams::{self, Asking, Beside, Credentials, Daemon, DaemonAddress, Embedded, ReachError, place, reach};
 use crate::service;
 
-/// A daemon that was named may be on the other side of a slow network.
+/// A named daemon may be reached over a slow network.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The first answer under TLS needs neither the store nor the caller's name: a daemon gives it at once, or when it has a core.
+/// The first response under TLS needs neither the store nor the principal: a daemon sends it as soon as it has a core.
 const FIRST_ANSWER_MAX: Duration = Duration::from_secs(10);
-/// Connections on which it is waited for.
+/// How many connections are tried for it.
 const FIRST_TRIES: u32 = 3;
 /// This user's own daemon is on this machine.
 const OWN_TIMEOUT: Duration = Duration::from_secs(5);
-/// An answer over a job of billions of events may need many seconds; a daemon that hangs must not hang its users.
+/// A response about a job of billions of events may take many seconds; a daemon that hangs must not hang its clients.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
-/// Idle connections are noticed when they are dead.
+/// Detects dead idle connections.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// A report of thousands of ranks is larger than an item.
 pub const ANSWER_BYTES_MAX: usize = 8 * MESSAGE_BYTES_MAX;
 
-/// Where a command's answers come from.
+/// Where a command's responses come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A daemon.
@@ -61,14 +62,14 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// A connection to whoever answers.
+/// A connection to a daemon, a local service or the embedded daemon.
 pub struct Connection {
-    /// Asks.
+    /// The client for queries.
     pub query: QueryClient<Asking>,
-    /// The way there.
+    /// The channel.
     pub channel: Channel,
     credentials: Credentials,
-    /// Where it leads.
+    /// Where the channel leads.
     pub place: Source,
     /// Flags that lead there again, for the commands that a page proposes.
     pub flags: String,
@@ -76,17 +77,17 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A failure in the words of this connection.
+    /// A failure that names this connection.
     pub fn failure(&self, status: &tonic::Status) -> Failure {
         Failure::from_status(status, &self.place.to_string())
     }
 
-    /// For another client of the same connection.
+    /// The channel with credentials, for another client.
     pub fn asking(&self) -> Asking {
         Asking::new(self.channel.clone(), self.credentials.clone())
     }
 
-    /// The same place, for agents.
+    /// The same destination, for agents.
     pub fn daemon(&self) -> Daemon {
         let daemon = match &self.place {
             Source::Daemon(address) => Daemon::Address(address.clone()),
@@ -96,10 +97,10 @@ impl Connection {
         daemon.showing(self.credentials.clone())
     }
 
-    /// Serves the page of the store that is open here, on a port or, for 0, any; gives the address that opens it once.
+    /// Serves the page of the store that is open here, on a port (0: any); returns the address that opens it once.
     ///
     /// # Errors
-    /// No port is free; a daemon answers, which serves its own page.
+    /// No port is free, or the connection leads to a daemon, which serves its own page.
     pub async fn page(&mut self, port: u16) -> Result<String, Failure> {
         match &mut self.embedded {
             Some(embedded) => embedded.page(port).await,
@@ -110,7 +111,7 @@ impl Connection {
     /// Ends the connection; an embedded daemon drains.
     pub async fn close(self) {
         let Self { query, channel, embedded, .. } = self;
-        // Open connections would make the daemon wait for them.
+        // The daemon would wait for open connections.
         drop((query, channel));
         if let Some(embedded) = embedded {
             embedded.close().await;
@@ -118,12 +119,12 @@ impl Connection {
     }
 }
 
-/// What is done with a store that is not there.
+/// What to do when a store does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenMissing {
-    /// It is made.
+    /// Create it.
     Make,
-    /// That is an answer in itself.
+    /// Report that it is missing.
     Refuse,
 }
 
@@ -160,7 +161,7 @@ pub async fn connect(global: &Global, missing: WhenMissing) -> Result<Connection
     open_local(&dir, String::new(), global, missing).await
 }
 
-/// Whether a store's folder is there. One that this user may not see is not told as missing.
+/// Whether a store's folder exists. A folder that this user may not see is an error, not a missing one.
 fn is_there(dir: &Path) -> Result<bool, Failure> {
     match std::fs::metadata(dir) {
         Ok(found) => Ok(found.is_dir()),
@@ -172,7 +173,7 @@ fn is_there(dir: &Path) -> Result<bool, Failure> {
     }
 }
 
-/// The flags that lead to a daemon again: what came from the environment comes from there again.
+/// The flags that lead to a daemon again. Values from the environment are left out: they will be read from there again.
 #[must_use]
 pub fn flags(global: &Global, address: &DaemonAddress) -> String {
     let mut flags = format!("--daemon {}", shell_word(&address.url));
@@ -244,13 +245,13 @@ async fn reached(address: &DaemonAddress) -> Result<Channel, Failure> {
     })
 }
 
-/// Whether somebody answers on a connection under TLS, whatever the answer. TLS 1.3 lets a client speak before its certificate
-/// was looked at, and the HTTP/2 library can lose the refusal: a question that is written while the connection ends then waits
-/// as long as it may. So the first one is small, and is not waited for that long.
+/// Whether a TLS connection gets any response. TLS 1.3 lets a client send before its certificate was checked, and the
+/// HTTP/2 library can lose the refusal: a request that is written while the connection ends then waits for its whole
+/// timeout. So the first request is small and has a short timeout.
 async fn is_taken(channel: &Channel, address: &DaemonAddress) -> Result<bool, Failure> {
     let mut health = HealthClient::new(channel.clone());
     match tokio::time::timeout(FIRST_ANSWER_MAX, health.check(HealthCheckRequest::default())).await {
-        // What ended the connection, not what somebody answered.
+        // The connection ended; this is not a response from the daemon.
         Ok(Err(status)) if std::error::Error::source(&status).is_some() => {
             Err(Failure::from_status(&status, &Source::Daemon(address.clone()).to_string()))
         }
@@ -259,7 +260,7 @@ async fn is_taken(channel: &Channel, address: &DaemonAddress) -> Result<bool, Fa
     }
 }
 
-/// Whether this can be a daemon's address; nobody is asked.
+/// Whether this can be a daemon's address; does not connect.
 ///
 /// # Errors
 /// Wrong usage.
@@ -271,12 +272,12 @@ fn usual(endpoint: Endpoint) -> Endpoint {
     endpoint.timeout(ANSWER_TIMEOUT).http2_keep_alive_interval(KEEP_ALIVE)
 }
 
-/// This user's own daemon, if it runs. Where something at its place is not to be trusted that is said, and not asked.
+/// This user's own daemon, if it runs. If the socket cannot be trusted, this prints why and does not use it.
 async fn try_own(own: &DaemonAddress, credentials: &Credentials, global: &Global) -> Result<Option<Channel>, Failure> {
     let limits = |endpoint: Endpoint| usual(endpoint).connect_timeout(OWN_TIMEOUT);
     let channel = match own.connect(limits).await {
         Ok(channel) => channel,
-        // There is no socket, or one that a daemon left that was killed.
+        // There is no socket, or a daemon that was killed left one.
         Err(ReachError::Absent(_)) => return Ok(None),
         Err(error) => {
             if !global.quiet {
@@ -290,10 +291,10 @@ async fn try_own(own: &DaemonAddress, credentials: &Credentials, global: &Global
     asking.map(|_| Some(channel)).map_err(|status| Failure::from_status(&status, &format!("the daemon at {own}")))
 }
 
-/// The local service of a folder; the store in this process where there is to be none, or none can be.
+/// The local service of a folder, or the store in this process if no service is wanted or possible.
 async fn open_local(dir: &Path, flags: String, global: &Global, missing: WhenMissing) -> Result<Connection, Failure> {
     if let Some(service) = service::of(dir, global) {
-        // The socket says who this is: a token is for another daemon.
+        // The socket identifies the user; a token is meant for another daemon.
         let credentials = Credentials { token: None, ..global.credentials() };
         match service::reached(&service, &credentials, usual).await {
             Ok((channel, status)) => {
@@ -318,7 +319,7 @@ async fn open_store(
     credentials: Credentials,
     missing: WhenMissing,
 ) -> Result<Connection, Failure> {
-    // As the daemon makes it: recordings tell what a person works on.
+    // The daemon uses the same mode: recordings show what a person works on.
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| {
         Failure::unreachable(format!(
             "cannot make the data folder {}: {error}; choose another one with --data-dir DIR",
@@ -327,14 +328,14 @@ async fn open_store(
     })?;
     let beside = match missing {
         WhenMissing::Make => Beside::Refuse,
-        // A question can be answered beside the process that writes.
+        // Requests can be answered while another process writes.
         WhenMissing::Refuse => Beside::Read,
     };
     let embedded = seams::embedded(dir, beside).await?;
     Ok(connection((embedded.channel.clone(), credentials), Source::DataDir(dir.to_owned()), flags, Some(embedded)))
 }
 
-/// A connection to a store in this folder, whatever else there is.
+/// A connection to the store in this folder, opened in this process.
 ///
 /// # Errors
 /// The store cannot be opened.

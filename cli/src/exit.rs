@@ -1,7 +1,7 @@
-//! How memctl ends: the exit codes of the command line's contract and one table from error to code.
+//! The exit codes of the command line's contract, and one table from error to code.
 //!
-//! Guarantees: every failure is one line for a person that names the thing and the way out, and
-//! exactly one of the codes 0 to 6. Refuses to show a Rust debug dump or a raw control character.
+//! Guarantees: every failure has exactly one of the codes 0 to 6 and is one line that names the problem and the remedy.
+//! Refuses to show a Rust debug dump or a raw control character.
 
 use std::process::ExitCode;
 
@@ -20,13 +20,13 @@ pub enum Outcome {
     Found = 1,
     /// Wrong usage.
     Usage = 2,
-    /// No daemon or store to be reached.
+    /// No daemon or store can be reached.
     Unreachable = 3,
     /// No such job.
     NoSuchJob = 4,
-    /// The input is not what it should be, and nothing of it was stored.
+    /// The input is invalid, and nothing of it was stored.
     BadInput = 5,
-    /// A token, a certificate or a role that does not suffice.
+    /// A token, a certificate or a role does not suffice.
     NotAllowed = 6,
 }
 
@@ -36,7 +36,7 @@ impl From<Outcome> for ExitCode {
     }
 }
 
-/// Why a command did not do what it was asked.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
@@ -47,12 +47,12 @@ pub struct Failure {
 
 impl Failure {
     fn new(outcome: Outcome, message: impl AsRef<str>) -> Self {
-        // One line, whatever an error from elsewhere brought along.
+        // One line, also if an error from elsewhere has several.
         let message = text::safe(message.as_ref().trim()).into_owned();
         Self { outcome, message }
     }
 
-    /// What was asked for was answered, and the answer is a bad one.
+    /// The command succeeded and found a problem.
     pub fn found(message: impl AsRef<str>) -> Self {
         Self::new(Outcome::Found, message)
     }
@@ -62,7 +62,7 @@ impl Failure {
         Self::new(Outcome::Usage, message)
     }
 
-    /// No daemon or store to be reached.
+    /// No daemon or store can be reached.
     pub fn unreachable(message: impl AsRef<str>) -> Self {
         Self::new(Outcome::Unreachable, message)
     }
@@ -72,17 +72,17 @@ impl Failure {
         Self::new(Outcome::NoSuchJob, message)
     }
 
-    /// The input is not what it should be.
+    /// The input is invalid.
     pub fn input(message: impl AsRef<str>) -> Self {
         Self::new(Outcome::BadInput, message)
     }
 
-    /// A token, a certificate or a role that does not suffice.
+    /// A token, a certificate or a role does not suffice.
     pub fn not_allowed(message: impl AsRef<str>) -> Self {
         Self::new(Outcome::NotAllowed, message)
     }
 
-    /// The reader of standard output went away (`memctl … | head`): nothing went wrong.
+    /// The reader of standard output closed it (`memctl … | head`): no error.
     pub fn reader_left() -> Self {
         Self::new(Outcome::Done, "")
     }
@@ -95,7 +95,7 @@ impl Failure {
         Self::usage(format!("cannot write to {place}: {error}; choose another place or free space"))
     }
 
-    /// What a daemon (or the embedded one) at `place` answered instead of an answer.
+    /// A failed request to the daemon (or the embedded one) at `place`.
     pub fn from_status(status: &Status, place: &str) -> Self {
         if let Some(words) = memctl_proto::goaway::words(status) {
             return Self::unreachable(format!("{place} does not take this connection: {words}"));
@@ -141,7 +141,8 @@ impl From<PartMissing> for Failure {
     }
 }
 
-/// Whether the other side answered with something else than HTTP/2: TLS's own answer reads as a frame of a megabyte.
+/// Whether the peer answered with something other than HTTP/2: a TLS alert, read as a frame, has a size of about a
+/// megabyte.
 fn is_no_http2(status: &Status) -> bool {
     let mut cause = std::error::Error::source(status);
     while let Some(error) = cause {
@@ -153,12 +154,12 @@ fn is_no_http2(status: &Status) -> bool {
     false
 }
 
-/// What TLS said at the end of a connection that was agreed on: a client hears of its certificate only then.
+/// The TLS alert that ended an established connection: a client learns only then that its certificate was refused.
 fn alert(status: &Status) -> Option<String> {
     let mut cause = std::error::Error::source(status);
     while let Some(error) = cause {
         let text = error.to_string();
-        // The words of rustls for what its other side sends.
+        // rustls's words for an alert from its peer.
         if let Some((_, alert)) = text.split_once("received fatal alert: ") {
             return Some(alert.to_owned());
         }
@@ -167,8 +168,8 @@ fn alert(status: &Status) -> Option<String> {
     None
 }
 
-/// Why a connection ended on which nothing was answered. A connection that ends before a question was handed to it takes the
-/// alert along, and a question that is being written then finds a closed one.
+/// Why a connection ended without a response. A connection that ends before a request is handed to it loses the alert;
+/// a request that is being written then finds the connection closed.
 fn closed_under_tls(status: &Status, place: &str) -> Option<String> {
     let said = status.message();
     if !place.contains("https://") || !["operation was canceled", "transport error"].contains(&said) {

@@ -1,6 +1,6 @@
-//! Logs: to standard error, as text or JSON, filtered by `MEMCTL_LOG` or by what the daemon's configuration says.
+//! Logs: to standard error, as text or JSON, filtered by `MEMCTL_LOG` or by the daemon's configuration.
 //!
-//! Guarantees: a filter that is wrong is an error that names it, and the one before stays in force.
+//! Guarantees: an invalid filter is an error that names it, and the previous filter stays in force.
 
 use std::io::IsTerminal as _;
 use std::sync::OnceLock;
@@ -12,37 +12,37 @@ use tracing_subscriber::{Layer as _, Registry, fmt, reload};
 
 use crate::exit::Failure;
 
-/// Names the filter in the environment: it wins over the configuration.
+/// The filter's environment variable: it takes precedence over the configuration.
 const VARIABLE: &str = "MEMCTL_LOG";
 
-/// How the filter is changed later, and what it is where nobody says.
+/// The handle that changes the filter later, and the default filter.
 static FILTER: OnceLock<(reload::Handle<Targets, Registry>, &'static str)> = OnceLock::new();
 
 /// How a command logs.
 #[derive(Clone, Copy, Debug)]
 pub struct Logging {
-    /// What is logged where nobody says.
+    /// The filter if neither the environment nor the configuration sets one.
     pub default: &'static str,
     /// As JSON.
     pub is_json: bool,
-    /// Whether a filter that is wrong ends the command.
+    /// Whether an invalid filter ends the command.
     pub is_strict: bool,
 }
 
-/// Starts logging, as `MEMCTL_LOG` or else the default says.
+/// Starts logging with the filter of `MEMCTL_LOG`, else the default.
 ///
 /// # Errors
-/// `MEMCTL_LOG` is no filter.
+/// `MEMCTL_LOG` is not a valid filter.
 pub fn start(logging: Logging) -> Result<(), Failure> {
     let Logging { default, is_json, is_strict } = logging;
     let filter = match from_environment().map(|text| parsed(VARIABLE, &text)) {
         Some(Ok(filter)) => filter,
         Some(Err(failure)) if is_strict => return Err(failure),
-        // A training must not fail for the sake of a log.
+        // An invalid log filter must not make a training run fail.
         Some(Err(_)) | None => parsed("the default", default)?,
     };
     let (filter, handle) = reload::Layer::new(filter);
-    // Set once: this is the only place.
+    // Set once, only here.
     let _ = FILTER.set((handle, default));
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let layer = fmt::layer().with_writer(std::io::stderr);
@@ -54,10 +54,10 @@ pub fn start(logging: Logging) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Puts the filter of a configuration in force, unless the environment names one.
+/// Applies a configuration's filter, unless the environment sets one.
 ///
 /// # Errors
-/// It is no filter.
+/// The filter is invalid.
 pub fn follow(configured: Option<&str>) -> Result<(), Failure> {
     let Some((handle, default)) = FILTER.get() else { return Ok(()) };
     if from_environment().is_some() {

@@ -1,8 +1,8 @@
 //! `memctl`: the command line of memctl.
 //!
-//! Guarantees: answers on standard output and everything else on standard error; the exit codes of
-//! [`exit`]; a failure is one line that names the thing and the way out.
-//! Refuses: to know how events are stored or read. It asks the daemon, its own or another one.
+//! Guarantees: results on standard output and everything else on standard error; the exit codes of [`exit`]; a failure
+//! is one line that names the problem and the remedy. Does not know how events are stored or read: it queries a daemon,
+//! its own or another one.
 
 mod advising;
 mod allocator;
@@ -60,28 +60,28 @@ fn main() -> ExitCode {
     };
     let mut out = std::io::BufWriter::new(std::io::stdout());
     let result = runtime
-        // (Boxed: the runtime's own code would be compiled several times around every command's.)
+        // (Boxed: otherwise the runtime's own code is compiled several times with every command's.)
         .block_on(Box::pin(async {
             survive_file_limits();
             commands::run(&cli, &screen, &mut out).await
         }) as Pin<Box<dyn Future<Output = Result<ExitCode, exit::Failure>> + '_>>)
         .and_then(|code| out.flush().map(|()| code).map_err(|error| exit::Failure::output("standard output", &error)));
-    // What still runs belongs to nobody: after Ctrl-C a thread may read a pipe or a dead network drive, for ever.
+    // Do not wait for threads that still run: after Ctrl-C a thread may read a pipe or a dead network drive forever.
     runtime.shutdown_background();
     match result {
         Ok(code) => code,
         Err(failure) => {
-            // What was written before the failure belongs to the reader; that it cannot be written is the smaller news.
+            // Flush what was written before the failure; an error in flushing matters less than the failure.
             let _ = out.flush();
             report(&failure)
         }
     }
 }
 
-/// A file that may not grow further (`ulimit -f`, a service's limit) shall be an error of its writer, not the end of the process.
+/// Makes a file-size limit (`ulimit -f`, a service's limit) an error for the writer instead of the end of the process.
 fn survive_file_limits() {
     use tokio::signal::unix::{SignalKind, signal};
-    // The handler stays when the stream is dropped. Without it all works as before, so failing is no news.
+    // The handler stays when the stream is dropped. If it cannot be installed, everything else still works.
     let _ = signal(SignalKind::from_raw(libc::SIGXFSZ));
 }
 
@@ -92,8 +92,8 @@ fn report(failure: &exit::Failure) -> ExitCode {
     failure.outcome.into()
 }
 
-/// A daemon logs from `info` on, a run from `warn` on (a daemon that is away is said once, at its end), other commands from
-/// `error` on.
+/// Default log levels: `info` for a daemon, `warn` for a run (an unreachable daemon is reported once, at its end),
+/// `error` for other commands.
 fn logging(command: &args::Command) -> Logging {
     let (default, is_json) = match command {
         args::Command::Daemon(args::Daemon {
@@ -104,7 +104,7 @@ fn logging(command: &args::Command) -> Logging {
         args::Command::Run(_) => ("warn,memctl_agent::uplink=error", false),
         _ => ("error", false),
     };
-    // (A wrong filter is no reason for a command to find no service.)
+    // (An invalid filter must not prevent a command from starting a service.)
     let is_strict = matches!(command, args::Command::Daemon(args::Daemon { local: None, .. }));
     Logging { default, is_json, is_strict }
 }

@@ -1,7 +1,7 @@
-//! The local service, as a command uses it: whether it is used here, which one it is, and how this process becomes one.
+//! The local service as a command uses it: whether to use one, which one, and how this process becomes one.
 //!
-//! Guarantees: `MEMCTL_SERVICE=off` and `--in-process` start none and ask none. Refuses the folder of another user: a command
-//! opens that store itself, as it is allowed to.
+//! Guarantees: with `MEMCTL_SERVICE=off` or `--in-process`, a command neither starts nor uses a service. Refuses the
+//! folder of another user: the command opens that store itself, with the user's permissions.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,18 +14,18 @@ use crate::exit::Failure;
 use crate::seams::service::{self, Service};
 use crate::seams::{Asking, Credentials, DaemonAddress};
 
-/// A service of this machine answers in this time.
+/// Timeout for a service on this machine.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// One that is just ending is replaced: so often it is tried again.
+/// How often a command tries again when a service is just ending and is replaced.
 const TRIES: u32 = 5;
-/// Between two looks whether it is alive.
+/// Interval between checks that it is alive.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
-/// One without sessions ends within this.
+/// A service without sessions ends within this time.
 const GIVES_WAY_MAX: Duration = Duration::from_secs(15);
-/// One that cannot be started is tried again after this.
+/// Interval between attempts to start it.
 const RETRY_EVERY: Duration = Duration::from_secs(10);
 
-/// The service of a folder; `None` where none is to be used.
+/// The service of a folder; `None` if none is to be used.
 pub fn of(folder: &Path, global: &Global) -> Option<Service> {
     if global.in_process || !service::is_allowed() {
         return None;
@@ -34,10 +34,10 @@ pub fn of(folder: &Path, global: &Global) -> Option<Service> {
     Service::of(folder, &program).ok()
 }
 
-/// A connection to it, and what it says of itself; it is started where it does not run.
+/// A connection to the service and its status; starts the service if it does not run.
 ///
 /// # Errors
-/// Why there is none.
+/// Why no service can be reached.
 pub async fn reached(
     service: &Service,
     credentials: &Credentials,
@@ -61,25 +61,25 @@ pub async fn reached(
         match asked.await.unwrap_or_else(|_| Err(format!("it says nothing for {} s", ANSWER_MAX.as_secs()))) {
             Ok(reached) => return Ok(reached),
             Err(reason) if tries == TRIES => return Err(format!("the local service does not answer: {reason}")),
-            // It ended between two moments: the next try starts another one.
+            // It ended in between: the next attempt starts another one.
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }
 }
 
-/// What follows from the version of a service that answers.
+/// How the version of a running service compares with this program's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// This one.
+    /// The same version.
     Same,
-    /// It is older: it ends as soon as nothing streams, and the next command starts this version.
+    /// Older: it ends as soon as nothing streams, and the next command starts this version.
     Older,
-    /// It is newer, and stays.
+    /// Newer: it stays.
     Newer,
 }
 
 impl Version {
-    /// Of a service that says it is `theirs`.
+    /// Compares a service's version `theirs` with `mine`.
     #[must_use]
     pub fn of(theirs: &str, mine: &str) -> Self {
         let numbers = |text: &str| -> Vec<u64> {
@@ -94,7 +94,7 @@ impl Version {
     }
 }
 
-/// Says that a service has another version, and has an older one end once nothing streams.
+/// Reports a service of another version, and makes an older one end once nothing streams.
 pub fn settle_version(service: &Service, theirs: &str, global: &Global) {
     let mine = env!("CARGO_PKG_VERSION");
     let line = match Version::of(theirs, mine) {
@@ -114,10 +114,10 @@ pub fn settle_version(service: &Service, theirs: &str, global: &Global) {
     }
 }
 
-/// Sends it a signal; gives its process.
+/// Sends the service a signal; returns its process id.
 ///
 /// # Errors
-/// None runs, or it cannot be seen from here.
+/// No service runs, or its process cannot be seen from here.
 pub fn signal(service: &Service, number: i32) -> std::io::Result<i32> {
     let pid = service::server_process(&service.files().socket())?;
     // SAFETY: takes two numbers; the process is the one that listens at this moment.
@@ -127,14 +127,14 @@ pub fn signal(service: &Service, number: i32) -> std::io::Result<i32> {
     }
 }
 
-/// Has the service of a folder end, where one runs: a daemon of the user's own, or a restored store, is to follow.
+/// Makes the service of a folder end, if one runs: the user's own daemon, or a restored store, replaces it.
 ///
 /// # Errors
-/// It has sessions that stream.
+/// Sessions stream to it.
 pub async fn give_way(folder: &Path) -> Result<(), Failure> {
     let service = std::env::current_exe().ok().and_then(|program| Service::of(folder, &program).ok());
     let Some(service) = service.filter(|service| service.files().is_alive()) else { return Ok(()) };
-    // One that has just ended needs no signal.
+    // A service that has just ended needs no signal.
     let _ = signal(&service, libc::SIGUSR1);
     let end = tokio::time::Instant::now() + GIVES_WAY_MAX;
     while service.files().is_alive() {
@@ -149,7 +149,7 @@ pub async fn give_way(folder: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Keeps a service alive as long as this is not dropped; `say` hears once that it cannot be.
+/// Keeps a service alive until dropped; calls `say` once if it cannot be started.
 pub async fn keep<T>(service: Service, say: impl Fn(String)) -> T {
     let mut said = false;
     loop {
@@ -168,26 +168,26 @@ pub async fn keep<T>(service: Service, say: impl Fn(String)) -> T {
     }
 }
 
-/// Leaves the session, the terminal and the open files of the process that started this program. Called before there is a second
+/// Leaves the session, the terminal and the open files of the parent process. Must be called before there is a second
 /// thread.
 ///
 /// # Errors
-/// The system gives no process.
+/// The system cannot create a process.
 pub fn detach() -> Result<(), Failure> {
     let cannot =
         || Failure::unreachable(format!("no process for the local service: {}", std::io::Error::last_os_error()));
-    // SAFETY: this process has one thread; the copy goes on as this program, the original ends without cleaning up.
+    // SAFETY: this process has one thread; the copy continues as this program, the original ends without cleaning up.
     match unsafe { libc::fork() } {
         -1 => return Err(cannot()),
         0 => {}
         // SAFETY: ends this process at once.
         _ => unsafe { libc::_exit(0) },
     }
-    // SAFETY: no arguments; a process that was just made leads no group yet.
+    // SAFETY: no arguments; a new process does not lead a group yet.
     if unsafe { libc::setsid() } == -1 {
         return Err(cannot());
     }
-    // SAFETY: nothing of this program is open yet beyond the standard streams.
+    // SAFETY: this program has nothing open yet except the standard streams.
     let _ = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
     Ok(())
 }

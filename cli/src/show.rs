@@ -1,4 +1,4 @@
-//! Prints an answer in the format that was asked for: a page for people, or data.
+//! Prints a response in the requested format: a page for people, or data.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use crate::exit::Failure;
 use crate::page::Page;
 use crate::render::screen::Screen;
 
-/// Prints an answer.
+/// Prints a response.
 ///
 /// # Errors
 /// The writer's.
@@ -20,7 +20,7 @@ pub fn print(answer: &dyn Page, format: Format, screen: &Screen, out: &mut dyn W
     }
 }
 
-/// Prints an answer in the format that was asked for.
+/// Prints a response in the requested format.
 ///
 /// # Errors
 /// The output cannot be written.

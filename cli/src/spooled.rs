@@ -1,6 +1,6 @@
-//! What waits on this machine for a daemon that was not there: taken in before a question is asked.
+//! Stores spooled sessions, recorded while no daemon accepted them, before a request is sent.
 //!
-//! Guarantees: that has an end; what was not taken in, and why, is said.
+//! Guarantees: this ends after a maximum time; what was not stored is reported with the reason.
 
 use std::time::{Duration, Instant};
 
@@ -11,15 +11,15 @@ use crate::connect::{Connection, default_data_dir};
 use crate::render::text::safe;
 use crate::seams::{self, host, place};
 
-/// What waits is taken in for at most so long before a question is asked.
+/// The longest time for storing spooled sessions before a request.
 const TAKING_MAX: Duration = Duration::from_secs(120);
-/// Living processes that are named.
+/// How many running processes are named.
 const LIVING_MAX: usize = 8;
-/// Taking in more than this takes long enough to be said.
+/// Above this size, storing takes long enough to be announced.
 const SAID_BYTES_MIN: u64 = 8 << 20;
 
-/// Takes in what waits on this machine for where a connection leads: sessions that ended, or were killed, when nobody
-/// took them. A question has to find them.
+/// Stores what waits in the spool for a connection's destination: sessions that ended, or were killed, while no daemon
+/// accepted them. Requests must see them.
 pub async fn take_in(connection: &Connection, global: &Global) {
     let Some(data_dir) = global.data_dir.clone().or_else(|| default_data_dir().ok()) else { return };
     let folder = place::spool_folder(&data_dir, global.daemon());
@@ -49,7 +49,7 @@ pub async fn take_in(connection: &Connection, global: &Global) {
         let folder = folder.clone();
         move || host::deliver_spool(&folder, &daemon, seams::backoff(), &|| Instant::now() >= end)
     };
-    // A panic in it was logged there; what is in the spool stays.
+    // A panic there was logged; the spool keeps its sessions.
     let _ = tokio::task::spawn_blocking(work).await;
     let left = host::spooled_bytes(&folder);
     if left > 0 {

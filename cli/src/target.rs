@@ -1,30 +1,30 @@
-//! Where a file goes that was asked for with `-f FILE`: there, or to standard output.
+//! The output of `-f FILE`: a file, or standard output.
 //!
-//! Guarantees: a file appears whole or not at all; what is no file (a pipe, a device) is written as it comes.
+//! Guarantees: a file appears whole or not at all; a pipe or a device is written directly.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::exit::Failure;
 
-/// What a target is called in an error.
+/// What to call the output in an error.
 #[must_use]
 pub fn name_of(file: Option<&Path>) -> String {
     file.map_or_else(|| "standard output".to_owned(), |file| file.display().to_string())
 }
 
-/// Where it goes.
+/// Where the output goes.
 pub enum Target<'a> {
     /// Standard output.
     Stdout(&'a mut (dyn Write + Send)),
-    /// Becomes the file when it is whole.
+    /// Becomes the named file when it is complete.
     File(std::io::BufWriter<tempfile::NamedTempFile>, PathBuf),
-    /// A pipe or a device: there is nothing to be renamed.
+    /// A pipe or a device, which cannot be renamed.
     Special(std::io::BufWriter<std::fs::File>, PathBuf),
 }
 
 impl<'a> Target<'a> {
-    /// Opens it: the file named, else standard output.
+    /// Opens the named file, else standard output.
     ///
     /// # Errors
     /// It cannot be written.
@@ -41,14 +41,14 @@ impl<'a> Target<'a> {
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
-            // As any other new file: the umask decides, not the habit of temporary files.
+            // As for any new file, the umask decides; temporary files would be 0600.
             builder.permissions(std::fs::Permissions::from_mode(0o666));
         }
         let temporary = builder.tempfile_in(folder).map_err(cannot)?;
         Ok(Self::File(std::io::BufWriter::with_capacity(1 << 20, temporary), file.to_owned()))
     }
 
-    /// To write into.
+    /// The writer.
     pub fn writer(&mut self) -> &mut (dyn Write + Send) {
         match self {
             Self::Stdout(out) => *out,
@@ -57,7 +57,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Makes a file of what was written.
+    /// Completes the output: a temporary file gets its name.
     ///
     /// # Errors
     /// It cannot be written.

@@ -1,10 +1,10 @@
-//! Asks for holders on their way through the streams of sessions: a question hands one in, the stream's own task sends it
-//! and hands the answer back.
+//! Requests for holders over the streams of sessions: a query hands in a request, the stream's own task sends it and
+//! returns the response.
 //!
-//! Guarantees: one ask at a time a stream; only agents that said they can be asked are; whoever asks waits for a bounded
-//! time, and neither the stream nor its agent ever waits for them. An answer counts for the ask under way, once, and only
-//! if it is one.
-//! Refuses: what agents say unasked.
+//! Guarantees: one request at a time per stream, and only to agents that announced support. The caller waits for a
+//! limited time; neither the stream nor its agent ever waits for it. A response counts only for the pending request,
+//! once, and only if it is valid.
+//! Refuses: responses without a request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,35 +15,35 @@ use memctl_proto::v1::HolderSearch;
 use memctl_proto::v1::holders_answer::Body;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-/// Why an ask has no answer.
+/// Why a request has no response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
     /// The session is not streaming to this daemon.
     #[error("it is not streaming to this daemon")]
     Gone,
-    /// Its agent does not know the question.
-    #[error("its agent is older than this question; install the memctl-agent of this daemon's version there")]
+    /// Its agent does not support the request.
+    #[error("its agent is too old for this request; install the memctl-agent of this daemon's version there")]
     TooOld,
-    /// Whoever started it forbids it.
+    /// The user who started it forbids it.
     #[error("it was started with --no-holders, MEMCTL_HOLDERS=off or attach(holders=False), which forbid it")]
     Forbidden,
-    /// No Python.
+    /// It is not a Python process.
     #[error("it is not a Python process, so no Python object holds its memory")]
     NotPython,
-    /// Somebody else asks.
+    /// Another request is pending.
     #[error("it is being asked already; ask again in a moment")]
     Busy,
-    /// Its interpreter is inside of something that lets no other thread run, or the search goes on, or it is gone.
+    /// Its interpreter runs code that lets no other thread run, or the search is not finished, or the process is gone.
     #[error(
         "it did not answer in {0:?}: a search goes on in small slices while the program lets other Python threads run; ask again in a moment"
     )]
     NoAnswer(Duration),
-    /// The agent's words.
+    /// The agent's message.
     #[error("{0}")]
     Failed(String),
 }
 
-/// An ask, and where its answer goes.
+/// A request, and where its response goes.
 struct Pending {
     stacks: Vec<u32>,
     budget_ms: u32,
@@ -51,12 +51,12 @@ struct Pending {
     answer: oneshot::Sender<Result<v1::HoldersFound, String>>,
 }
 
-/// What the hello of a session says of asks.
+/// What the hello of a session says about such requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Readiness {
     /// Whether its process can be asked.
     pub search: HolderSearch,
-    /// Whether the daemon may do so by itself.
+    /// Whether the daemon may ask on its own initiative.
     pub unasked: bool,
 }
 
@@ -66,7 +66,7 @@ impl From<HolderSearch> for Readiness {
     }
 }
 
-/// The side of those who ask.
+/// The callers' end.
 #[derive(Clone)]
 pub struct Line {
     readiness: Readiness,
@@ -74,14 +74,14 @@ pub struct Line {
     alone: Arc<Semaphore>,
 }
 
-/// The stream's side.
+/// The stream's end.
 pub struct Asked {
     asks: mpsc::Receiver<Pending>,
     next: u64,
     under_way: Option<(u64, oneshot::Sender<Result<v1::HoldersFound, String>>)>,
 }
 
-/// The two sides of a stream's line. `first`: the number of its first ask; numbers of one session's streams differ.
+/// The two ends of a stream's line. `first`: the number of its first request; numbers of one session's streams differ.
 #[must_use]
 pub fn line(readiness: Readiness, first: u64) -> (Line, Asked) {
     let (sender, asks) = mpsc::channel(1);
@@ -89,13 +89,13 @@ pub fn line(readiness: Readiness, first: u64) -> (Line, Asked) {
 }
 
 impl Line {
-    /// Whether the process can be asked, and whoever started it lets the daemon do so by itself.
+    /// Whether the process can be asked, and the daemon may do so on its own initiative.
     #[must_use]
     pub fn may_be_asked_unasked(&self) -> bool {
         self.readiness.unasked && self.readiness.search == HolderSearch::Ready
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the response.
     ///
     /// # Errors
     /// See [`AskError`].
@@ -106,12 +106,12 @@ impl Line {
             HolderSearch::Forbidden => return Err(AskError::Forbidden),
             HolderSearch::NotPython => return Err(AskError::NotPython),
         }
-        // Given back when this is dropped, whatever became of the ask.
+        // Released on drop, regardless of the outcome.
         let _alone = self.alone.try_acquire().map_err(|_| AskError::Busy)?;
         let (answer, answered) = oneshot::channel();
         let pending = Pending { stacks, budget_ms, wait, answer };
         self.asks.try_send(pending).map_err(|error| match error {
-            // One that nobody waits for any more, which the stream's task has not looked at yet.
+            // An abandoned request that the stream's task has not taken yet.
             mpsc::error::TrySendError::Full(_) => AskError::Busy,
             mpsc::error::TrySendError::Closed(_) => AskError::Gone,
         })?;
@@ -125,7 +125,7 @@ impl Line {
 }
 
 impl Asked {
-    /// The next ask to send. Never ends where nobody can ask any more.
+    /// The next request to send. Never returns once there are no callers left.
     pub async fn next(&mut self) -> v1::HoldersAsk {
         loop {
             let Some(Pending { stacks, budget_ms, wait, answer }) = self.asks.recv().await else {
@@ -143,16 +143,16 @@ impl Asked {
         }
     }
 
-    /// The ask could not be sent: whoever asked hears it at once.
+    /// The request could not be sent: the caller is informed at once.
     pub fn unsent(&mut self) {
         self.under_way = None;
     }
 
-    /// The agent answers.
+    /// Handles the agent's response.
     pub fn heard(&mut self, answer: v1::HoldersAnswer) {
         let v1::HoldersAnswer { id, body } = answer;
         let Some((_, asker)) = self.under_way.take_if(|(asked, _)| *asked == id) else {
-            tracing::debug!(id, "an answer that nobody asked for is left out");
+            tracing::debug!(id, "ignored an answer without a request");
             return;
         };
         let found = match body {
@@ -162,12 +162,12 @@ impl Asked {
             Some(Body::Failure(words)) => Err(words.chars().filter(|c| !c.is_control()).take(WORDS_MAX).collect()),
             None => Err("its agent answered nothing".to_owned()),
         };
-        // Whoever asked may have gone.
+        // The caller may be gone.
         let _ = asker.send(found);
     }
 }
 
-/// Characters of an agent's words that are passed on.
+/// Characters of an agent's message that are passed on.
 const WORDS_MAX: usize = 1_000;
 
 #[cfg(test)]
@@ -234,7 +234,7 @@ mod tests {
             assert!(tokio::time::timeout(Duration::from_millis(1), &mut first).await.is_err());
             assert_eq!(line.ask(vec![1], 1, WAIT).await, Err(AskError::Busy));
         }
-        // It has gone before its ask was sent.
+        // The caller is gone before its request was sent.
         assert!(tokio::time::timeout(Duration::from_millis(1), asked.next()).await.is_err());
         let serving = async {
             let id = asked.next().await.id;

@@ -1,8 +1,8 @@
-//! The board: figures of jobs as the judge left them, for whoever asks how all jobs are doing at once.
+//! The board: figures of jobs from the judge's last round, for clients that query all jobs at once.
 //!
-//! Guarantees: memory is bounded by `JOBS_KEPT` jobs of at most `DEVICES_KEPT` devices each; a job leaves the board
-//! [`SHOWN_FOR`] after it has ended, or after nobody has looked at it for so long.
-//! Refuses to read the store: asking the board costs no query.
+//! Guarantees: memory is bounded by `JOBS_KEPT` jobs of at most `DEVICES_KEPT` devices each. A job leaves the board
+//! [`SHOWN_FOR`] after it has ended, or after its last update.
+//! Refuses: to read the store. Reading the board costs no query.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,9 +12,9 @@ use memctl_model::{FindingKind, JobState, Severity};
 
 /// How long an ended job is shown: three scrapes of the slowest usual interval.
 pub const SHOWN_FOR: Duration = Duration::from_secs(15 * 60);
-/// Jobs that are remembered: as many as the judge keeps in mind.
+/// The most jobs: as many as the judge keeps.
 const JOBS_KEPT: usize = 1_024;
-/// Devices of one job that are remembered, for extremes and aggregates.
+/// The most devices of one job, for extremes and aggregates.
 const DEVICES_KEPT: usize = 16_384;
 
 /// One device of one process.
@@ -57,15 +57,15 @@ pub struct JobFigures {
     pub key: i64,
     /// Its name.
     pub name: String,
-    /// Whose it is.
+    /// The tenant that owns the job.
     pub tenant: String,
     /// The number of the run.
     pub run: u32,
     /// The attempt.
     pub attempt: u32,
-    /// How it is doing.
+    /// Its state.
     pub state: JobState,
-    /// Ranks that there should be.
+    /// The number of ranks that it should have.
     pub expected_ranks: Option<u32>,
     /// Processes by their state.
     pub processes: BTreeMap<JobState, u64>,
@@ -79,15 +79,15 @@ pub struct JobFigures {
     pub dropped: u64,
     /// Failed requests.
     pub ooms: u64,
-    /// Allocator retries; absent where nobody counts them.
+    /// Allocator retries; `None` if they are not counted.
     pub alloc_retries: Option<u64>,
-    /// Until a device is full.
+    /// Time until a device is full.
     pub time_to_oom_seconds: Option<f64>,
-    /// What is wrong.
+    /// The number of findings.
     pub findings: BTreeMap<(Severity, FindingKind), u64>,
     /// Its devices, by rank.
     pub devices: Vec<DeviceFigures>,
-    /// When the figures were taken, ns since the Unix epoch.
+    /// When the figures were taken, in nanoseconds since the Unix epoch.
     pub taken_ns: u64,
 }
 
@@ -95,11 +95,11 @@ pub struct JobFigures {
 struct Entry {
     figures: Arc<JobFigures>,
     taken: Instant,
-    /// When it was first seen not to run any more.
+    /// When it was first seen to have ended.
     ended: Option<Instant>,
 }
 
-/// The board; clones are the same one.
+/// The board; clones share it.
 #[derive(Clone, Default)]
 pub struct Board {
     jobs: Arc<Mutex<HashMap<i64, Entry>>>,
@@ -107,11 +107,11 @@ pub struct Board {
 
 impl Board {
     fn lock(&self) -> MutexGuard<'_, HashMap<i64, Entry>> {
-        // Every change is one call, so a poisoned lock guards whole data.
+        // Every change is one call, so the data is whole even if the lock is poisoned.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a job's figures in the place of earlier ones.
+    /// Stores a job's figures, replacing earlier ones.
     pub fn put(&self, job: i64, figures: JobFigures) {
         self.put_at(job, figures, Instant::now());
     }
@@ -123,7 +123,7 @@ impl Board {
         let ended = (figures.state != JobState::Running).then(|| before.unwrap_or(now));
         if jobs.len() >= JOBS_KEPT && !jobs.contains_key(&job) {
             jobs.retain(|_, entry| entry.is_shown(now));
-            // Still full: the one that was looked at longest ago, those that have ended first.
+            // Still full: drop the least recently updated job, ended ones first.
             let oldest = jobs.iter().min_by_key(|(_, entry)| (entry.ended.is_none(), entry.taken)).map(|(job, _)| *job);
             if let Some(oldest) = oldest.filter(|_| jobs.len() >= JOBS_KEPT) {
                 jobs.remove(&oldest);
@@ -132,12 +132,12 @@ impl Board {
         jobs.insert(job, Entry { figures: Arc::new(figures), taken: now, ended });
     }
 
-    /// The job is not there any more.
+    /// Drops a job that no longer exists.
     pub fn forget(&self, job: i64) {
         self.lock().remove(&job);
     }
 
-    /// The jobs to show: those that run first, then by name, run and attempt.
+    /// The jobs to show: running ones first, then by name, run and attempt.
     #[must_use]
     pub fn shown(&self) -> Vec<Arc<JobFigures>> {
         self.shown_at(Instant::now())
@@ -196,7 +196,7 @@ pub(crate) mod tests {
         board.put_at(1, job("ended", JobState::Finished), now);
         board.put_at(2, job("running", JobState::Running), now);
         now += SHOWN_FOR / 2;
-        // Looked at again: it has not ended again.
+        // Updated again: its first end counts.
         board.put_at(1, job("ended", JobState::Finished), now);
         board.put_at(2, job("running", JobState::Running), now);
         assert_eq!(names(now), ["running", "ended"]);

@@ -1,15 +1,15 @@
-//! The one place where the daemon reads the time, and what becomes of a clock that jumps.
+//! The only place where the daemon reads the time, and how it handles a clock that jumps.
 //!
-//! Guarantees: what is stored is stamped by [`steady`], which follows a jump of more than [`JUMP_NS`] only after the clock
-//! has stood there for [`STAND_NS`]; a machine that sleeps for a night does not jump. Refuses: to decide by the wall clock
-//! what is old.
+//! Guarantees: stored data is stamped by [`steady`], which follows a jump of more than [`JUMP_NS`] only after the clock
+//! has run from there for [`STAND_NS`]. A machine that sleeps for a night does not count as a jump. Refuses: to judge
+//! age by the wall clock.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// More than this against the monotonic clock is a jump, not a correction.
 pub const JUMP_NS: u64 = 24 * 3_600 * 1_000_000_000;
-/// A clock that has stood for so long where it jumped to is believed.
+/// A clock that has run this long from where it jumped to is believed.
 pub const STAND_NS: u64 = 600 * 1_000_000_000;
 
 /// Nanoseconds since the Unix epoch; 0 before it.
@@ -19,26 +19,26 @@ pub fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos() as u64)
 }
 
-/// What a [`SteadyClock`] shows.
+/// A reading of a [`SteadyClock`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// Nanoseconds since the Unix epoch, without jumps that are not believed yet.
     pub now_ns: u64,
-    /// For how long the clock has gone without a jump.
+    /// How long the clock has run without a jump.
     pub stood_ns: u64,
-    /// Nanoseconds by which the wall clock has just jumped; told once.
+    /// Nanoseconds by which the wall clock has just jumped; reported once.
     pub jumped_ns: Option<i64>,
 }
 
-/// A wall clock beside a monotonic one.
+/// Compares a wall clock with a monotonic one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SteadyClock {
     believed: Option<Offset>,
-    /// Where the clock jumped to, and has not stood for long.
+    /// Where the clock jumped to, until that is believed.
     claimed: Option<Offset>,
 }
 
-/// The wall clock less the monotonic one.
+/// The wall clock minus the monotonic one.
 #[derive(Clone, Copy, Debug)]
 struct Offset {
     ns: i128,
@@ -52,13 +52,13 @@ impl Offset {
 }
 
 impl SteadyClock {
-    /// Reads it, both clocks at hand.
+    /// Takes both clocks' times and returns the reading.
     pub fn read(&mut self, wall_ns: u64, monotonic_ns: u64) -> Reading {
         let offset = Offset { ns: i128::from(wall_ns) - i128::from(monotonic_ns), since_ns: monotonic_ns };
         let mut believed = *self.believed.get_or_insert(offset);
         let mut jumped_ns = None;
         if believed.is_near(offset.ns) {
-            // Back again, or never away: after an excursion it has to stand anew.
+            // Back again, or never away: after a jump back its run starts again.
             if self.claimed.take().is_some() {
                 jumped_ns = Some(saturating(offset.ns - believed.ns));
                 believed.since_ns = monotonic_ns;
@@ -84,7 +84,7 @@ fn saturating(ns: i128) -> i64 {
     i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
 }
 
-/// The daemon's clock: nanoseconds since the Unix epoch, without jumps that are not believed yet. Says so when it jumps.
+/// The daemon's clock: nanoseconds since the Unix epoch, without jumps that are not believed yet. Logs each jump.
 #[must_use]
 pub fn steady() -> Reading {
     static CLOCK: Mutex<(Option<Instant>, SteadyClock)> =

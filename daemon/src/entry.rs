@@ -1,9 +1,9 @@
-//! What a program that links the daemon awaits: the daemon itself, stores, their copies and checks.
+//! Entry points for programs that link the daemon: the daemon itself, stores, their copies and checks.
 //!
-//! The body of an `async fn` is compiled in every crate that awaits it, with all that it awaits: the command line would compile
-//! half of the daemon and of its libraries a second time. These futures are boxed here, so that it is done once.
+//! The body of an `async fn` is compiled in every crate that awaits it, with all that it awaits: the command line would
+//! compile half of the daemon and of its libraries a second time. These futures are boxed, so that this happens once.
 //!
-//! Guarantees: each is the function of the same name elsewhere in this crate, whose errors it has. Refuses to do anything else.
+//! Guarantees: each is the function of the same name elsewhere in this crate, with the same errors.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -18,10 +18,10 @@ use crate::store::checking::{self, Checked, Depth};
 use crate::store::copying::{self, Copied};
 use crate::store::{self, SqliteStore, Store, StoreAddress, StoreError};
 
-/// A future whose body is compiled already.
+/// A future whose body is already compiled.
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What hears which places were bound, for gRPC and for HTTP.
+/// Receives the bound addresses, for gRPC and for HTTP.
 pub type Ready<'a> = Box<dyn FnOnce(&[String], &[String]) + Send + 'a>;
 
 /// See [`server::serve`].

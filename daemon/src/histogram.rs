@@ -1,22 +1,22 @@
-//! A histogram that is counted into from anywhere.
+//! A histogram that any thread can count into.
 //!
-//! Guarantees: counting never waits. Refuses to be exact between its parts: a scrape may see a value in a bucket and not yet in the sum.
+//! Guarantees: counting never waits. A scrape may see a value in a bucket that is not yet in the sum.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How values were distributed.
+/// A distribution of values.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Distribution {
     /// Upper bounds, ascending.
     pub bounds: &'static [f64],
-    /// Values at or below each bound and above the one before; the last is of those above all.
+    /// Number of values at or below each bound and above the previous one; the last counts those above all bounds.
     pub counts: Vec<u64>,
     /// Their sum.
     pub sum: f64,
 }
 
-/// Seconds: from one disk's flush to a database that is in trouble.
+/// Seconds: from one disk flush to a database in trouble.
 pub const BOUNDS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
 /// Durations.
@@ -33,16 +33,16 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts one.
+    /// Counts one duration.
     pub fn observe(&self, lasted: Duration) {
         let seconds = lasted.as_secs_f64();
         let at = BOUNDS.partition_point(|bound| *bound < seconds);
-        // Relaxed: figures for people.
+        // Relaxed: statistics.
         self.counts[at].fetch_add(1, Ordering::Relaxed);
         self.sum_ns.fetch_add(lasted.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// As it is now.
+    /// The current distribution.
     #[must_use]
     pub fn distribution(&self) -> Distribution {
         Distribution {

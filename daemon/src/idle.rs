@@ -1,7 +1,7 @@
-//! The end of a daemon that a command started: when no connection was open for long enough.
+//! Ends a daemon that a command started, after long enough without a connection.
 //!
-//! Guarantees: an agent that streams, a page that is open and a question that is being answered are connections, and keep it;
-//! one that comes between two looks counts, too.
+//! Guarantees: a streaming agent, an open page and a running request are connections and keep it alive, even if they
+//! begin and end between two looks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,33 +13,33 @@ use crate::listen::Connections;
 use crate::store::Scope;
 use crate::streams::Streams;
 
-/// Between two looks, at most.
+/// The longest time between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// When it ends by itself.
+/// When the daemon ends by itself.
 #[derive(Clone, Debug)]
 pub struct Idle {
     /// After this long without a connection.
     pub after: Duration,
-    /// Set when a newer version is to follow: it ends as soon as no session streams.
+    /// Set when a newer version is to replace it: it ends once no session streams.
     pub retiring: watch::Receiver<bool>,
 }
 
-/// Waits until it is to end.
+/// Waits until the daemon is to end.
 pub async fn wait(mut idle: Idle, connections: [Arc<Connections>; 2], streams: Streams) {
     let step = LOOK_EVERY.min(idle.after / 4).max(Duration::from_millis(20));
     let (mut quiet_since, mut known) = (Instant::now(), 0);
     loop {
         let wished = async {
-            // An error means that the sender is gone: time alone decides.
+            // An error means that the sender is gone: only the time decides.
             if *idle.retiring.borrow() || idle.retiring.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
         };
-        // An end of the wait is all that is wanted.
+        // It does not matter why the wait ended.
         let _ = tokio::time::timeout(step, wished).await;
         if *idle.retiring.borrow() && streams.count(&Scope::All) == 0 {
-            tracing::info!("a newer version is to follow, and no session streams");
+            tracing::info!("a newer version takes over, and no session streams");
             return;
         }
         let taken = connections.iter().map(|connections| connections.taken()).sum();
@@ -47,7 +47,7 @@ pub async fn wait(mut idle: Idle, connections: [Arc<Connections>; 2], streams: S
             (quiet_since, known) = (Instant::now(), taken);
         }
         if quiet_since.elapsed() >= idle.after {
-            tracing::info!(seconds = idle.after.as_secs_f64(), "no connection was open for so long");
+            tracing::info!(seconds = idle.after.as_secs_f64(), "no connection was open for this long");
             return;
         }
     }

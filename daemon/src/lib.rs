@@ -1,16 +1,17 @@
-//! The daemon: takes what agents stream, stores it, answers questions about it.
+//! The daemon: receives what agents stream, stores it, and answers queries about it.
 //!
-//! - [`ingest`]: one stream a session; acknowledged means durable.
-//! - [`store`]: where everything lies (memory, SQLite, Postgres), behind one narrow trait.
-//! - [`query`]: every question that the command line asks.
-//! - [`access`]: who may do what; the gate that every call passes.
-//! - [`alerts`]: rules that turn findings into alerts, and who is told of them.
-//! - [`listen`]: sockets and ports, and who is at the other end.
-//! - [`board`], [`metrics`], [`otlp`], [`health`], [`http`]: how the daemon and the jobs do, for those who watch over them; [`reload`].
-//! - [`supervise`]: keeps the tasks behind all this running.
-//! - [`server`]: all of it on a port, or embedded in another process; [`config`]: its settings; [`entry`]: what others await of it.
+//! - [`ingest`]: one stream per session; acknowledged means durable.
+//! - [`store`]: storage (memory, SQLite, Postgres) behind one narrow trait.
+//! - [`query`]: every request of the command line.
+//! - [`access`]: permissions; the gate that every call passes.
+//! - [`alerts`]: rules that turn findings into alerts, and the receivers that are notified.
+//! - [`listen`]: sockets and ports, and the identity of peers.
+//! - [`board`], [`metrics`], [`otlp`], [`health`], [`http`]: monitoring of the daemon and of jobs; [`reload`].
+//! - [`supervise`]: keeps the background tasks running.
+//! - [`server`]: all of it on a port, or embedded in another process; [`config`]: its settings; [`entry`]: its entry
+//!   points.
 //!
-//! Refuses: to acknowledge what is not durable, and to import anything of the agent's.
+//! Refuses: to acknowledge data that is not durable, and to depend on the agent's code.
 
 #![forbid(unsafe_code)]
 

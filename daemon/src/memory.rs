@@ -1,10 +1,10 @@
-//! How much memory this process may use: the machine's, its control group's or its own limits, whichever is least.
+//! The memory limit of this process: the least of the machine's memory, its control group's limit and its own limits.
 //!
-//! Guarantees: an answer on any machine; what cannot be read limits nothing. Reads files of the kernel, once per call.
+//! Guarantees: a result on any machine; a limit that cannot be read is ignored. Reads files of the kernel on each call.
 
 use std::fs;
 
-/// Where nothing is known.
+/// The result if nothing is known.
 const UNKNOWN: u64 = 4 << 30;
 /// Limits of a process that bound its memory, as the kernel names them.
 const LIMITS: [&str; 2] = ["Max address space", "Max data size"];
@@ -22,20 +22,20 @@ fn machine() -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The least limit of its control group and those that hold it: a limit holds for everything below.
+/// The least limit of its control group and its ancestors: a limit applies to everything below.
 fn group() -> Option<u64> {
     let text = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = text.lines().find_map(|line| line.strip_prefix("0::"))?.trim_matches('/').to_owned();
     let levels = std::iter::successors(Some(path.as_str()), |path| {
         (!path.is_empty()).then(|| path.rsplit_once('/').map_or("", |(outer, _)| outer))
     });
-    // (Without a limit it says `max`.)
+    // (Without a limit the file contains `max`.)
     levels
         .filter_map(|level| fs::read_to_string(format!("/sys/fs/cgroup/{level}/memory.max")).ok()?.trim().parse().ok())
         .min()
 }
 
-/// This process's own (setrlimit): nothing where it is unlimited.
+/// This process's own limit (setrlimit); `None` if it is unlimited.
 fn own(limit: &str) -> Option<u64> {
     of_limits(&fs::read_to_string("/proc/self/limits").ok()?, limit)
 }

@@ -1,8 +1,8 @@
-//! Patterns of names, in which `*` stands for anything.
+//! Name patterns, in which `*` matches any text.
 //!
-//! Guarantees: the time is linear in the text for each `*`, whatever pattern somebody wrote.
+//! Guarantees: time linear in the text for each `*`, for any pattern.
 
-/// Whether a text fits a pattern in which `*` stands for anything. Linear in the text for each `*`.
+/// Whether a text matches a pattern. Linear in the text for each `*`.
 pub fn fits(pattern: &str, text: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut text) = text.strip_prefix(first) else { return false };

@@ -1,6 +1,6 @@
-//! Which jobs have something new: what comes in says so; the judge asks, and who follows the page is told.
+//! Notifications about jobs with new data: ingest sends them; the judge and the page's subscribers are woken.
 //!
-//! Guarantees: bounded, and never in the way of what comes in: nobody is waited for, and who falls behind is told so.
+//! Guarantees: bounded, and never blocks ingest. A subscriber that falls behind is notified of that.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,13 +11,13 @@ use tokio::time::Instant;
 
 use crate::store::Tenant;
 
-/// Jobs that are kept in mind; one more takes the place of another, which is judged when it is asked for or sends again.
+/// The most jobs that are remembered; one more replaces another, which is judged when it is queried or sends again.
 const JOBS_MAX: usize = 1_024;
 
 /// An attempt of a job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Poked {
-    /// Whose it is.
+    /// The tenant that owns the job.
     pub tenant: Tenant,
     /// The job's name.
     pub job: String,
@@ -27,23 +27,23 @@ pub struct Poked {
     pub attempt: u32,
 }
 
-/// Which jobs have something new.
+/// The jobs with new data.
 #[derive(Clone, Default)]
 pub struct Pokes {
-    /// Since when something has been waiting to be looked at; `None` for a job that is only kept in mind.
+    /// When a job's oldest unprocessed notification arrived; `None` for a job without one.
     jobs: Arc<Mutex<BTreeMap<Poked, Option<Instant>>>>,
     woken: Arc<Notify>,
     news: Arc<Mutex<News>>,
-    /// The number of the latest news.
+    /// The number of the latest notification.
     latest: Arc<watch::Sender<u64>>,
 }
 
-/// What came, for those who follow: of each job the number of its latest news.
+/// Notifications for subscribers: the number of each job's latest one.
 #[derive(Default)]
 struct News {
     latest: u64,
     jobs: BTreeMap<Poked, u64>,
-    /// News up to this number may have been put out by others.
+    /// Notifications up to this number may have been displaced.
     lost: u64,
 }
 
@@ -68,7 +68,7 @@ impl News {
 }
 
 impl Pokes {
-    /// Something of this job was stored, or will be in a moment.
+    /// Reports that data of this job was stored, or will be in a moment.
     pub fn poke(&self, poked: &Poked) {
         let number = self.news.lock().unwrap_or_else(PoisonError::into_inner).tell(poked);
         self.latest.send_replace(number);
@@ -78,7 +78,7 @@ impl Pokes {
             Some(news) => *news = Some(Instant::now()),
             None => {
                 if jobs.len() >= JOBS_MAX {
-                    // One that waits for nothing, if there is one.
+                    // An idle job, if there is one.
                     let idle = jobs.iter().find(|(_, news)| news.is_none()).or_else(|| jobs.iter().next());
                     let idle = idle.map(|(job, _)| job.clone());
                     idle.and_then(|job| jobs.remove(&job));
@@ -89,12 +89,12 @@ impl Pokes {
         self.woken.notify_one();
     }
 
-    /// Ends when something has come.
+    /// Returns when a notification has arrived.
     pub async fn woken(&self) {
         self.woken.notified().await;
     }
 
-    /// The jobs to look at: those with news, or all that are kept in mind.
+    /// The jobs to look at: those with new data, or all that are remembered.
     pub fn take(&self, all: bool) -> Vec<Poked> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = jobs.iter_mut().filter(|(_, news)| all || news.is_some());
@@ -106,7 +106,7 @@ impl Pokes {
             .collect()
     }
 
-    /// Nobody need look at this job any more, unless something of it came since.
+    /// Drops a job, unless new data of it has arrived.
     pub fn forget(&self, job: &Poked) {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if jobs.get(job) == Some(&None) {
@@ -114,13 +114,13 @@ impl Pokes {
         }
     }
 
-    /// Changes with every news; its value is for [`Self::since`].
+    /// Changes with every notification; its value is for [`Self::since`].
     #[must_use]
     pub fn follow(&self) -> watch::Receiver<u64> {
         self.latest.subscribe()
     }
 
-    /// The jobs with news behind a number; `None` where there were more than are kept.
+    /// The jobs with notifications after a number; `None` if some of them were displaced.
     #[must_use]
     pub fn since(&self, seen: u64) -> Option<Vec<Poked>> {
         let news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
@@ -128,7 +128,7 @@ impl Pokes {
         (news.lost <= seen).then(|| later.collect())
     }
 
-    /// For how long the oldest news has been waiting, and how many jobs have some.
+    /// The age of the oldest unprocessed notification, and the number of jobs with one.
     #[must_use]
     pub fn lag(&self) -> (Duration, usize) {
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);

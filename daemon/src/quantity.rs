@@ -1,8 +1,8 @@
 //! Quantities as people write them: `30d`, `90m`, `512MiB`, `10GB`.
 //!
-//! Refuses: a number without a unit where the unit could be guessed wrong, and anything that overflows.
+//! Refuses: numbers without a unit where it is ambiguous, and values that overflow.
 
-/// A text that is no such quantity.
+/// A text that is not such a quantity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {what}")]
 pub struct QuantityError {

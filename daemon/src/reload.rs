@@ -1,8 +1,8 @@
-//! Reading the configuration again while the daemon runs.
+//! Reloads the configuration while the daemon runs.
 //!
-//! Guarantees: what was read is checked whole before anything of it is in force; a configuration that is wrong leaves the old
-//! one in force, is logged and counted. Refuses to change what cannot change without a restart (addresses, the store,
-//! queues): it says so.
+//! Guarantees: a configuration is checked completely before any of it applies. An invalid one leaves the old one in
+//! force, is logged and counted. Settings that need a restart (addresses, the store, queues) do not change; this is
+//! logged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,10 +15,10 @@ use crate::config::Config;
 use crate::listen::Certificates;
 use crate::store::Retention;
 
-/// Configurations as they were read again, or why they cannot be.
+/// Configurations as they were read again, or the error.
 pub type Reread = mpsc::Receiver<Result<Config, String>>;
 
-/// How reloading went; clones tell the same.
+/// Counts of reloads; clones share them.
 #[derive(Clone, Default)]
 pub struct Reloads {
     inner: Arc<Inner>,
@@ -36,7 +36,7 @@ impl Reloads {
     /// How many were applied, how many were refused, and whether the last one was applied.
     #[must_use]
     pub fn counts(&self) -> (u64, u64, bool) {
-        // Relaxed: figures for people.
+        // Relaxed: only metrics.
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         (read(&self.inner.applied), read(&self.inner.refused), !self.inner.failed.load(Ordering::Relaxed))
     }
@@ -48,24 +48,24 @@ impl Reloads {
     }
 }
 
-/// What a configuration that was read again changes.
+/// What a reload changes.
 pub struct InForce {
-    /// The configuration the daemon was started with, as far as it cannot change.
+    /// The configuration the daemon was started with, for what cannot change.
     pub config: Config,
-    /// Where retention hears of it.
+    /// Passes the policy to retention.
     pub retention: watch::Sender<Retention>,
-    /// Where the rules are.
+    /// The alert rules.
     pub alerts: Alerts,
-    /// The certificates of the ports: their files are read again as well.
+    /// The ports' certificates: their files are read again as well.
     pub certificates: Option<Arc<Certificates>>,
-    /// Who is who.
+    /// The access rules.
     pub gate: Gate,
-    /// Counts.
+    /// The counters.
     pub reloads: Reloads,
 }
 
 impl InForce {
-    /// Follows what is read, until nobody reads any more. `before` and `after` are called around each.
+    /// Applies configurations until the sender is gone. `before` and `after` are called around each.
     pub async fn follow(self, mut reread: Reread, before: impl Fn(), after: impl Fn()) {
         while let Some(config) = reread.recv().await {
             before();
@@ -80,7 +80,7 @@ impl InForce {
         }
     }
 
-    /// The certificates as their files have them now.
+    /// Reads the files of the certificates again.
     fn certified(&self) -> Result<(), String> {
         self.certificates
             .as_ref()
@@ -106,7 +106,7 @@ impl InForce {
         );
     }
 
-    /// Settings that differ and cannot change.
+    /// Settings that differ but cannot change.
     fn fixed(&self, config: &Config) -> Vec<&'static str> {
         let old = &self.config;
         let limits = |config: &Config| (config.limits.session_bytes, config.limits.total_bytes);

@@ -1,8 +1,8 @@
-//! What removes the oldest, every minute.
+//! Removes the oldest data, every minute.
 //!
-//! Guarantees: nothing goes for its age unless the clock has stood since the last look and long enough, and data has come
-//! in meanwhile: the age counts from what was stored last. A store that holds less gives its room back.
-//! Refuses: to believe a clock that jumped.
+//! Guarantees: nothing is deleted for its age unless the clock has run without a jump since the last look and for long
+//! enough, and new data has arrived meanwhile: age counts from what was stored last. A store that shrinks returns its
+//! disk space.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use tokio::sync::watch;
 use crate::clock::{JUMP_NS, Reading, STAND_NS, steady};
 use crate::store::{Expired, Retention, Store, StoreError};
 
-/// How often it looks.
+/// How often it runs.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Looks until the daemon shuts down, and whenever the policy changes.
+/// Runs until the daemon shuts down; also whenever the policy changes.
 pub(crate) async fn run(
     store: Arc<dyn Store>,
     mut policy: watch::Receiver<Retention>,
     mut shutting_down: watch::Receiver<bool>,
 ) {
-    // Asked before anything comes in that a wrong clock stamps.
+    // Read before anything arrives that a wrong clock could stamp.
     let mut latest_ns = None;
     loop {
         if latest_ns.is_none() {
@@ -50,10 +50,10 @@ pub(crate) async fn run(
     }
 }
 
-/// Looks once, at the time of a reading; `latest_ns` is when anything had been heard last before this daemon began.
+/// Runs once, at the time of a reading. `latest_ns` is the time of the newest data from before this daemon started.
 ///
 /// # Errors
-/// The store's.
+/// Those of the store.
 pub async fn once(
     store: &dyn Store,
     retention: Retention,
@@ -61,7 +61,7 @@ pub async fn once(
     latest_ns: Option<u64>,
 ) -> Result<Expired, StoreError> {
     let mut policy = retention;
-    // The clock has stood for a while, or it agrees with what was stored last.
+    // The clock has run without a jump for a while, or agrees with what was stored last.
     let agrees = latest_ns.is_some_and(|latest_ns| reading.now_ns.abs_diff(latest_ns) <= JUMP_NS);
     if reading.stood_ns < STAND_NS && (reading.jumped_ns.is_some() || !agrees) {
         policy.age_ns = None;

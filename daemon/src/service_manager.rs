@@ -1,7 +1,7 @@
-//! Telling systemd how the daemon does: its notification protocol, `sd_notify(3)`, over the socket that it names.
+//! Reports the daemon's state to systemd: its notification protocol, `sd_notify(3)`, over the socket that it names.
 //!
-//! Guarantees: without systemd nothing happens; a message that cannot be sent holds up nothing. The watchdog is told only while
-//! the daemon is alive, so that one that hangs is started anew.
+//! Guarantees: without systemd nothing happens; a message that cannot be sent delays nothing. The watchdog is notified
+//! only while the daemon's tasks run, so that systemd restarts a daemon that hangs.
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -10,23 +10,23 @@ use std::time::Duration;
 
 use crate::health::Health;
 
-/// See the module; clones tell the same one.
+/// See the module; clones share the socket.
 #[derive(Clone, Default)]
 pub struct ServiceManager {
     socket: Option<Arc<UnixDatagram>>,
-    /// It wants to hear from the daemon at least this often.
+    /// The longest time between two notifications that it accepts.
     watchdog: Option<Duration>,
 }
 
 impl ServiceManager {
-    /// The one that the environment names (`NOTIFY_SOCKET`, `WATCHDOG_USEC`), if there is one.
+    /// The service manager that the environment names (`NOTIFY_SOCKET`, `WATCHDOG_USEC`), if there is one.
     #[must_use]
     pub fn of_environment() -> Self {
         let Some(place) = std::env::var_os("NOTIFY_SOCKET").filter(|place| !place.is_empty()) else {
             return Self::default();
         };
         let socket = connected(&place).inspect_err(|error| {
-            tracing::warn!(%error, ?place, "the service manager cannot be told; it will think that the daemon does not start");
+            tracing::warn!(%error, ?place, "the service manager cannot be notified; it will assume that the daemon does not start");
         });
         let own = std::env::var("WATCHDOG_PID").ok().is_none_or(|pid| pid == std::process::id().to_string());
         let every = std::env::var("WATCHDOG_USEC").ok().and_then(|text| text.parse().ok());
@@ -34,22 +34,22 @@ impl ServiceManager {
         Self { socket: socket.ok().map(Arc::new), watchdog }
     }
 
-    /// The daemon serves.
+    /// Reports that the daemon is ready.
     pub fn ready(&self) {
         self.tell("READY=1\nSTATUS=serving");
     }
 
-    /// The configuration is read again; [`Self::ready`] follows.
+    /// Reports that the configuration is being read again; [`Self::ready`] follows.
     pub fn reloading(&self) {
         self.tell("RELOADING=1\nSTATUS=reading the configuration");
     }
 
-    /// The daemon ends.
+    /// Reports that the daemon is shutting down.
     pub fn stopping(&self) {
         self.tell("STOPPING=1\nSTATUS=draining");
     }
 
-    /// Pets the watchdog as long as the tasks run; ends at once where there is none.
+    /// Notifies the watchdog while the tasks run; returns at once if there is none.
     pub async fn keep_alive(self, health: Health) {
         let Some(watchdog) = self.watchdog else { return };
         loop {
@@ -57,15 +57,15 @@ impl ServiceManager {
             if dead.is_empty() {
                 self.tell("WATCHDOG=1");
             } else {
-                tracing::warn!(reasons = dead.join("; "), "the watchdog is not told");
+                tracing::warn!(reasons = dead.join("; "), "the watchdog is not notified");
             }
-            // Half of it, as its manual asks.
+            // Half of the interval, as its manual recommends.
             tokio::time::sleep(watchdog / 2).await;
         }
     }
 
     fn tell(&self, message: &str) {
-        // Nobody listens (any more): the daemon goes on without being watched.
+        // If the socket is closed, the daemon goes on without a watchdog.
         let _ = self.socket.as_ref().map(|socket| socket.send(message.as_bytes()));
     }
 }

@@ -1,8 +1,8 @@
-//! Slots for answers: how many answers are in memory at a time, in all and of one tenant.
+//! Slots for responses: how many responses are in memory at a time, in total and per tenant.
 //!
-//! Guarantees: an answer has its slot from before it is made until its last byte is taken; one tenant has half of the slots
-//! at most, so that others are answered. An asker that finds no slot within the wait hears so and asks again. A peer that
-//! takes an answer slower than [`SLOWEST`] loses it and its slot.
+//! Guarantees: a response holds its slot from before it is made until its last byte is taken. One tenant has at most
+//! half of the slots, so that others get responses. A caller that gets no slot within the wait is refused and retries.
+//! A peer that takes a response slower than [`SLOWEST`] loses it and its slot.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,13 +17,13 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-/// Answers in memory at a time. With [`crate::query::ANSWER_BYTES`] each, they stay within some hundred megabytes.
+/// Responses in memory at a time. With [`crate::query::ANSWER_BYTES`] each, they take a few hundred megabytes.
 pub const ANSWERS_MAX: usize = 8;
-/// Bytes that a connection is given at a time.
+/// Bytes passed to a connection at a time.
 const PIECE: usize = 64 << 10;
-/// Bytes a second below which an answer is given up, after [`GRACE`].
+/// Bytes a second below which a response is given up, after [`GRACE`].
 const SLOWEST: usize = 64 << 10;
-/// Every answer has this long.
+/// Every response has this long.
 const GRACE: Duration = Duration::from_secs(15);
 
 /// Slots; clones share them.
@@ -35,34 +35,34 @@ pub struct Slots {
     wait: Duration,
 }
 
-/// One of them, held until it is dropped.
+/// A slot, held until dropped.
 pub struct Slot {
     _in_all: OwnedSemaphorePermit,
     _of_tenant: OwnedSemaphorePermit,
 }
 
-/// Marks a request that has its slot already.
+/// Marks a request that already has its slot.
 #[derive(Clone, Copy)]
 pub struct HasSlot;
 
 impl Slots {
-    /// So many, half of them for one tenant; an asker waits so long for one.
+    /// Creates `count` slots, half of them for one tenant; a caller waits at most `wait` for one.
     #[must_use]
     pub fn new(count: usize, wait: Duration) -> Self {
         Self { of_a_tenant: count.div_ceil(2), ..Self::shared(count, wait) }
     }
 
-    /// So many, of whatever tenant.
+    /// Creates `count` slots without a share per tenant.
     #[must_use]
     pub fn shared(count: usize, wait: Duration) -> Self {
         Self { all: Arc::new(Semaphore::new(count)), tenants: Arc::default(), of_a_tenant: count, wait }
     }
 
-    /// One of them for a tenant; `None` when none was given back in time.
+    /// Takes a slot for a tenant; `None` if none was released in time.
     pub async fn take(&self, tenant: &str) -> Option<Slot> {
         let tenant = self.tenant(tenant);
         let taken = async {
-            // The tenant's first: an asker that waits for that takes none from others.
+            // The tenant's first: a caller that waits for its tenant's share holds no shared slot.
             let of_tenant = tenant.acquire_owned().await.ok()?;
             let in_all = self.all.clone().acquire_owned().await.ok()?;
             Some(Slot { _in_all: in_all, _of_tenant: of_tenant })
@@ -70,7 +70,7 @@ impl Slots {
         tokio::time::timeout(self.wait, taken).await.ok()?
     }
 
-    /// How many of them one tenant may have.
+    /// How many slots one tenant may have.
     #[must_use]
     pub fn of_a_tenant(&self) -> usize {
         self.of_a_tenant
@@ -81,7 +81,7 @@ impl Slots {
         if let Some(known) = tenants.get(name).and_then(Weak::upgrade) {
             return known;
         }
-        // Those without a holder are forgotten: names of tenants come and go.
+        // Unused entries are removed: tenants' names change.
         tenants.retain(|_, slots| slots.strong_count() > 0);
         let slots = Arc::new(Semaphore::new(self.of_a_tenant));
         tenants.insert(name.to_owned(), Arc::downgrade(&slots));
@@ -89,19 +89,19 @@ impl Slots {
     }
 }
 
-/// When an answer of so many bytes has to be taken.
+/// When a response of this size must have been taken.
 #[must_use]
 pub fn deadline(bytes: usize) -> Instant {
     Instant::now() + GRACE + Duration::from_secs((bytes / SLOWEST) as u64)
 }
 
-/// An answer that keeps its slot until it is gone.
+/// A response body that keeps its slot until it is dropped.
 pub fn body(bytes: impl Into<Bytes>, slot: Option<Slot>) -> Body {
     let rest = bytes.into();
     Body::new(Pieces { deadline: deadline(rest.len()), rest, slot })
 }
 
-/// An answer on its way.
+/// A response being sent.
 struct Pieces {
     rest: Bytes,
     deadline: Instant,
@@ -112,7 +112,7 @@ impl HttpBody for Pieces {
     type Data = Bytes;
     type Error = io::Error;
 
-    /// Asked for when the peer has room for more.
+    /// Called when the peer has room for more.
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         if self.rest.is_empty() {
             return Poll::Ready(None);
@@ -174,9 +174,9 @@ mod tests {
         let held = [slots.take("a").await.unwrap(), slots.take("a").await.unwrap()];
         assert!(slots.take("a").await.is_none(), "it has its half");
         let other = slots.take("b").await;
-        assert!(other.is_some(), "another tenant is not kept waiting");
+        assert!(other.is_some(), "another tenant does not wait");
         drop(held);
-        assert!(slots.take("a").await.is_some(), "they were given back");
+        assert!(slots.take("a").await.is_some(), "they were released");
     }
 
     #[tokio::test]

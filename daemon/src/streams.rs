@@ -1,4 +1,5 @@
-//! Which sessions are streaming now, and the line to each for whoever has something to ask. A session that comes again takes over from its older stream, which is told to end.
+//! Which sessions are streaming, and the line for requests to each. A session that reconnects takes over from its older
+//! stream, which is asked to end.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +22,7 @@ struct Stream {
     key: Option<SessionKey>,
     line: Line,
     end: watch::Sender<bool>,
-    /// Closed when the stream has given up its place.
+    /// Closed when the stream has released its place.
     gone: watch::Receiver<()>,
 }
 
@@ -31,7 +32,7 @@ pub struct Streams {
     inner: Arc<Mutex<Inner>>,
 }
 
-/// A stream's place; given up when dropped.
+/// A stream's place; released when dropped.
 pub struct Claim {
     streams: Streams,
     session: SessionId,
@@ -46,8 +47,8 @@ impl Streams {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the session's place (by the id under which it is stored); an older stream of it is told to end. Whoever claims has
-    /// shown that the session is theirs. What is asked of the session comes out of the second part.
+    /// Takes the session's place (by the id under which it is stored) and asks an older stream of it to end. The caller
+    /// has proved that it owns the session. The second part yields requests to the session.
     #[must_use]
     pub fn claim(&self, session: SessionId, tenant: &Tenant, readiness: impl Into<Readiness>) -> (Claim, Asked) {
         let mut inner = self.lock();
@@ -55,7 +56,7 @@ impl Streams {
         let number = inner.next;
         let (end, ended) = watch::channel(false);
         let (here, gone) = watch::channel(());
-        // A stream of the same session never takes an answer to what the one before asked.
+        // Numbers start higher, so that no answer to the older stream's requests is accepted.
         let (line, asked) = asks::line(readiness.into(), number << 32);
         let stream = Stream { number, tenant: tenant.clone(), key: None, line, end, gone };
         let older = inner.streams.insert(session, stream).map(|old| {
@@ -71,19 +72,19 @@ impl Streams {
         self.lock().streams.values().any(|stream| stream.key == Some(key))
     }
 
-    /// The line to a stored session, while it streams.
+    /// The line to a stored session while it streams.
     #[must_use]
     pub fn line(&self, key: SessionKey) -> Option<Line> {
         self.lock().streams.values().find(|stream| stream.key == Some(key)).map(|stream| stream.line.clone())
     }
 
-    /// How many of a scope are streaming.
+    /// How many sessions of a scope are streaming.
     #[must_use]
     pub fn count(&self, scope: &Scope) -> u64 {
         self.lock().streams.values().filter(|stream| scope.admits(&stream.tenant)).count() as u64
     }
 
-    /// Tells every stream to end.
+    /// Asks every stream to end.
     pub fn end_all(&self) {
         for stream in self.lock().streams.values() {
             stream.end.send_replace(true);
@@ -92,15 +93,15 @@ impl Streams {
 }
 
 impl Claim {
-    /// Waits until the stream that was taken over has committed what it took and is gone. Before that its items may be under way, and nobody knows what is durable.
+    /// Waits until the older stream has committed what it took and is gone. Until then it is unknown what is durable.
     pub async fn alone(&mut self) {
         if let Some(mut older) = self.older.take() {
-            // Ends with an error when the older claim is dropped; nothing is ever sent.
+            // Fails once the older claim is dropped; nothing is ever sent.
             while older.changed().await.is_ok() {}
         }
     }
 
-    /// Says which stored session it is.
+    /// Records which stored session it is.
     pub fn name(&self, key: SessionKey) {
         if let Some(stream) = self.streams.lock().streams.get_mut(&self.session)
             && stream.number == self.number
@@ -111,7 +112,7 @@ impl Claim {
 
     /// Waits until the stream has to end.
     pub async fn ended(&mut self) {
-        // An error means that the place was given up: that is an end, too.
+        // An error means that the place is gone, which is an end too.
         let _ = self.ended.wait_for(|ended| *ended).await;
     }
 }

@@ -1,8 +1,8 @@
-//! Keeps the daemon's tasks running, and knows how each of them does.
+//! Keeps the daemon's tasks running and records their state.
 //!
-//! Guarantees: a task that panics is started anew, after a pause that doubles up to [`PAUSE_MAX`]; how often is counted, and
-//! while it is down whoever asks hears so. A task that ends by itself is over and stays so.
-//! Refuses to hide a fault: each one is logged with its words and told in the daemon's status.
+//! Guarantees: a task that panics is restarted after a pause that doubles up to [`PAUSE_MAX`]. Restarts are counted,
+//! and [`Tasks::states`] shows a task that is down. A task that ends by itself is not restarted. Every failure is
+//! logged and reported in the daemon's status.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -13,27 +13,27 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio::time::Instant;
 
-/// Before a task is started anew for the first time.
+/// The pause before the first restart.
 const PAUSE: Duration = Duration::from_millis(100);
-/// At most: a task that fails at once does not take a processor.
+/// The longest pause: a task that fails at once does not use up a processor.
 pub const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// One that ran for so long has nothing to do with the failure before.
+/// A task that ran this long starts again with the shortest pause.
 const SETTLED: Duration = Duration::from_secs(60);
-/// Characters of a panic's words.
+/// Characters of a panic's message.
 const WORDS_MAX: usize = 500;
 
-/// How a task does.
+/// The state of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct TaskState {
-    /// Whether it runs, or has ended as it should.
+    /// Whether it runs, or has ended without a failure.
     pub running: bool,
-    /// How often it failed and was started anew.
+    /// How often it failed and was restarted.
     pub restarts: u64,
-    /// Why it failed last.
+    /// The last failure.
     pub failure: Option<String>,
 }
 
-/// The daemon's tasks; clones are the same ones.
+/// The daemon's tasks; clones share them.
 #[derive(Clone)]
 pub struct Tasks {
     states: Arc<Mutex<BTreeMap<&'static str, TaskState>>>,
@@ -59,7 +59,7 @@ impl Tasks {
             let mut pause = PAUSE;
             loop {
                 let begun = Instant::now();
-                // Dropped, it ends the task: the handle's abort reaches it.
+                // Dropping it ends the task, so that aborting the handle reaches it.
                 let mut alone = JoinSet::new();
                 alone.spawn(make());
                 let fault = match alone.join_next().await {
@@ -83,12 +83,12 @@ impl Tasks {
     }
 
     fn note(&self, name: &'static str, change: impl FnOnce(&mut TaskState)) {
-        // Every change is whole, so a poisoned lock guards whole data.
+        // Every change is complete, so a poisoned lock still guards valid data.
         change(self.states.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default());
         self.changed.send_modify(|changes| *changes += 1);
     }
 
-    /// How each task does, by name.
+    /// The state of each task, by name.
     #[must_use]
     pub fn states(&self) -> BTreeMap<&'static str, TaskState> {
         self.states.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -101,13 +101,13 @@ impl Tasks {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 #[must_use]
 pub fn words(error: JoinError) -> String {
     let Ok(panic) = error.try_into_panic() else { return "it was cancelled".to_owned() };
     let said = panic.downcast_ref::<&str>().map(|said| (*said).to_owned());
     let said = said.or_else(|| panic.downcast_ref::<String>().cloned());
-    said.unwrap_or_else(|| "a panic without words".to_owned()).chars().take(WORDS_MAX).collect()
+    said.unwrap_or_else(|| "a panic without a message".to_owned()).chars().take(WORDS_MAX).collect()
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::trial::Outcome;
 /// Events that are replayed for an answer that was not asked for replays of its own: some seconds under all settings.
 pub const EVENTS_MAX: u64 = 4_000_000;
 
-/// Settings that are tried where nobody names one.
+/// Settings that are tried if the caller names none.
 const TRIED: [&str; 12] = [
     "expandable_segments:True",
     "expandable_segments:True,roundup_power2_divisions:8",
@@ -42,7 +42,7 @@ pub fn tried(version: Version) -> Vec<&'static str> {
     TRIED.into_iter().filter(|text| Conf::parse(text, version).is_ok()).collect()
 }
 
-/// What to know before a setting is used, whatever its replay says.
+/// What to know before a setting is used, regardless of its replay.
 #[must_use]
 pub fn cautions(conf: &Conf, baseline: &Outcome, outcome: &Outcome, sharing: Sharing) -> Vec<String> {
     let mut cautions = Vec::new();

@@ -20,7 +20,7 @@ use crate::sizes::{MIN_BLOCK_BYTES, REQUEST_BYTES_MAX};
 
 /// What the pool takes at once.
 const PIECE_BYTES: u64 = 32 << 20;
-/// Different sizes that are told apart; memory of further ones counts as never used again.
+/// Maximum number of different sizes; memory of further ones counts as never reused.
 const SIZES_MAX: usize = 1 << 18;
 
 /// Who may use memory again: stream, pool, rounded bytes.

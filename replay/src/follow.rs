@@ -1,13 +1,14 @@
-//! A recording, followed under its own settings: events become requests, and what the replay does is compared with them.
+//! A recording, followed under its own settings: events become requests, and the replay's results are compared with
+//! them.
 //!
-//! Segment events are consequences of a request, or of the program's `empty_cache()`, which has no event of its own. They come
-//! before the event of the request, so they wait for it. Segments that went back right before a request are that request's retry
-//! or collection where the limit or the settings ask for one, else the program returned its cache.
+//! Segment events are consequences of a request, or of the program's `empty_cache()`, which has no event of its own.
+//! They come before the event of the request, so they wait for it. Segments released right before a request are that
+//! request's retry or collection if the limit or the settings require one, else the program emptied its cache.
 //!
-//! Guarantees: blocks are known by recorded addresses (`names`), so that one difference does not make others; what waits is
-//! bounded.
-//! Refuses to guess a limit: without one, a retry that returns the whole cache is not told from `empty_cache()`, and
-//! [`Agreement::flushes`] counts these.
+//! Guarantees: blocks are known by recorded addresses (`names`), so that one difference does not cause others; the
+//! waiting events are bounded.
+//! Refuses to guess a limit: without one, a retry that releases the whole cache cannot be distinguished from
+//! `empty_cache()`, and [`Agreement::flushes`] counts these.
 
 use foldhash::HashSet;
 use memctl_model::{Action, AllocatorSettings, Event, PoolId, SegmentState};
@@ -40,7 +41,7 @@ pub struct Agreement {
     pub differs_at: Option<u64>,
     /// Frees of blocks that were never seen, which are passed over.
     pub unknown_frees: u64,
-    /// Times that segments went back in the middle of nothing: `empty_cache()`, or a retry under a limit that nobody told.
+    /// Releases of segments without a request: `empty_cache()`, or a retry under an unknown limit.
     pub flushes: u64,
     /// Segments of the beginning that contradict themselves and were left out.
     pub segments_left_out: u64,
@@ -125,7 +126,7 @@ impl Follow {
         if !repeats(likely) && repeats(other) { other } else { likely }
     }
 
-    /// Takes the next event; tells the requests that it turned out to be, with the index of the event.
+    /// Takes the next event; passes on the requests that it turned out to be, with the index of the event.
     pub fn event(&mut self, event: &Event, mut tell: impl FnMut(u64, &Request<'_>)) {
         match event.action {
             Action::SegmentAlloc | Action::SegmentFree | Action::SegmentMap | Action::SegmentUnmap => {
@@ -249,9 +250,9 @@ impl Follow {
         self.waiting.first().is_some_and(gives_back)
     }
 
-    /// How often the driver refused a request under a limit that nobody told: with a `max_split_size` oversize blocks go back then,
-    /// one or a few. Where they are all that `empty_cache()` returns, in its order, it was that, unless the driver has refused to
-    /// go as high before.
+    /// How often the driver refused a request under an unknown limit: with a `max_split_size`, one or a few oversize
+    /// blocks are released then. If they are all that `empty_cache()` releases, in its order, it was that, unless the
+    /// driver has refused to go as high before.
     fn refusals(&mut self, requested: &Requested) -> u32 {
         if self.limit != Limit::None || !self.gives_back_first() || self.waiting.last().is_none_or(gives_back) {
             return 0;
@@ -281,7 +282,7 @@ impl Follow {
         }
     }
 
-    /// A private pool whose segments go back is used by nobody any more.
+    /// A private pool whose segments are released is no longer in use.
     fn released_pools(&mut self, tell: &mut impl FnMut(u64, &Request<'_>)) {
         for event in &self.waiting {
             if gives_back(event) && event.pool != PoolId::DEFAULT {

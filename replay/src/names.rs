@@ -1,15 +1,15 @@
-//! Names of blocks: small numbers instead of recorded addresses, so that whoever knows blocks by name keeps them in an array.
+//! Names of blocks: small numbers instead of recorded addresses, so that callers can keep blocks in an array.
 //!
-//! An address keeps its name when its block goes: most are taken again. Names of addresses that are not are given to others once
-//! they are more than those of live blocks.
+//! An address keeps its name when its block is freed: most are used again. Names of unused addresses are given to
+//! others once they outnumber the names of live blocks.
 //!
-//! Guarantees: different blocks that live have different names; names are given densely, so that the highest follows the most
-//! blocks that ever lived at once. Refuses to know what a block is.
+//! Guarantees: different live blocks have different names; names are dense, so that the highest follows the largest
+//! number of blocks that ever lived at once. Refuses to know what a block is.
 
 use foldhash::HashMap;
 use memctl_model::{BlockState, BlockUse, SegmentState};
 
-/// See the module. 0 is nobody's.
+/// See the module. 0 is no block.
 pub type BlockName = u32;
 
 /// Addresses without a live block that keep their names at least.

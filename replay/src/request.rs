@@ -1,4 +1,4 @@
-//! What a program asked of its allocator, whatever the allocator made of it.
+//! What a program requested of its allocator, regardless of what the allocator did.
 //!
 //! Guarantees: the same under every setting. Refuses to say what was reserved for it.
 

@@ -89,7 +89,7 @@ impl SideBySide {
         if *threads == 1 {
             trials.iter_mut().for_each(|trial| batch.serve(trial));
         } else {
-            // Whoever is done takes the next: trials differ in what they cost, and cores in what else they do.
+            // A thread that is done takes the next trial: trials differ in cost, and cores in their other load.
             let next = Mutex::new(trials.iter_mut());
             let take = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
             let work = || {

@@ -16,7 +16,7 @@ use crate::settings::Conf;
 pub enum Start {
     /// With the recording's segments: for settings that would have made the same ones.
     AsFound,
-    /// With what lived then, asked for anew in the order of addresses; what was cached then is not.
+    /// With the blocks that were live then, allocated again in the order of addresses, and without the cached memory.
     Afresh,
 }
 

@@ -213,7 +213,7 @@ impl Naive {
         if !self.has_room(segment) {
             return None;
         }
-        // (One that it was not given has an address that nobody else has.)
+        // (An address that was not given must differ from all others.)
         let is_it = |it: &&DriverEvent| it.call == DriverCall::Alloc && it.size == segment;
         let addr = self.given.iter().find(is_it).map_or(1 << 62, |it| it.addr);
         self.given.retain(|it| it.addr != addr);

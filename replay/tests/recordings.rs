@@ -30,7 +30,7 @@ fn exactly(name: &str, agreement: &Agreement, recorded: &Recorded) {
     assert_eq!(agreement.events, recorded.events.len() as u64);
 }
 
-/// All 36 traces of the nine recordings. The capped one ran with 3 GiB; where nobody told, no limit is known.
+/// All 36 traces of the nine recordings. The capped one ran with 3 GiB; the others have no known limit.
 #[test]
 fn the_bundled_recordings_are_replayed_exactly() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/recordings");
@@ -72,8 +72,8 @@ fn the_trainings_of_leakbench_are_replayed_exactly() {
     assert!(trainings >= 18, "{trainings} trainings");
 }
 
-/// Genuine torch of the versions that choose between equally large blocks in their own ways, on the fake GPU; and whatever else
-/// lies in the folders that `MEMCTL_RECORDINGS` names, apart by colons.
+/// Genuine torch of the versions that choose differently between equally large blocks, on the fake GPU; and everything
+/// else in the folders that `MEMCTL_RECORDINGS` names, separated by colons.
 #[test]
 fn every_version_is_replayed_by_its_own_rule() {
     let more = std::env::var("MEMCTL_RECORDINGS").unwrap_or_default();
@@ -247,9 +247,9 @@ fn the_number_of_cores_changes_nothing() {
     assert_eq!(play(3), alone);
 }
 
-/// What a recording cannot tell: where CUDA would have put segments that it never gave. Of equally large free blocks the lowest is
-/// taken, so under random addresses one row comes out in two ways, of which one is what the run did. (With segments placed as the
-/// driver was measured to place them it comes out as it did.)
+/// What a recording cannot show: where CUDA would have put segments that it never gave. The lowest of equally large
+/// free blocks is taken, so under random addresses one row has two possible outcomes, one of which is the run's. (With
+/// segments placed as the driver was measured to place them, the outcome is the run's.)
 #[test]
 fn a_row_may_hang_on_addresses_that_nobody_recorded() {
     let recorded = load(&data("whatif_varlen_gpt").join("rank0.pickle.zst"));

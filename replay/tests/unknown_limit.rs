@@ -1,5 +1,5 @@
-//! A process on a full device, followed by somebody who does not know how large it is: what goes back for a request is told from
-//! what a program gives back.
+//! A process on a full device of unknown size: releases caused by a request are distinguished from releases by the
+//! program.
 //!
 //! Guarantees: the recordings are made by the allocator itself under a limit, and end with a failure at the latest.
 

@@ -1,10 +1,10 @@
-//! PyTorch's memory snapshots, the pickles of `torch.cuda.memory._dump_snapshot()`: read, and written.
+//! Reads and writes PyTorch's memory snapshots, the pickles of `torch.cuda.memory._dump_snapshot()`.
 //!
-//! [`load`] reads one of torch 2.1 to 2.15, plain or packed by gzip or zstd; [`session`] says whose it is. [`SnapshotWriter`]
-//! writes what PyTorch's own viewers open, event by event.
+//! [`load`] reads snapshots of torch 2.1 to 2.15, plain or packed by gzip or zstd; [`session`] returns the session of
+//! one. [`SnapshotWriter`] writes files that PyTorch's own viewers open, event by event.
 //!
-//! Guarantees: what was written is read back as the same events, segments and marks; memory stays bounded by the live state
-//! and the stacks when writing, and below the size of the unpacked file when reading.
+//! Guarantees: written files are read back as the same events, segments and marks; memory stays bounded by the live
+//! state and the stacks when writing, and below the size of the unpacked file when reading.
 //!
 //! Refuses: to execute anything, and to know an agent, a daemon or the wire.
 

@@ -1,4 +1,4 @@
-//! The real Alertmanager, in a process, a folder and on a port of its own; ended by its process id.
+//! The real Alertmanager, in its own process and folder and on its own port; ended by its process id.
 //!
 //! Refuses to skip: without the program the test fails and says how to get it.
 
@@ -32,7 +32,7 @@ fn program() -> PathBuf {
 }
 
 impl Alertmanager {
-    /// Starts one that tells `webhook` of everything, and waits until it is ready.
+    /// Starts one that sends every alert to `webhook`, and waits until it is ready.
     ///
     /// # Panics
     /// When it does not come up.
@@ -67,7 +67,7 @@ impl Alertmanager {
         false
     }
 
-    /// What it holds active, by its own interface.
+    /// Its active alerts, from its own API.
     ///
     /// # Panics
     /// When it does not answer.
@@ -95,7 +95,7 @@ fn spawn(folder: &Path, port: u16) -> Child {
 
 impl Drop for Alertmanager {
     fn drop(&mut self) {
-        // By its own process id; one that ended already gives an error, which is fine.
+        // By its own process id; if it has ended already, the error is ignored.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

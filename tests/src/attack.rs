@@ -1,4 +1,4 @@
-//! What enemies do to a daemon's port, each without end until it is told to stop.
+//! Attacks on a daemon's port. Each runs until it is stopped.
 //!
 //! Guarantees: every attack counts what it did, so that a test can assert that it happened.
 
@@ -27,15 +27,15 @@ const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// The kinds of attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attack {
-    /// Items of a few hundred bytes that unfold to gigabytes.
+    /// Items of a few hundred bytes that decompress to gigabytes.
     Bombs,
     /// Items like those of agents, with bytes changed.
     Items,
-    /// Messages to every call that there is, of any bytes.
+    /// Messages of random bytes to every call.
     Calls,
-    /// Connections that say nothing, or half of something, and stay.
+    /// Connections that send nothing, or half of a message, and stay open.
     Silence,
-    /// Bytes that are no HTTP/2.
+    /// Bytes that are not HTTP/2.
     Noise,
 }
 
@@ -72,7 +72,7 @@ fn enemy(round: u64) -> SessionInfo {
     SessionInfo { id: SessionId(id), job: format!("enemy-{}", round % 64), ..session(0) }
 }
 
-/// A few hundred bytes that are this once they are decompressed.
+/// A few hundred bytes that decompress to this.
 #[must_use]
 pub fn packed(kind: ItemKind, plain: &[u8]) -> Option<Packed> {
     Some(Packed { kind, payload: zstd::bulk::compress(plain, 3).ok()?.into(), unpacked_bytes: plain.len() as u32 })
@@ -124,7 +124,7 @@ async fn send(port: u16, session: &SessionInfo, items: impl IntoIterator<Item = 
     for (index, item) in items.into_iter().enumerate() {
         stream.send(item.numbered(index as u64 + 1)).await;
         sent += 1;
-        // The answer to each is waited for: a refusal ends the stream.
+        // Waits for the answer to each: a refusal ends the stream.
         if stream.hear().await.is_none() {
             break;
         }
@@ -155,7 +155,7 @@ async fn calls(port: u16, round: u64) -> Option<u64> {
         let mut client = tonic::client::Grpc::new(channel.clone());
         client.ready().await.ok()?;
         let message = Request::new(messages.next().unwrap_or_default());
-        // An answer or a refusal: both are one.
+        // An answer and a refusal are both fine.
         let _ = client.server_streaming(message, path, BytesCodec).await;
         answers += 1;
     }

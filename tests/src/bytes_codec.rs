@@ -1,4 +1,4 @@
-//! The codec of whoever speaks gRPC without knowing its messages: bytes as they are.
+//! A gRPC codec that knows no message types: it passes bytes through unchanged.
 
 use bytes::{Buf as _, BufMut as _};
 use tonic::Status;

@@ -1,4 +1,4 @@
-//! Certificates of authorities of one's own, as files.
+//! Test certificate authorities, and the certificates they issue, as files.
 
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -85,7 +85,7 @@ impl Identity {
         CertificateDer::from_pem_file(&self.cert).expect("a certificate").to_vec()
     }
 
-    /// Puts this one where another one lies, as a renewal does.
+    /// Replaces another certificate's files with this one's, as a renewal does.
     ///
     /// # Panics
     /// When the files cannot be replaced.
@@ -98,7 +98,7 @@ impl Identity {
     }
 }
 
-/// Puts files together where a file of trusted authorities lies, in one step.
+/// Concatenates files into a file of trusted authorities, in one step.
 ///
 /// # Panics
 /// When a file cannot be read or written.
@@ -109,7 +109,7 @@ pub fn put(place: &Path, parts: &[&Path]) {
     std::fs::rename(beside, place).expect("a file in its place");
 }
 
-/// The certificate that a port shows, in DER; nothing where these authorities do not vouch for it.
+/// The certificate that a port presents, in DER; `None` if these authorities do not verify it.
 ///
 /// # Panics
 /// When the file of authorities cannot be read.
@@ -127,7 +127,7 @@ pub fn served(url: &str, ca: &Path) -> Option<Vec<u8>> {
     let name = "127.0.0.1".try_into().ok()?;
     let connection = ClientConnection::new(Arc::new(config), name).ok()?;
     let mut stream = StreamOwned::new(connection, TcpStream::connect(address).ok()?);
-    // Agrees on TLS as far as this side needs it.
+    // Completes the client's side of the TLS handshake.
     stream.flush().ok()?;
     stream.conn.peer_certificates().and_then(<[_]>::first).map(|certificate| certificate.to_vec())
 }

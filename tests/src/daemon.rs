@@ -16,7 +16,7 @@ pub struct DaemonProcess {
     pub http: Vec<String>,
 }
 
-/// A port of the loopback interface that nobody uses now.
+/// A port of the loopback interface that is free now.
 ///
 /// # Panics
 /// When there is none.
@@ -62,7 +62,7 @@ impl DaemonProcess {
         Self::of(command.args(["--listen", &format!("127.0.0.1:{port}")]))
     }
 
-    /// Starts what a command line says and waits until it listens; the address is the first that it names.
+    /// Starts what a command line says and waits until it listens; the URL is the first address that it prints.
     ///
     /// # Panics
     /// When it does not come up.
@@ -78,7 +78,7 @@ impl DaemonProcess {
         Self { child, url, http }
     }
 
-    /// What it says on standard error, where the command line that started it has a pipe there.
+    /// Its standard error, if the command line that started it has a pipe there.
     pub fn said(&mut self) -> Option<std::process::ChildStderr> {
         self.child.stderr.take()
     }
@@ -89,7 +89,7 @@ impl DaemonProcess {
         self.child.id()
     }
 
-    /// The signal that it dies of by itself, if it is one.
+    /// The signal that it dies of by itself, if any.
     ///
     /// # Panics
     /// When it cannot be waited for.
@@ -98,7 +98,7 @@ impl DaemonProcess {
         self.child.wait().expect("the daemon ends").signal()
     }
 
-    /// The most memory that it ever had.
+    /// Its peak resident memory.
     ///
     /// # Panics
     /// When it is gone.
@@ -109,10 +109,10 @@ impl DaemonProcess {
         line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") << 10
     }
 
-    /// SIGKILL: nothing is flushed, nothing is said. Waits until it is gone and asserts that this is how it went.
+    /// SIGKILL: nothing is flushed or printed. Waits until it has ended, and asserts that the signal ended it.
     ///
     /// # Panics
-    /// When it ended in another way, before.
+    /// When it had ended before, in another way.
     pub fn kill(mut self) {
         use std::os::unix::process::ExitStatusExt as _;
         self.child.kill().expect("the daemon can be killed");
@@ -120,7 +120,7 @@ impl DaemonProcess {
         assert_eq!(status.signal(), Some(9), "the daemon was to die of SIGKILL, it ended with {status}");
     }
 
-    /// SIGTERM: it drains. Gives its exit code.
+    /// SIGTERM: it drains. Returns its exit code.
     ///
     /// # Panics
     /// When it dies of a signal.
@@ -138,7 +138,7 @@ fn run_kill(pid: u32) {
 
 impl Drop for DaemonProcess {
     fn drop(&mut self) {
-        // A test that failed must leave nothing running; one that ended it already gets an error here, which is fine.
+        // A failed test must leave nothing running; if the process has ended already, the error is ignored.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

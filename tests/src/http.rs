@@ -1,6 +1,6 @@
-//! HTTP as tests need it: a receiver that answers as it is told to and remembers what it was sent, and a question.
+//! HTTP for tests: a scripted receiver that remembers the requests it got, and a GET.
 //!
-//! Guarantees: the receiver answers each request on a thread of its own, so that one it keeps waiting holds up nobody.
+//! Guarantees: the receiver answers each request on its own thread, so a delayed answer blocks no other request.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -18,12 +18,12 @@ pub enum Reply {
     Silence,
 }
 
-/// A request that came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub struct Received {
     /// The path.
     pub path: String,
-    /// The headers, one a line, names as they came.
+    /// The headers, one a line, names as received.
     pub headers: String,
     /// The body.
     pub body: Value,
@@ -37,7 +37,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Starts one; `reply` is asked for the answer to the n-th request, from 0.
+    /// Starts one; `reply` gives the answer to the n-th request, from 0.
     ///
     /// # Panics
     /// When there is no port.
@@ -56,7 +56,7 @@ impl Receiver {
         Self { url, received }
     }
 
-    /// Everything that came.
+    /// All requests received.
     ///
     /// # Panics
     /// Never.
@@ -65,7 +65,7 @@ impl Receiver {
         self.received.lock().expect("a lock").clone()
     }
 
-    /// Status and alerts of all webhook messages that came: (status of the alert, its name, its job).
+    /// Status and alerts of all webhook messages received: (status of the alert, its name, its job).
     #[must_use]
     pub fn told(&self) -> Vec<(String, String, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -117,7 +117,7 @@ fn serve(stream: TcpStream, received: &Mutex<Vec<Received>>, reply: &dyn Fn(usiz
             let text = "what it says";
             let answer =
                 format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}", text.len());
-            // Who asked may be gone.
+            // The client may have disconnected.
             let _ = stream.write_all(answer.as_bytes());
         }
         Reply::Silence => {
@@ -127,13 +127,13 @@ fn serve(stream: TcpStream, received: &Mutex<Vec<Received>>, reply: &dyn Fn(usiz
     }
 }
 
-/// Status and body of a GET; `None` when nobody answers.
+/// Status and body of a GET; `None` without an answer.
 #[must_use]
 pub fn get(url: &str) -> Option<(u16, String)> {
     get_with(url, "").map(|(status, _, body)| (status, body))
 }
 
-/// Status, head and body of a GET with more lines in its head; `None` when nobody answers.
+/// Status, head and body of a GET with additional header lines; `None` without an answer.
 #[must_use]
 pub fn get_with(url: &str, lines: &str) -> Option<(u16, String, String)> {
     let (host, path) = url.strip_prefix("http://")?.split_once('/')?;
@@ -146,10 +146,10 @@ pub fn get_with(url: &str, lines: &str) -> Option<(u16, String, String)> {
     Some((head.split(' ').nth(1)?.parse().ok()?, head.to_owned(), body.to_owned()))
 }
 
-/// Waits until it is so; the test fails when it is not within two minutes.
+/// Waits until it is so; the test fails after two minutes.
 ///
 /// # Panics
-/// Then.
+/// After two minutes.
 pub async fn until(what: &str, mut so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while !so() {

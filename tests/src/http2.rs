@@ -1,6 +1,6 @@
-//! HTTP/2 by hand: what no client library does, such as to send all of a message but its last byte.
+//! HTTP/2 by hand, for what no client library does, such as sending all of a message but its last byte.
 //!
-//! Guarantees: it keeps to the windows that the daemon gives, so that what is not taken is the daemon's decision.
+//! Guarantees: it keeps to the flow-control windows of the daemon, so that what is not taken is the daemon's decision.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -34,7 +34,7 @@ pub struct Http2 {
 }
 
 impl Http2 {
-    /// Connects and says the preface.
+    /// Connects and sends the preface.
     ///
     /// # Errors
     /// The daemon does not take it.
@@ -42,7 +42,7 @@ impl Http2 {
         Self::offering(address, 65_535)
     }
 
-    /// Connects with room for so many bytes of each answer, and never makes more.
+    /// Connects with a window of this many bytes for each answer, and never enlarges it.
     ///
     /// # Errors
     /// The daemon does not take it.
@@ -75,7 +75,7 @@ impl Http2 {
         self.stream.write_all(&frame)
     }
 
-    /// Begins a gRPC call; gives its number.
+    /// Begins a gRPC call; returns its stream number.
     ///
     /// # Errors
     /// The connection broke.
@@ -100,8 +100,8 @@ impl Http2 {
         Ok(id)
     }
 
-    /// Sends the beginning of a message of so many bytes: all but the last one. Gives how many the daemon took: fewer when
-    /// the call is over, or when it takes no more for this long.
+    /// Sends all but the last byte of a message of this length. Returns how many bytes the daemon took: fewer if the
+    /// call is over, or if it takes no more for this long.
     ///
     /// # Errors
     /// The connection broke.
@@ -142,7 +142,7 @@ impl Http2 {
         self.frame(DATA, END_STREAM, id, &bytes)
     }
 
-    /// Answers that have begun, and bytes of them that came.
+    /// The answers that have begun, with the bytes received of each.
     #[must_use]
     pub fn answered(&self) -> (usize, usize) {
         (self.answers, self.taken)
@@ -154,13 +154,13 @@ impl Http2 {
         self.over.contains(&id)
     }
 
-    /// Takes in what came.
+    /// Reads what has arrived.
     ///
     /// # Errors
     /// The connection broke.
     pub fn hear(&mut self) -> std::io::Result<()> {
         let mut buffer = [0; 4096];
-        // Only where there is nothing to send is it worth waiting.
+        // Waits only when there is nothing to send.
         self.stream.set_nonblocking(self.window > 0 && self.windows.values().all(|window| *window > 0))?;
         let read = self.stream.read(&mut buffer);
         self.stream.set_nonblocking(false)?;

@@ -1,6 +1,6 @@
-//! A client of the daemon's HTTP port, with or without TLS, as a scraper, a probe or an attacker would be one.
+//! A client of the daemon's HTTP port, with or without TLS, as a scraper, a probe or an attacker would be.
 //!
-//! Guarantees: what is sent is sent as it is, byte for byte, so that a test can send what no library would.
+//! Guarantees: bytes are sent unchanged, so a test can send what no library would.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
@@ -14,17 +14,17 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::certificates::Identity;
 
-/// The daemon answers sooner, or closes.
+/// The daemon answers within this time, or closes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where the port is, and how it is talked to.
+/// The port's address, and how to connect to it.
 #[derive(Clone)]
 pub struct Port {
     /// Its address.
     pub address: SocketAddr,
-    /// The authority to trust; without one there is no TLS.
+    /// The trusted authority; without one there is no TLS.
     pub ca: Option<PathBuf>,
-    /// The certificate that is shown.
+    /// The client certificate.
     pub identity: Option<Identity>,
 }
 
@@ -56,13 +56,13 @@ impl Port {
         Self { address, ca: Some(ca.to_owned()), identity: None }
     }
 
-    /// A connection; TLS is agreed on with the first byte.
+    /// A connection; the TLS handshake happens with the first byte.
     ///
     /// # Panics
-    /// When nobody listens, or the files cannot be used.
+    /// When nothing listens, or the files cannot be used.
     #[must_use]
     pub fn connect(&self) -> Box<dyn Pipe> {
-        let stream = TcpStream::connect(self.address).expect("somebody listens");
+        let stream = TcpStream::connect(self.address).expect("a listening port");
         stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
         let Some(ca) = &self.ca else { return Box::new(stream) };
         let mut roots = RootCertStore::empty();
@@ -77,19 +77,19 @@ impl Port {
                 builder.with_client_auth_cert(read(cert).collect(), key).expect("its certificate")
             }
         };
-        // As Prometheus and browsers offer it: the port says which.
+        // As Prometheus and browsers offer both, the port selects one.
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let name = "localhost".try_into().expect("a name");
         Box::new(StreamOwned::new(ClientConnection::new(Arc::new(config), name).expect("TLS"), stream))
     }
 
-    /// Sends bytes as they are, and reads one answer to its end; an error is a connection that ended without one.
+    /// Sends bytes unchanged, and reads one answer to its end; it is an error if the connection ends without one.
     ///
     /// # Errors
     /// The connection broke before an answer, or TLS was refused.
     pub fn send(&self, bytes: &[u8]) -> std::io::Result<Answer> {
         let mut pipe = self.connect();
-        // Who is refused while it still speaks hears of that when it listens.
+        // A client that is refused while it still sends learns so when it reads.
         let written = pipe.write_all(bytes).and_then(|()| pipe.flush());
         let mut text = Vec::new();
         let read = pipe.read_to_end(&mut text);
@@ -108,7 +108,7 @@ impl Port {
         self.send(request.as_bytes()).unwrap_or_else(|error| panic!("{method} {path}: {error}"))
     }
 
-    /// A page for whoever has this token.
+    /// A page, requested with this token.
     ///
     /// # Panics
     /// When no answer comes.
@@ -141,7 +141,7 @@ pub fn address(url: &str) -> SocketAddr {
 /// When the machine has none.
 #[must_use]
 pub fn off_loopback() -> IpAddr {
-    // Which address the system would send from: nothing is sent.
+    // The address that the system would send from; nothing is sent.
     let found = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
         socket.connect("192.0.2.1:9")?;
         socket.local_addr()

@@ -1,6 +1,6 @@
-//! Small jobs, recorded by a real agent, of which little or nothing can be judged, and one of which everything can.
+//! Small jobs, recorded by a real agent: some with little or nothing to judge, and one with everything.
 //!
-//! Guarantees: everything is stored when a function returns. Refuses to sleep.
+//! Guarantees: everything is stored when a function returns, without sleeping.
 
 use std::path::Path;
 use std::time::Duration;
@@ -51,15 +51,15 @@ pub fn record(url: &str, session: SessionInfo, body: impl FnOnce(&Agent)) {
 /// What a small training does.
 #[derive(Clone, Copy, Debug)]
 pub struct Training {
-    /// So many epochs.
+    /// Number of epochs.
     pub epochs: u32,
-    /// So many bytes are kept in every step.
+    /// Bytes kept in every step.
     pub kept_a_step: u64,
     /// The first and the last step that keeps something.
     pub keeps: (u64, u64),
     /// A step that needs 32 MiB more than the others.
     pub high_step: Option<u64>,
-    /// So much more is kept at the end, by another stack that differs in nothing that is shown.
+    /// Bytes kept at the end, by another stack that looks the same in every output.
     pub kept_alike: u64,
     /// Whether allocations have stacks.
     pub stacks: bool,
@@ -72,7 +72,7 @@ impl Default for Training {
     }
 }
 
-/// Trains; keeps as told.
+/// Trains, and keeps what `training` says.
 ///
 /// # Panics
 /// When the agent has no device.
@@ -120,7 +120,7 @@ pub fn train(agent: &Agent, training: Training) {
     }
 }
 
-/// A training whose counters alone are known, as with `cudaMallocAsync`.
+/// A training of which only counters are known, as with `cudaMallocAsync`.
 pub fn train_counted(agent: &Agent, epochs: u32, kept_an_epoch: u64) {
     let mut step = 0;
     for epoch in 0..epochs {
@@ -144,8 +144,8 @@ pub fn train_counted(agent: &Agent, epochs: u32, kept_an_epoch: u64) {
     }
 }
 
-/// A training of many events, in as many chunks as they take; most is allocated in the first epoch, and nothing
-/// lives between two of them, so that each can be replayed without the ones before.
+/// A training of many events, in as many chunks as they need; most is allocated in the first epoch, and nothing lives
+/// across epochs, so that each can be replayed without the ones before.
 ///
 /// # Panics
 /// When the agent has no device or has stopped.
@@ -173,7 +173,7 @@ pub fn train_long(agent: &Agent, epochs: u32, rounds: u64) {
     }
 }
 
-/// The limit of a store's only job that leaves it so much of its chunks, and everything else.
+/// The store limit that leaves its only job this share of its chunks, and everything else.
 fn leaving(store: &Path, percent: u64) -> String {
     let path = store.join("memctl.db");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -183,7 +183,7 @@ fn leaving(store: &Path, percent: u64) -> String {
         opened.close().await.expect("the store closes");
         let options = SqliteConnectOptions::new().filename(&path).read_only(true);
         let mut connection = options.connect().await.expect("the file");
-        // With what its row takes, as the store counts it.
+        // Including each row's overhead, as the store counts it.
         let sum = "SELECT coalesce(sum(length(p.bytes) + 256), 0) FROM chunk AS c
             JOIN payload AS p ON p.session_id = c.session_id AND p.seq = c.seq";
         let chunks: i64 = sqlx::query_scalar(sum).fetch_one(&mut connection).await.expect("a sum");
@@ -193,11 +193,11 @@ fn leaving(store: &Path, percent: u64) -> String {
     format!("{}B", kept - chunks * (100 - percent) / 100)
 }
 
-/// A daemon anew on what `store` holds, that keeps `keep_percent` of what is stored of the job's events and forgets the
-/// oldest of them.
+/// A new daemon on what `store` holds. It keeps `keep_percent` of what is stored of the job's events and deletes the
+/// oldest.
 ///
 /// # Panics
-/// When the daemon does not come up, or forgets nothing.
+/// When the daemon does not come up, or deletes nothing.
 #[must_use]
 pub fn expired(daemon: DaemonProcess, store: &Path, job: &str, keep_percent: u64) -> DaemonProcess {
     let report = |daemon: &DaemonProcess| {
@@ -212,8 +212,8 @@ pub fn expired(daemon: DaemonProcess, store: &Path, job: &str, keep_percent: u64
     daemon
 }
 
-/// Likewise, with so much of it forgotten that what stays begins with a keyframe: how large chunks are depends on when
-/// events came, so shares are tried until one does. Returns the folder of that store beside the daemon.
+/// The same, with a share deleted that makes the rest begin with a keyframe: chunk sizes depend on when events arrived,
+/// so shares are tried until one does. Also returns the folder of that daemon's store.
 ///
 /// # Panics
 /// When no share does.

@@ -1,6 +1,6 @@
 //! The harness of memctl's end-to-end tests: real binaries, real sockets, real databases.
 //!
-//! Refuses to skip: what is missing (the built binary, Postgres) fails with a sentence that says how to get it.
+//! Refuses to skip: if something is missing (the built binary, Postgres), the test fails and says how to get it.
 
 pub mod alertmanager;
 pub mod attack;
@@ -47,7 +47,7 @@ pub fn memctl_path() -> PathBuf {
     path
 }
 
-/// A command line that knows nothing of this machine's own daemon, data folder or environment.
+/// A command line without this machine's own daemon, data folder or environment.
 #[must_use]
 pub fn memctl() -> Command {
     let mut command = Command::new(memctl_path());
@@ -56,9 +56,9 @@ pub fn memctl() -> Command {
             command.env_remove(name);
         }
     }
-    // A daemon of this machine's own user is not asked: nobody listens in this folder.
+    // Keeps this user's own daemon out: nothing listens in this folder.
     command.env("XDG_RUNTIME_DIR", nobodys_folder());
-    // No process stays behind a test; those of the local service say so.
+    // No process outlives a test; tests of the local service override this.
     command.env("MEMCTL_SERVICE", "off");
     command.env("NO_COLOR", "1").env("COLUMNS", "120").env("LC_ALL", "C.UTF-8").env("TZ", "UTC");
     command
@@ -67,7 +67,7 @@ pub fn memctl() -> Command {
 /// A runtime folder in which no daemon listens; a test that wants one there makes a folder of its own.
 fn nobodys_folder() -> PathBuf {
     let folder = std::env::temp_dir().join("memctl-tests-nobody");
-    std::fs::create_dir_all(&folder).expect("a folder for nobody");
+    std::fs::create_dir_all(&folder).expect("an empty runtime folder");
     folder
 }
 
@@ -81,13 +81,13 @@ pub fn commands_in(help: &str) -> Vec<String> {
     names.filter(|name| *name != "help" && !name.starts_with(['[', '<', '-'])).map(str::to_owned).collect()
 }
 
-/// What a command printed.
+/// A command's standard output.
 #[must_use]
 pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What a command said beside.
+/// A command's standard error.
 #[must_use]
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()

@@ -1,4 +1,4 @@
-//! A machine that misbehaves below a daemon: slow or failing disks, a wall clock that jumps, memory that ends.
+//! A misbehaving machine below a daemon: slow or failing disks, a wall clock that jumps, exhausted memory.
 //!
 //! Guarantees: every fault is counted where it happens, so that a test can assert that it did.
 
@@ -7,20 +7,20 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What `tests/faults/system.c` can be ordered to do; the number is its place in the file of orders.
+/// The faults of `tests/faults/system.c`; the number is the fault's place in the file of orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Every sync takes so many milliseconds longer.
+    /// Every sync takes this many milliseconds longer.
     SlowSync = 0,
     /// Every sync fails with this error number.
     FailingSync = 1,
     /// Every write fails with this error number.
     FailingWrite = 2,
-    /// The wall clock is so many seconds off.
+    /// The wall clock is this many seconds off.
     WrongClock = 3,
 }
 
-/// Orders to the daemons that run with it.
+/// Orders to the daemons that run on it.
 pub struct Machine {
     folder: tempfile::TempDir,
     orders: File,
@@ -33,7 +33,7 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// One that behaves.
+    /// A machine without faults.
     ///
     /// # Panics
     /// When the library cannot be built.
@@ -51,13 +51,13 @@ impl Machine {
         Self { folder, orders }
     }
 
-    /// The variables of a program that is to run on it.
+    /// The environment of a program that is to run on it.
     #[must_use]
     pub fn variables(&self) -> [(&'static str, PathBuf); 2] {
         [("LD_PRELOAD", self.folder.path().join("system.so")), ("MEMCTL_FAULTS", self.folder.path().join("orders"))]
     }
 
-    /// From now on; 0 ends it.
+    /// Sets a fault from now on; 0 ends it.
     ///
     /// # Panics
     /// When the orders cannot be written.
@@ -65,7 +65,7 @@ impl Machine {
         self.orders.write_all_at(&value.to_ne_bytes(), fault as u64 * 8).expect("orders");
     }
 
-    /// How often it has happened.
+    /// How often the fault has happened.
     ///
     /// # Panics
     /// When the counts cannot be read.

@@ -1,7 +1,8 @@
-//! A receiver of OTLP metrics, over HTTP and over gRPC, that reads messages by the protos that OpenTelemetry publishes
+//! A receiver of OTLP metrics, over HTTP and gRPC. It reads messages by the protos that OpenTelemetry publishes
 //! (`tests/data/opentelemetry`), compiled when the test runs.
 //!
-//! Guarantees: what the protos do not know fails the test; what came is shown as JSON, with the protos' names.
+//! Guarantees: anything that the protos do not define fails the test; messages are shown as JSON, with the protos'
+//! names.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -38,14 +39,14 @@ pub enum Answer {
     Silence,
 }
 
-/// A message that came.
+/// A received message.
 #[derive(Clone, Debug)]
 pub struct Received {
-    /// Where to.
+    /// The request path.
     pub path: String,
     /// Its headers; names in lower case.
     pub headers: BTreeMap<String, String>,
-    /// What it says.
+    /// Its content.
     pub message: Value,
 }
 
@@ -53,7 +54,7 @@ impl Received {
     /// Its metrics, by name.
     ///
     /// # Panics
-    /// When a metric stands twice, or there is more than one resource.
+    /// When a metric occurs twice, or there is more than one resource.
     #[must_use]
     pub fn metrics(&self) -> BTreeMap<String, Value> {
         let resources = self.message["resource_metrics"].as_array().expect("resources");
@@ -149,13 +150,13 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// One that is nowhere yet.
+    /// A receiver that does not listen yet.
     #[must_use]
     pub fn new(answer: Answer) -> Self {
         Self { received: Arc::default(), answer: Arc::new(Mutex::new(answer)) }
     }
 
-    /// Answers in another way from now on.
+    /// Changes how it answers from now on.
     ///
     /// # Panics
     /// Never.
@@ -163,7 +164,7 @@ impl Collector {
         *self.answer.lock().expect("a lock") = answer;
     }
 
-    /// Everything that came.
+    /// All messages received.
     ///
     /// # Panics
     /// Never.
@@ -178,10 +179,10 @@ impl Collector {
         *self.answer.lock().expect("a lock")
     }
 
-    /// Listens for HTTP here; gives the address.
+    /// Listens for HTTP at this address; returns the address.
     ///
     /// # Panics
-    /// When the port cannot be had.
+    /// When the port is taken.
     pub fn http(&self, address: SocketAddr) -> SocketAddr {
         let listener = TcpListener::bind(address).expect("the port");
         let address = listener.local_addr().expect("an address");
@@ -232,14 +233,14 @@ impl Collector {
             "HTTP/1.1 {status}\r\nContent-Type: application/x-protobuf\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
             bytes.len()
         );
-        // Who asked may be gone.
+        // The client may have disconnected.
         let _ = stream.write_all(&[head.as_bytes(), &bytes].concat());
     }
 
-    /// Listens for gRPC on a port of its own, with TLS if there is a certificate; gives the address.
+    /// Listens for gRPC on its own port, with TLS if there is a certificate; returns the address.
     ///
     /// # Panics
-    /// When the port cannot be had.
+    /// When no port is free.
     pub fn grpc(&self, identity: Option<&certificates::Identity>) -> SocketAddr {
         let incoming = TcpIncoming::bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
         let address = incoming.local_addr().expect("an address");

@@ -1,4 +1,4 @@
-//! A database of one's own on the throw-away Postgres that `./test` starts.
+//! A separate database on the throw-away Postgres that `./test` starts.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -51,7 +51,8 @@ impl Database {
     }
 }
 
-/// Starts a cluster of one's own in a folder; gives its URL. Again in the same folder: what is there, on the port it had.
+/// Starts a separate cluster in a folder; returns its URL. In a folder that has one already, starts that one on the
+/// same port.
 ///
 /// # Panics
 /// When it does not start.
@@ -64,7 +65,7 @@ pub fn start(folder: &Path) -> String {
 
 /// Stops it.
 pub fn stop(folder: &Path) {
-    // It may be down already: that is what a test of its deaths leaves when it fails.
+    // It may be down already, if a test of its crashes failed.
     let _ = Command::new(script()).arg("stop").arg(folder).status();
 }
 
@@ -72,7 +73,7 @@ fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("postgres")
 }
 
-/// The process that serves a connection of somebody else's.
+/// The server process of a connection other than this one.
 ///
 /// # Panics
 /// When there is none.
@@ -81,14 +82,14 @@ pub async fn pid_of_a_connection(url: &str) -> u32 {
     let pids = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
         ORDER BY state_change DESC LIMIT 1";
     let pid: i32 = sqlx::query_scalar(pids).fetch_one(&mut connection).await.expect("a connection");
-    // The cluster is about to fall: nobody is told that this connection ends.
+    // The cluster is about to crash: closes without a goodbye.
     drop(connection);
     pid.unsigned_abs()
 }
 
 async fn execute(url: &str, sql: &str) {
     let mut connection = PgConnection::connect(url).await.expect("the throw-away Postgres answers");
-    // The text is made of our own constants and numbers.
+    // The text consists of our own constants and numbers.
     sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await.expect("the statement runs");
     connection.close().await.expect("the connection closes");
 }

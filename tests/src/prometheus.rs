@@ -1,4 +1,5 @@
-//! The real Prometheus and its promtool, in a process, a folder and on a port of their own; ended by their process ids.
+//! The real Prometheus and its promtool, in their own process and folder and on their own port; ended by their process
+//! ids.
 //!
 //! Refuses to skip: without the program the test fails and says how to get it.
 
@@ -30,7 +31,7 @@ fn program() -> PathBuf {
     )
 }
 
-/// Runs promtool, which lies beside Prometheus; what it said, and whether it was content.
+/// Runs promtool, which lies next to Prometheus; returns its output and whether it succeeded.
 ///
 /// # Panics
 /// When it does not start.
@@ -51,8 +52,8 @@ pub fn promtool(words: &[&str], folder: &Path, input: &str) -> (bool, String) {
 }
 
 impl Prometheus {
-    /// Starts one that scrapes `target` every second, evaluates the rules in `rules`, tells `alertmanager`, and waits until it
-    /// is ready. Addresses are `host:port`.
+    /// Starts one that scrapes `target` every second, evaluates the rules in `rules` and notifies `alertmanager`; waits
+    /// until it is ready. Addresses are `host:port`.
     ///
     /// # Panics
     /// When it does not come up.
@@ -66,7 +67,7 @@ impl Prometheus {
         ))
     }
 
-    /// Starts one with this configuration, which does everything every second, and waits until it is ready.
+    /// Starts one with this configuration and one-second intervals, and waits until it is ready.
     ///
     /// # Panics
     /// When it does not come up.
@@ -105,7 +106,7 @@ impl Prometheus {
         false
     }
 
-    /// The series that a query gives now.
+    /// The series that a query returns now.
     ///
     /// # Panics
     /// When the query is wrong.
@@ -140,7 +141,7 @@ fn encoded(text: &str) -> String {
 
 impl Drop for Prometheus {
     fn drop(&mut self) {
-        // By its own process id; one that ended already gives an error, which is fine.
+        // By its own process id; if it has ended already, the error is ignored.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,6 +1,6 @@
-//! A network that misbehaves between an agent and its daemon.
+//! A misbehaving network between an agent and its daemon.
 //!
-//! Guarantees: what it did to connections is counted, so that a test can assert that it happened.
+//! Guarantees: every fault to a connection is counted, so that a test can assert that it happened.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -14,9 +14,9 @@ use std::time::Duration;
 pub enum Network {
     /// They arrive.
     Works = 0,
-    /// What is sent in either direction vanishes; nobody is told. A connection that lost bytes never works again.
+    /// Bytes in either direction vanish, without an error. A connection that lost bytes never works again.
     HalfOpen = 1,
-    /// What the daemon answers vanishes; a connection that lost bytes never works again.
+    /// The daemon's answers vanish; a connection that lost bytes never works again.
     AnswersLost = 2,
     /// They arrive a few at a time.
     Slow = 3,
@@ -27,11 +27,11 @@ pub enum Network {
 #[derive(Default)]
 struct Shared {
     network: AtomicU8,
-    /// Connections that were cut or turned away.
+    /// Connections that were cut or refused.
     cut: AtomicU64,
     /// Bytes that vanished.
     lost: AtomicU64,
-    /// Pieces that were held up.
+    /// Pieces that were delayed.
     delayed: AtomicU64,
     open: Mutex<Vec<TcpStream>>,
 }
@@ -62,7 +62,7 @@ impl Proxy {
         Self { url, shared }
     }
 
-    /// From now on.
+    /// Sets the behaviour from now on.
     pub fn set(&self, network: Network) {
         self.shared.network.store(network as u8, Ordering::SeqCst);
     }
@@ -70,7 +70,7 @@ impl Proxy {
     /// Cuts all connections.
     ///
     /// # Panics
-    /// When a thread of it has.
+    /// When one of its threads has panicked.
     pub fn cut(&self) {
         for stream in self.shared.open.lock().expect("connections").drain(..) {
             if stream.shutdown(Shutdown::Both).is_ok() {
@@ -79,7 +79,7 @@ impl Proxy {
         }
     }
 
-    /// Connections cut or turned away.
+    /// Connections cut or refused.
     #[must_use]
     pub fn cuts(&self) -> u64 {
         self.shared.cut.load(Ordering::SeqCst)
@@ -91,7 +91,7 @@ impl Proxy {
         self.shared.lost.load(Ordering::SeqCst)
     }
 
-    /// Pieces that were held up.
+    /// Pieces that were delayed.
     #[must_use]
     pub fn delayed(&self) -> u64 {
         self.shared.delayed.load(Ordering::SeqCst)
@@ -136,7 +136,7 @@ impl Shared {
                 }
             }
         }
-        // The end is told, except where nothing is.
+        // The end of the connection is passed on, unless bytes vanish.
         if !deaf {
             let _ = to.shutdown(Shutdown::Both);
         }

@@ -1,4 +1,4 @@
-//! A raw client of ingest: it says whatever a test wants it to say, which an agent would not.
+//! A raw client of ingest that can send what no agent would.
 
 use crate::source::Producer;
 use bytes::Bytes;
@@ -38,7 +38,7 @@ pub fn chunk(first: u64, count: usize) -> Bytes {
     encoder.finish(&ChunkMeta { device: DeviceIndex(0), first_event: first, rollup }).unwrap().into()
 }
 
-/// The item that follows ten events a number.
+/// The item with this number; each item has ten events.
 #[must_use]
 pub fn item(seq: u64, first: u64) -> Item {
     Packed::chunk(chunk(first, 10)).numbered(seq)
@@ -51,7 +51,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Says hello; gives the first answer.
+    /// Says hello; returns the first answer.
     ///
     /// # Panics
     /// When there is none.
@@ -64,7 +64,7 @@ impl Stream {
         (stream, first)
     }
 
-    /// Opens a session that must be welcome; gives where to go on.
+    /// Opens a session that must be welcome; returns the number to continue at.
     ///
     /// # Panics
     /// When it is not.
@@ -78,11 +78,11 @@ impl Stream {
 
     /// Sends an item.
     pub async fn send(&self, item: Item) {
-        // The daemon may have ended the stream by now; what it said is heard elsewhere.
+        // The daemon may have ended the stream by now; its answer is read elsewhere.
         let _ = self.outbound.send(AgentMessage { body: Some(Said::Item(item)) }).await;
     }
 
-    /// Answers an ask for holders.
+    /// Answers a request for holders.
     pub async fn answer(&self, answer: HoldersAnswer) {
         let _ = self.outbound.send(AgentMessage { body: Some(Said::Holders(answer)) }).await;
     }
@@ -95,7 +95,7 @@ impl Stream {
     /// Waits for the acknowledgement of an item.
     ///
     /// # Panics
-    /// When something else is said.
+    /// When another message arrives.
     pub async fn until_durable(&mut self, seq: u64) {
         loop {
             match self.hear().await {
@@ -106,10 +106,10 @@ impl Stream {
         }
     }
 
-    /// Waits for the refusal: its reason and its words.
+    /// Waits for the refusal; returns its reason and text.
     ///
     /// # Panics
-    /// When something else is said, or nothing.
+    /// When another message arrives, or none.
     pub async fn until_refused(&mut self) -> (RefusedReason, String) {
         loop {
             match self.hear().await {

@@ -36,7 +36,8 @@ pub fn truth(name: &str, rank: usize) -> Value {
 
 /// Writes the recording without its annotations into a folder below `place`, one file a rank, and names that folder.
 ///
-/// The list of annotations keeps its bytes and loses its name: a key of the same length that no reader knows.
+/// The list of annotations keeps its bytes and loses its name: the key is replaced by an unknown one of the same
+/// length.
 ///
 /// # Panics
 /// When a recording cannot be read or written, or has no annotations.

@@ -1,6 +1,6 @@
-//! A server under TLS that takes its first connections and answers nothing on them; those after go to a daemon.
+//! A TLS server that never answers on its first connections, and passes later ones on to a daemon.
 //!
-//! Guarantees: how many it kept silent on is counted, so that a test can assert that it happened.
+//! Guarantees: silent connections are counted, so that a test can assert that they happened.
 
 use std::io::Read as _;
 use std::net::{TcpListener, TcpStream};
@@ -21,7 +21,7 @@ pub struct Silent {
 }
 
 impl Silent {
-    /// Silent on so many connections, as this server; later ones are handed on to a port.
+    /// Silent on this many connections, as this server; later ones are passed on to a port.
     ///
     /// # Panics
     /// When there is no port, or the files hold no identity.
@@ -54,14 +54,14 @@ impl Silent {
         Self { url, kept }
     }
 
-    /// Connections on which it said nothing.
+    /// Connections that got no answer.
     #[must_use]
     pub fn kept(&self) -> usize {
         self.kept.load(Ordering::SeqCst)
     }
 }
 
-/// Reads to the end; TLS is agreed on along the way.
+/// Reads to the end, including the TLS handshake.
 fn hear(mut stream: StreamOwned<ServerConnection, TcpStream>) {
     while stream.read(&mut [0; 4_096]).is_ok_and(|count| count > 0) {}
 }
@@ -69,7 +69,7 @@ fn hear(mut stream: StreamOwned<ServerConnection, TcpStream>) {
 fn hand_on(from: &TcpStream, to: &TcpStream) {
     let (mut from, mut to) = (from.try_clone().expect("a stream"), to.try_clone().expect("a stream"));
     std::thread::spawn(move || {
-        // Its end is the other's end.
+        // When one side ends, so does the other.
         let _ = std::io::copy(&mut from, &mut to);
         let _ = to.shutdown(std::net::Shutdown::Both);
     });

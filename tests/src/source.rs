@@ -1,10 +1,11 @@
-//! A seeded producer: a small allocator that can be asked afterwards what it produced.
+//! A seeded producer: a small allocator that knows afterwards what it produced.
 //!
-//! The oracle of fault tests: its events are a pure function of its seed, so what is stored can be compared one by one.
+//! It is the oracle of fault tests: its events are a pure function of its seed, so stored events can be compared one by
+//! one.
 
 use memctl_model::{Action, Event, StackId};
 
-/// Deterministic events: allocations and frees of a few sizes, with the odd segment.
+/// Deterministic events: allocations and frees of a few sizes, and an occasional segment.
 pub struct Producer {
     state: u64,
     time_ns: u64,
@@ -40,7 +41,7 @@ impl Iterator for Producer {
     type Item = Event;
 
     fn next(&mut self) -> Option<Event> {
-        // Multiples of the resolution, so that what comes back is what went in.
+        // Multiples of the resolution, so that decoded times equal the originals.
         self.time_ns += 100 * (1 + self.draw(50));
         let base = Event { time_ns: self.time_ns, ..Event::default() };
         if let Some((addr, size)) = self.pending.take() {

@@ -1,4 +1,4 @@
-//! What a daemon has stored, read back through its own export.
+//! What a daemon has stored, read back through its export.
 
 use memctl_model::{Event, SessionId, SessionInfo};
 use memctl_proto::chunk::Decoder;
@@ -62,7 +62,7 @@ pub async fn events(channel: Channel, name: &str) -> Vec<Stored> {
     stored
 }
 
-/// What is stored is what was produced.
+/// Asserts that the stored events equal the produced ones.
 ///
 /// # Panics
 /// At the first event that differs.

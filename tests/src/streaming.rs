@@ -1,4 +1,4 @@
-//! An agent that streams until it is told to stop, and what of it must be stored afterwards.
+//! An agent that streams until it is stopped, and a check of what must be stored afterwards.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,8 +16,8 @@ use crate::{jobs, stored};
 pub const STEP_EVENTS: usize = 100;
 /// See [`STEP_EVENTS`].
 pub const STEP: Duration = Duration::from_millis(5);
-/// How far production runs ahead of what is stored: a machine that is slow today gets a slower training, and not a backlog
-/// that outlasts the test.
+/// How far production may run ahead of the store: a slow machine gets a slower training, not a backlog that outlasts
+/// the test.
 pub const AHEAD: u64 = 100_000;
 /// Longer than any fault of these tests lasts.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -33,11 +33,11 @@ pub struct Streaming {
 /// The session of a process that streams what [`Producer`] makes.
 #[must_use]
 pub fn session(name: &str) -> SessionInfo {
-    // The producer stamps its events with a time that is long ago.
+    // The producer's events have times from long ago.
     SessionInfo { started_ns: 1, ..jobs::session(name, 0) }
 }
 
-/// How such an agent is set: it is back at once, because whoever died is away for moments.
+/// Settings of such an agent: it reconnects at once, because faults last only moments.
 #[must_use]
 pub fn config(name: &str, url: &str) -> AgentConfig {
     AgentConfig {
@@ -48,13 +48,14 @@ pub fn config(name: &str, url: &str) -> AgentConfig {
     }
 }
 
-/// What a process of this name produces.
+/// The producer of a process with this name.
 #[must_use]
 pub fn events(name: &str) -> Producer {
     Producer::new(name.bytes().fold(7_u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into())))
 }
 
-/// Streams until `stop`; says after each step how many events are known to be stored. Gives what was produced.
+/// Streams until `stop`; after each step passes the number of events known to be stored to `say`. Returns the number
+/// produced.
 ///
 /// # Panics
 /// When the agent stops by itself.
@@ -105,13 +106,13 @@ impl Streaming {
     /// Returns when more is stored than now.
     ///
     /// # Panics
-    /// When that does not come.
+    /// When nothing more is stored.
     pub fn goes_on(&self) {
         let before = self.stored();
         until(&format!("{} goes on", self.name), || self.stored() > before);
     }
 
-    /// Ends it: everything is delivered, and stored once, as it was produced.
+    /// Ends it, and asserts that everything was delivered and stored once, as it was produced.
     ///
     /// # Panics
     /// When it is not.
@@ -125,7 +126,8 @@ impl Streaming {
     }
 }
 
-/// What is stored of a process is the beginning of what it produced: at least what it knew of, all of it where that is given.
+/// Asserts that what is stored of a process is the beginning of what it produced: at least `known` events, and all of
+/// them if `produced` is given.
 ///
 /// # Panics
 /// When it is not.
@@ -160,7 +162,7 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// The same for a state that says why it is not there.
+/// The same for a condition that reports why it does not hold yet.
 ///
 /// # Panics
 /// When it does not come, with the last reason.

@@ -1,7 +1,7 @@
-//! A training process as the Python package makes one, without Python: it writes events, stacks and marks into a region
-//! that a real agent hosts, and takes asks at the ends of its steps.
+//! A training process like one with the Python package, but without Python: it writes events, stacks and marks into a
+//! region that a real agent hosts, and takes requests at the ends of its steps.
 //!
-//! What it answers is the test's. Refuses to sleep.
+//! The test supplies its answers. Refuses to sleep.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -27,14 +27,14 @@ const STEPS: u64 = 8;
 /// Bytes that each step keeps.
 pub const KEPT: u64 = 8 * MIB;
 const BASE: u64 = 1 << 40;
-/// What lies below the blocks that are kept: the model and what every step gives back.
+/// Bytes below the blocks that are kept: the model and each step's temporaries.
 const BELOW: u64 = 96 * MIB;
 
-/// Who empties the region.
+/// The reader of the region.
 enum Host {
     /// Threads of this process.
     Own(Box<Agent>),
-    /// A launcher; the connection's end is the session's.
+    /// A launcher; the session ends with the connection.
     Launcher(#[expect(dead_code, reason = "held for its Drop")] UnixStream),
 }
 
@@ -46,7 +46,7 @@ pub struct Trainer {
     work: StackId,
     keep: StackId,
     host: Host,
-    /// Whether it goes on keeping: what has stopped to grow is no finding any more.
+    /// Whether it goes on keeping blocks: a finding ends when growth stops.
     leaks: bool,
     kept: u64,
     epoch: u32,
@@ -92,7 +92,7 @@ impl Trainer {
         Self::over(region, Host::Own(Box::new(agent)))
     }
 
-    /// Starts one that forbids to be asked.
+    /// Starts one that refuses holder requests.
     ///
     /// # Panics
     /// When the agent does not start.
@@ -107,7 +107,7 @@ impl Trainer {
     /// Starts one behind a launcher's socket.
     ///
     /// # Panics
-    /// When the launcher does not take it.
+    /// When the launcher does not accept it.
     #[must_use]
     pub fn launched(socket: &Path, session: &SessionInfo) -> Self {
         let region = region();
@@ -139,7 +139,8 @@ impl Trainer {
         assert!(self.notes.push(&[&messages::mark(ticks(), kind, &[at])]), "the notes have room");
     }
 
-    /// A step, which keeps a block if it is to; every eighth ends an epoch. What is asked at its end.
+    /// A step, which keeps a block if `keeps` is set; every eighth ends an epoch. Returns the request taken at its end.
+    /// taken at its end.
     pub fn step(&mut self, keeps: bool) -> Option<Asked> {
         self.mark(&MarkKind::StepBegin(self.step));
         self.event(Action::Alloc, BASE + 64 * MIB, 32 * MIB, self.work);
@@ -164,14 +165,14 @@ impl Trainer {
         self.leaks = true;
     }
 
-    /// Eight epochs whose steps keep a block each, in which growth is found; from then on every step does.
+    /// Eight epochs whose steps keep a block each, so that growth is found; the steps of [`Self::meanwhile`], too.
     ///
     /// # Panics
-    /// When somebody asks already.
+    /// When a request arrives already.
     pub fn leak(&mut self) {
         self.leaks = true;
         for _ in 0..8 * STEPS {
-            assert_eq!(self.step(true), None, "nobody asks yet");
+            assert_eq!(self.step(true), None, "there is no request yet");
         }
     }
 
@@ -181,12 +182,12 @@ impl Trainer {
         (0..self.kept).map(|at| (BASE + BELOW + at * KEPT, KEPT)).collect()
     }
 
-    /// Answers, whatever it is.
+    /// Answers a request with any JSON.
     pub fn answer(&mut self, ask: u64, json: &str) {
         assert!(self.notes.push(&[&messages::holders(ask, json)]), "the notes have room");
     }
 
-    /// Runs a command while the training goes on; gives what came of it. `answer` hears what is asked.
+    /// Runs a command while the training goes on; returns its output. `answer` is called with each request.
     ///
     /// # Panics
     /// When the command does not start.
@@ -201,7 +202,7 @@ impl Trainer {
         child.wait_with_output().expect("its output")
     }
 
-    /// Ends the session; what an agent of this process still had is stored.
+    /// Ends the session; what an agent in this process still holds is stored.
     ///
     /// # Panics
     /// When it cannot be stored.
@@ -216,7 +217,7 @@ impl Trainer {
     }
 }
 
-/// An answer of the Python package to an ask about so many blocks: a list holds them.
+/// The Python package's answer about this many blocks: a list holds them.
 #[must_use]
 pub fn list_holds(asked: &Asked) -> String {
     let (blocks, bytes) = (asked.blocks.len(), asked.blocks.iter().map(|block| block.1).sum::<u64>());

@@ -80,6 +80,6 @@ function Page(): JSX.Element {
 shine();
 follow();
 const root = document.getElementById('page');
-// What a report says without this script.
+// The fallback content of a report without scripts.
 root?.replaceChildren();
 if (root) render(<Page />, root);

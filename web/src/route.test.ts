@@ -1,4 +1,4 @@
-// Addresses: what is written is read, and what means nothing is not guessed.
+// Addresses: written addresses can be read, and invalid ones are not guessed.
 
 import { expect, test } from 'vitest';
 import { addressOf, question, routeIn, routeOf, type Route } from './route';

@@ -1,11 +1,11 @@
-// Addresses: every view has one, and it says everything that is shown.
+// Addresses: every view has one, and it contains everything that is shown.
 //
-// Guarantees: an address that is opened again, or by somebody else, shows the same; what it cannot mean is the list of jobs.
+// Guarantees: an address shows the same view at any time and for any user; an invalid one shows the list of jobs.
 
 import { signal } from '@preact/signals';
 import { file } from './report/file';
 
-/** A view with what it shows. */
+/** A view and its parameters. */
 export type Route =
   | { view: 'jobs'; filter: string; tenant: string | null }
   | { view: 'job'; job: JobAddress; since: string | null; until: string | null; over?: string; classes?: 'on' | 'off' }
@@ -15,7 +15,7 @@ export type Route =
   | { view: 'alerts'; tenant: string | null }
   | { view: 'nowhere'; path: string };
 
-/** A job, and the rank that is looked at. */
+/** A job, and the selected rank. */
 export interface JobAddress {
   name: string;
   attempt: string | null;
@@ -23,7 +23,7 @@ export interface JobAddress {
   tenant: string | null;
 }
 
-/** What an address means. */
+/** The view of an address. */
 export function routeOf(path: string, query: string): Route {
   const asked = new URLSearchParams(query);
   const text = (name: string): string | null => {
@@ -99,13 +99,13 @@ function behind(asked: [string, string | null][]): string {
   return said.length === 0 ? '' : `?${said.map(([name, value]) => `${name}=${encodeURIComponent(value)}`).join('&')}`;
 }
 
-/** The path below `/api/v1` of a question about a job. */
+/** The path below `/api/v1` of a request about a job. */
 export function question(job: JobAddress, verb: string, more: Record<string, string | null> = {}): string {
   const asked: [string, string | null][] = [['attempt', job.attempt], ['tenant', job.tenant], ...Object.entries(more)];
   return `jobs/${encodeURIComponent(job.name)}/${verb}${behind(asked)}`;
 }
 
-/** What an address within a report means: it is about one job, and has nothing else. */
+/** The view of an address within a report, which is about one job. */
 export function routeIn(job: string, rank: number | null, hash: string): Route {
   const [path = '', query = ''] = hash.replace(/^#/, '').split('?');
   const meant = routeOf(path, query);
@@ -119,10 +119,10 @@ function here(): Route {
   return file === null ? routeOf(location.pathname, location.search) : routeIn(file.job, file.rank, location.hash);
 }
 
-/** What stands in front of every address: a file's own views are behind its name. */
+/** The prefix of every address: the views of a file are in the fragment. */
 const BEFORE = file === null ? '' : '#';
 
-/** Where the page is. */
+/** The current view. */
 export const route = signal<Route>(here());
 
 /** Goes to a view; `quietly` without a step in the browser's history. */
@@ -130,14 +130,14 @@ export function go(to: Exclude<Route, { view: 'nowhere' }>, quietly = false): vo
   const address = addressOf(to);
   if (quietly) history.replaceState(history.state, '', address);
   else {
-    // Where somebody was, for the way back.
+    // The scroll position, for the way back.
     history.replaceState({ y: scrollY }, '');
     history.pushState(null, '', address);
   }
   route.value = here();
   if (!quietly) {
     scrollTo(0, 0);
-    // (Once the new view is there: the heading of the old one goes, and would take the focus with it.)
+    // (Once the new view is there: the old heading disappears, and would take the focus with it.)
     requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector<HTMLElement>('main h1')?.focus()));
   }
 }
@@ -151,10 +151,10 @@ export function follow(): void {
   });
 }
 
-/** For so long a view is given to grow as high as it was. */
+/** How long a view may take to grow to its former height. */
 const BACK_MS = 3_000;
 
-/** Scrolls to where somebody was, once the view is high enough again; whoever scrolls meanwhile has another wish. */
+/** Scrolls back once the view is high enough again, unless the user scrolls meanwhile. */
 function backTo(y: number, until: number): void {
   const place = scrollY;
   requestAnimationFrame((now) => {

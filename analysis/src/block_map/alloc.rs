@@ -1,7 +1,7 @@
 //! Allocations: from the free block that starts at the address, split as PyTorch splits it.
 //!
-//! Guarantees: the usual case is one look-up and, when the block is split, one insertion; all
-//! else is in cold functions that follow the module's table of contradictions.
+//! Guarantees: the usual case is one look-up and, if the block is split, one insertion; all else is in cold functions
+//! that follow the module's table of contradictions.
 
 use memctl_model::{Event, SegmentKind};
 
@@ -24,7 +24,7 @@ impl BlockMap {
         self.alloc_against_the_map(found, rounded, event, birth);
     }
 
-    /// Hands out a free block of at least `rounded` bytes, splitting it by the rule.
+    /// Allocates a free block of at least `rounded` bytes, splitting it by the rule.
     #[inline]
     fn hand_out(&mut self, slot: Slot, rounded: u64, event: &Event, birth: Birth) {
         let block = *self.slab.get(slot);
@@ -42,13 +42,13 @@ impl BlockMap {
         self.occupy(slot, event, birth);
     }
 
-    /// Turns a block into a live one.
+    /// Makes a block live.
     #[inline]
     fn occupy(&mut self, slot: Slot, event: &Event, birth: Birth) {
         let block = self.slab.get_mut(slot);
         block.site = self.sites.enter(event.stack, birth.epoch, birth.phase, block.size);
         block.usage = Use::Allocated;
-        // A block that had to be cut holds less than was asked for.
+        // A block that had to be cut holds less than was requested.
         block.requested = event.size.min(block.size);
         block.stack = event.stack;
         block.birth_epoch = birth.epoch;
@@ -61,7 +61,7 @@ impl BlockMap {
         self.raise_allocated_peaks();
     }
 
-    /// The live block at an address has another stack from here on: it was named.
+    /// Gives the live block at an address another stack: an event named it.
     #[cold]
     pub(super) fn rename(&mut self, event: &Event) {
         let Some(slot) = self.index.find(&self.slab, event.addr).filter(|_| event.stack.is_some()) else { return };
@@ -76,7 +76,7 @@ impl BlockMap {
         }
     }
 
-    /// Everything but a fitting free block at exactly this address.
+    /// Every case but a fitting free block at exactly this address.
     #[cold]
     fn alloc_against_the_map(&mut self, found: Option<Slot>, rounded: u64, event: &Event, birth: Birth) {
         if event.size > REQUEST_BYTES_MAX || event.addr.checked_add(rounded).is_none() {
@@ -97,7 +97,7 @@ impl BlockMap {
         self.anomalies.contradictions += u64::from(contradicted);
     }
 
-    /// An allocation in a segment whose free blocks do not agree with it. Returns whether anything had to be put right.
+    /// An allocation in a segment whose free blocks do not agree with it. Returns whether anything had to be corrected.
     fn alloc_inside(&mut self, segment: u64, rounded: u64, event: &Event, birth: Birth) -> bool {
         let mut contradicted = false;
         let mut slot = self.block_at(segment, event.addr);
@@ -123,7 +123,7 @@ impl BlockMap {
         contradicted || room < rounded
     }
 
-    /// Lets a live block end at `end`; what is behind it becomes free. Returns the free block.
+    /// Ends a live block at `end`; the rest becomes free. Returns the free block.
     fn shrink(&mut self, slot: Slot, end: u64) -> Slot {
         let block = self.slab.get_mut(slot);
         let cut = block.end() - end;
@@ -138,9 +138,8 @@ impl BlockMap {
         self.settle_free(rest)
     }
 
-    /// Divides a free block at `addr` and returns the part from there on. The part below goes to
-    /// the live block below when that can only be its unsplit rest, because no split
-    /// leaves so little; else it stays free.
+    /// Divides a free block at `addr` and returns the upper part. The lower part joins the live block below if it can
+    /// only be that block's unsplit rest, because no split leaves so little; else it stays free.
     fn cut_below(&mut self, slot: Slot, addr: u64) -> Slot {
         let block = *self.slab.get(slot);
         let gap = addr - block.addr;
@@ -166,8 +165,8 @@ impl BlockMap {
         upper
     }
 
-    /// An allocation outside every known segment: its requested size, rounded, at its address.
-    /// Returns whether anything had to be put right.
+    /// An allocation outside every known segment: its requested size, rounded, at its address. Returns whether anything
+    /// had to be corrected.
     fn alloc_loose(&mut self, rounded: u64, event: &Event, birth: Birth) -> bool {
         let end = event.addr + rounded;
         let mut contradicted = self.evict_loose(event.addr, end);

@@ -1,7 +1,7 @@
 //! Frees: the request takes a block from `allocated`, the completion merges it with its free neighbours.
 //!
-//! Guarantees: blocks that wait for another stream are never merged; a merged block keeps the
-//! slot of its lowest part. Frees of what is not live change nothing and are counted.
+//! Guarantees: blocks that wait for another stream are never merged; a merged block keeps the slot of its lowest part.
+//! Frees of blocks that are not live change nothing and are counted.
 
 use super::BlockMap;
 use super::slab::{NIL, Slot, Use};
@@ -92,7 +92,7 @@ impl BlockMap {
         slot
     }
 
-    /// Joins a block with the one above it, which disappears. Sums are the caller's.
+    /// Joins a block with the one above it, which disappears. The caller updates the sums.
     #[inline]
     pub(super) fn absorb_next(&mut self, slot: Slot) {
         let gone = self.slab.get(slot).next;
@@ -116,7 +116,7 @@ impl BlockMap {
         self.complete(slot);
     }
 
-    /// As [`evict`](Self::evict), for a block of a segment; returns the free block that contains its place.
+    /// Like [`evict`](Self::evict), for a block of a segment; returns the free block that now covers it.
     pub(super) fn evict_in_segment(&mut self, slot: Slot) -> Slot {
         let prev = self.slab.get(slot).prev;
         let merges_down = prev != NIL && self.slab.get(prev).usage == Use::Free;
@@ -124,7 +124,7 @@ impl BlockMap {
         if merges_down { prev } else { slot }
     }
 
-    /// Ends the life of every block of the segment that begins with `first`, and returns it, free.
+    /// Ends every live block of the segment that begins with `first`; returns the one free block that remains.
     #[cold]
     pub(super) fn forget_blocks(&mut self, first: Slot) -> Slot {
         let mut slot = first;

@@ -1,9 +1,8 @@
 //! The map as a keyframe, and back.
 //!
-//! Guarantees: restoring what [`BlockMap::keyframe`] gave yields the same map, so a replay may be
-//! cut anywhere. A keyframe from elsewhere is not trusted: parts that overlap, leave their segment
-//! or leave 64 bits are left out, gaps and free neighbours are made one free block, and each such
-//! part counts as a contradiction.
+//! Guarantees: restoring a result of [`BlockMap::keyframe`] yields the same map, so a replay may be cut anywhere.
+//! Keyframes from elsewhere are not trusted: parts that overlap, leave their segment or exceed 64 bits are dropped;
+//! gaps and free neighbours become one free block; each such part counts as a contradiction.
 
 use memctl_model::{BlockState, BlockUse, DeviceIndex, Keyframe, KeyframeReason, SegmentKind, SegmentState, StackId};
 
@@ -20,7 +19,7 @@ impl BlockMap {
         self.sites.clear();
         self.largest = Largest::default();
         self.index.clear();
-        // A keyframe does not name who asked for a segment: of those that are known it stays known.
+        // A keyframe does not name the stack that requested a segment: keep the stacks that are known.
         let known = std::mem::take(&mut self.segments);
         self.pools.clear();
         self.loose.clear();
@@ -65,7 +64,7 @@ impl BlockMap {
             reached = block_end;
         }
         if reached < end {
-            // A segment without any block is a terse way to say that it is free.
+            // A segment without any block is short for a free segment.
             self.anomalies.contradictions += u64::from(!state.blocks.is_empty());
             last = self.append_free(last, reached, end - reached, state);
             first = if first == NIL { last } else { first };
@@ -96,7 +95,7 @@ impl BlockMap {
 
     fn append_live(&mut self, last: Slot, state: &BlockState, usage: Use, kind: SegmentKind, expandable: bool) -> Slot {
         let mut block = Block {
-            // No block holds more than its size; the sum of what was requested relies on it.
+            // A block never holds more than its size; the sum of requested bytes relies on it.
             requested: state.requested.min(state.size),
             birth_step: state.birth_step,
             stack: state.stack,

@@ -1,7 +1,7 @@
 //! The largest free block, without looking at all blocks: a tree of maxima over the slots, eight to a node.
 //!
-//! Guarantees: an answer costs by the slots that were touched since the last one; nothing is kept before the first
-//! question, so that maps that are never asked pay nothing.
+//! Guarantees: a query costs by the slots that were touched since the last one; nothing is kept before the first query,
+//! so that maps without queries pay nothing.
 
 use super::slab::{Slab, Slot};
 
@@ -15,7 +15,7 @@ pub(super) struct Largest {
 }
 
 impl Largest {
-    /// Bytes of the largest free block, 0 when there is none. Takes the slots that the slab has listed.
+    /// Bytes of the largest free block, 0 if there is none. Takes the slots that the slab has listed.
     pub(super) fn bytes(&mut self, slab: &mut Slab) -> u64 {
         if self.levels.is_empty() {
             slab.list_touched();
@@ -27,12 +27,12 @@ impl Largest {
         self.levels.last().and_then(|top| top.iter().copied().max()).unwrap_or(0)
     }
 
-    /// Room for so many slots; the top has eight places at most.
+    /// Makes room for this many slots; the top level has at most eight.
     fn grow(&mut self, slots: usize) {
         let mut wanted = slots.max(1).next_multiple_of(FANOUT);
         for level in 0.. {
             if level == self.levels.len() {
-                // The places below are known already.
+                // The levels below are filled already.
                 let below = level.checked_sub(1).map_or(&[][..], |below| &self.levels[below]);
                 self.levels.push(below.chunks(FANOUT).map(|eight| eight.iter().copied().max().unwrap_or(0)).collect());
             }

@@ -10,22 +10,22 @@
 //! Invariants, each held by a test: blocks of a segment follow each other without gap or overlap;
 //! no two neighbours are both free; segments do not overlap; loose blocks overlap nothing.
 //!
-//! What happens with a contradiction:
+//! What the map does with a contradiction:
 //!
 //! | event | rule |
 //! |---|---|
 //! | allocation where a block lives | the old block is gone |
 //! | allocation inside a live block, behind its requested bytes | the old block ends there |
 //! | allocation inside a live block otherwise | the old block is gone |
-//! | allocation inside a free block | up to 1 MiB before it belongs to the large block below, else it stays free |
-//! | allocation larger than its room | live blocks in its way are gone, at the segment's end it is cut |
+//! | allocation inside a free block | up to 1 MiB before it joins the large block below, more stays free |
+//! | allocation larger than its place | live blocks in its way are gone; it is cut at the segment's end |
 //! | completion without a request | both happen |
-//! | request on a block already given back | nothing |
-//! | free of what is not live | nothing; counted as unknown |
+//! | request on a block already freed | nothing |
+//! | free of a block that is not live | nothing; counted as unknown |
 //! | segment freed or unmapped with live blocks | they are gone |
 //! | new segment over an old one or over loose blocks | the old ones are gone |
-//! | the 32 millionth step of searching for such places since the last keyframe | the searched segment's blocks are gone |
-//! | address range beyond 2^64, segment of no bytes | nothing |
+//! | the 32 millionth step of such searches since the last keyframe | the searched segment's blocks are gone |
+//! | address range beyond 2^64, segment of zero bytes | nothing |
 
 mod alloc;
 mod free;
@@ -53,18 +53,18 @@ pub use sites::SITES_MAX;
 use sites::Sites;
 use slab::{NIL, Slab, Slot};
 
-/// When a block was born, as the training loop counts.
+/// When a block was allocated, in the training loop's counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Birth {
-    /// The epoch under way.
+    /// The current epoch.
     pub epoch: u32,
-    /// The step under way.
+    /// The current step.
     pub step: u64,
-    /// The phase under way.
+    /// The current phase.
     pub phase: Option<Phase>,
 }
 
-/// Events that the map could not have followed blindly. All zero for a complete recording.
+/// Events that did not agree with the map. All zero for a complete recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Anomalies {
     /// Frees of blocks that were not seen allocated (or are free already).
@@ -73,7 +73,7 @@ pub struct Anomalies {
     pub unknown_completions: u64,
     /// Segments freed, or pages unmapped, that were not known.
     pub unknown_segments: u64,
-    /// Events that contradicted the map and were put right; the module's table has the rules.
+    /// Events that contradicted the map, which was corrected; the module's table has the rules.
     pub contradictions: u64,
 }
 
@@ -83,7 +83,7 @@ struct Segment {
     size: u64,
     stream: u64,
     pool: PoolId,
-    /// Who asked for it, as far as that is known; of an expandable segment its first range.
+    /// The stack that requested it, if known; for an expandable segment, the stack of its first range.
     stack: StackId,
     kind: SegmentKind,
     expandable: bool,
@@ -105,10 +105,10 @@ struct Sums {
     allocated_blocks: u64,
 }
 
-/// Steps that contradictions may walk between two keyframes, a fraction of a second. A broken
-/// or malicious recording could make every event walk over its whole segment.
+/// Steps that searches after contradictions may walk between two keyframes: a fraction of a second. A broken or
+/// malicious recording could otherwise make every event walk its whole segment.
 const WALK_STEPS_MAX: u64 = 32 << 20;
-/// Steps that are always granted, so that short walks stay exact for ever.
+/// Steps that are always granted, so that short walks stay exact.
 const WALK_STEPS_FREE: u64 = 256;
 
 /// See the module.
@@ -127,7 +127,7 @@ pub struct BlockMap {
     peaks: Peaks,
     peaks_within: Peaks,
     anomalies: Anomalies,
-    /// The block whose free was requested last: its completion follows at once, nearly always.
+    /// The block whose free was requested last: its completion nearly always follows at once.
     last_freed: Slot,
     /// What is left of [`WALK_STEPS_MAX`].
     walk_steps_left: u64,
@@ -155,7 +155,7 @@ impl BlockMap {
         }
     }
 
-    /// Takes one event. `birth` is when a block that it allocates is born.
+    /// Applies one event. `birth` is when a block that it allocates is born.
     #[inline]
     pub fn apply(&mut self, event: &Event, birth: Birth) {
         match event.action {
@@ -166,7 +166,7 @@ impl BlockMap {
             Action::SegmentFree => self.segment_free(event),
             Action::SegmentMap => self.segment_map(event),
             Action::SegmentUnmap => self.segment_unmap(event),
-            // A failed request changes nothing: what was flushed before it has events of its own.
+            // A failed request changes nothing: blocks flushed before it have events of their own.
             Action::Snapshot | Action::Oom => {}
             Action::Annotate => self.rename(event),
         }
@@ -195,13 +195,13 @@ impl BlockMap {
         self.peaks_within
     }
 
-    /// Lets the second set of peaks begin anew at the present levels.
+    /// Restarts the second set of peaks at the present levels.
     pub fn reset_peaks_within(&mut self) {
         self.peaks_within =
             Peaks { allocated_bytes: self.sums.allocated_bytes, reserved_bytes: self.sums.reserved_bytes };
     }
 
-    /// What had to be put right so far. Survives a [`restore`](Self::restore).
+    /// What was corrected so far. Survives a [`restore`](Self::restore).
     #[must_use]
     pub fn anomalies(&self) -> Anomalies {
         self.anomalies
@@ -227,8 +227,8 @@ impl BlockMap {
         (addr - start < segment.size).then_some(start)
     }
 
-    /// The block of a segment that contains `addr`. O(1) when it starts there, else a walk, which
-    /// only contradictions need.
+    /// The block of a segment that contains `addr`. O(1) if the block starts there; else a walk, which only
+    /// contradictions need.
     fn block_at(&mut self, segment: u64, addr: u64) -> Slot {
         if let Some(slot) = self.index.find(&self.slab, addr) {
             return slot;

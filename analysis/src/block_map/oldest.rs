@@ -1,6 +1,6 @@
-//! The oldest live blocks of some stacks: a sample for who asks what holds them.
+//! The oldest live blocks of some stacks: a sample for a search of their holders.
 //!
-//! Guarantees: bounded memory, whatever lives; looks at every block, so it is for questions and not for events.
+//! Guarantees: bounded memory. Visits every block, so it is for queries and not for events.
 
 use std::collections::BinaryHeap;
 
@@ -9,7 +9,7 @@ use memctl_model::StackId;
 use super::BlockMap;
 use super::slab::Use;
 
-/// A live block; the older one is the lesser one.
+/// A live block; older blocks sort first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LiveBlock {
     /// Epoch of its birth.
@@ -34,7 +34,7 @@ pub struct LiveSample {
 }
 
 impl LiveSample {
-    /// Adds those of another map; of both the oldest `most` stay.
+    /// Adds the sample of another map and keeps the oldest `most` of both.
     pub fn add(&mut self, other: Self, most: usize) {
         self.blocks = self.blocks.saturating_add(other.blocks);
         self.bytes = self.bytes.saturating_add(other.bytes);
@@ -45,7 +45,7 @@ impl LiveSample {
 }
 
 impl BlockMap {
-    /// Blocks that are handed out and were allocated by one of these stacks, which are sorted; the `most` oldest by name.
+    /// Allocated blocks of these stacks (sorted): their count and bytes, and the `most` oldest.
     #[must_use]
     pub fn oldest(&self, stacks: &[StackId], most: usize) -> LiveSample {
         let (mut sample, mut oldest) = (LiveSample::default(), BinaryHeap::new());

@@ -1,8 +1,8 @@
-//! Reserved memory of private pools (CUDA graphs, MemPools) by the stack that asked for it.
+//! Reserved memory of private pools (CUDA graphs, MemPools) by the stack that requested it.
 //!
-//! Guarantees: the rows sum to the segments whose pool is not the default one; a table costs by the rows and not by the
-//! segments. Past [`STACKS_MAX`] stacks further ones count as none. Refuses to know who uses a pool: that is
-//! told by nobody.
+//! Guarantees: the rows sum to the segments outside the default pool; a table costs by rows, not by segments. Once
+//! there are [`STACKS_MAX`] stacks, further ones count as none. Refuses to name the user of a pool: the recording does
+//! not contain it.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use memctl_model::{PoolId, PoolRow, StackId};
 
 use super::Segment;
 
-/// Stacks at most: what a table on the wire may have.
+/// Maximum number of stacks: the limit of a table on the wire.
 const STACKS_MAX: usize = 4_095;
 
 /// Segments and bytes by stack.
@@ -20,7 +20,7 @@ pub(super) struct Pools {
 }
 
 impl Pools {
-    /// A segment is there; gives the stack under which it is counted.
+    /// Adds a segment; returns the stack under which it is counted.
     pub(super) fn enter(&mut self, segment: &Segment) -> StackId {
         if segment.pool == PoolId::DEFAULT {
             return segment.stack;
@@ -33,7 +33,7 @@ impl Pools {
         stack
     }
 
-    /// A segment is gone.
+    /// Removes a segment.
     pub(super) fn leave(&mut self, segment: &Segment) {
         if segment.pool == PoolId::DEFAULT {
             return;

@@ -1,8 +1,8 @@
-//! What can be read off the map: counters, sites, free blocks, segments.
+//! What the map reports: counters, sites, free blocks, segments.
 //!
-//! Guarantees: reading changes no figure. What a table of a live session needs (counters, changed sites) costs by what
-//! changed; everything else here looks at every block or site, so it is for questions, not for every event;
-//! [`BlockMap::levels`] is for those.
+//! Guarantees: reading changes no figure. The parts of a live session's table (counters, changed sites) cost by what
+//! changed; everything else here visits every block or site, so it is for queries and not for every event. Events use
+//! [`BlockMap::levels`].
 
 use memctl_model::{Counters, PoolId, PoolRow, SegmentKind, SiteRow, StackId};
 
@@ -43,7 +43,7 @@ pub struct SegmentUse {
     pub expandable: bool,
     /// Bytes handed out.
     pub allocated_bytes: u64,
-    /// Bytes given back that wait for another stream.
+    /// Bytes freed by the program that wait for another stream.
     pub pending_bytes: u64,
     /// Free bytes.
     pub free_bytes: u64,
@@ -56,15 +56,15 @@ pub struct SegmentUse {
 }
 
 impl BlockMap {
-    /// The counters. O(blocks), because of `largest_free_bytes`; the others are kept up to date by every event. A table
-    /// takes [`Self::counters_since`].
+    /// The counters. O(blocks), because of `largest_free_bytes`; every event updates the others. Tables use
+    /// [`Self::counters_since`].
     #[must_use]
     pub fn counters(&self) -> Counters {
         let free = self.slab.iter().filter(|block| block.usage == Use::Free);
         self.counters_with(free.map(|block| block.size).max().unwrap_or(0))
     }
 
-    /// The same counters, by the blocks that changed since this was last called.
+    /// The same counters; costs by the blocks that changed since the last call.
     pub fn counters_since(&mut self) -> Counters {
         let largest = self.largest.bytes(&mut self.slab);
         self.counters_with(largest)
@@ -83,9 +83,8 @@ impl BlockMap {
         }
     }
 
-    /// Allocated blocks and bytes (true size) by stack, epoch and phase of birth, sorted by these. Their
-    /// bytes sum to `allocated_bytes`: blocks whose free was requested belong to nobody any more.
-    /// O(n log n) in the sites.
+    /// Allocated blocks and bytes (true size) by stack, epoch and phase of birth, sorted by these. Their bytes sum to
+    /// `allocated_bytes`: blocks whose free was requested are not included. O(n log n) in the sites.
     #[must_use]
     pub fn site_rows(&self) -> Vec<SiteRow> {
         self.sites.rows()
@@ -103,41 +102,41 @@ impl BlockMap {
         self.sites.living()
     }
 
-    /// As [`Self::site_rows`], and what [`Self::site_changes`] gives next is what changes from now on.
+    /// Like [`Self::site_rows`]; the next [`Self::site_changes`] returns the changes since this call.
     pub fn take_site_rows(&mut self) -> Vec<SiteRow> {
         self.sites.take_rows()
     }
 
-    /// The rows that changed since rows or changes were last taken, those that are gone with 0 blocks; all rows the first
-    /// time. O(n log n) in the sites that events touched.
+    /// The rows that changed since rows or changes were last taken; sites that are gone have 0 blocks. Returns all rows
+    /// the first time. O(n log n) in the sites that events touched.
     pub fn site_changes(&mut self) -> Vec<SiteRow> {
         self.sites.changes()
     }
 
-    /// Keeps the rows of now for [`Self::kept_site_rows`], by noting what changes from now on.
+    /// Saves the present rows for [`Self::kept_site_rows`] by recording changes from now on.
     pub fn keep_site_rows(&mut self) {
         self.sites.keep();
     }
 
-    /// The rows when they were last kept; those of now when they never were.
+    /// The rows as last saved; the present rows if none were saved.
     #[must_use]
     pub fn kept_site_rows(&self) -> Vec<SiteRow> {
         self.sites.kept()
     }
 
-    /// Reserved memory of private pools by the stack that asked for it, sorted by stack.
+    /// Reserved memory of private pools by the stack that requested it, sorted by stack.
     #[must_use]
     pub fn private_pools(&self) -> Vec<PoolRow> {
         self.pools.rows()
     }
 
-    /// Bytes of the block that begins at an address; `None` where none does. O(1).
+    /// Bytes of the block that begins at an address; `None` if no block begins there. O(1).
     #[must_use]
     pub fn block_bytes(&self, addr: u64) -> Option<u64> {
         self.index.find(&self.slab, addr).map(|slot| self.slab.get(slot).size)
     }
 
-    /// The stack of the live block that begins at an address; none where no such block does. O(1).
+    /// The stack of the live block that begins at an address; [`StackId::NONE`] if no live block begins there. O(1).
     #[must_use]
     pub fn block_stack(&self, addr: u64) -> StackId {
         let live =

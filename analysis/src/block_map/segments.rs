@@ -1,7 +1,7 @@
-//! Segments: what the driver gave and took back, whole or page by page.
+//! Segments: memory that the driver gave and took back, whole or page by page.
 //!
-//! Guarantees: segments never overlap; contiguous mapped ranges of one stream, pool and kind are
-//! one segment, as a snapshot shows them. Refuses ranges that are empty or leave 64 bits.
+//! Guarantees: segments never overlap; contiguous mapped ranges of one stream, pool and kind are one segment, as a
+//! snapshot shows them. Refuses ranges that are empty or exceed 64 bits.
 
 use memctl_model::{Event, PoolId, SegmentKind, StackId};
 
@@ -9,7 +9,7 @@ use super::slab::{Block, NIL, Slot, Use};
 use super::{BlockMap, Segment};
 use crate::rules::segment_kind;
 
-/// Stream, pool, and who asked.
+/// Stream, pool, and the stack that requested the segment.
 pub(super) type Owner = (u64, PoolId, StackId);
 
 /// The end of a range that is not empty and lies within 64 bits.
@@ -35,7 +35,7 @@ impl BlockMap {
             return;
         };
         self.anomalies.contradictions += u64::from(self.clear_range(event.addr, end));
-        // One small page is mapped at a time; a large page has more than 10 MiB.
+        // Small pages are mapped one at a time; a large page has more than 10 MiB.
         self.add_free_segment(event, segment_kind(event.size), true);
         self.join_with_next(event.addr);
         if let Some((&below, segment)) = self.segments.range(..event.addr).next_back()
@@ -53,7 +53,8 @@ impl BlockMap {
                 let lived = self.drop_segment(event.addr);
                 self.anomalies.contradictions += u64::from(resized || lived);
             }
-            // Pages of expandable segments are unmapped, never freed; what lies inside another segment cannot be one.
+            // Pages of expandable segments are unmapped, never freed; a range inside another segment cannot be a
+            // segment.
             Some(_) => self.anomalies.contradictions += 1,
             None if self.segment_of(event.addr).is_some() => self.anomalies.contradictions += 1,
             None => {
@@ -108,8 +109,8 @@ impl BlockMap {
         below.into_iter().chain(self.segments.range(start..end).map(|(&segment, _)| segment)).collect()
     }
 
-    /// Makes room for memory that the driver has just given: whatever is there cannot be any more.
-    /// Returns whether anything was.
+    /// Clears the range of memory that the driver has just given: anything recorded there must be gone. Returns whether
+    /// there was anything.
     fn clear_range(&mut self, start: u64, end: u64) -> bool {
         let mut cleared = self.evict_loose(start, end);
         for segment in self.segments_in(start, end) {
@@ -131,7 +132,7 @@ impl BlockMap {
         self.raise_reserved_peaks();
     }
 
-    /// Enters a segment whose blocks are linked already. Its kind is theirs.
+    /// Adds a segment whose blocks are linked already. Its kind is theirs.
     pub(super) fn add_segment(&mut self, addr: u64, size: u64, owner: Owner, first: Slot, near_end: Slot) {
         let Block { kind, expandable, .. } = *self.slab.get(first);
         let (stream, pool, stack) = owner;
@@ -140,7 +141,7 @@ impl BlockMap {
         self.segments.insert(addr, segment);
     }
 
-    /// Takes a segment out; its blocks stay for the caller.
+    /// Removes a segment; its blocks are left to the caller.
     fn remove_segment(&mut self, addr: u64) -> Option<Segment> {
         let segment = self.segments.remove(&addr)?;
         self.pools.leave(&segment);
@@ -163,7 +164,7 @@ impl BlockMap {
         lived
     }
 
-    /// Takes a block out of the sums.
+    /// Subtracts a block from the sums.
     fn forget(&mut self, block: &Block) {
         self.sums.inactive_split_bytes -= block.inactive_split_bytes();
         if block.usage.is_live() {
@@ -177,7 +178,7 @@ impl BlockMap {
         }
     }
 
-    /// The last block of a segment, from the place remembered if that is still inside.
+    /// The last block of a segment, starting at the remembered place if that is still inside.
     fn last_block(&mut self, addr: u64) -> Slot {
         let segment = self.segments[&addr];
         let remembered = self
@@ -195,7 +196,7 @@ impl BlockMap {
     fn join_with_next(&mut self, addr: u64) {
         let lower = self.segments[&addr];
         let Some(&upper) = self.segments.get(&(addr + lower.size)) else { return };
-        // Traces up to torch 2.11 name no pool, so the default pool stands for "not known".
+        // Traces up to torch 2.11 name no pool, so the default pool means "not known".
         let pools_agree = lower.pool == upper.pool || lower.pool == PoolId::DEFAULT || upper.pool == PoolId::DEFAULT;
         let alike = lower.expandable
             && upper.expandable
@@ -217,7 +218,7 @@ impl BlockMap {
         if let Some(segment) = self.segments.get_mut(&addr) {
             self.pools.leave(segment);
             segment.size += upper.size;
-            // The range that names its pool knows who asked.
+            // The range that names its pool knows the stack that requested it.
             segment.stack = if lower.pool == PoolId::DEFAULT { upper.stack } else { lower.stack };
             segment.pool = lower.pool.max(upper.pool);
             segment.near_end = near_end;
@@ -225,8 +226,8 @@ impl BlockMap {
         }
     }
 
-    /// Takes `low..high` out of an expandable range, which may leave a range on either side.
-    /// Returns whether anything lived there.
+    /// Takes `low..high` out of an expandable range, which may leave a range on either side. Returns whether any block
+    /// there was live.
     fn unmap_part(&mut self, segment: u64, low: u64, high: u64) -> bool {
         let lived = self.evict_range(segment, low, high);
         let slot = self.block_at(segment, low);
@@ -266,7 +267,7 @@ impl BlockMap {
         lived
     }
 
-    /// Ends the life of every block of a segment that overlaps `low..high`; one free block is there then.
+    /// Ends every live block of a segment that overlaps `low..high`; leaves one free block.
     fn evict_range(&mut self, segment: u64, low: u64, high: u64) -> bool {
         let mut lived = false;
         let mut slot = self.block_at(segment, low);

@@ -1,9 +1,9 @@
 //! Live memory by allocation site, kept up to date by every event: a table costs by the sites that changed.
 //!
-//! Guarantees: the rows are those that a scan of all blocks would give; an event costs one look-up, without hashing
-//! where the stack's last block was born in the same epoch and phase; sites without blocks are forgotten after their
-//! change was reported, in sweeps that cost a constant per added site. Past [`SITES_MAX`] sites with blocks further ones
-//! join the one without a stack, so that the sums stay true and a table stays below what the wire takes.
+//! Guarantees: the rows equal a scan of all blocks; an event costs one look-up, without hashing if the stack's last
+//! block was born in the same epoch and phase; sites without blocks are forgotten after their change was reported, in
+//! sweeps that cost a constant for each added site. Past [`SITES_MAX`] sites with blocks, further ones join the site
+//! without a stack, so that the sums stay true and a table stays within the wire's limit.
 
 use std::collections::HashMap;
 
@@ -12,14 +12,14 @@ use memctl_model::{Phase, SiteRow, StackId};
 /// A site's number.
 pub(super) type SiteId = u32;
 
-/// Sites with blocks that are counted separately: half of what a site table on the wire may have. A table of more rows than this has
-/// all further sites in the row without a stack.
+/// Sites with blocks that are counted separately: half the limit of a site table on the wire. A table with more has all
+/// further sites in the row without a stack.
 pub const SITES_MAX: usize = 1 << 18;
-/// Stacks beyond are looked up by hashing: a session has no more, only damaged input names them.
+/// Stacks beyond this are looked up by hashing: a real session has fewer; only damaged input has more.
 const RECENT_MAX: usize = 1 << 20;
 /// Sites without blocks that may stay beside the living ones until they are swept.
 const EMPTY_FREE: usize = 1_024;
-/// A sweep visits all sites; of so many one must have been added since the last sweep.
+/// A sweep visits all sites; at least one in this many must have been added since the last sweep.
 const SWEEP_SHARE: usize = 4;
 
 /// Stack, epoch and phase of birth.
@@ -41,9 +41,9 @@ struct Level {
 #[derive(Clone, Debug)]
 struct Site {
     row: SiteRow,
-    /// As it was when changes were last taken.
+    /// The state when changes were last taken.
     told: Level,
-    /// As it was when all sites were last kept.
+    /// The state when all sites were last kept.
     kept: Level,
     is_vacant: bool,
 }
@@ -77,7 +77,7 @@ pub(super) struct Sites {
 }
 
 impl Sites {
-    /// A block is born; gives its site.
+    /// Counts a new block; returns its site.
     #[inline]
     pub(super) fn enter(&mut self, stack: StackId, epoch: u32, phase: Option<Phase>, bytes: u64) -> SiteId {
         let born = (stack, epoch, phase);
@@ -108,14 +108,14 @@ impl Sites {
         self.living -= usize::from(row.blocks == 0);
     }
 
-    /// A live block of a site changed its size: the map was put right.
+    /// A live block of a site changed its size: the map was corrected.
     pub(super) fn resize(&mut self, site: SiteId, from: u64, to: u64) {
         self.note(site);
         let row = &mut self.sites[site as usize].row;
         row.bytes = row.bytes - from + to;
     }
 
-    /// Remembers what a site was before it changes.
+    /// Records the state of a site before it changes.
     #[inline]
     fn note(&mut self, number: SiteId) {
         let site = &mut self.sites[number as usize];
@@ -174,7 +174,7 @@ impl Sites {
         number
     }
 
-    /// Forgets sites without blocks that nobody has to be told of.
+    /// Forgets sites without blocks whose change was reported.
     #[cold]
     fn sweep(&mut self) {
         #[cfg(test)]
@@ -190,7 +190,7 @@ impl Sites {
         }
     }
 
-    /// Everything is gone: the map starts over. What was told and kept stays.
+    /// Starts over without blocks. The reported and the kept states remain.
     pub(super) fn clear(&mut self) {
         for number in 0..self.sites.len() {
             if self.sites[number].row.blocks > 0 {
@@ -209,7 +209,7 @@ impl Sites {
 
     /// Every site with blocks, sorted.
     pub(super) fn rows(&self) -> Vec<SiteRow> {
-        // Their number is known: no growing on the way.
+        // The number of rows is known: no growing on the way.
         let mut rows = Vec::with_capacity(self.living);
         rows.extend(self.sites.iter().map(|site| site.row).filter(|row| row.blocks > 0));
         rows.sort_unstable_by_key(key);
@@ -224,7 +224,7 @@ impl Sites {
         self.rows()
     }
 
-    /// The sites that changed since this or [`Self::take_rows`] was last called, those that are gone with 0 blocks.
+    /// The sites that changed since this or [`Self::take_rows`] was last called; sites that are gone have 0 blocks.
     pub(super) fn changes(&mut self) -> Vec<SiteRow> {
         let Some(changed) = &mut self.told else { return self.take_rows() };
         let sites = &mut self.sites;
@@ -236,7 +236,7 @@ impl Sites {
         sorted(rows)
     }
 
-    /// Keeps how things are now beside how they go on.
+    /// Keeps the present rows while the map moves on.
     pub(super) fn keep(&mut self) {
         for number in self.kept.get_or_insert_default().drain(..) {
             self.sites[number as usize].kept.is_listed = false;

@@ -1,7 +1,7 @@
 //! The blocks' storage: fixed slots that are reused, linked to their neighbours in address order.
 //!
-//! Guarantees: a slot's number stays valid until it is vacated; no memory is asked for while a
-//! vacated slot is left. Refuses nothing: it does not know what a consistent layout is.
+//! Guarantees: a slot's number stays valid until it is vacated; no memory is allocated while a vacated slot is left. It
+//! does not know what a consistent layout is.
 
 use memctl_model::{BlockState, BlockUse, Phase, SegmentKind, StackId};
 
@@ -18,9 +18,9 @@ pub(super) const NIL: Slot = u32::MAX;
 pub(super) enum Use {
     /// Free, and part of a segment.
     Free,
-    /// Handed out.
+    /// Allocated.
     Allocated,
-    /// Given back, waiting for another stream.
+    /// Freed by the program, waiting for another stream.
     Pending,
     /// The slot holds no block.
     Vacant,
@@ -54,7 +54,7 @@ pub(super) struct Block {
     pub loose: bool,
     /// The slot is in the list of those that were touched.
     pub is_listed: bool,
-    /// Where an allocated block is counted; of no meaning in any other.
+    /// Where an allocated block is counted; meaningless in any other block.
     pub site: SiteId,
 }
 
@@ -98,7 +98,7 @@ impl Block {
     /// The block as a keyframe holds it.
     pub(super) fn state(&self) -> BlockState {
         let usage = match self.usage {
-            // What the slot still says of the block that was here last is of no interest.
+            // A free slot's remains of its last block are of no interest.
             Use::Free | Use::Vacant => return BlockState { addr: self.addr, size: self.size, ..BlockState::default() },
             Use::Allocated => BlockUse::Allocated,
             Use::Pending => BlockUse::PendingFree,
@@ -122,7 +122,7 @@ pub(super) struct Slab {
     slots: Vec<Block>,
     /// First vacant slot plus one, 0 when there is none (so that `Default` is an empty slab).
     vacant: u32,
-    /// Slots touched since somebody last asked; `None` before anybody did.
+    /// Slots touched since they were last taken; `None` before listing begins.
     touched: Option<Vec<Slot>>,
 }
 
@@ -149,7 +149,7 @@ impl Slab {
         block
     }
 
-    /// Slots, those that are vacant included.
+    /// Number of slots, vacant ones included.
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }

@@ -1,7 +1,8 @@
-//! What comes once a step: an optimizer's step, `zero_grad`, or a backward pass, by the line that calls it.
+//! What happens once a step: an optimizer's step, `zero_grad`, or a backward pass, by the line that calls it.
 //!
-//! Guarantees: one pass, memory by the number of such lines; of several optimizers in one loop one is taken, and loops that
-//! follow one another are found each. Refuses what came only at the beginning (an optimizer that allocates its state once).
+//! Guarantees: one pass, memory by the number of such lines. Of several optimizers in one loop one is taken; loops that
+//! follow one another are each found. Refuses work seen only at the beginning (an optimizer that allocates its state
+//! once).
 
 use std::collections::HashMap;
 
@@ -9,9 +10,9 @@ use memctl_model::Event;
 
 use super::stacks::{Node, Paths, Work};
 
-/// Loops that are told apart in one recording.
+/// Maximum number of loops distinguished in one recording.
 const LOOPS_MAX: usize = 64;
-/// Optimizer steps are taken as steps when there is at least one in so many backward passes.
+/// Optimizer steps count as steps if there is at least one for this many backward passes.
 const ACCUMULATED_MAX: u64 = 512;
 
 /// Calls from one line.
@@ -20,7 +21,7 @@ pub(super) struct Anchor {
     /// The path to the line that calls.
     pub caller: Node,
     pub work: Work,
-    /// How often it was called, counting once what nothing else lies between.
+    /// How often it was called; calls with nothing else between them count once.
     pub visits: u64,
     /// The event of the first and of the last call.
     pub first: u64,
@@ -35,7 +36,7 @@ struct Count {
     between: u64,
 }
 
-/// Tells the visits of a kind of work apart: two calls are two visits when other work lies between them.
+/// Separates visits of a kind of work: two calls are two visits if other work lies between them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Between {
     /// Passes, forward or backward.
@@ -45,7 +46,7 @@ pub(super) struct Between {
 }
 
 impl Between {
-    /// Takes note of an event's work.
+    /// Records an event's work.
     pub(super) fn note(&mut self, work: Work) {
         match work {
             Work::Forward => (self.passes, self.beside_backward) = (self.passes + 1, self.beside_backward + 1),
@@ -55,13 +56,13 @@ impl Between {
         }
     }
 
-    /// What has to have changed for a new visit.
+    /// What must have changed for a new visit.
     pub(super) fn seen_by(self, work: Work) -> u64 {
         if work == Work::Backward { self.beside_backward } else { self.passes }
     }
 }
 
-/// The lines by which rounds are told, one a loop, in the order of the recording.
+/// The lines that mark rounds, one for each loop, in the order of the recording.
 pub(super) fn find(paths: &Paths<'_>, events: impl Iterator<Item = Event>) -> Vec<Anchor> {
     let mut counts: HashMap<(Work, Node), Count> = HashMap::new();
     let mut between = Between::default();
@@ -87,7 +88,7 @@ pub(super) fn find(paths: &Paths<'_>, events: impl Iterator<Item = Event>) -> Ve
     choose(&anchors)
 }
 
-/// The kind of work that tells steps best, then one line a loop.
+/// The kind of work that marks steps best, then one line for each loop.
 fn choose(all: &[Anchor]) -> Vec<Anchor> {
     let of = |work: Work| all.iter().filter(move |anchor| anchor.work == work);
     let backward: u64 = of(Work::Backward).map(|anchor| anchor.visits).sum();
@@ -98,7 +99,7 @@ fn choose(all: &[Anchor]) -> Vec<Anchor> {
     let most = |work: Work| of(work).map(|anchor| anchor.visits).max().unwrap_or(0);
     let tells = |work: Work| {
         let visits = most(work);
-        // The first `zero_grad` frees nothing. Where it comes with every backward pass, that is the better witness.
+        // The first `zero_grad` frees nothing. If it accompanies every backward pass, it is the better anchor.
         let passes = most(Work::Backward);
         let with_each = visits.saturating_mul(3) > passes.saturating_mul(2) || visits + 1 >= passes;
         if work == Work::ZeroGrad && with_each {
@@ -114,7 +115,7 @@ fn choose(all: &[Anchor]) -> Vec<Anchor> {
     let mut chosen: Vec<Anchor> = Vec::new();
     while chosen.len() < LOOPS_MAX {
         let Some(most) = candidates.iter().map(|anchor| anchor.visits).max() else { break };
-        // Of lines that are called about as often the later one ends the round: of two optimizers the second.
+        // Of lines that are called about as often, the later one ends the round: of two optimizers the second.
         let alike = candidates.iter().filter(|anchor| anchor.visits.saturating_mul(10) >= most.saturating_mul(9));
         let Some(&best) = alike.max_by_key(|anchor| (anchor.first, anchor.caller)) else { break };
         chosen.push(best);

@@ -1,14 +1,13 @@
-//! Epochs: the rounds between two at which the loop around came round, or at which what had gathered was let go.
+//! Epochs: stretches of rounds between two iterations of the outer loop, or between two releases of accumulated memory.
 //!
-//! Guarantees: epochs are in order and do not overlap, each ends with a round. Refuses what comes irregularly, and what came
-//! once.
+//! Guarantees: epochs are in order and do not overlap; each ends with a round. Refuses irregular and single events.
 
 use super::Span;
 use super::rounds::Round;
 
-/// Fewer bytes that come and go at the ends of steps tell nothing.
+/// Ends of steps that allocate and free fewer bytes than this are no evidence.
 const GATHERED_BYTES_MIN: i64 = 1 << 20;
-/// Rounds that lie between two times at which memory is let go, at least.
+/// Minimum number of rounds between two releases of memory.
 const PERIOD_MIN: usize = 3;
 
 /// The epochs of rounds.
@@ -31,7 +30,7 @@ pub(super) fn epochs(rounds: &[Round]) -> Vec<Span> {
     epochs
 }
 
-/// The rounds before which live memory only grew and after which it fell back, every so many rounds.
+/// The rounds before which live memory only grew and after which it fell back, at regular intervals.
 fn let_go(rounds: &[Round]) -> Vec<usize> {
     let lives = || rounds.iter().map(|round| round.live);
     let (Some(low), Some(high)) = (lives().min(), lives().max()) else { return Vec::new() };

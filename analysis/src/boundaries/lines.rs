@@ -1,8 +1,9 @@
-//! Loops that train nothing (serving, generation, evaluation): by the lines that come round.
+//! Loops without training (serving, generation, evaluation): found by the lines that repeat.
 //!
-//! Guarantees: one pass to find the loop, one to cut it and one to check it, memory by the number of paths. The outermost loop
-//! that comes round often enough is taken: what a user calls a request, not the tokens or the layers in it. Refuses a loop that
-//! covers less than half of the recording or of its models' calls, and rounds that keep most of what they make.
+//! Guarantees: one pass to find the loop, one to cut it and one to check it; memory by the number of paths. Takes the
+//! outermost loop that repeats often enough: what a user calls a request, not the tokens or the layers in it. Refuses a
+//! loop that covers less than half of the recording or of its model calls, and rounds that keep most of what they
+//! allocate.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +14,17 @@ use super::rounds::{Live, STEPS_MAX};
 use super::stacks::{Node, Paths, place};
 use super::turnover::may_be_steps;
 
-/// Rounds that a loop has at least.
+/// Minimum rounds of a loop.
 const ROUNDS_MIN: u64 = 8;
 
 #[derive(Clone, Copy, Default)]
 struct Stat {
     visits: u64,
-    /// Events of this very path.
+    /// Events of exactly this path.
     events: u64,
     first: u64,
     last: u64,
-    /// Sum of what was live when it was come to.
+    /// Sum of the live bytes at each visit.
     live: f64,
 }
 
@@ -34,7 +35,7 @@ pub(super) fn find<I: Iterator<Item = Event>>(
 ) -> Option<(String, Vec<Span>)> {
     let (stats, count) = stats(paths, events());
     let often = |node: Node| stats.get(node.0 as usize).is_some_and(|stat| stat.visits >= ROUNDS_MIN);
-    // Paths that come round and are within none that does, by what they are called from.
+    // Repeating paths that are not within another repeating path, by their caller.
     let mut families: BTreeMap<Option<Node>, Vec<Node>> = BTreeMap::new();
     for node in (0..stats.len() as u32).map(Node).filter(|&node| often(node)) {
         if !std::iter::successors(paths.parent(node), |&outer| paths.parent(outer)).any(often) {
@@ -57,7 +58,7 @@ pub(super) fn find<I: Iterator<Item = Event>>(
     may_be_steps(paths, events(), &rounds).then_some((name, rounds))
 }
 
-/// Whether at least half of what models do is done in a loop, if there are any models: what goes round beside them (the
+/// Whether at least half of the models' work is done in this loop, if there are any models: other repetition (the
 /// tensors of a file, the parameters of an optimizer) is no request.
 fn calls_models(paths: &Paths<'_>, family: &[Node], stats: &[Stat]) -> bool {
     let (mut all, mut inside) = (0, 0);
@@ -69,7 +70,7 @@ fn calls_models(paths: &Paths<'_>, family: &[Node], stats: &[Stat]) -> bool {
     inside * 2 >= all
 }
 
-/// A loop by its first line; one around a call alone by the line of the call.
+/// Names a loop by its first line, or by the line of the call if it contains only a call.
 fn name(paths: &Paths<'_>, family: &[Node], head: Node) -> Option<String> {
     let line_of = |node: Node| if paths.is_call(node) { paths.parent(node) } else { Some(node) };
     let frame_of = |node: Node| line_of(node).and_then(|node| paths.frame_at(node));
@@ -79,11 +80,11 @@ fn name(paths: &Paths<'_>, family: &[Node], head: Node) -> Option<String> {
     Some(format!("the loop at {}", place(&first.file, first.line)))
 }
 
-/// The path that begins a round: of those that come equally often the one that is come to with least live.
+/// The path that begins a round: of the paths visited equally often, the one with the least live at its visits.
 fn head(family: &[Node], stats: &[Stat]) -> Option<Node> {
     let of = |node: Node| stats.get(node.0 as usize).copied().unwrap_or_default();
     let alike = |a: u64, b: u64| a.abs_diff(b) * 10 <= a.max(b);
-    // Lines of an inner loop come more often, those under a condition more seldom: what most lines do is the loop.
+    // Lines of an inner loop are visited more often, conditional lines more seldom: most lines show the loop's count.
     let votes = |node: Node| family.iter().filter(|other| alike(of(node).visits, of(**other).visits)).count();
     let usual = family.iter().copied().max_by_key(|&node| (votes(node), std::cmp::Reverse(of(node).visits)))?;
     let level = |node: Node| of(node).live / of(node).visits.max(1) as f64;
@@ -91,7 +92,7 @@ fn head(family: &[Node], stats: &[Stat]) -> Option<Node> {
     peers.min_by(|&a, &b| level(a).total_cmp(&level(b)).then(a.cmp(&b)))
 }
 
-/// How often each path was come to, and the number of events.
+/// How often each path was visited, and the number of events.
 fn stats(paths: &Paths<'_>, events: impl Iterator<Item = Event>) -> (Vec<Stat>, u64) {
     let mut stats = vec![Stat::default(); paths.nodes()];
     let (mut live, mut before, mut count) = (Live::default(), None, 0);

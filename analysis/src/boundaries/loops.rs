@@ -1,7 +1,7 @@
-//! Which loop goes round between the visits of an anchor: its function, its lines, and the loop around it.
+//! Which loop repeats between the visits of an anchor: its function, its lines, and the loop around it.
 //!
-//! Guarantees: one pass for all anchors; memory by the number of lines that the loops show. The stacks alone cannot tell an
-//! evaluation every so many steps from one after an epoch; both are taken as the end of an epoch.
+//! Guarantees: one pass for all anchors; memory by the number of lines that the loops show. Stacks alone cannot
+//! distinguish an evaluation every few steps from one after an epoch; both are taken as the end of an epoch.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,9 +10,9 @@ use memctl_model::{Event, FrameId};
 use super::anchors::{Anchor, Between};
 use super::stacks::{Node, Paths, Work, place};
 
-/// Spacings of a line that are kept to tell whether it comes regularly.
+/// Spacings of a line that are kept, to see whether it repeats regularly.
 const SPACINGS_MAX: usize = 512;
-/// Lines that are told apart in one loop.
+/// Maximum number of lines distinguished in one loop.
 const LINES_MAX: usize = 1 << 16;
 
 /// Where an event's stack leaves the path to the anchor.
@@ -38,7 +38,7 @@ impl Touch {
     }
 }
 
-/// The path to an anchor, and how every stack lies to it; looked up once a stack.
+/// The path to an anchor, and how every stack relates to it; looked up once for each stack.
 pub(super) struct Trail<'a> {
     paths: &'a Paths<'a>,
     path: Vec<FrameId>,
@@ -80,22 +80,22 @@ impl<'a> Trail<'a> {
     }
 }
 
-/// A loop whose rounds are told by an anchor.
+/// A loop whose rounds an anchor marks.
 #[derive(Clone, Debug)]
 pub(super) struct Loop {
     pub anchor: Anchor,
-    /// The depth of the function that goes round, and the lines of it that belong to a round.
+    /// The depth of the looping function, and its lines that belong to a round.
     pub depth: usize,
     pub lines: (u32, u32),
     /// The loop around it.
     pub outer: Option<Outer>,
     /// Everything that was seen between two rounds.
     pub between: HashSet<Touch>,
-    /// How it is called: `the loop at train.py:31`.
+    /// Its name: `the loop at train.py:31`.
     pub name: String,
 }
 
-/// What happens between two rounds when the loop around comes round.
+/// What happens between two rounds when the outer loop iterates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outer {
     /// The function at this depth, or one outside it, moves.
@@ -123,7 +123,7 @@ impl Loop {
         self.between.contains(&touch)
     }
 
-    /// Whether an event says that the loop around comes round.
+    /// Whether an event shows that the outer loop iterates.
     pub(super) fn is_outer(&self, touch: Touch) -> bool {
         match (self.outer, touch) {
             (Some(Outer::Depth(most)), touch) => touch.depth().is_some_and(|depth| depth <= most),
@@ -133,7 +133,7 @@ impl Loop {
     }
 }
 
-/// How often something came between the rounds of a loop.
+/// How often something happened between the rounds of a loop.
 #[derive(Default)]
 struct Often {
     rounds: u64,
@@ -159,7 +159,7 @@ impl Often {
         (self.rounds, self.last) = (self.rounds + 1, round);
     }
 
-    /// Whether it came every so many rounds, two at least.
+    /// Whether it repeats every few rounds, at least two.
     fn is_regular(&self) -> bool {
         let mut sorted = self.spacings.clone();
         sorted.sort_unstable();
@@ -232,7 +232,7 @@ impl<'a> Shown<'a> {
         let rounds = self.visits.saturating_sub(1);
         let mut depths: Vec<(usize, &Often)> = self.depths.iter().map(|(&depth, often)| (depth, often)).collect();
         depths.sort_unstable_by_key(|&(depth, _)| depth);
-        // The loop is where most rounds have moved, not further out.
+        // The loop is at the depth where most rounds have moved, not further out.
         let mut sum = 0;
         let mut depth = self.trail.path().len().saturating_sub(1);
         for &(at, often) in &depths {
@@ -248,13 +248,14 @@ impl<'a> Shown<'a> {
         Loop { anchor: self.anchor, depth, lines, outer, between: self.between, name }
     }
 
-    /// The lines of the looping function that belong to a round: what most rounds show, and where the passes are made.
+    /// The lines of the looping function that belong to a round: those that most rounds show, and those that make the
+    /// passes.
     fn lines_of_rounds(&self, paths: &Paths<'_>, depth: usize, rounds: u64) -> (u32, u32) {
         let line_of = |frame: FrameId| paths.frame(frame).map_or(0, |frame| frame.line);
         let own = self.trail.path().get(depth).map_or(0, |&frame| line_of(frame));
         let inner = self.lines.iter().filter(|((at, _), _)| *at >= depth).map(|(_, often)| often.forwards.0);
         let forwards = inner.chain([self.through.forwards.0]).max().unwrap_or(0);
-        // Where no one line makes the forward pass of nearly every round, several do, in turns.
+        // If no single line makes the forward pass of nearly every round, several lines take turns.
         let in_turns = forwards * 10 < rounds * 9;
         let usual = self.lines.iter().filter(|((at, _), often)| {
             *at == depth && (often.rounds * 2 > rounds || (in_turns && often.forwards.0 * 20 > rounds))
@@ -265,7 +266,7 @@ impl<'a> Shown<'a> {
         })
     }
 
-    /// The loop around: a function further out that moves every so many rounds, else an evaluation in the same function.
+    /// The outer loop: a function further out that moves every few rounds, else an evaluation in the same function.
     fn outer(&self, paths: &Paths<'_>, at: (usize, (u32, u32)), depths: &[(usize, &Often)]) -> Option<Outer> {
         let (depth, (low, high)) = at;
         let further: Vec<&(usize, &Often)> = depths.iter().filter(|(other, _)| *other < depth).collect();
@@ -283,12 +284,12 @@ impl<'a> Shown<'a> {
             })
             .map(|((_, frame), often)| (*frame, often))
             .collect();
-        // The one that comes most seldom, as long as it comes often enough to compare.
+        // The rarest one that is still frequent enough to compare.
         lines.sort_unstable_by_key(|(frame, often)| (often.rounds < 2, often.rounds, *frame));
         lines.first().map(|(frame, _)| Outer::Line(*frame))
     }
 
-    /// The user's loop by its place, one of a library that the user called by its place too.
+    /// A user's loop is named by its place; a library's loop by the place where the user called it.
     fn name(&self, paths: &Paths<'_>, depth: usize, line: u32) -> String {
         let Some(&frame) = self.trail.path().get(depth) else { return "Optimizer.step".into() };
         paths
@@ -297,7 +298,7 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// The loops of the anchors, which follow one another.
+/// The loops of the anchors, one after another.
 pub(super) fn find(paths: &Paths<'_>, anchors: &[Anchor], events: impl Iterator<Item = Event>) -> Vec<Loop> {
     let mut shown = Vec::with_capacity(anchors.len());
     let mut left = anchors.iter();

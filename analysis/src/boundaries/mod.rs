@@ -1,16 +1,16 @@
-//! Boundaries of a recording that marks none: its steps and epochs, found by the loop that goes round.
+//! Boundaries of a recording without marks: its steps and epochs, found by the loop that repeats.
 //!
-//! Guarantees: a few passes over the events, memory by the number of stacks and of rounds; the same recording gives the same
-//! boundaries. A training loop is told by what it calls (an optimizer, `zero_grad`, a backward pass) and by the lines of the
-//! functions around that call; other loops by the lines that come round; recordings without stacks by the period of their
-//! requests; where nothing repeats, windows are cut, if memory comes and goes.
-//! What goes round within a model's call is a layer, and library code that no user called loops for itself: neither is a step.
-//! A step gives back what it made. Refuses to guess where one step ends that no second one follows, and to compare one part of
-//! a pass with another.
+//! Guarantees: a few passes over the events, memory by the number of stacks and of rounds; the same recording gives the
+//! same boundaries. Training loops are recognised by what they call (an optimizer, `zero_grad`, a backward pass) and by
+//! the lines of the functions around that call; other loops by the lines that repeat; recordings without stacks by the
+//! period of their requests. If nothing repeats but memory is allocated and freed, the recording is cut into windows.
+//! Repetition within a model's call is a layer, and library code that no user called loops for itself: neither is a
+//! step. A step frees what it made. Refuses to guess the end of a step that no second one follows, and to compare parts
+//! of a pass.
 //!
-//! - `stacks`: what each stack says; `anchors`: what comes once a step; `loops`: which loop that is, and the one around it;
-//!   `rounds`: steps and phases; `epochs`: what goes round the steps.
-//! - Where nothing trains: `lines`, then `periods`, then `windows`; `turnover`: whether what they find may be steps at all.
+//! - `stacks`: what each stack shows; `anchors`: what happens once a step; `loops`: which loop that is, and its outer
+//!   loop; `rounds`: steps and phases; `epochs`: the loop around the steps.
+//! - Without training: `lines`, then `periods`, then `windows`; `turnover`: whether their results may be steps at all.
 
 mod anchors;
 mod epochs;
@@ -38,26 +38,26 @@ pub struct Span {
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Boundaries {
-    /// By what: `the loop at train.py:31`; `None` when nothing was found.
+    /// What marks them: `the loop at train.py:31`; `None` if nothing was found.
     pub by: Option<String>,
     /// Steps, in order.
     pub steps: Vec<Span>,
-    /// Epochs, in order; empty where no loop goes round the steps' loop.
+    /// Epochs, in order; empty if the steps' loop has no outer loop.
     pub epochs: Vec<Span>,
     /// Passes, the optimizer, evaluations; sorted by their begin.
     pub phases: Vec<(Span, Phase)>,
-    /// Ends of windows, in order; only where steps were not found, or in a small part of the recording.
+    /// Ends of windows, in order; only if steps were not found, or only in a small part of the recording.
     pub windows: Vec<u64>,
 }
 
-/// Finds the boundaries of a recording; `events` gives all its events in the order in which they happened, as often as asked.
+/// Finds the boundaries of a recording; each call of `events` returns all its events in order.
 pub fn find<I: Iterator<Item = Event>>(stacks: Stacks<'_>, events: impl Fn() -> I) -> Boundaries {
     let found = look(stacks, events);
     Boundaries { steps: apart(found.steps), epochs: apart(found.epochs), ..found }
 }
 
 impl Boundaries {
-    /// With windows over all of the recording, where the steps are a small part of it.
+    /// Adds windows over the whole recording if the steps are a small part of it.
     fn beside(self, windows: Option<(String, Vec<u64>)>) -> Self {
         let Some((by_windows, windows)) = windows else { return self };
         let by = self.by.map_or(by_windows.clone(), |by| format!("{by} and {by_windows}"));
@@ -65,7 +65,7 @@ impl Boundaries {
     }
 }
 
-/// Whether most of a recording lies outside its steps, by time and by events: a server that was warmed up by a few.
+/// Whether most of a recording lies outside its steps, by time and by events: a server whose warm-up had a few.
 fn is_small(steps: &[Span], events: impl Iterator<Item = Event>) -> bool {
     let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return false };
     let (mut count, mut inside, mut begin_ns, mut end_ns) = (0_u64, 0_u64, u64::MAX, 0);
@@ -77,14 +77,14 @@ fn is_small(steps: &[Span], events: impl Iterator<Item = Event>) -> bool {
     inside * 2 < count && last.end_ns.saturating_sub(first.begin_ns) < end_ns.saturating_sub(begin_ns) / 2
 }
 
-/// What happened before and after the steps.
+/// The events before and after the steps.
 fn beside(found: &Boundaries, events: impl Iterator<Item = Event>) -> impl Iterator<Item = Event> {
     let begin_ns = found.steps.first().map_or(u64::MAX, |step| step.begin_ns);
     let end_ns = found.steps.last().map_or(0, |step| step.end_ns);
     events.filter(move |event| event.time_ns < begin_ns || event.time_ns > end_ns)
 }
 
-/// Ranges whose order a recording with odd times has mixed up follow one another again.
+/// Makes ranges consecutive again after odd times have mixed up their order.
 fn apart(mut spans: Vec<Span>) -> Vec<Span> {
     let mut end_ns = 0;
     for span in &mut spans {

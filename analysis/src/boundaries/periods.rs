@@ -1,8 +1,9 @@
-//! Rounds by the requests alone, where no stack tells: what is asked for once a round comes at even distances.
+//! Rounds by the requests alone, for recordings whose stacks show no loop: a request made once a round recurs at even
+//! distances.
 //!
-//! Guarantees: three passes, memory bounded by [`REQUESTS_MAX`]. Refuses what does not come round evenly over at least half of
-//! the recording, recordings whose stacks say something (what comes evenly within a call is a layer), and rounds that
-//! keep most of what they make.
+//! Guarantees: three passes, memory bounded by [`REQUESTS_MAX`]. Refuses requests that do not recur evenly over at
+//! least half of the recording, recordings whose stacks show anything (even repetition within a call is a layer), and
+//! rounds that keep most of what they allocate.
 
 use std::collections::HashMap;
 
@@ -15,13 +16,13 @@ use super::turnover::{may_be_steps, say_nothing};
 
 /// Different requests that are counted; later ones are not.
 const REQUESTS_MAX: usize = 1 << 18;
-/// Rounds at least, and events of one.
+/// Minimum number of rounds, and of events in one.
 const ROUNDS_MIN: u64 = 8;
 const EVENTS_MIN: f64 = 4.0;
-/// How uneven distances may be: their deviation in parts of their mean.
+/// How uneven distances may be: their standard deviation divided by their mean.
 const UNEVEN_MAX: f64 = 0.35;
 
-/// What is asked for.
+/// A request's key.
 type Request = (u64, StackId);
 
 #[derive(Clone, Copy, Default)]
@@ -35,7 +36,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// The mean distance, if it comes evenly over most of `events`.
+    /// The mean distance, if it recurs evenly over most of `events`.
     fn period(&self, events: u64) -> Option<f64> {
         let covered = self.last - self.first;
         if self.count < ROUNDS_MIN || covered * 2 < events {
@@ -48,7 +49,7 @@ impl Seen {
     }
 }
 
-/// The rounds of the request that tells them best.
+/// The rounds of the request that marks them best.
 pub(super) fn find<I: Iterator<Item = Event>>(
     paths: &Paths<'_>,
     events: &impl Fn() -> I,
@@ -118,6 +119,6 @@ fn cut(events: impl Iterator<Item = Event>, request: Request) -> Vec<Span> {
         }
         last_ns = event.time_ns;
     }
-    // What follows the last one may be a round or a teardown: nobody can tell, so it is none.
+    // The rest after the last one may be a round or a teardown. That cannot be known, so it is none.
     rounds
 }

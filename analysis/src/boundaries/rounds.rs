@@ -1,8 +1,8 @@
 //! Cuts a recording into the rounds of its loops: steps, the epochs around them, the phases within.
 //!
-//! Guarantees: a round ends where least was live after the anchor's visit and before the next pass, so that activations are
-//! gone as they are at a real step's end; rounds are disjoint and in order. Refuses to call what came before the first round
-//! or after the last one a step.
+//! Guarantees: a round ends at the lowest live level between the anchor's visit and the next pass, when activations are
+//! freed as at a real step's end; rounds are disjoint and in order. Refuses to call the time before the first round or
+//! after the last one a step.
 
 use memctl_model::{Action, Event, Phase};
 
@@ -11,7 +11,7 @@ use super::anchors::Between;
 use super::loops::{Loop, Touch, Trail};
 use super::stacks::{Paths, Work};
 
-/// Steps of one recording; what comes after them is not cut.
+/// Maximum number of steps of one recording; the rest is not cut.
 pub(super) const STEPS_MAX: usize = 1 << 21;
 
 /// Live bytes relative to the recording's start.
@@ -35,11 +35,11 @@ pub(super) struct Round {
     pub span: Span,
     /// Live bytes at its end.
     pub live: i64,
-    /// Where the loop around came round after it.
+    /// When the outer loop iterated after it.
     pub outer_ns: Option<u64>,
 }
 
-/// The lowest point since something, until a pass begins.
+/// The lowest point since some event, until a pass begins.
 #[derive(Clone, Copy, Debug)]
 struct Gap {
     live: i64,
@@ -69,7 +69,7 @@ impl Gap {
     }
 }
 
-/// Everything that was cut.
+/// All results of the cut.
 #[derive(Debug, Default)]
 pub(super) struct Cut {
     pub rounds: Vec<Round>,
@@ -91,13 +91,13 @@ struct Follower<'a> {
     trail: Trail<'a>,
     visits: u64,
     seen: u64,
-    /// Where the round under way began.
+    /// Where the current round began.
     begin_ns: Option<u64>,
-    /// The first event of the rounds since the last one that lay outside them.
+    /// The first event of the rounds since the last event outside them.
     inside_ns: Option<u64>,
-    /// From the anchor's last event on.
+    /// Since the anchor's last event.
     gap: Option<Gap>,
-    /// From the last event on that said that the loop around comes round.
+    /// Since the last event that showed an iteration of the outer loop.
     outer: Option<Gap>,
     aside: Option<Aside>,
     part: Option<(Phase, u64)>,
@@ -164,7 +164,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Whether the loop is in its next round: at a line before the anchor's, or in a function anew that it had left.
+    /// Whether the loop is in its next round: at a line before the anchor's, or again in a function that it had left.
     fn comes_round(&self, touch: Touch) -> bool {
         let line_of = |id| self.paths.frame(id).map_or(0, |frame| frame.line);
         match touch {
@@ -182,7 +182,7 @@ impl<'a> Follower<'a> {
             gap.open = false;
             gap.note(live, at, event);
         }
-        // After the last round only what came between two rounds before belongs to the loop around.
+        // After the last round, only what happened between earlier rounds belongs to the outer loop.
         self.over |= self.visits >= self.found.anchor.visits && !self.found.is_between(touch);
         if self.over || self.visits == 0 {
             return;

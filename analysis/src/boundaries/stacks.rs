@@ -1,8 +1,8 @@
-//! What the stacks of a recording say about the work that was done: forward, backward, optimizer, or nothing known.
+//! What the stacks of a recording show about the work in progress: forward, backward, optimizer, or nothing known.
 //!
-//! Guarantees: every stack is read once; a stack's path is a node of one tree, outermost frame first, so that two stacks
-//! are compared by walking up; memory is bounded by [`NODES_MAX`] and [`DEPTH_MAX`], whatever the recording holds.
-//! Refuses to read values: files, functions and lines are all that is looked at.
+//! Guarantees: every stack is read once; a stack's path is a node of one tree, outermost frame first, so that two
+//! stacks are compared by walking up; memory is bounded by [`NODES_MAX`] and [`DEPTH_MAX`]. Uses only files, functions
+//! and lines.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use memctl_model::{Frame, FrameId, StackId};
 
-/// Frames of a stack that count, from the outermost one: a trainer's frameworks take some forty.
+/// Frames of a stack that count, from the outermost one: frameworks use about forty.
 pub(super) const DEPTH_MAX: usize = 96;
-/// Nodes of the tree of all paths.
+/// Maximum nodes of the tree of all paths.
 const NODES_MAX: usize = 4 << 20;
 
-/// Endings of files that hold Python.
+/// Extensions of Python files.
 const PYTHON: [&str; 4] = ["ipynb", "py", "pyc", "pyw"];
 
 /// A recording's stacks.
@@ -36,9 +36,9 @@ pub(super) enum Work {
     Backward,
     /// An optimizer's step.
     Optimizer,
-    /// Gradients are given back.
+    /// Gradients are freed.
     ZeroGrad,
-    /// Python frames that tell nothing.
+    /// Python frames that show no kind of work.
     Other,
     /// No stack.
     Unseen,
@@ -48,23 +48,23 @@ pub(super) enum Work {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Node(pub u32);
 
-/// What one stack says.
+/// What one stack shows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
     pub work: Work,
     /// The whole path; `None` for an empty stack.
     pub leaf: Option<Node>,
-    /// What may come round in a loop: the path to the user's own line, and behind it the first call of a model if it is within
-    /// one. What goes round within such a call is a layer or a token, what goes round in a library and calls no model is a
-    /// part of what the user asked of it, and what a backward pass calls belongs to that.
+    /// What may repeat in a loop: the path to the user's own line, plus the first call of a model if the stack is
+    /// within one. Repetition within such a call is a layer or a token; repetition in a library that calls no model is
+    /// part of the user's call; what a backward pass calls belongs to the pass.
     pub turn: Option<Node>,
-    /// The path to whoever called the optimizer, autograd, or `zero_grad`.
+    /// The path to the caller of the optimizer, autograd, or `zero_grad`.
     pub caller: Option<Node>,
 }
 
 const UNSEEN: Reading = Reading { work: Work::Unseen, leaf: None, turn: None, caller: None };
 
-/// Stands for all frames of a model's call.
+/// Represents all frames of a model's call.
 const CALL: FrameId = FrameId(u32::MAX);
 
 struct PathNode {
@@ -124,7 +124,7 @@ impl<'a> Paths<'a> {
             None => Work::Other,
         };
         let (mut leaf, mut caller) = (None, None);
-        // The path to the user's innermost line outside any call of a model, and whether one follows.
+        // The path to the user's innermost line outside any call of a model, and whether such a call follows.
         let (mut user, mut called) = (None, false);
         for &frame in stack.iter().rev().take(DEPTH_MAX) {
             if caller.is_none() && leaf.is_some() && !in_autograd_thread && work_at(frame) == Some(work) {
@@ -231,18 +231,18 @@ fn is_native(frame: &Frame) -> bool {
     match name.rsplit_once('.') {
         _ if frame.file.starts_with('<') => false,
         Some((_, ending)) => !PYTHON.contains(&ending),
-        // A script may have no ending; what has no file at all is the interpreter's, or C++ without symbols.
+        // A script may have no extension; a frame without a file is the interpreter's, or C++ without symbols.
         None => name.is_empty() || name == "??" || frame.function.contains("::"),
     }
 }
 
-/// What a frame says by itself.
+/// What a frame shows by itself.
 fn work_of(frame: &Frame) -> Option<Work> {
     let function = frame.plain_function();
     let file = &*frame.file;
     match function {
         "zero_grad" => Some(Work::ZeroGrad),
-        // What an optimizer calls to have the loss computed is the step's work, not its own.
+        // The closure that an optimizer calls to compute the loss is the step's work, not the optimizer's.
         "closure" | "_wrap_closure" => Some(Work::Other),
         "_call_impl" | "_wrapped_call_impl" if is_torch(file, "torch/nn/modules/module.py") => Some(Work::Forward),
         "backward" | "grad" | "_make_grads" | "_engine_run_backward"
@@ -261,8 +261,8 @@ fn work_of(frame: &Frame) -> Option<Work> {
     }
 }
 
-/// Whether a frame is a model's call, within which nothing is a step: modules, whatever calls them (`torch.compile`, a
-/// checkpoint), and the generation of a text token by token.
+/// Whether a frame is a model's call, within which nothing is a step: modules, regardless of their caller
+/// (`torch.compile`, a checkpoint), and the generation of a text token by token.
 fn is_call(frame: &Frame) -> bool {
     let file = &*frame.file;
     match frame.plain_function() {

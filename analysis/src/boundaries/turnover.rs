@@ -1,7 +1,7 @@
-//! Whether memory is turned over: made, given back, and made again. A step gives back most of what it made; a pass that is
-//! under way, a model that is being loaded and a single step do not, whatever goes round in them.
+//! Whether memory is turned over: allocated, freed, and allocated again. A step frees most of what it allocated. An
+//! unfinished pass, a model being loaded and a single step do not, even if something repeats in them.
 //!
-//! Guarantees: a few passes, memory by the number of paths. Refuses to say what grows: that is the judge's.
+//! Guarantees: a few passes, memory by the number of paths. Refuses to find growth: that is the judge's task.
 
 use std::collections::HashMap;
 
@@ -11,17 +11,18 @@ use super::Span;
 use super::rounds::Live;
 use super::stacks::{Node, Paths, Reading, Work};
 
-/// Rounds that each keep most of what they make are the layers of one pass, unless there are more than models have layers and
-/// no backward pass follows.
+/// Rounds that each keep most of what they allocate are the layers of one pass, unless there are more than models have
+/// layers and no backward pass follows.
 const LAYERS_MAX: usize = 256;
-/// How often memory has to come and go, and a model to be called where any is, before what is left over time is compared.
+/// How often memory must be allocated and freed, and a model called if there is one, before retained levels are
+/// compared over time.
 const TURNS_MIN: u64 = 8;
 /// Falls smaller than the largest one divided by this are no turn of their own.
 const FALL_SHARE: i64 = 10;
 
-/// Whether rounds may be steps: they give back at least half of what they make.
+/// Whether rounds may be steps: they free at least half of what they allocate.
 pub(super) fn may_be_steps(paths: &Paths<'_>, events: impl Iterator<Item = Event>, rounds: &[Span]) -> bool {
-    // What the first round makes may be made once, and behind the last one a teardown may lie.
+    // The first round may allocate things that are allocated once, and a teardown may follow the last one.
     let (Some(second), Some(last)) = (rounds.get(1), rounds.last()) else { return false };
     let (mut made, mut freed, mut forward, mut backward) = (0_u64, 0_u64, false, false);
     for event in events {
@@ -39,15 +40,15 @@ pub(super) fn may_be_steps(paths: &Paths<'_>, events: impl Iterator<Item = Event
     freed >= made / 2 || (forward && !backward && rounds.len() > LAYERS_MAX)
 }
 
-/// Whether what lives at one time may be compared with what lives at another: a model was called again and again, or where no
-/// model is seen the user's own lines came again and again, and memory came and went as often.
+/// Whether levels at different times may be compared: a model was called repeatedly, or, if no model is seen, the
+/// user's own lines were; and memory was allocated and freed as often.
 pub(super) fn comes_and_goes<I: Iterator<Item = Event>>(paths: &Paths<'_>, events: &impl Fn() -> I) -> bool {
     let turns = turns(paths, events());
     let comes = if shows_models(paths, events()) { turns.calls >= TURNS_MIN } else { turns.comes_round() };
     comes && tides(events) >= TURNS_MIN
 }
 
-/// Whether stacks say nothing: neither a model nor a line of the user's.
+/// Whether stacks show nothing: neither a model nor a line of the user's.
 pub(super) fn say_nothing(paths: &Paths<'_>, mut events: impl Iterator<Item = Event>) -> bool {
     let says = |reading: Reading| reading.turn.is_some() || is_pass(reading);
     !events.any(|event| says(paths.reading(event.stack)))
@@ -62,7 +63,8 @@ fn shows_models(paths: &Paths<'_>, mut events: impl Iterator<Item = Event>) -> b
     events.any(|event| is_pass(paths.reading(event.stack)))
 }
 
-/// How often the user's lines were come to, and models called from them; what lies between nothing else is one.
+/// How often the user's lines were reached, and models called from them; repeats with nothing else between them count
+/// once.
 #[derive(Default)]
 struct Turns {
     calls: u64,
@@ -70,7 +72,7 @@ struct Turns {
 }
 
 impl Turns {
-    /// Some line came again and again, or no line is known.
+    /// Some line was reached repeatedly, or no line is known.
     fn comes_round(&self) -> bool {
         self.lines.is_empty() || self.lines.values().any(|&visits| visits >= TURNS_MIN)
     }
@@ -83,7 +85,7 @@ fn turns(paths: &Paths<'_>, events: impl Iterator<Item = Event>) -> Turns {
         let Some(turn) = reading.turn else { continue };
         let comes = before.replace(turn) != Some(turn);
         turns.calls += u64::from(comes && paths.is_call(turn));
-        // What a line asks for by itself it asks for each time.
+        // A line that allocates by itself does so at each visit.
         if comes || (reading.leaf == Some(turn) && event.action == Action::Alloc) {
             *turns.lines.entry(turn).or_default() += 1;
         }
@@ -117,7 +119,7 @@ fn tides<I: Iterator<Item = Event>>(events: &impl Fn() -> I) -> u64 {
     tides + u64::from(wave.is_tide(least))
 }
 
-/// A rise and the fall behind it.
+/// A rise and the following fall.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wave {
     low: i64,

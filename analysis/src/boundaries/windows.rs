@@ -1,20 +1,20 @@
-//! Windows: where nothing comes round, a recording is cut by time, or by volume where most of it lies in little time.
+//! Windows: if nothing repeats, a recording is cut by time, or by volume if most of it lies in little time.
 //!
-//! Guarantees: 24 to 64 windows or none; each ends where least was live around its place, so that ends can be compared; three
-//! passes, memory by the number of windows. Refuses a recording of so few events that windows would hold nothing.
+//! Guarantees: 24 to 64 windows or none; each ends at the lowest live level near its place, so that ends can be
+//! compared; three passes, memory by the number of windows. Refuses a recording with too few events to fill windows.
 
 use memctl_model::Event;
 
 use super::rounds::Live;
 
-/// Windows at most.
+/// Maximum number of windows.
 const WINDOWS: u64 = 64;
-/// Events a window holds at least, on average.
+/// Minimum events of a window, on average.
 const EVENTS_MIN: u64 = 4;
-/// Windows that have to hold events for time to be the measure.
+/// Windows that must hold events for time to be the measure.
 const BUSY_MIN: usize = 12;
 
-/// What a window is measured by.
+/// The measure of a window.
 #[derive(Clone, Copy)]
 enum Measure {
     Nanoseconds(u64),
@@ -79,7 +79,7 @@ impl Measure {
 fn ends(events: impl Iterator<Item = Event>, measure: Measure, (first, last): (u64, u64)) -> Vec<u64> {
     let (width, mut live) = (measure.width(), Live::default());
     let mut ends: Vec<u64> = Vec::new();
-    // The place looked at, the lowest level around it and when that was.
+    // The place under examination, the lowest level around it and when that was.
     let mut lowest: Option<(u64, i64, u64)> = None;
     for (at, event) in (0_u64..).zip(events) {
         live.note(&event);
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn windows_end_where_least_lives() {
-        // Every tenth of a millisecond a block comes and goes.
+        // A block is allocated and freed every tenth of a millisecond.
         let all =
             |at: u64| event(at * 50_000, if at.is_multiple_of(2) { Action::Alloc } else { Action::FreeRequested });
         let (by, ends) = cut(&|| (0..20_000).map(all)).unwrap();

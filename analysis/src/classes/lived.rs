@@ -1,15 +1,15 @@
-//! Requests out of the lives of a stretch's blocks, and how long a block stays where steps are marked.
+//! Requests from the lives of a stretch's blocks, and how long a block stays if steps are marked.
 //!
-//! Guarantees: the same answer for a recording's script and for a device's replayed events. Refuses to say that a block outlives
-//! the last step that was seen: whether it does was not seen.
+//! Guarantees: the same answer for a recording's script and for a device's replayed events. Refuses to say that a block
+//! outlives the last recorded step: that was not seen.
 
 use super::{Asked, OPEN, Stay};
 use crate::lives::BlockLife;
 
-/// From which event on which step is under way, or the next one's turn, in order.
+/// For each event from which a step (or the turn of the next one) is under way: that step, in order.
 pub type Steps = [(u64, u64)];
 
-/// The step at an event; `None` where no step is marked at all.
+/// The step at an event; `None` if no step is marked at all.
 #[must_use]
 pub fn step_at(steps: &Steps, event: u64) -> Option<u64> {
     let behind = steps.partition_point(|&(from, _)| from <= event);
@@ -18,7 +18,7 @@ pub fn step_at(steps: &Steps, event: u64) -> Option<u64> {
 }
 
 impl Stay {
-    /// Of a block that a step asked for, and that was given back at an event, or [`OPEN`].
+    /// How long a block stays that a step requested and that was freed at an event, or [`OPEN`].
     #[must_use]
     pub fn of(steps: &Steps, born_step: u64, ended: u64) -> Option<Self> {
         let end = if ended == OPEN { steps.last().map(|&(_, step)| step) } else { step_at(steps, ended) };

@@ -1,8 +1,9 @@
 //! What live memory is for: parameters, gradients, optimizer state, activations, temporaries, workspace.
 //!
-//! Concluded from who allocated a block, in which phase it was born, how long it stays ([`Stay`]), and which blocks have the
-//! same sizes (module `sets`); exact where the storages are listed ([`Exact`]). Guarantees: the classes' bytes sum to what was given;
-//! what no rule knows is *unknown*, and is shown. Refuses to guess from size alone, library workspaces excepted.
+//! Concluded from the code that allocated a block, the phase in which it was born, how long it stays ([`Stay`]), and
+//! which blocks have the same sizes (module `sets`); exact if the storages are listed ([`Exact`]). Guarantees: the
+//! classes' bytes sum to the input's; blocks without a rule are *unknown*, and shown as such. Refuses to guess from
+//! size alone, library workspaces excepted.
 
 mod lived;
 mod passes;
@@ -30,9 +31,9 @@ pub enum Class {
     Gradients,
     /// What the optimizer keeps for each parameter.
     OptimizerState,
-    /// What the forward pass made: kept for the backward pass, or by whoever holds it.
+    /// Made by the forward pass: kept for the backward pass, or by another holder.
     Activations,
-    /// What lives within a part of a step.
+    /// Memory that lives within a part of a step.
     Temporaries,
     /// Workspaces of cuBLAS.
     Workspace,
@@ -66,7 +67,7 @@ impl Class {
         }
     }
 
-    /// As people say it.
+    /// The name for people.
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -101,7 +102,7 @@ impl Shares {
         self.bytes.iter().fold(0, |sum, bytes| bytes.saturating_add(sum))
     }
 
-    /// The share that no rule knows, 0..1; `None` when nothing lives.
+    /// The share that no rule knows, 0..1; `None` if nothing lives.
     #[must_use]
     pub fn unknown_share(&self) -> Option<f64> {
         let total = self.total();
@@ -118,7 +119,7 @@ impl Shares {
     }
 }
 
-/// Storages that a session listed, by device address: what is in here needs no rule.
+/// Storages that a session listed, by device address: these need no rule.
 pub type Exact = HashMap<u64, Class>;
 
 pub use crate::lives::OPEN;
@@ -126,36 +127,36 @@ pub use crate::lives::OPEN;
 /// How long a block stays, counted in steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stay {
-    /// The step that asked for it gives it back, as far as was seen.
+    /// Freed by the step that requested it, as far as was seen.
     Within,
-    /// The next one does.
+    /// Freed by the next step.
     Handed,
     /// Longer.
     Kept,
 }
 
-/// One request for memory, and what is known of its block.
+/// One request for memory, and the known facts about its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Who asked.
+    /// The requesting stack.
     pub stack: StackId,
     /// Bytes, before rounding.
     pub bytes: u64,
-    /// The phase in which it was asked.
+    /// The phase of the request.
     pub phase: Option<Phase>,
-    /// When, in an order that all requests of one question share; `None` = before anything that was seen.
+    /// When, in an order that all requests of one query share; `None` = before the recording.
     pub born: Option<u64>,
-    /// When it was given back, or [`OPEN`].
+    /// When it was freed, or [`OPEN`].
     pub ended: u64,
-    /// How long it stays, where steps are marked; else the backward passes tell.
+    /// How long it stays, if steps are marked; else the backward passes show it.
     pub stay: Option<Stay>,
 }
 
-/// Tells classes apart; stacks are read once each.
+/// Classifies requests; each stack is read once.
 pub struct Classifier<'a> {
     resolve: &'a dyn Fn(StackId) -> Stack,
     said: HashMap<StackId, (Reading, Option<Frame>)>,
-    /// As they were asked for.
+    /// As requested.
     parameter_sizes: HashSet<u64>,
     /// As the allocator rounds them.
     rounded_sizes: HashSet<u64>,
@@ -169,14 +170,14 @@ impl<'a> Classifier<'a> {
         Self { resolve, said: HashMap::new(), parameter_sizes, rounded_sizes }
     }
 
-    /// The class of each request, of a device's requests in the order of their making.
+    /// The class of each request of a device, with requests in order.
     #[must_use]
     pub fn requests(&mut self, asked: &[Asked]) -> Vec<Class> {
         self.listed(asked, |_| None)
     }
 
-    /// The allocated blocks of a state in which `step` is under way (`None` = between steps), by class. Their sum is the
-    /// state's allocated bytes. Blocks listed in `exact` are what it says.
+    /// The allocated blocks of a state in which `step` is under way (`None` = between steps), by class. Their sum is
+    /// the state's allocated bytes. `exact` decides for the blocks that it lists.
     #[must_use]
     pub fn of_state(&mut self, keyframe: &Keyframe, step: Option<u64>, exact: Option<&Exact>) -> Shares {
         let mut shares = Shares::default();
@@ -186,7 +187,8 @@ impl<'a> Classifier<'a> {
         shares
     }
 
-    /// Every allocated block with its class, as far as the state alone tells: it has neither the order of births nor any end.
+    /// Every allocated block with its class, as far as the state alone shows: it has neither the order of births nor
+    /// any end.
     #[must_use]
     pub fn blocks<'k>(
         &mut self,
@@ -206,9 +208,9 @@ impl<'a> Classifier<'a> {
         self.listed(&asked, listed).into_iter().zip(blocks).collect()
     }
 
-    /// The rows of a site table, by class. A table tells neither steps nor sizes of single blocks: everything in it outlived
-    /// its step, and a row's blocks are taken to be alike. A row of a stack whose blocks are `known` is what most of their
-    /// bytes are. Sums to the rows' bytes.
+    /// The rows of a site table, by class. A table shows neither steps nor sizes of single blocks: everything in it
+    /// outlived its step, and a row's blocks are taken to be alike. For a stack whose blocks are `known`, the row has
+    /// the class of most of their bytes. Sums to the rows' bytes.
     #[must_use]
     pub fn of_rows(&mut self, rows: &[SiteRow], known: &HashMap<StackId, Class>) -> Shares {
         let mut shares = Shares::default();
@@ -243,7 +245,7 @@ impl<'a> Classifier<'a> {
         rows.iter().map(class).collect()
     }
 
-    /// What every question comes down to.
+    /// Common path of all queries.
     fn listed(&mut self, asked: &[Asked], listed: impl Fn(usize) -> Option<Class>) -> Vec<Class> {
         let read = self.readings(asked);
         let passes = Passes::of(asked, &read);
@@ -280,7 +282,8 @@ impl<'a> Classifier<'a> {
         asked.iter().enumerate().map(class).collect()
     }
 
-    /// What each request's stack says. A request without a stack, where others have one, was made by a thread without Python.
+    /// The reading of each request's stack. A request without a stack, if others have one, came from a thread without
+    /// Python.
     fn readings(&mut self, asked: &[Asked]) -> Vec<Reading> {
         let has_stacks = asked.iter().any(|one| one.stack.is_some() && one.born.is_some() && one.ended != OPEN);
         let reading = |one: &Asked| match self.reading(one.stack) {

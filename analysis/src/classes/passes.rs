@@ -1,7 +1,7 @@
-//! The backward passes of a recording, told by what autograd's threads ask for.
+//! The backward passes of a recording, recognised by the requests of autograd's threads.
 //!
-//! Guarantees: a pass is a run of their requests that no other thread's request interrupts: the thread that trains waits for
-//! them. Passes are apart and in order. Refuses to know a pass that asks for nothing.
+//! Guarantees: a pass is a run of their requests that no other thread's request interrupts: the training thread waits
+//! for them. Passes are disjoint and in order. Refuses to know a pass without requests.
 
 use super::rules::Reading;
 use super::{Asked, OPEN, Stay};
@@ -47,7 +47,8 @@ impl Passes {
         self.spans.last().map(|span| span.first)
     }
 
-    /// Whether a block lives when the last one has ended: what a program gives back at its end was kept until then.
+    /// Whether a block is live when the last pass has ended: blocks that a program frees at its end were kept until
+    /// then.
     pub(super) fn are_survived_by(&self, one: &Asked) -> bool {
         one.ended == OPEN || self.spans.last().is_some_and(|span| one.ended > span.last)
     }
@@ -57,13 +58,13 @@ impl Passes {
         self.spans.partition_point(|span| span.last < at)
     }
 
-    /// The pass that is under way.
+    /// The current pass.
     pub(super) fn at(&self, at: u64) -> Option<usize> {
         let pass = self.before(at);
         self.spans.get(pass).filter(|span| span.first <= at).map(|_| pass)
     }
 
-    /// How long a block stays, by the passes that end while it lives: what makes a step where none is marked.
+    /// How long a block stays, by the passes that end while it lives: passes replace steps if none are marked.
     pub(super) fn stay(&self, one: &Asked) -> Stay {
         if one.ended == OPEN {
             return Stay::Kept;
@@ -75,13 +76,13 @@ impl Passes {
         }
     }
 
-    /// Whether what a pass made lives beyond it.
+    /// Whether a block made by a pass outlives it.
     pub(super) fn outlives(&self, one: &Asked) -> bool {
         let span = one.born.and_then(|born| self.spans.get(self.before(born)));
         span.is_none_or(|span| one.ended > span.last)
     }
 
-    /// Whether a block that was there before a pass is given back by it: it was kept for the pass.
+    /// Whether a pass frees a block that was there before it: it was kept for the pass.
     pub(super) fn gives_back(&self, one: &Asked) -> bool {
         let pass = self.at(one.ended).and_then(|pass| self.spans.get(pass));
         pass.is_some_and(|span| one.born.is_none_or(|born| born < span.first))

@@ -1,12 +1,12 @@
-//! The rules behind the classes: what a stack says, and what it means together with phase, age and size.
+//! The rules behind the classes: what a stack shows, and what it means together with phase, age and size.
 //!
-//! Guarantees: a pure table; every rule is a sentence about PyTorch that can be looked up in its sources.
+//! Guarantees: a pure table; every rule is a fact about PyTorch that can be looked up in its sources.
 
 use memctl_model::{Frame, Phase, Stack};
 
 use super::{Class, Stay};
 
-/// What a stack says.
+/// What a stack shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Says {
     /// The optimizer makes its state (`_init_group`) or loads it.
@@ -21,9 +21,9 @@ pub(super) enum Says {
     Buckets,
     /// An autograd node that takes a gradient over.
     AccumulateGrad,
-    /// Another autograd node, or what else runs in autograd's threads.
+    /// Another autograd node, or other work in autograd's threads.
     Autograd,
-    /// A library takes its workspace: a frame of C++ that says so.
+    /// A library allocates its workspace: a frame of C++ shows it.
     Workspace,
     /// A module's forward.
     Forward,
@@ -33,7 +33,7 @@ pub(super) enum Says {
     Nothing,
 }
 
-/// What a stack says, and whether autograd's threads run it.
+/// What a stack shows, and whether autograd's threads run it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reading {
     pub says: Says,
@@ -41,9 +41,9 @@ pub(super) struct Reading {
 }
 
 pub(super) fn read(stack: &Stack) -> Reading {
-    // Whose memory it is, in the user's words, says nothing of how it is used.
+    // User-defined names of memory do not show how it is used.
     let calls = stack.calls();
-    // Behind a node stands the forward call that made it: the node is what allocates.
+    // The forward call that made a node follows it in the stack: the node is what allocates.
     if let Some(node) = calls.first().filter(|innermost| &*innermost.file == "<autograd>") {
         let accumulates = node.function.contains("AccumulateGrad");
         let says = if accumulates { Says::AccumulateGrad } else { Says::Autograd };
@@ -66,8 +66,8 @@ pub(super) fn read(stack: &Stack) -> Reading {
     Reading { says, in_backward }
 }
 
-/// Whether a stack that begins with this frame belongs to a thread of autograd: a Python function's backward, a checkpoint that
-/// is asked for what it did not keep.
+/// Whether a stack that begins with this frame belongs to a thread of autograd: a Python function's backward, or a
+/// checkpoint that recomputes what it did not keep.
 fn begins_autograd_thread(frame: &Frame) -> bool {
     let file = frame.file.replace('\\', "/");
     let function = frame.plain_function();
@@ -88,11 +88,12 @@ fn of_python(frames: &[Frame]) -> Says {
             frame.file.contains(file) && (functions.is_empty() || functions.contains(&frame.plain_function()))
         })
     };
-    // Made at the first step, or read from a checkpoint.
+    // Made at the first step, or loaded from a checkpoint.
     if any("", &["_init_group", "_init_state", "init_state"]) || any("torch/optim/", &["load_state_dict"]) {
         return Says::OptimizerState;
     }
-    // Averaged weights lie beside the optimizers and are no state of one: a module with copies of a module's parameters.
+    // Averaged weights are stored with the optimizers but are no optimizer state: a module with copies of a module's
+    // parameters.
     let is_copy = any("torch/optim/swa_utils.py", &["__init__"]) || any("torch/nn/parameter.py", &["__deepcopy__"]);
     if is_copy {
         return Says::Module;
@@ -111,7 +112,7 @@ fn of_python(frames: &[Frame]) -> Says {
         || any("", &["from_pretrained", "_load_state_dict_into_model"]);
     let is_forward = any("", &["forward"]);
     match (is_forward, is_module) {
-        // A module that is made within a forward pass is rare; one whose forward calls a factory is not.
+        // A module is rarely made within a forward pass; forwards that call a factory are common.
         (true, _) => Says::Forward,
         (false, true) => Says::Module,
         (false, false) if within == Within::Closure => Says::Closure,
@@ -119,14 +120,14 @@ fn of_python(frames: &[Frame]) -> Says {
     }
 }
 
-/// Whose code an allocation within an optimizer's step is.
+/// Whose code allocates within an optimizer's step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Within {
-    /// There is no optimizer on the stack.
+    /// The stack has no optimizer.
     No,
     /// The optimizer's own.
     Own,
-    /// A closure's: the optimizer calls the whole of the user's step (LBFGS, Lightning), so what is further inside counts.
+    /// A closure's: the optimizer calls the user's whole step (LBFGS, Lightning), so the inner frames count.
     Closure,
 }
 
@@ -135,7 +136,7 @@ impl Within {
         let is_optimizer = |frame: &Frame| frame.file.contains("torch/optim/") && !frame.file.contains("swa_utils.py");
         let Some(at) = frames.iter().position(is_optimizer) else { return Self::No };
         let (inside, file) = (&frames[..at], &*frames[at].file);
-        // The folder of this torch: whatever else lies below is called by the optimizer itself.
+        // The folder of this torch: the optimizer itself calls anything else further inside.
         let torch = file.find("torch/optim/").map_or("", |begin| &file[..begin + "torch/".len()]);
         let is_users = |frame: &Frame| {
             let name = frame.plain_function();
@@ -154,13 +155,13 @@ impl Within {
     }
 }
 
-/// What is known of a block beside its stack.
+/// Known facts about a block besides its stack.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     pub phase: Option<Phase>,
     pub stay: Stay,
     pub is_parameter_size: bool,
-    /// Of what a backward pass made: whether it lives beyond the pass.
+    /// For a block of a backward pass: whether it outlives the pass.
     pub outlives_pass: bool,
     pub is_workspace: bool,
 }
@@ -181,18 +182,18 @@ pub(super) fn class(says: Says, known: Known) -> Class {
         (Says::Buckets | Says::AccumulateGrad, _) => Class::Gradients,
         (Says::Workspace, _) => Class::Workspace,
         (Says::Forward | Says::Autograd | Says::Nothing, _) if is_workspace => Class::Workspace,
-        // A closure's own code, where only the range of the step around it was marked.
+        // A closure's own code, if only the range of the step around it was marked.
         (Says::Forward, Some(Phase::Optimizer)) => Class::Activations,
         (Says::Autograd, Some(Phase::Optimizer)) => backward(),
         (Says::Closure, Some(Phase::Optimizer)) if old => Class::Unknown,
         (Says::Closure, Some(Phase::Optimizer)) => Class::Temporaries,
-        // What the optimizer made and kept is its state; the rest goes with the step, or (where the step's end was found and not
-        // marked) soon behind it.
+        // Memory that the optimizer made and kept is its state; the rest is freed with the step, or soon after (if the
+        // step's end was found and not marked).
         (Says::Optimizer, _) | (_, Some(Phase::Optimizer)) if stay == Stay::Kept => Class::OptimizerState,
         (Says::Optimizer, _) | (_, Some(Phase::Optimizer)) => Class::Temporaries,
         (Says::Autograd, _) | (_, Some(Phase::Backward)) => backward(),
         (Says::Forward, _) | (_, Some(Phase::Forward | Phase::Eval)) => Class::Activations,
-        // Inputs, targets, losses: until the next ones take their place.
+        // Inputs, targets, losses: they live until the next ones replace them.
         (Says::Elsewhere | Says::Closure, _) | (_, Some(Phase::Train)) if stay != Stay::Kept => Class::Temporaries,
         (Says::Elsewhere | Says::Closure | Says::Nothing, _) => Class::Unknown,
     }

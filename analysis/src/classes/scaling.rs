@@ -1,9 +1,9 @@
-//! Which requests grow with the batch, of a recording at one batch: concluded from what each was for.
+//! Which requests grow with the batch, from a recording at one batch size: concluded from the purpose of each request.
 //!
-//! Guarantees: parameters, gradients, optimizer state and workspaces are the same at every batch, as is whatever cannot be divided
-//! by it; a size that is a parameter's, in its own precision or in half of it, is in doubt. Refuses to know more: a buffer of a
-//! library that happens to divide is taken to grow.
-//! [`copies`] tells which requests are copies of weights in half their precision.
+//! Guarantees: parameters, gradients, optimizer state and workspaces are fixed, as are sizes that the batch does not
+//! divide; a size that is a parameter's, in its own precision or in half of it, is in doubt. A library's buffer whose
+//! size happens to divide is taken to grow.
+//! [`copies`] finds the requests that are copies of weights in half their precision.
 
 use std::collections::{HashMap, HashSet};
 
@@ -31,7 +31,8 @@ const TINY_BYTES: u64 = 512;
 const COPY_BYTES_MIN: u64 = 1 << 16;
 
 impl Classifier<'_> {
-    /// Whether each request grows with the batch, of which `batch` were recorded; with the classes of [`Self::requests`].
+    /// Whether each request grows with the batch, which was `batch` when recorded; with the classes of
+    /// [`Self::requests`].
     #[must_use]
     pub fn scalings(&mut self, asked: &[Asked], classes: &[Class], batch: u64) -> Vec<Scaling> {
         let of_parameter: HashSet<u64> = self.parameter_sizes.iter().flat_map(|&bytes| [bytes, bytes / 2]).collect();
@@ -52,9 +53,9 @@ impl Classifier<'_> {
     }
 }
 
-/// Requests of forward passes that have half of a parameter's bytes: by their sizes autocast's copies of weights. It casts each
-/// weight once in a forward pass, so what is asked for more often than there are weights of a size is something else; `forward`
-/// tells the forward pass of a request.
+/// Requests of forward passes with half of a parameter's bytes: by their sizes autocast's copies of weights. Autocast
+/// casts each weight once in a forward pass, so sizes requested more often than there are weights of that size are
+/// something else. `forward` returns the forward pass of a request.
 #[must_use]
 pub fn copies(asked: &[Asked], classes: &[Class], forward: impl Fn(usize) -> u32) -> HashSet<usize> {
     let of_class = |class: Class| (0..).zip(asked.iter().zip(classes)).filter(move |(_, (_, it))| **it == class);

@@ -1,12 +1,13 @@
-//! Parameters, gradients and optimizer states by what they are: sets of blocks whose sizes are the same.
+//! Parameters, gradients and optimizer states, recognised as sets of blocks with the same sizes.
 //!
-//! A model's parameters are made first. Its backward passes make one gradient for each that is trained, of the same size, and a
-//! step makes the optimizer's states, one set for each moment, and keeps them: whatever the optimizer is called, and whoever
-//! wrote it. So blocks that a backward pass made and left behind tell the sizes; blocks of these sizes that were there before
-//! it are the parameters; and what one line makes later and keeps is a state where its blocks are such a set.
+//! A model's parameters are made first. Its backward passes make one gradient of the same size for each trained
+//! parameter, and a step makes the optimizer's states, one set for each moment, and keeps them, whichever optimizer it
+//! is. So the blocks that a backward pass made and left behind show the sizes; earlier blocks of these sizes are the
+//! parameters; and blocks that one line makes later and keeps are states if they form such a set.
 //!
-//! Guarantees: no more blocks of a size become parameters than there were gradients of it; sizes are compared as the allocator
-//! rounds them. Refuses to take single blocks for states: a set covers half of the parameters, and little else.
+//! Guarantees: no more blocks of a size become parameters than there were gradients of it; sizes are compared as the
+//! allocator rounds them. Refuses to take single blocks for states: a set covers half of the parameters, and little
+//! else.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
@@ -19,11 +20,12 @@ use super::{Asked, Class, OPEN, Stay};
 
 /// The allocator's unit.
 const UNIT_BYTES: u64 = 512;
-/// Moments that one line makes at most.
+/// Maximum number of moments that one line makes.
 const MOMENTS_MAX: u64 = 4;
-/// Blocks of a set at least: one or two have the same size as another by chance.
+/// Minimum blocks of a set: one or two match another size by chance.
 const SET_BLOCKS_MIN: u64 = 3;
-/// A state's element beside a parameter's, as (of the state, of the parameter): the same precision; moments and master copies in
+/// Sizes of a state's element and a parameter's: the same precision; moments and master copies in single precision of
+/// parameters in half; eight bits for 32 and for 16.
 /// single precision of parameters in half; eight bits for 32 and for 16.
 const RATIOS: [(u64, u64); 4] = [(1, 1), (2, 1), (1, 4), (1, 2)];
 
@@ -39,7 +41,7 @@ fn bytes_of(sizes: &Sizes) -> u64 {
     sizes.iter().fold(0, |sum, (bytes, blocks)| bytes.saturating_mul(*blocks).saturating_add(sum))
 }
 
-/// What a recording shows of its requests, side by side.
+/// What a recording shows of its requests; one entry each.
 pub(super) struct Shown<'a> {
     pub asked: &'a [Asked],
     pub read: &'a [Reading],
@@ -53,7 +55,7 @@ impl Shown<'_> {
         self.asked.iter().zip(beside).enumerate().map(|(at, (one, (read, &stay)))| (at, one, read.says, stay))
     }
 
-    /// Whether a block was there before anything that was seen, and nothing is known of it.
+    /// Whether a block was there before the recording, and nothing is known of it.
     pub(super) fn is_found(one: &Asked, says: Says) -> bool {
         says == Says::Nothing && one.born.is_none() && one.phase.is_none()
     }
@@ -76,7 +78,7 @@ impl Shown<'_> {
         sizes
     }
 
-    /// What may be a parameter, first what is known to be one, then in the order in which it was made.
+    /// Possible parameters: known ones first, then in the order in which they were made.
     fn candidates(&self, workspaces: &[bool]) -> Vec<(usize, bool)> {
         let first = self.passes.first();
         let highest = self.asked.len() as u64;
@@ -92,7 +94,7 @@ impl Shown<'_> {
                 _ => continue,
             };
             if stay == Stay::Kept || self.passes.are_survived_by(one) {
-                // What was there comes by address, and the driver gives the highest first.
+                // Earlier blocks come by address, and the driver hands out the highest first.
                 found.push((rank, one.born.unwrap_or(highest - at as u64), at, rank == 1));
             }
         }
@@ -101,7 +103,7 @@ impl Shown<'_> {
     }
 }
 
-/// The classes that sets tell, by request.
+/// The classes that sets show, by request.
 pub(super) fn find<K: Hash + Eq>(
     shown: &Shown<'_>,
     workspaces: &[bool],
@@ -124,8 +126,8 @@ pub(super) fn find<K: Hash + Eq>(
     classes
 }
 
-/// As many blocks of a size as gradients were made of it; the rest of what was there is a model's as well (frozen weights,
-/// buffers), unless it is whole sets.
+/// As many blocks of a size as gradients were made of it; the rest of the earlier blocks is a model's as well (frozen
+/// weights, buffers), unless it forms whole sets.
 fn parameters(shown: &Shown<'_>, candidates: &[(usize, bool)], trained: &Sizes, classes: &mut [Option<Class>]) {
     let is_forward = shown.read.iter().any(|read| read.says == Says::Forward);
     let (mut room, mut rest) = (trained.clone(), Vec::new());
@@ -149,7 +151,7 @@ fn parameters(shown: &Shown<'_>, candidates: &[(usize, bool)], trained: &Sizes, 
     }
 }
 
-/// The sizes of those of the blocks that are whole sets beside the parameters: states that were there already.
+/// The sizes of those blocks that form whole sets beside the parameters: states that existed already.
 fn whole_sets(shown: &Shown<'_>, blocks: &[usize], trained: &Sizes) -> BTreeSet<u64> {
     let mut found = BTreeSet::new();
     for ratio in RATIOS {
@@ -169,7 +171,7 @@ fn scaled(bytes: u64, (of, to): (u64, u64)) -> u64 {
     rounded(bytes.saturating_mul(of) / to)
 }
 
-/// What was there and goes before the first backward pass makes gradients are those of the step before.
+/// Earlier blocks that are freed before the first backward pass makes gradients are those of the step before.
 fn earlier_gradients(shown: &Shown<'_>, trained: &Sizes, classes: &mut [Option<Class>]) {
     let Some(first) = shown.passes.first() else { return };
     let mut room = trained.clone();
@@ -182,7 +184,7 @@ fn earlier_gradients(shown: &Shown<'_>, trained: &Sizes, classes: &mut [Option<C
     }
 }
 
-/// What one line makes and keeps beyond its step, where it is a set.
+/// Blocks that one line makes and keeps beyond its step, if they form a set.
 fn states<K: Hash + Eq>(shown: &Shown<'_>, trained: &Sizes, place: impl Fn(usize) -> K, classes: &mut [Option<Class>]) {
     let mut groups: HashMap<K, Vec<usize>> = HashMap::new();
     for (at, one, says, stay) in shown.each() {
@@ -201,8 +203,8 @@ fn states<K: Hash + Eq>(shown: &Shown<'_>, trained: &Sizes, place: impl Fn(usize
     }
 }
 
-/// The sizes of a group's blocks that stand between two steps: at the end, or when the last backward pass began, whenever there
-/// were more. (A line that makes a state again at each step has a few of its blocks twice in between.)
+/// The sizes of a group's blocks that exist between two steps: at the end, or when the last backward pass began,
+/// whichever is more. (A line that remakes a state at each step briefly has a few of its blocks twice.)
 fn standing(shown: &Shown<'_>, group: &[usize]) -> Sizes {
     let sizes_at = |moment: u64| {
         let mut sizes = Sizes::new();
@@ -221,9 +223,9 @@ fn standing(shown: &Shown<'_>, group: &[usize]) -> Sizes {
 /// How much of a set must be there, in per cent of its bytes.
 #[derive(Clone, Copy)]
 enum Cover {
-    /// What a line makes for some of the parameters (matrices alone, say) is a state as well.
+    /// States that a line makes for some of the parameters only (matrices, say).
     Half = 50,
-    /// Of blocks of which nothing else is known.
+    /// Blocks of which nothing else is known.
     Whole = 95,
 }
 

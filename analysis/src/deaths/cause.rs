@@ -1,28 +1,28 @@
 //! How a process ended, read from the words in which that was recorded, and what to do about it.
 //!
-//! The words are the agent's own (`killed by signal 9 (SIGKILL)`, `exit code 3`, `ValueError: …`). Guarantees: what is not
-//! recognised is told as it was recorded; nothing is blamed on the out-of-memory killer but what it can have done.
+//! The words are the agent's own (`killed by signal 9 (SIGKILL)`, `exit code 3`, `ValueError: …`). Guarantees: an
+//! unrecognised cause is reported as recorded; the out-of-memory killer is only blamed for what it can have done.
 //! Refuses to call an illegal memory access an out of memory.
 
 /// How a process ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CauseOfDeath {
-    /// Nothing was heard of it any more.
+    /// The process was no longer heard of.
     Silent,
-    /// It was gone, and nobody saw how.
+    /// It was gone, and the end was not seen.
     Unseen,
-    /// Killed by a signal; whether the kernel counted a kill for want of memory at that time.
+    /// Killed by a signal.
     Signal {
         /// Its number.
         number: u8,
-        /// The kernel counted an out-of-memory kill.
+        /// The kernel counted an out-of-memory kill at that time.
         oom_killer: bool,
     },
     /// It ended itself.
     ExitCode(u8),
-    /// It ran out of memory, of a device or of the host; another finding tells of that.
+    /// It ran out of memory, of a device or of the host; another finding reports that.
     OutOfMemory,
-    /// An exception that nobody caught.
+    /// An uncaught exception.
     Exception {
         /// Its type.
         name: String,
@@ -84,7 +84,7 @@ const PEER_GONE_TYPES: [&str; 9] = [
     "EOFError",
 ];
 
-/// Whether these words tell of memory that ran out: of a device's allocator, of a library, or of the host.
+/// Whether these words report memory that ran out: of a device's allocator, of a library, or of the host.
 #[must_use]
 pub fn says_out_of_memory(failure: &str) -> bool {
     let failure = failure.to_ascii_lowercase();
@@ -94,7 +94,7 @@ pub fn says_out_of_memory(failure: &str) -> bool {
 }
 
 impl CauseOfDeath {
-    /// Reads the words; `None` = nothing was heard of it any more.
+    /// Reads the words; `None` = the process was no longer heard of.
     #[must_use]
     pub fn of(failure: Option<&str>) -> Self {
         let Some(failure) = failure else { return Self::Silent };
@@ -106,7 +106,7 @@ impl CauseOfDeath {
             };
         }
         if let Some(code) = text.strip_prefix("exit code ").and_then(leading_number) {
-            // How a shell tells of a signal.
+            // How a shell reports a signal.
             return match code {
                 129..=159 => Self::Signal { number: code - 128, oom_killer: false },
                 _ => Self::ExitCode(code),
@@ -126,8 +126,8 @@ impl CauseOfDeath {
         }
     }
 
-    /// Whether this is what the end of another process does to a process: a launcher stops it, or its peer is gone. The
-    /// first of a job's deaths can be one of these, too: then it came from outside.
+    /// Whether another process's end does this to a process: a launcher stops it, or its peer is gone. The first of a
+    /// job's deaths can be one of these, too: then it came from outside.
     #[must_use]
     pub fn is_consequence(&self) -> bool {
         match self {
@@ -142,8 +142,8 @@ impl CauseOfDeath {
         }
     }
 
-    /// Whether it may also be what the end of another does to it: where that ended earlier, nothing is said of a cause of
-    /// its own. Launchers kill who does not heed SIGTERM; watchdogs of collectives abort.
+    /// Whether it may also be the effect of another's end: if that ended earlier, no cause of its own is reported.
+    /// Launchers kill processes that ignore SIGTERM; watchdogs of collectives abort.
     #[must_use]
     pub fn may_be_consequence(&self) -> bool {
         self.is_consequence()
@@ -276,7 +276,7 @@ fn of_exception(name: &str, message: &str) -> &'static str {
         return "the device refused a kernel or a library's call, and errors come late: run it again with CUDA_LAUNCH_BLOCKING=1, which shows the Python line that launched it";
     }
     match name {
-        "KeyboardInterrupt" => "somebody pressed Ctrl-C, or the launcher passed it on",
+        "KeyboardInterrupt" => "Ctrl-C was pressed, or the launcher passed it on",
         "SignalException" => {
             "the launcher was asked to end (time limit, preemption, a cancelled job); the scheduler's log shows by whom"
         }

@@ -1,10 +1,10 @@
-//! Processes that ended badly: who died first, of what, and who was taken along.
+//! Processes that ended badly: which died first, of what, and which followed.
 //!
-//! The end of one rank ends the others: the launcher stops them, their collectives fail. So deaths near each other in time
-//! are one incident with one cause, and one finding, however many ranks it took. Guarantees: the first is the earliest that
-//! a launcher or a lost peer does not explain; lists are sorted and bounded; who ran out of memory is told by that finding,
-//! and what followed from it is handed back to be told there.
-//! Refuses to name a cause where all were stopped from outside.
+//! The end of one rank ends the others: the launcher stops them, their collectives fail. So deaths near each other in
+//! time are one incident with one cause, and one finding for all its ranks. Guarantees: the first is the earliest that
+//! a launcher or a lost peer does not explain; lists are sorted and bounded; a rank's out of memory is reported by its
+//! own finding, and the consequences are returned for that finding.
+//! Refuses to name a cause if all were stopped from outside.
 
 mod cause;
 
@@ -16,7 +16,7 @@ use crate::wording::{opening, opening_letter, plural, ranks, sentence};
 
 /// Deaths that are this near to each other are one incident: a launcher looks every tenth of a second and kills after 30 s.
 const NEAR_NS: u64 = 60_000_000_000;
-/// Collectives give up on a lost peer after so long at most (30 min, as far as defaults go).
+/// Collectives give up on a lost peer within this time: an hour, as default timeouts are 30 min at most.
 const LATE_NS: u64 = 3_600_000_000_000;
 /// Different ends that a sentence names.
 const ENDS_NAMED: usize = 4;
@@ -26,22 +26,22 @@ const ENDS_NAMED: usize = 4;
 pub struct Death {
     /// Its rank.
     pub rank: u32,
-    /// When, ns since the Unix epoch: its end, or when it was heard of last.
+    /// When, ns since the Unix epoch: its end, or when it was last heard of.
     pub time_ns: u64,
-    /// Epoch under way, or the last one that is known.
+    /// Current epoch, or the last known one.
     pub epoch: Option<u32>,
-    /// Step under way, or the last one that ended.
+    /// Current step, or the last one that ended.
     pub step: Option<u64>,
     /// Whether that step was under way.
     pub under_way: bool,
-    /// How, as it was recorded; `None` = nothing was heard of it any more.
+    /// How, as recorded; `None` = the process was no longer heard of.
     pub failure: Option<String>,
 }
 
-/// What followed from an out of memory that another finding tells of.
+/// Consequences of an out of memory that another finding reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AfterOom {
-    /// Who ran out of memory first.
+    /// The rank that ran out of memory first.
     pub rank: u32,
     /// A sentence about the others.
     pub sentence: String,
@@ -64,12 +64,13 @@ struct Dead<'a> {
 struct Incident<'a> {
     /// By time; those with a cause of their own.
     own: Vec<Dead<'a>>,
-    /// By time; those that were taken along, or that were stopped from outside.
+    /// By time; those that followed, or that were stopped from outside.
     after: Vec<Dead<'a>>,
     last_ns: u64,
 }
 
-/// Tells who died of what. `known` is how many ranks the job shows; `goes_on` whether others run or have ended well.
+/// Finds which process died of what. `known` is how many ranks the job shows; `goes_on` whether others run or have
+/// ended well.
 #[must_use]
 pub fn tell(deaths: &[Death], known: usize, goes_on: bool) -> Incidents {
     let mut told = Incidents::default();
@@ -83,7 +84,7 @@ pub fn tell(deaths: &[Death], known: usize, goes_on: bool) -> Incidents {
             None => stopped(incident, known, goes_on),
         };
         told.findings.extend(finding.map(|finding| Finding {
-            // The same incident is the same finding, whoever is found to have died first.
+            // The same incident is the same finding, regardless of which process is found to have died first.
             subject: if number == 0 { String::new() } else { format!("incident {}", number + 1) },
             ..finding
         }));
@@ -125,7 +126,7 @@ fn incidents(deaths: &[Death]) -> Vec<Incident<'_>> {
     incidents
 }
 
-/// One or more died of their own, and took others along.
+/// One or more died on their own, and others followed.
 fn died(first: &Dead<'_>, incident: &Incident<'_>, known: usize, goes_on: bool) -> Finding {
     let key = first.cause.key();
     let alike: Vec<u32> = numbers(incident.own.iter().filter(|dead| dead.cause.key() == key));
@@ -202,7 +203,7 @@ fn after_oom(rank: u32, incident: &Incident<'_>, known: usize) -> Option<AfterOo
     Some(AfterOom { rank, sentence: format!("Consequences: {sentence}.") })
 }
 
-/// Those that failed of their own while another ran out of memory.
+/// Those that failed on their own while another ran out of memory.
 fn beside_oom(incident: &Incident<'_>, known: usize) -> Option<Finding> {
     let own: Vec<Dead<'_>> = incident
         .own

@@ -84,7 +84,7 @@ pub struct Facts<'a> {
     pub epoch: Option<u32>,
     /// What the steps did.
     pub steady: &'a Steady,
-    /// The most that was ever allocated, since the job began; `None` where nothing tells.
+    /// The most ever allocated since the job began; `None` if unknown.
     pub peak_bytes: Option<u64>,
     /// The allocator's settings.
     pub settings: &'a AllocatorSettings,
@@ -188,7 +188,7 @@ pub fn judge(facts: &Facts<'_>, resolve: &dyn Fn(StackId) -> Stack) -> RankFragm
     let would_fit = largest_request.and_then(|request| fits(request, largest_usable_bytes, facts));
     let matters = largest_request.map_or(0, |request| request.rounded_bytes).max(reserved / 10).max(1);
     let causes = [
-        // (What the steps of this stretch did not need; how much lies idle is told by the job's own peak.)
+        // (Memory that the steps of this stretch did not need; the job's own peak shows how much lies idle.)
         (
             FragmentationCause::VaryingSizes,
             varying_bytes(steady, typical_bytes.map(|_| reserved.saturating_sub(steady.highest().bytes))),

@@ -12,7 +12,7 @@ use super::space::FreeSpace;
 use crate::block_map::FreeBlock;
 use crate::rules::SMALL_BYTES_MAX;
 
-/// Pins kept, the most stranding first: nobody reads further.
+/// Pins kept, those that strand most first: longer lists are not read.
 pub const PINS_MAX: usize = 20;
 /// Segments of a size of their own are rounded up to multiples of this.
 const SEGMENT_ROUNDING_BYTES: u64 = 2 << 20;

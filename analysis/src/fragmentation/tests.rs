@@ -131,7 +131,7 @@ fn a_peak_that_the_stretch_did_not_see_is_what_the_job_needs() {
     let report = judged_below(0, &idle, &steady(&VARYING, 2100), None, Some(900 * MIB));
     assert_eq!((report.cause, report.highest_bytes), (Some((FragmentationCause::VaryingSizes, 1200 * MIB)), 900 * MIB));
     assert!(finding(&[report], 1).unwrap().title.contains("and at most 900 MiB"));
-    // 103 % of the peak is no waste, whatever lies where.
+    // 103 % of the peak is no waste, regardless of the layout.
     assert_eq!(judged_below(0, &idle, &steady(&VARYING, 2100), None, Some(2040 * MIB)).severity, None);
     let segments: Vec<SegmentState> = (1..11).map(|at| segment(at << 40, 0, &[2, -98], 2, at.min(3))).collect();
     let pinned = picture(segments);
@@ -179,7 +179,7 @@ fn a_request_that_would_fail_makes_it_a_warning() {
     assert_eq!((report.would_fit, report.severity), (Some(false), Some(Severity::Warning)));
     let report = judged(0, &full, &steady(&VARYING, 2100), Some(400 * MIB));
     assert_eq!((report.would_fit, report.severity), (Some(true), Some(Severity::Info)));
-    // What nobody measured does not fail.
+    // An unmeasured size does not fail.
     assert_eq!(judged(0, &full, &steady(&VARYING, 2100), None).would_fit, None);
 }
 

@@ -141,7 +141,7 @@ impl<'a> Rewind<'a> {
         self.contradictions += u64::from(!possible);
     }
 
-    /// Before its allocation the block was not there; whatever lived below it ended where it begins.
+    /// Before its allocation the block was not there; the block below it, if any, ended where it begins.
     fn undo_alloc(&mut self, addr: u64) {
         if self.live.remove(&addr).is_none() {
             // Its free is missing from the trace, as with recordings that leave actions out.
@@ -164,7 +164,7 @@ impl<'a> Rewind<'a> {
         }
     }
 
-    /// A block tells which pool its pages belong to.
+    /// A block shows which pool its pages belong to.
     fn learn_kind(&mut self, addr: u64, requested: u64) {
         let small = self.rules.round_size(requested) <= SMALL_BYTES_MAX;
         self.ranges.set_kind(addr, if small { SegmentKind::Small } else { SegmentKind::Large });

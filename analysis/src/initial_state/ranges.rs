@@ -63,7 +63,7 @@ impl Range {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ranges {
     by_addr: BTreeMap<u64, Range>,
-    /// Ranges mapped with a guessed kind so far: without any, most traces, nobody need look for them.
+    /// Ranges mapped with a guessed kind so far: most traces have none, and the search can be skipped.
     guessed: usize,
 }
 

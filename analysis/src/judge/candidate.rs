@@ -1,6 +1,6 @@
-//! A site that may leak: how it has grown, and what its stacks and phases tell of the reason.
+//! A site that may leak: how it has grown, and what its stacks and phases show of the cause.
 //!
-//! Guarantees: looks at one site of one rank alone. Does not decide: [`super::group`] joins what belongs together and
+//! Guarantees: looks at one site of one rank alone. Does not decide: [`super::group`] joins related sites and
 //! [`super::leak`] decides.
 
 use memctl_model::{Frame, Phase, StackId};
@@ -22,7 +22,7 @@ pub(super) enum Shape {
     Teeth,
 }
 
-/// Which part of a step made the blocks, as their stacks tell.
+/// Which part of a step made the blocks, as their stacks show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pass {
     /// A module's forward pass.
@@ -59,14 +59,14 @@ pub(super) struct Candidate {
     pub teeth: u32,
     /// Of a block that is replaced by larger ones.
     pub replaced: Replaced,
-    /// The stacks that made what has grown, as far as phases tell them from others of the site.
+    /// The stacks that made the growth, as far as phases distinguish them from others of the site.
     pub stacks: Vec<StackId>,
     /// The stack to show.
     pub stack: StackId,
 }
 
 impl Candidate {
-    /// Whether its teeth lie in epochs of their own: where nobody marked epochs all are in one.
+    /// Whether its teeth lie in separate epochs: without epoch marks all are in one.
     pub fn is_in_epochs(&self) -> bool {
         self.teeth < 2 || self.since.map(|first| first.epoch) != self.growth.epochs.first().copied()
     }
@@ -226,7 +226,7 @@ fn growth_of(points: &[Point], clock: Clock, holds: Holds) -> Option<(Shape, Gro
     let usual = blocks[blocks.len() / 2];
     let settled: Vec<Point> = points.iter().filter(|point| point.blocks <= usual).copied().collect();
     let larger = growth(&settled, |point| point.bytes, clock);
-    // Of what is known by its sum alone nobody can say whether it has become larger or more.
+    // A sum alone does not show whether one block became larger or there are more blocks.
     let shape = if holds == Holds::Blocks { Shape::Larger } else { Shape::More };
     (larger.rises >= RISES_MIN).then_some((shape, larger))
 }
@@ -265,7 +265,7 @@ fn is_beat(steps: &[Point], warm: u32, shape: Shape, growth: &Growth) -> bool {
 
 /// Rises within an epoch that make a tooth; below lies what any two-step pipeline does.
 const TOOTH_RISES_MIN: u32 = 4;
-/// Teeth in a row between falls from which they count, where nobody marked epochs.
+/// Consecutive teeth between falls from which they count, if epochs are not marked.
 const TEETH_FOUND: u32 = 3;
 
 /// Growth within an epoch that fell back with the next.

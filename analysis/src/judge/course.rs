@@ -13,6 +13,7 @@ use super::history::{Level, Per};
 use super::late::has_stopped;
 use super::leak;
 use super::matter::{is_share_of_peak, matters};
+use super::series::Point;
 use super::watch::{Holds, RankWatch, Site};
 use super::who::Who;
 
@@ -106,6 +107,8 @@ impl Course {
 const WINDOWS_OF_PEAK: usize = 4;
 /// Windows from which a level that only swings has fallen again.
 const WINDOWS_FEW: usize = 120;
+/// A first level of more than so many of the largest rise behind it is not made of such rises.
+const FIRST_LEVEL_FACTOR: u64 = 4;
 /// Share of the growth by which peaks have to rise from its first third to its last: of even growth they rise by two thirds.
 const PEAKS_MIN: f64 = 0.3;
 
@@ -187,8 +190,24 @@ fn grown(watch: &RankWatch, (group, place): (&Group, &Place), begun_ns: u64, per
 fn held(watch: &RankWatch, site: &Site, (began_per, begun_ns): (Per, u64), per: Per) -> (u64, u64) {
     let levels = watch.history.levels(began_per);
     let begun = levels.partition_point(|level| level.time_ns <= begun_ns).checked_sub(1);
-    let then = at(site, began_per, begun.map_or(0, |index| levels[index].at));
+    let begun_at = begun.map_or(0, |index| levels[index].at);
+    let then = match at(site, began_per, begun_at) {
+        0 => made_once(site.series(began_per).points(), begun_at),
+        then => then,
+    };
     (then, site.series(per).points().last().map_or(0, |last| last.bytes))
+}
+
+/// Bytes of a site's first level, behind the boundary at which growth began, that are no part of the growth: its first call also
+/// makes what is made once (a library's workspace, gradients). One typical rise of it is growth.
+fn made_once(points: &[Point], begun_at: u32) -> u64 {
+    let held = &points[points.partition_point(|point| point.at <= begun_at || point.bytes == 0)..];
+    let rises: Vec<u64> =
+        held.windows(2).map(|pair| pair[1].bytes.saturating_sub(pair[0].bytes)).filter(|rise| *rise > 0).collect();
+    let (Some(first), Some(largest)) = (held.first(), rises.iter().max()) else { return 0 };
+    let typical = rises.iter().fold(0_u64, |sum, rise| sum.saturating_add(*rise)) / rises.len() as u64;
+    let is_beyond = first.bytes > largest.saturating_mul(FIRST_LEVEL_FACTOR);
+    if is_beyond { first.bytes.saturating_sub(typical) } else { 0 }
 }
 
 /// Whether the peaks of few windows rose with what is said to stay, as they do if it does. Of each few windows, which hold a

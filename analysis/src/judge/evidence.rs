@@ -2,7 +2,7 @@
 //!
 //! | evidence | confirmed after |
 //! |---|---|
-//! | several blocks of a forward pass remain every time (nobody caches those) | 4 rises, 3 if once an epoch, 8 over windows |
+//! | several blocks of a forward pass remain every time (caches do not keep those) | 4 rises, 3 if once an epoch, 8 over windows |
 //! | rises in at least 5 epochs, in most of them, and not slower and slower | 6 rises, 5 at an even rhythm; of a block that is replaced by a larger one 8; if only once an epoch 6, and 14 where it is with the epoch's first steps |
 //! | rises and rises within few epochs, not slower and slower | 80 rises in 3 epochs, 4,000 in one |
 //! | rises that come seldom within an epoch: what is filled once in dozens of steps holds a handful | 400 from one in 8 steps on, the fewer the seldomer, down to 10 at an even distance and 14 at any |
@@ -10,7 +10,7 @@
 //! | rises with most steps through most of a recording whose steps were found, at an even rhythm | 14 |
 //! | rises over windows, in most of them | 25 within a minute or more; of a recording 12 that span a third of its work |
 //! | rises in few windows that do not slow down at all, of what hardly falls | 8 within 80 seconds or more |
-//! | likewise that hardly slow down | 8 within 100 seconds or more |
+//! | the same, hardly slowing down | 8 within 100 seconds or more |
 //! | the device will be full within the time that was watched | 16 rises in 3 epochs, 40 in fewer, 8 over windows |
 //!
 //! Guarantees: looks at one group's lead alone. Refuses to call a thing steady whose rises come seldomer and seldomer.
@@ -26,7 +26,7 @@ use super::watch::RankWatch;
 const SLOWS_BELOW: f64 = -1.3;
 /// Likewise for blocks that are replaced by larger ones.
 const RECORDS_BELOW: f64 = -0.7;
-/// Nobody sees as many records: of n lengths ln n are the longest so far.
+/// Random sizes do not set this many records: of n sizes, about ln n are the largest so far.
 const RECORDS_MAX: u32 = 20;
 /// From here on a few rises already show an even rhythm.
 const EVEN_FROM: f64 = -0.5;
@@ -212,8 +212,8 @@ fn seldom(growth: &Growth) -> f64 {
     }
 }
 
-/// Whether it came every so many steps from begin to end of a recording whose epochs nobody marked: what is filled within an
-/// epoch comes with every step, or at random.
+/// Whether it grew at even intervals from begin to end of a recording without epoch marks: a cache that is filled
+/// within an epoch grows with every step, or at random.
 fn evenly_over_steps_found(watch: &RankWatch, lead: &Candidate) -> bool {
     let steps = watch.history.of(Per::Step);
     let (Some(first), Some(last)) = (lead.since, lead.growth.times.last()) else { return false };
@@ -223,8 +223,8 @@ fn evenly_over_steps_found(watch: &RankWatch, lead: &Candidate) -> bool {
     lead.per == Per::Step && steps.found && evenly && lead.growth.rises >= rises && share >= spanned
 }
 
-/// Whether it came with most steps through most of a recording whose epochs nobody marked. A recording is short, and whole:
-/// what is still filled when it ends was filled for most of it.
+/// Whether it grew with most steps through most of a recording without epoch marks. A recording is short and complete:
+/// a cache still filling at its end was filling for most of it.
 fn mostly_over_steps_found(watch: &RankWatch, lead: &Candidate) -> bool {
     let steps = watch.history.of(Per::Step);
     let (Some(first), Some(last)) = (lead.since, lead.growth.times.last()) else { return false };

@@ -11,10 +11,11 @@ use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, HumanBytes, Sever
 use super::who::Who;
 use crate::wording::{opening, place};
 
-/// How sure it is: of a thousand runs that come close one is told falsely, of those that a leak ends 0.96 are told (BENCHMARKS.md).
+/// Confidence. Measured: one false report in a thousand near-full runs; 0.96 of the runs that a leak ends are reported
+/// (BENCHMARKS.md).
 const CONFIDENCE: f64 = 0.9;
 
-/// Places that are named besides the likeliest: which of more it will be nobody knows.
+/// Places that are named in addition to the likeliest one: which of them will fail is not known.
 const INSTEAD: usize = 2;
 
 /// A request for memory.
@@ -83,7 +84,7 @@ pub fn foreseen(it: &Foreseen) -> Finding {
     let why = if it.is_cut_up { "no free piece will be large enough" } else { "so much will not be left" };
     Finding {
         live_bytes: Some(it.allocated_bytes),
-        // (When a step like the largest comes nobody knows.)
+        // (It is not known when a step like the largest one will come.)
         time_to_oom_seconds: it.step_seconds.filter(|_| !it.is_of_largest).map(|seconds| seconds * f64::from(*steps)),
         title: format!("{} will run out of memory {when}: {request}{or_another} will fail ({reason})", opening(&name)),
         explanation: format!(

@@ -1,19 +1,19 @@
-//! How far growth vouches for a request that a replay sees fail in a step to come (see [`Foresight`]).
+//! How much growth supports the forecast that a request of a coming step will fail (see [`Foresight`]).
 //!
-//! | growth | vouches for |
+//! | growth | supports forecasts for |
 //! |---|---|
-//! | nothing bounded explains it, however near the end is, not even a long queue, and it does not come slower and slower | all steps |
-//! | the same, and it comes slower and slower | the very next step, whichever that is like |
-//! | several blocks remain with every rise, over 3 epochs: whole sets of tensors, of which nobody caches five | all steps |
-//! | dozens of blocks remain with every rise, 4 times over 3 epochs: sets of gradients, of weights or of optimizer state | all steps |
-//! | suspected for 4 epochs, with every few steps, and it hardly slows down | the very next step, whichever that is like |
-//! | suspected for 4 epochs, more and more blocks, and it hardly slows down | the very next step, if that is like the last |
-//! | nothing bounded explains it but a long queue: it comes with every few steps, for 4 epochs | likewise |
-//! | it does not slow down at all over 3 epochs | likewise, where nothing in it is uncertain |
+//! | nothing bounded explains it, not even a long queue, apart from the limit being near; it does not slow down | all steps |
+//! | the same, and it slows down | the very next step, of any kind |
+//! | several blocks remain with every rise, over 3 epochs: whole sets of tensors, and caches do not keep five of those | all steps |
+//! | dozens of blocks remain with every rise, 4 times over 3 epochs: sets of gradients, weights or optimizer state | all steps |
+//! | suspected for 4 epochs, every few steps, and it hardly slows down | the very next step, of any kind |
+//! | suspected for 4 epochs, more and more blocks, and it hardly slows down | the very next step, if it is like the last |
+//! | only a long queue could explain it: it grows every few steps, for 4 epochs | the very next step, if it is like the last |
+//! | it does not slow down at all over 3 epochs | the very next step, if like the last and nothing in it is uncertain |
 //!
-//! Guarantees: looks at one group alone. Refuses what is confirmed only because the end is near: a cache that fills close to a full
-//! device looks the same, and of those that a replay sees fail one in eleven would not. What these rules tell falsely is in
-//! BENCHMARKS.md, with how they were found.
+//! Guarantees: looks at one group alone. Refuses growth that is confirmed only because the limit is near: a cache that
+//! fills close to a full device looks the same, and one in eleven of those forecasts would be false. BENCHMARKS.md has
+//! the false forecasts of these rules, and how the rules were found.
 
 use memctl_model::{FindingKind, Foresight};
 

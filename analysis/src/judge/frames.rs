@@ -1,6 +1,6 @@
-//! What a frame is, as its function tells.
+//! What a frame is, by its function's name.
 //!
-//! Guarantees: knows names that torch itself gives; a function of the user's own is told by nothing but them.
+//! Guarantees: knows the names that torch itself gives; recognises a user's own function by those names alone.
 
 use memctl_model::Frame;
 

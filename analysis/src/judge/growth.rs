@@ -1,13 +1,13 @@
-//! Growth that never comes back, told from everything that only looks like it.
+//! Growth that never falls back, distinguished from everything that only looks like it.
 //!
-//! A series' *level* at a boundary is the lowest value from there to now. It only rises, and each of its rises is memory
-//! that was never given back. What fluctuates shows a *drawdown*: the deepest fall below an earlier value. Growth counts
-//! only in units of it, so that noise of any size makes at most one rise.
+//! A series' *level* at a boundary is the lowest value from there to now. It only rises, and each of its rises is
+//! memory that was never freed. Fluctuation shows as a *drawdown*: the deepest fall below an earlier value. Growth is
+//! counted in units of the drawdown, so that noise of any size makes at most one rise.
 //!
-//! Whether growth goes on for ever or fills something is asked with Laplace's trend test over the times of the rises:
-//! under a constant rate their mean lies in the middle of the time observed, with a variance of 1/(12 n); the rises of a
-//! cache that fills at random come early. It is asked a second time with each rise as heavy as it is large: what grows
-//! evenly in bytes need not rise evenly often, because the allocator rounds large blocks to megabytes.
+//! Laplace's trend test over the times of the rises decides between endless growth and a cache that fills: under a
+//! constant rate the mean time lies in the middle of the observed time, with a variance of 1/(12 n); the rises of a
+//! cache that fills at random come early. A second test weights each rise by its size: growth that is even in bytes
+//! need not rise evenly often, because the allocator rounds large blocks to megabytes.
 
 use super::history::Boundaries;
 use super::series::Point;

@@ -235,7 +235,7 @@ impl History {
         let loads = before.is_none() || (events > 0 && gained.saturating_mul(LOADS_OF) >= events);
         let since_ns = self.first.map_or(0, |first| now.time_ns.saturating_sub(first.time_ns));
         let early = since_ns < LOADING_NS_MAX;
-        // What goes on for so long and is nobody's weights was no loading.
+        // Activity that lasts this long without making weights was no loading.
         self.loads_on |= self.worked < WORKED_MIN && since_ns >= LOADING_NS_USUAL;
         if early && self.worked < WORKED_MIN && (loads || self.loaded == 0) {
             self.loaded = now.at;
@@ -330,7 +330,7 @@ impl History {
         if self.loads_on && !weights { 0 } else { self.loaded }
     }
 
-    /// Whether windows are to be judged: where steps go on, what lies between two of them is nobody's business.
+    /// Whether windows are judged: while steps go on, windows between two of them are not.
     pub fn windows_speak(&self) -> bool {
         let windows = self.of(Per::Window);
         let (Some(window), true) = (windows.levels.last(), windows.seen >= WINDOWS_MIN) else { return false };

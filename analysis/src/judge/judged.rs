@@ -1,8 +1,8 @@
-//! What was looked at, and what could not be judged: nothing found means nothing where nobody had looked.
+//! What was judged, and what could not be: finding nothing means nothing if nothing was examined.
 //!
-//! Guarantees: each kind of finding that boundaries or measurements of watched devices tell is either among the judged or
-//! among the not judged, with the reason and one thing to do about it. Refuses to speak of what watches do not know: ranks
-//! without a watch, events that have expired.
+//! Guarantees: each kind of finding that boundaries or measurements of watched devices can show is either judged or
+//! listed as not judged, with the reason and one remedy. Refuses to cover what watches do not know: ranks without a
+//! watch, events that have expired.
 
 use memctl_model::{Boundary, FindingKind, Gap, Judged, JudgedKind, NotJudged};
 
@@ -14,16 +14,16 @@ use super::who::{self, Who};
 
 /// Epoch ends that growth from epoch to epoch takes: of fewer rises than three nothing is said (two larger batches make two).
 const EPOCH_ENDS_MIN: u32 = 3;
-/// Epoch ends after which what is kept once an epoch is told from a cache that still fills.
+/// Epoch ends after which memory kept once an epoch is distinguished from a cache that still fills.
 const EPOCH_ENDS_SLOW: u32 = 6;
-/// Steps after which one tensor kept at each of them is told, where there are too few epoch ends.
+/// Steps after which one tensor kept at each step is reported, if there are too few epoch ends.
 const STEPS_MIN: u32 = 30;
 /// Windows likewise.
 const WINDOWS_MIN: u32 = 20;
 /// Samples that growth of what is measured takes.
 const SAMPLES_MIN: usize = 6;
 
-/// Kinds that live tensors' growth is told as.
+/// Kinds of finding that report growth of live tensors.
 pub const GROWTH: [FindingKind; 5] = [
     FindingKind::Leak,
     FindingKind::EvalGraph,
@@ -67,7 +67,7 @@ fn looked_at(watches: &[&RankWatch]) -> Judged {
     }
 }
 
-/// Over which boundaries growth of a device can be told.
+/// The boundaries over which growth of a device can be reported.
 fn boundaries(watch: &RankWatch) -> Vec<Boundary> {
     let history = &watch.history;
     let enough = |per: Per| match per {
@@ -88,7 +88,7 @@ fn growth(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
         let kinds = GROWTH.into_iter().chain([FindingKind::NearOom]);
         judged.kinds.extend(kinds.map(|kind| JudgedKind { kind, boundaries: all.clone() }));
     }
-    // Of several that cannot be judged the one that lacks least stands for all: nobody is nearer to an answer.
+    // Of several that cannot be judged, the one that lacks least represents all: it will be judged first.
     let nearest = blind.iter().max_by_key(|watch| {
         let seen = |per: Per| watch.history.of(per).seen;
         (seen(Per::Epoch), seen(Per::Step), seen(Per::Window))
@@ -116,7 +116,7 @@ fn growth(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
     }
 }
 
-/// Why growth of a device cannot be told: `needs 3 epoch ends, found 1`.
+/// Why growth of a device cannot be reported: `needs 3 epoch ends, found 1`.
 fn too_few(watch: &RankWatch) -> (String, &'static str) {
     const MARK: &str =
         "call memctl_agent.step() at the end of each step, or record the snapshot with global_record_annotations=True";
@@ -160,7 +160,7 @@ fn unused(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
     }
 }
 
-/// What lies outside the allocator is told by measurements.
+/// Memory outside the allocator is known from measurements only.
 fn measured(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>) {
     const LIVE: &str = "run it under memctl run, which measures it";
     let count = |read: fn(&super::history::Measured) -> bool| {

@@ -1,10 +1,10 @@
-//! From growing sites of one rank to leaks: is it a leak, of what kind, and how sure.
+//! From growing sites of one rank to leaks: whether it is a leak, of what kind, and how sure.
 //!
-//! What may grow without harm is a cache that fills. Until it is full a cache that takes one entry a step is the same as a
-//! leak, in every event; so growth is first *suspected* (and nobody is told), and *confirmed* when a bounded thing no longer
-//! explains it: `evidence` has the table. What has paused for longer than its rhythm explains is no leak (any more), and what
-//! grows because the work grows (larger inputs: the peaks rise with it) is none either. `bench` measures how often these
-//! rules are wrong.
+//! A cache that fills may grow without harm. Until it is full, a cache that takes one entry a step looks the same as a
+//! leak in every event; so growth is first *suspected* (which raises no alert), and *confirmed* when a bounded thing no
+//! longer explains it: `evidence` has the table. Growth that has paused for longer than its rhythm explains is no leak
+//! (any more), nor is growth caused by more work (larger inputs: the peaks rise with it). `bench` measures how often
+//! these rules are wrong.
 
 use memctl_model::{FindingKind, Foresight, Frame, Pattern, Phase, Rate};
 
@@ -42,7 +42,7 @@ pub(super) struct Leak {
     pub shape: Shape,
     pub per: Per,
     pub phase: Option<Phase>,
-    /// Whether nothing but counters tells it.
+    /// Whether only counters show it.
     pub counters: bool,
     /// Whether it has no line because it lies beyond the places that are counted separately.
     pub is_beyond: bool,
@@ -67,7 +67,7 @@ pub(super) struct Leak {
 const SUSPECTED_RISES: u32 = 5;
 /// Below this it is a cache that fills at random, or warm-up, and nothing is said (one in a thousand).
 const FILLS_BELOW: f64 = -3.1;
-/// Peaks that rise by more than this share of a site's own rise, each as a ratio, tell of larger inputs.
+/// Peaks that rise by more than this share of a site's own rise, each as a ratio, indicate larger inputs.
 const WORK_GROWS: f64 = 0.25;
 
 /// Epochs with rises from which what is kept is older than the last one.

@@ -1,5 +1,5 @@
-//! What grows outside live tensors: memory that the allocator keeps and nobody uses, device memory outside the allocator,
-//! host memory; and whose processes use the device.
+//! Growth outside live tensors: unused memory that the allocator keeps, device memory outside the allocator, host
+//! memory; and foreign processes on the device.
 //!
 //! Guarantees: the same test as for sites (`growth`), over epoch ends or measurements; what was not measured is not judged.
 
@@ -23,7 +23,7 @@ struct Value {
     bytes: u64,
 }
 
-/// Rises of a level before it is told.
+/// Rises of a level before it is reported.
 const RISES: u32 = 6;
 /// Laplace's statistic below which it slows down.
 const SLOWS_BELOW: f64 = -1.3;
@@ -31,7 +31,7 @@ const SLOWS_BELOW: f64 = -1.3;
 const SECOND_HALF_MIN: f64 = 0.3;
 /// The driver's and the system's figures move in steps of pages and heaps: differences below are none.
 const GRAIN_BYTES: u64 = 8 << 20;
-/// Growth below this is not told.
+/// Growth below this is not reported.
 const GAINED_MIN: u64 = 64 << 20;
 /// Share of the host memory that a process has, below which growth of it does not matter.
 const HOST_SHARE_MIN: f64 = 0.05;
@@ -204,7 +204,7 @@ fn foreign(watches: &[&RankWatch], wrong: &[Wrong]) -> Vec<Finding> {
         let samples = watch.history.samples.all();
         let Some(sample) = samples.iter().rev().find(|sample| sample.foreign_used_bytes.is_some()) else { continue };
         let device = watch.facts.device_id.as_deref();
-        // Of several processes on one device each sees the same strangers: one of them tells.
+        // Several processes on one device all see the same foreign processes: one of them reports.
         if device.is_some_and(|device| told.contains(device)) {
             continue;
         }
@@ -214,7 +214,7 @@ fn foreign(watches: &[&RankWatch], wrong: &[Wrong]) -> Vec<Finding> {
         let ours = others.clone().map(|other| held(other)).fold(0, u64::saturating_add);
         let seen = sample.foreign_used_bytes.unwrap_or(0);
         let Some(bytes) = seen.checked_sub(ours).filter(|&bytes| bytes >= FOREIGN_MIN) else { continue };
-        // A process that strayed here has its context here as well, of which nobody but the driver knows the size.
+        // A process that strayed here also has its context here; only the driver knows its size.
         if wrong.iter().any(|wrong| device.is_some() && wrong.device.as_deref() == device) && bytes < CONTEXTS_MAX {
             continue;
         }

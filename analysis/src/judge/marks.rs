@@ -4,7 +4,7 @@
 //! moment among them, so that a history drawn from it is true over a million steps. Refuses to forget what a moment says of
 //! all since the one before (a peak): what is left out is absorbed by the next that stays.
 
-/// Nobody keeps more.
+/// Maximum number of kept moments.
 const MOST: usize = 4_096;
 
 /// What may be left out.

@@ -1,15 +1,14 @@
-//! Judging: what the boundaries of all ranks tell about leaks, ranks that differ, and memory outside the allocator.
+//! Judging: what the boundaries of all ranks show about leaks, ranks that differ, and memory outside the allocator.
 //!
-//! Guarantees: pure (fed with the same tables in the same order it says the same, for a live job and for a recording);
-//! memory is bounded per rank; every sentence rests on figures that are in the finding's evidence.
-//! Refuses to guess: without stacks or marks a finding says less, and says so.
+//! Guarantees: pure (the same tables in the same order give the same result, for a live job and for a recording);
+//! memory is bounded for each rank; every sentence rests on figures in the finding's evidence.
+//! Refuses to guess: without stacks or marks a finding contains less, and says so.
 //!
-//! - [`watch`]: what is remembered of a rank (`series`, `history`), [`stacks`]: of its process; `growth` and `slope`: how a
-//!   quantity grows.
-//! - [`who`]: which process and device it is, in words; `wrong_device`: whose device it is.
-//! - `candidate` → `group` → `leak`: from sites of one rank to its leaks; `foresight`: how far they vouch for a replay;
-//!   `ranks`: over all ranks; `levels`: everything
-//!   that grows outside live tensors; `words`: the sentences.
+//! - [`watch`]: what is remembered of a rank (`series`, `history`), [`stacks`]: of its process; `growth` and `slope`:
+//!   how a quantity grows.
+//! - [`who`]: names a process and its device; `wrong_device`: which rank a device belongs to.
+//! - `candidate` → `group` → `leak`: from sites of one rank to its leaks; `foresight`: how much they support a
+//!   forecast; `ranks`: over all ranks; `levels`: growth outside live tensors; `words`: the sentences.
 
 mod candidate;
 mod chained;

@@ -1,7 +1,7 @@
 //! A device that is nearly full although nothing grows.
 //!
-//! Guarantees: told from peaks that the recent history really had, and only where the device's size was measured. Refuses to
-//! call a large cache of the allocator danger: what it keeps unused it gives back before a request fails.
+//! Guarantees: rests on peaks of the recent history, and only if the device's size was measured. Refuses to call a
+//! large cache of the allocator a danger: the allocator releases unused memory before a request fails.
 
 use memctl_model::{Finding, Severity};
 

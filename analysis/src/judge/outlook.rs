@@ -1,9 +1,9 @@
-//! How fast what leaks grows by the clock, and when the device will be full.
+//! How fast a leak grows by the clock, and when the device will be full.
 //!
-//! Guarantees: the pace is that of the recent history as the clock saw it, pauses, evaluations and checkpoints included, with
-//! an interval; what is left is told from what the run has really needed lately: its highest peak above what had leaked by
-//! then, what others and what lies outside the allocator use, and what the allocator could not use of its segments.
-//! Refuses a figure where the device's size is not known or nothing grows.
+//! Guarantees: the pace is that of the recent history by the clock, with pauses, evaluations and checkpoints, and has
+//! an interval. The remaining memory follows from what the run has needed lately: its highest peak above what had
+//! leaked by then, the use by other processes and outside the allocator, and the part of its segments that the
+//! allocator could not use. Refuses a figure if the device's size is not known or nothing grows.
 
 use memctl_model::Rate;
 
@@ -22,9 +22,9 @@ pub(super) struct Outlook {
     pub epochs: Option<f64>,
 }
 
-/// Epoch ends since the growth began, from which they alone tell the pace: they lie at the same place of a round each.
+/// Epoch ends since the growth began from which they alone give the pace: each lies at the same place of its epoch.
 const EPOCH_ENDS_MIN: usize = 4;
-/// Boundaries of the recent half, from which it alone tells the pace.
+/// Boundaries of the recent half from which it alone gives the pace.
 const RECENT_MIN: usize = 8;
 
 /// Live bytes of groups at the boundaries of a kind that are still known.

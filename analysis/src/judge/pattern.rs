@@ -1,4 +1,4 @@
-//! What the code does that leaks, as far as its blocks tell.
+//! What the leaking code does, as far as its blocks show.
 //!
 //! Guarantees: a pattern is named only where figures or stacks show it; the rest is [`Pattern::TensorsKept`].
 

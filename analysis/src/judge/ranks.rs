@@ -1,7 +1,7 @@
-//! Over all ranks: one finding for what several ranks show, and what one rank has that its peers have not.
+//! Over all ranks: one finding for what several ranks show, and differences between one rank and its peers.
 //!
-//! Guarantees: ranks are only compared with ranks that do the same work (their largest sites are the same): stages of a
-//! pipeline and experts are no peers. What a leak explains is not told again as a difference between ranks.
+//! Guarantees: ranks are only compared with ranks that do the same work (their largest sites are the same): pipeline
+//! stages and experts are no peers. A difference that a leak explains is not reported a second time.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +57,7 @@ fn disjoint(one: &[Leak], other: &[Leak]) -> bool {
 
 /// Boundaries over which a difference has to last.
 const LASTS: usize = 5;
-/// Differences below this are never told: two segments of large blocks.
+/// Differences below this are never reported: two segments of large blocks.
 const SKEW_BYTES_MIN: u64 = 40 << 20;
 /// Nor those below this share of what the peers hold.
 const SKEW_SHARE_MIN: f64 = 0.1;

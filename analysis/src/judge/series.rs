@@ -1,9 +1,9 @@
 //! A quantity over the boundaries of one kind, kept as the points at which it changed.
 //!
-//! Guarantees: bounded memory. A series that changes all the time is thinned evenly over the whole of its history: of each
-//! stretch the lowest, the highest and the last point stay, so that its level, its deepest fall and its slope are true over a
-//! million boundaries; its first two points stay as they are, because they tell when a growth began.
-//! A quantity that does not change costs one point. Refuses to interpolate.
+//! Guarantees: bounded memory. A series that changes all the time is thinned evenly over its whole history: each
+//! stretch keeps its lowest, highest and last point, so that level, deepest fall and slope stay true over a million
+//! boundaries. The first two points always stay: they show when growth began. A quantity that does not change costs one
+//! point. Refuses to interpolate.
 
 /// Points kept.
 pub const POINTS_MAX: usize = 192;

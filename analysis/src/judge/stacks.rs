@@ -1,8 +1,8 @@
-//! The stacks of one process as its judge needs them: a tree of frames, and what each branch of it tells.
+//! The stacks of one process as its judge needs them: a tree of frames, and what each branch shows.
 //!
-//! Guarantees: a frame of the tree costs the same however many stacks and devices share it, and a stack costs nothing until a
-//! table refers to it; so memory and time go by what was received. Refuses to look further in than
-//! 96 frames: below lie the launcher and the interpreter.
+//! Guarantees: a frame of the tree costs the same regardless of how many stacks and devices share it, and a stack costs
+//! nothing until a table refers to it; memory and time follow what was received. Ignores frames beyond the 96th: the
+//! launcher's and the interpreter's.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -18,7 +18,7 @@ const FRAMES_MAX: usize = 96;
 /// The caller of an outermost frame.
 pub const OUTSIDE: u32 = u32::MAX;
 
-/// A frame called from another, with what it and its callers tell.
+/// A frame called from another, with what it and its callers show.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     frame: u32,
@@ -32,7 +32,7 @@ struct Node {
     trains: bool,
 }
 
-/// What a frame is, told once.
+/// What a frame is, decided once.
 #[derive(Clone, Copy, Debug)]
 struct Class {
     user: bool,
@@ -50,7 +50,7 @@ pub struct Stacks {
     nodes: Vec<Node>,
     /// The innermost frame of each stack.
     innermost: Vec<u32>,
-    /// The sites of stacks, once somebody asked.
+    /// The sites of stacks, computed on first use.
     sites: Vec<OnceLock<Option<Arc<Frame>>>>,
     /// The lines through which forward passes allocate: innermost frame and innermost frame of the user's own.
     forward_lines: HashSet<(u32, u32)>,
@@ -76,7 +76,7 @@ impl Stacks {
         id
     }
 
-    /// Adds a frame that is called from another one of the tree ([`OUTSIDE`] where nobody calls), and gives its number.
+    /// Adds a frame called from another frame of the tree ([`OUTSIDE`] if it has no caller), and returns its number.
     ///
     /// # Panics
     /// When the frame's number is none.
@@ -152,7 +152,7 @@ impl Stacks {
             + self.forward_lines.len() * 16
     }
 
-    /// Whether anything in them tells that the process trains: a backward pass, an optimizer.
+    /// Whether anything in them shows that the process trains: a backward pass, an optimizer.
     pub(super) fn train(&self) -> bool {
         self.trains
     }
@@ -202,7 +202,8 @@ impl Stacks {
         (!beside).then_some((node.frame, user.unwrap_or(node).frame))
     }
 
-    /// Lines through which forward passes allocate that these lines of the user's own call, as far as stacks were told.
+    /// Lines, called by these lines of the user's own, through which forward passes allocate, as far as stacks are
+    /// known.
     pub(super) fn forward_lines(&self, callers: &HashSet<u32>) -> usize {
         self.forward_lines.iter().filter(|(_, user)| callers.contains(user)).count()
     }
@@ -216,7 +217,7 @@ mod tests {
         Frame { function: function.into(), file: file.into(), line: 1 }
     }
 
-    /// What a branch tells is what walking through its frames tells.
+    /// A branch shows the same as a walk through its frames.
     #[test]
     fn what_a_branch_tells_is_what_its_frames_tell() {
         let kinds = [

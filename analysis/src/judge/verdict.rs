@@ -75,12 +75,19 @@ fn is_near(finding: &Finding, course: &Course) -> bool {
     same_function(one, other)
 }
 
+/// Whether something other than how long it grew says that it is a leak: its holder, or a pattern that no cache has. However
+/// long memory has grown, a bounded buffer may be longer.
+fn is_explained(finding: &Finding) -> bool {
+    let graph = [FindingKind::HiddenChain, FindingKind::EvalGraph, FindingKind::GraphKept, FindingKind::PrivatePools];
+    words::reason(finding).is_some() || graph.contains(&finding.kind) || words::holder(finding).is_some()
+}
+
 /// Growth that goes on: of several the one whose cause is known, then the largest.
 fn growing(grounds: &Grounds<'_>, courses: &[Course]) -> Option<Verdict> {
     let open = |course: &&Course| course.stand == Stand::Growing && !matches!(bound_of(grounds, course), Bound::At(_));
     let cause = |course: &Course| {
-        let known = finding_of(grounds, course).is_some_and(|finding| finding.severity >= Severity::Warning);
-        if known { Cause::Known } else { Cause::Open }
+        let known = |finding: &Finding| finding.severity >= Severity::Warning && is_explained(finding);
+        if finding_of(grounds, course).is_some_and(known) { Cause::Known } else { Cause::Open }
     };
     let order = |course: &&Course| (cause(course) == Cause::Known, course.gained);
     let device = courses.iter().filter(open).max_by_key(order);

@@ -18,7 +18,7 @@ use super::who::Who;
 
 /// Sites that are followed; what comes later is counted with what has no stack.
 pub const SITES_MAX: usize = 16_384;
-/// Ways to a site that are told apart: nearly always a handful; more say nothing new.
+/// Maximum number of paths to a site that are distinguished: nearly always there are a handful; more add nothing new.
 const STACKS_OF_SITE: usize = 64;
 /// What maps and stacks of a site take beside it.
 const OF_SITE: usize = 128;
@@ -166,7 +166,7 @@ pub struct RankWatch {
     /// The same for all devices of a process.
     #[cfg_attr(feature = "serde", serde(skip))]
     stacks: Arc<Stacks>,
-    /// Whether a phase tells that this process trains.
+    /// Whether a phase shows that this process trains.
     has_phases: bool,
     /// Points that its sites keep.
     points: usize,
@@ -219,7 +219,7 @@ impl RankWatch {
         Who { rank: self.facts.rank, process: self.facts.process.clone(), device: self.facts.device }
     }
 
-    /// Tells what the process is called and does: as more of a job start, names tell more.
+    /// Sets the process's name and role: names say more as more of a job's processes start.
     pub fn set_process(&mut self, name: &str, role: &str) {
         if &*self.facts.process != name || &*self.facts.role != role {
             (self.facts.process, self.facts.role) = (name.into(), role.into());
@@ -239,7 +239,7 @@ impl RankWatch {
         Some((frame, stack.unwrap_or_default()))
     }
 
-    /// Tells the device's size, when it becomes known later.
+    /// Sets the device's size, if it becomes known later.
     pub fn set_device_total(&mut self, bytes: u64) {
         self.facts.device_total_bytes = Some(bytes);
     }
@@ -254,7 +254,8 @@ impl RankWatch {
         self.stacks = stacks;
     }
 
-    /// Whether anything tells that this process trains (a backward pass, an optimizer, phases): what only serves makes no graph.
+    /// Whether anything shows that this process trains (a backward pass, an optimizer, phases): serving builds no
+    /// graph.
     pub(super) fn trains(&self) -> bool {
         self.has_phases || self.stacks.train()
     }
@@ -264,7 +265,8 @@ impl RankWatch {
         self.stacks.forward_line(stack)
     }
 
-    /// Lines through which forward passes allocate that these lines of the user's own call, as far as stacks were told.
+    /// Lines, called by these lines of the user's own, through which forward passes allocate, as far as stacks are
+    /// known.
     pub(super) fn forward_lines(&self, callers: &HashSet<u32>) -> usize {
         self.stacks.forward_lines(callers)
     }
@@ -279,8 +281,8 @@ impl RankWatch {
         !self.stacks.is_empty()
     }
 
-    /// Goes on where it was kept: with what is not kept of it, for it is told anew. `false` where it contradicts itself, and
-    /// may not be used.
+    /// Continues from a saved state; the arguments supply what is not saved. `false` if the state contradicts itself
+    /// and must not be used.
     #[must_use]
     pub fn resume(&mut self, facts: RankFacts, stacks: Arc<Stacks>) -> bool {
         let device_total_bytes = self.facts.device_total_bytes.or(facts.device_total_bytes);
@@ -386,7 +388,7 @@ impl RankWatch {
         }
         shown.iter().chain(&gone).for_each(|&index| self.settle(index, per, at, table));
         self.shown = shown;
-        // A site that is gone from this kind of boundary may still have to be told so at another kind's next one.
+        // A site that is gone from this kind of boundary may still have to be updated at another kind's next one.
         let recent = &self.recent;
         self.shown.extend(gone.into_iter().filter(|&index| recent[index as usize].known != [(0, 0); 3]));
     }

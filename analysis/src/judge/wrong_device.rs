@@ -1,8 +1,8 @@
 //! A rank that allocates on a device that is another rank's.
 //!
-//! Guarantees: a device counts as a rank's own when most of what the rank has reserved lies there; devices are told apart by
-//! what they are (UUID, else host and index) and never by their index alone. Refuses to judge what shares devices on purpose:
-//! processes of one rank, roles beside the training, a rank's further devices that nobody else calls its own.
+//! Guarantees: a device counts as a rank's own if most of the rank's reserved memory lies there; devices are
+//! distinguished by identity (UUID, else host and index) and never by index alone. Refuses to judge intended sharing:
+//! processes of one rank, other roles beside the training, a rank's further devices that no other rank owns.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ struct Stray<'a> {
     bytes: u64,
 }
 
-/// What makes strays one finding: the line, the device's index, whose it is.
+/// Strays with this key are one finding: the line, the device's index, the owner.
 type Key = (Option<(String, String)>, u8, Who);
 
 /// Where there are several devices, they were compared.

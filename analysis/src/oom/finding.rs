@@ -18,7 +18,7 @@ const SITES_NAMED: usize = 5;
 #[must_use]
 pub fn findings(reports: &[Report], known: usize) -> Vec<Finding> {
     let mut alike: BTreeMap<(OomCause, Option<Frame>), Vec<&Report>> = BTreeMap::new();
-    // What a leak caused is told in the leak's finding.
+    // The leak's finding reports what a leak caused.
     for report in reports.iter().filter(|report| report.leaked.is_none()) {
         alike.entry((report.cause, report.facts.stack.site().cloned())).or_default().push(report);
     }
@@ -156,7 +156,7 @@ fn deciding(report: &Report) -> String {
             format!("while this process uses {} outside PyTorch's allocator", bytes(report.outside_bytes.unwrap_or(0)))
         }
         OomCause::Capacity | OomCause::Leak => format!(
-            "with {} in use{}: {} too much",
+            "with {} in use{}: at least {} too much",
             bytes(facts.found.active_bytes),
             of_what(report),
             bytes(report.missing_bytes),
@@ -276,7 +276,8 @@ fn advice(report: &Report, failed: &[u32]) -> String {
 }
 
 fn capacity(report: &Report, failed: &[u32]) -> String {
-    let missing = report.missing_bytes;
+    // What is enough however the free memory is packed: the request's own segment fits beside what is reserved.
+    let missing = report.segment_bytes.saturating_sub(report.room_bytes).max(report.missing_bytes);
     let activations = report.facts.classes.of(Class::Activations).saturating_add(report.facts.asked_bytes);
     let alone = match failed {
         [rank] if !report.facts.peers.is_empty() => {
@@ -288,7 +289,7 @@ fn capacity(report: &Report, failed: &[u32]) -> String {
     let batch = if share < 0.9 {
         // Activations grow with the batch, in proportion.
         format!(
-            ": a batch smaller by {:.0} % (activations were {})",
+            ": a batch smaller by {:.0} % (activations and this request are {})",
             (share * 100.0).ceil().max(1.0),
             bytes(activations)
         )

@@ -1,9 +1,9 @@
 //! Why a request failed: the arithmetic of one out-of-memory event, and what it was.
 //!
-//! The allocator empties its cache before it gives up, so two states count: the one the request found, and the one behind
-//! the flush. A failure has one cause: the largest of those that alone would have made the difference. Guarantees: every
-//! figure is a measurement or plain arithmetic on measurements; what was not measured is `None`.
-//! Refuses to name a neighbour, or memory outside the allocator, that nobody measured.
+//! The allocator empties its cache before it gives up, so two states count: the one at the request, and the one after
+//! the flush. A failure has one cause: the largest of those that alone would have made the difference. Guarantees:
+//! every figure is a measurement or plain arithmetic on measurements; what was not measured is `None`.
+//! Refuses to name a neighbour, or memory outside the allocator, that was not measured.
 
 pub mod finding;
 pub mod outcome;
@@ -17,7 +17,8 @@ use crate::fragmentation::picture::Picture;
 pub use finding::findings;
 pub use outcome::Leaked;
 
-/// What a process needs of the device beside its allocator and that is nobody's fault: CUDA context, kernels, communicators.
+/// Device memory that any process needs outside its allocator and that is no fault: CUDA context, kernels,
+/// communicators.
 const CONTEXT_BYTES: u64 = 1 << 30;
 
 /// Why a request failed.

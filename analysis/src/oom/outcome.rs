@@ -1,8 +1,8 @@
-//! A device that a leak filled: the failed request is the leak's outcome, told in the leak's own finding.
+//! A device that a leak filled: the failed request is the leak's outcome, reported in the leak's own finding.
 //!
-//! Guarantees: one cause, one finding; what packing wasted is a figure in it. A leak is blamed only where the request would
-//! have been served without it, by the arithmetic of that request, and where it is no crumb beside what else lived.
-//! Refuses to blame a leak for what other ranks, other processes or holes between other blocks took.
+//! Guarantees: one cause, one finding; waste by packing is a figure in it. A leak is blamed only if the request would
+//! have been served without it, by the arithmetic of that request, and if it is not tiny beside the other live memory.
+//! Refuses to blame a leak for memory that other ranks, other processes or holes between other blocks took.
 
 use std::fmt::Write as _;
 
@@ -26,11 +26,11 @@ const SUSPECTED_SHARE_MIN: f64 = 0.25;
 pub struct Leaked {
     /// Bytes that had leaked.
     pub bytes: u64,
-    /// The kind of the finding that tells of it.
+    /// The kind of the finding that reports it.
     pub kind: FindingKind,
     /// Its place.
     pub site: Option<Frame>,
-    /// What tells it apart from others without a place.
+    /// What distinguishes it from others without a place.
     pub subject: String,
 }
 
@@ -50,7 +50,7 @@ fn held(finding: &Finding) -> u64 {
     finding.live_bytes.unwrap_or(0)
 }
 
-/// Whether a finding tells of a request that failed, or of a death for want of memory.
+/// Whether a finding reports a failed request, or a death for want of memory.
 #[must_use]
 pub fn tells(finding: &Finding) -> bool {
     finding.kind == FindingKind::Oom || finding.evidence.iter().any(|(name, _)| name == "outcome")
@@ -96,8 +96,8 @@ fn is_outcome(report: &Report, leaked: &Leaked) -> bool {
     (alone || with_the_rest) && !larger
 }
 
-/// Tells each failed request that a leak caused in the leak's finding, and drops what the same cause explains: predictions
-/// that have come true, and idle memory between blocks that leaked.
+/// Reports each failed request that a leak caused in the leak's finding, and drops what the same cause explains:
+/// predictions that have come true, and idle memory between leaked blocks.
 pub fn tell(findings: &mut Vec<Finding>, reports: &[Report], known: usize) {
     for finding in findings.iter_mut() {
         let of: Vec<&Report> =
@@ -165,7 +165,7 @@ fn ended(finding: &mut Finding, first: &Report, numbers: &[u32], known: usize) {
     finding.evidence.extend(told.map(|(name, value)| (format!("oom_{name}"), value)));
 }
 
-/// Adds what followed to the finding that tells of a rank's out of memory.
+/// Adds the consequences to the finding that reports a rank's out of memory.
 pub fn add_consequences(findings: &mut [Finding], after: &[AfterOom]) {
     for AfterOom { rank, sentence } in after {
         let told = findings.iter_mut().find(|finding| tells(finding) && finding.ranks.contains(rank));

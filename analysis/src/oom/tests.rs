@@ -110,7 +110,7 @@ fn a_full_device_is_capacity_a_neighbour_or_memory_outside() {
     assert_eq!(cause, OomCause::Capacity);
     assert_eq!(
         sentence,
-        "Out of memory on rank 0 in epoch 2, step 117: 4.00 GiB requested in forward (model.py:12), with 70.0 GiB in use of 80.0 GiB: 3.00 GiB too much"
+        "Out of memory on rank 0 in epoch 2, step 117: 4.00 GiB requested in forward (model.py:12), with 70.0 GiB in use of 80.0 GiB: at least 3.00 GiB too much"
     );
     let (cause, sentence) = title(Facts { device_total_bytes: Some(80 * GIB), others_bytes: Some(8 * GIB), ..full() });
     assert_eq!(cause, OomCause::Neighbour);
@@ -136,7 +136,7 @@ fn capacity_says_how_much_less_would_have_done() {
     let found = &findings(&[report], 2)[0];
     assert_eq!(
         found.advice,
-        "Rank 0 alone would have needed 3.00 GiB less: a batch smaller by 15 % (activations were 20.0 GiB); gradient checkpointing trades time for activations, or shard the optimizer's state (20.0 GiB)."
+        "Rank 0 alone would have needed 3.00 GiB less: a batch smaller by 15 % (activations and this request are 20.0 GiB); gradient checkpointing trades time for activations, or shard the optimizer's state (20.0 GiB)."
     );
     assert!(found.explanation.ends_with("rank 1 was closest to running out, with 9.00 GiB free on its device."));
 }
@@ -198,7 +198,7 @@ proptest! {
         if report.cause == OomCause::Capacity {
             prop_assert!(report.stranded_bytes - report.rounded_away_bytes < report.segment_bytes);
         }
-        // Whatever the input, there is a sentence.
+        // Any input yields a sentence.
         prop_assert!(findings(&[report], 1)[0].title.contains("requested in"));
     }
 }

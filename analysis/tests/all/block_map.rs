@@ -1,5 +1,5 @@
-//! The block map against a simulated allocator: equal counters and layout after every event, whatever
-//! the requests, streams, pools and settings; and the map's laws, with orderly and with hostile events.
+//! The block map against a simulated allocator: equal counters and layout after every event, for all requests, streams,
+//! pools and settings; and the map's laws, with orderly and with hostile events.
 
 use crate::support;
 

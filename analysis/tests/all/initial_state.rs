@@ -61,7 +61,7 @@ proptest! {
         let replayed = keyframe_of(&map);
         prop_assert_eq!(placed(&replayed.segments), placed(&end), "after the trace");
         if names_pools {
-            // Whoever lives at the end was allocated in the trace or is in the snapshot: all stacks are known.
+            // Every block live at the end was allocated in the trace or is in the snapshot: all stacks are known.
             prop_assert_eq!(replayed.segments, end);
         }
     }
@@ -193,7 +193,7 @@ fn segments_freed_in_the_trace_were_there_before() {
     assert_eq!((start.keyframe.time_ns, start.keyframe.reason), (5, KeyframeReason::Start));
 }
 
-/// Ten small pages unmapped together look like a large one; what happened on them tells.
+/// Ten small pages unmapped together look like a large one; the events on them show the difference.
 #[test]
 fn pages_unmapped_together_are_known_by_what_was_on_them() {
     let unmapped = event(Action::SegmentUnmap, 0, 20 * MIB);

@@ -194,7 +194,7 @@ fn growth_vouches_for_more_the_longer_it_goes_on() {
     assert_eq!(queue(40), [], "it has filled before the fourth epoch has grown");
     let slower = queue(30);
     assert!(matches!(slower[..], [(60.., Foresight::CertainStep), (90.., Foresight::NextStep)]), "{slower:?}");
-    // Whole sets of tensors: nobody keeps five of them on purpose.
+    // Whole sets of tensors: code does not keep five of them on purpose.
     let sets = vouched(&mut Training::new(0, 10), 40, |step| kept(step / 5 * 6));
     let Some(&(at, Foresight::AllSteps)) = sets.first() else { panic!("{sets:?}") };
     assert!((20..30).contains(&at) && at < certain + 10, "{sets:?}");
@@ -432,7 +432,7 @@ fn devices_of_one_process_are_judged_and_are_no_peers() {
     assert!(found[0].title.contains("on rank 0,"), "{}", found[0].title);
 }
 
-/// Ranks are told apart by their numbers and not by the order in which they came.
+/// Ranks are distinguished by their numbers and not by the order in which they arrived.
 #[test]
 fn ranks_that_come_in_any_order_are_told_in_theirs() {
     let mut all: Vec<Training> = [3, 0, 2, 1].map(|rank| Training::new(rank, 10)).into();

@@ -1,5 +1,4 @@
-//! Whatever tables and measurements come, in whatever order, of whatever ranks: judging does not panic, and what it says is
-//! whole.
+//! Any tables and measurements, in any order, of any ranks: judging does not panic, and its results are complete.
 
 use crate::support::watched;
 
@@ -174,9 +173,9 @@ proptest! {
         let elsewhere = [BY_EVENTS.as_slice(), &[FindingKind::RankLost, FindingKind::Unjudged]].concat();
         for kind in FindingKind::ALL.into_iter().filter(|kind| watches.len() > 1 && !elsewhere.contains(kind)) {
             let is_judged = looked_at.kinds.iter().any(|judged| judged.kind == kind);
-            // A gap of leaks is one of all that grows in the allocator, and of what is told from that growth.
+            // A gap for leaks covers all growth in the allocator, and all findings derived from that growth.
             let stands = if kind.fills() || kind == FindingKind::NearOom { FindingKind::Leak } else { kind };
-            prop_assert!(is_judged || gaps.iter().any(|gap| gap.kind == stands), "nobody thought of {kind:?}");
+            prop_assert!(is_judged || gaps.iter().any(|gap| gap.kind == stands), "neither judged nor a gap: {kind:?}");
         }
     }
 }

@@ -75,7 +75,7 @@ fn what_starts_what_fills_and_what_comes_again_is_no_growth() {
     // A page cache that fills: half of what is left every ten seconds.
     let fills = |second: u64| (2_000.0 * (1.0 - (-(second as f64) / 14.0).exp())) as u64 * MIB;
     assert_eq!(run(120, |_| GIB, |second| Some(fills(second))), []);
-    // Workers that are made anew each epoch.
+    // Workers that are started again each epoch.
     let again = |second: u64| (second % 15) * 100 * MIB;
     assert_eq!(run(90, |_| GIB, |second| Some(again(second))), []);
     // And a process that rests.

@@ -37,7 +37,7 @@ fn what_becomes_longer_amid_each_epoch_is_told_before_what_may_be_a_curriculum()
     assert!(replaced_in(0, 17).warns());
 }
 
-/// A recording whose steps were found and whose epochs nobody knows; a piece stays at each of these steps.
+/// A recording whose steps were found and whose epochs are unknown; a piece stays at each of these steps.
 fn found(steps: u64, stays: impl Fn(u64) -> bool) -> Process {
     let mut process = Process::new(0, &stacks());
     let mut pieces = 0;

@@ -244,6 +244,6 @@ fn a_history_that_is_replaced_by_a_longer_one_stays_told() {
             told.push(window);
         }
     }
-    assert_eq!(told, [0_u64; 0], "not told after so many windows");
+    assert_eq!(told, [0_u64; 0], "no report after so many windows");
     assert_eq!(process.judge()[0].pattern, Some(memctl_model::Pattern::ReplacedByLarger));
 }

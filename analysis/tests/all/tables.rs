@@ -64,7 +64,7 @@ fn key(row: &SiteRow) -> (StackId, u32, Option<Phase>) {
     (row.stack, row.birth_epoch, row.birth_phase)
 }
 
-/// Feeds events; after some of them somebody looks (below 8), or the map is restored from its own state.
+/// Feeds events; after some of them the tables are read (below 8), or the map is restored from its own state.
 fn follow(settings: &AllocatorSettings, events: &[Event], looks: &[u8]) -> Result<(), TestCaseError> {
     let (mut map, mut reader) = (BlockMap::new(settings), Reader::default());
     for (position, (event, &look)) in events.iter().zip(looks.iter().cycle()).enumerate() {
@@ -112,7 +112,7 @@ fn a_block_that_is_named_belongs_to_another_site_from_then_on() {
     map.apply(&event(Action::Alloc, 1024, 1), birth);
     let before = map.counters();
     map.apply(&event(Action::Annotate, 512, 2), Birth::default());
-    // Nobody's, one without a stack, and one of an address inside.
+    // Addresses without a block, one without a stack, and one inside a block.
     for other in [event(Action::Annotate, 8192, 2), event(Action::Annotate, 1024, 0), event(Action::Annotate, 520, 2)] {
         map.apply(&other, Birth::default());
     }

@@ -59,7 +59,7 @@ fn findings(report: &Report, other: &Report, terms: &Terms) -> Checked {
     }
 }
 
-/// What was judged of the other job and not of this one: that it has no such finding says nothing.
+/// What was analysed of the other job and not of this one: the absence of such a finding here means nothing.
 fn less_judged(report: &Report, other: &Report, terms: &Terms) -> Option<Checked> {
     let only_there = |not: &&NotJudged| {
         not.is_whole() && not.known_kind().is_some_and(|kind| other.scope.has_judged(kind) && !terms.allow_incomplete)

@@ -1,6 +1,6 @@
-//! `growth<1MiB/epoch`: the fastest growth there is, of ranks at epoch ends or of what findings tell.
+//! `growth<1MiB/epoch`: the fastest growth, of ranks at epoch ends or in findings.
 //!
-//! Guarantees: that nothing grows faster is said only where growth was judged.
+//! Guarantees: the absence of faster growth counts only if growth was analysed.
 
 use std::cmp::Reverse;
 
@@ -45,7 +45,7 @@ fn of_findings(
     match fastest {
         Some((rate, finding)) => {
             let mut checked = told(limit, per, rate, finding.ranks.first().copied());
-            // What is seen to grow too fast does so at once; that nothing grows faster takes a judged job.
+            // Growth above the limit fails at once; a pass needs an analysed job.
             if let Some(open) = not_judged(report, terms).filter(|_| checked.verdict == Outcome::Holds) {
                 checked = Checked { value_bytes: checked.value_bytes, rank: checked.rank, ..open };
             }

@@ -1,10 +1,10 @@
 //! `memctl assert` as data: each condition with the figure it was decided by.
 //!
-//! Guarantees: a condition holds only on data that can tell: what would hold on a job that still runs, ended badly, was
-//! not recorded whole or could not be judged is inconclusive unless that is allowed; what speaks against a condition
-//! speaks against it at once. Refuses to call a figure good that is not there, whatever is allowed.
+//! Guarantees: a condition holds only on sufficient data: a pass is inconclusive on a job that still runs, ended badly,
+//! was not recorded completely or could not be analysed, unless that is allowed; evidence against a condition counts at
+//! once. A missing figure never passes, not even with `allow_incomplete`.
 //!
-//! (Over 400 lines: every condition is decided here, by the same few rules about what the data can tell.)
+//! (Over 400 lines: every condition is decided here, by the same few rules about which data suffices.)
 
 mod against;
 mod growth;
@@ -34,9 +34,9 @@ pub struct Terms {
     pub after_epoch: Option<u32>,
     /// For `stable`.
     pub tolerance: Option<Tolerance>,
-    /// Data that cannot tell is taken for what it is.
+    /// Accept incomplete data.
     pub allow_incomplete: bool,
-    /// What is only suspected is taken for harmless.
+    /// Accept suspected growth as harmless.
     pub allow_suspected: bool,
     /// The ranks that were chosen; all when empty.
     pub ranks: Vec<u32>,
@@ -53,7 +53,7 @@ pub struct Verdicts {
     pub completeness: Completeness,
     /// Whether all of them hold.
     pub holds: bool,
-    /// Why the data cannot tell, in sentences; empty when it can.
+    /// Why the data does not suffice, in sentences; empty if it does.
     pub incomplete: Vec<String>,
     /// Whether that was allowed.
     pub incomplete_allowed: bool,
@@ -143,7 +143,7 @@ impl Verdicts {
     /// Whether all of them hold.
     ///
     /// # Errors
-    /// A condition that does not hold, or cannot be told, in a sentence.
+    /// A condition that does not hold, or cannot be decided, as a sentence.
     pub fn outcome(&self) -> Result<(), String> {
         if self.holds {
             return Ok(());
@@ -162,7 +162,7 @@ impl Verdicts {
     }
 }
 
-/// Why the data cannot tell.
+/// Why the data does not suffice.
 fn incomplete(report: &Report, terms: &Terms) -> Vec<String> {
     let mut reasons = Vec::new();
     match report.job.state {
@@ -226,8 +226,23 @@ fn check(report: &Report, condition: &Condition, terms: &Terms) -> Checked {
         Asks::Growth(limit, per) => growth::growth(report, limit, per, terms),
         Asks::Fragmentation(limit) => fragmentation(report, limit, terms),
     };
+    // What is known speaks against a condition at once; that it holds takes something to judge.
+    if checked.verdict == Outcome::Holds
+        && let Some(because) = nothing_follows(report, terms)
+    {
+        (checked.verdict, checked.because) = (Outcome::Inconclusive, because);
+    }
     checked.condition.clone_from(&condition.text);
     checked
+}
+
+/// Why nothing can be said of what follows the epoch that was named: no later one has ended on some rank.
+fn nothing_follows(report: &Report, terms: &Terms) -> Option<String> {
+    let after = terms.after_epoch?;
+    let last = |rank: &Rank| rank.epoch_ends.iter().map(|end| end.epoch).max();
+    let lacking = report.ranks.iter().find(|rank| last(rank).is_none_or(|last| last <= after))?;
+    let known = last(lacking).map_or("no epoch has ended".to_owned(), |last| format!("the last that ended is {last}"));
+    Some(format!("nothing follows epoch {after} on rank {}: {known}", lacking.rank))
 }
 
 fn verdict(verdict: Outcome, because: String) -> Checked {
@@ -284,7 +299,7 @@ fn no_findings(report: &Report, terms: &Terms) -> Checked {
         .unwrap_or_else(|| verdict(Outcome::Holds, "nothing of severity warning or above was found".to_owned()))
 }
 
-/// Too few epoch ends to tell, unless that is allowed.
+/// Inconclusive if there are too few epoch ends, unless that is allowed.
 fn too_few(report: &Report, terms: &Terms, least: usize) -> Option<Checked> {
     let fewest = report.ranks.iter().map(|rank| ends(rank, terms).len()).min().unwrap_or(0);
     let after = terms.after_epoch.map(|epoch| format!(" from epoch {epoch} on")).unwrap_or_default();
@@ -292,7 +307,7 @@ fn too_few(report: &Report, terms: &Terms, least: usize) -> Option<Checked> {
         .then(|| verdict(Outcome::Inconclusive, format!("needs {least} epoch ends{after}, found {fewest}")))
 }
 
-/// Nobody could have found what would speak against it, unless that is allowed.
+/// Inconclusive if evidence against it could not have been found, unless that is allowed.
 fn not_judged(report: &Report, terms: &Terms) -> Option<Checked> {
     let not = report.scope.inconclusive().filter(|_| !terms.allow_incomplete)?;
     let remedy = not.remedy.as_ref().map_or(String::new(), |remedy| format!("; {remedy}"));

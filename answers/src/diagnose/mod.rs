@@ -1,7 +1,7 @@
 //! `memctl diagnose` as data: the six questions of a methodical diagnosis, answered with a job's figures.
 //!
-//! Guarantees: the same words on the page and in JSON; the figures they rest on are beside them. Works for every kind of
-//! finding, and for a job without findings, stacks, epochs or an end. Refuses to judge: the findings are the daemon's.
+//! Guarantees: the same words on the page and in JSON, with the figures they rest on. Works for every kind of finding,
+//! and for a job without findings, stacks, epochs or an end. Analyses nothing: the findings are the daemon's.
 
 mod proving;
 mod remedy;
@@ -94,7 +94,7 @@ pub struct Usage {
     pub peak_reserved_bytes: Option<u64>,
     /// Share of the reserved bytes that no live block used at the last boundary.
     pub fragmentation_ratio: Option<f64>,
-    /// In use on the device by everybody.
+    /// In use on the device by all processes.
     pub device_used_bytes: Option<u64>,
     /// All bytes of the device.
     pub device_total_bytes: Option<u64>,
@@ -110,7 +110,7 @@ pub struct Usage {
     pub other_bytes: u64,
     /// How many other sites.
     pub other_sites: u64,
-    /// What was allocated at the peak, by class; empty when that could not be told.
+    /// What was allocated at the peak, by class; empty if that is unknown.
     pub peak_classes: Vec<ClassShare>,
     /// Live without a recorded stack; null when no table of live memory was stored.
     pub without_stack_bytes: Option<u64>,
@@ -183,7 +183,7 @@ impl Diagnosis {
 }
 
 impl Diagnosis {
-    /// Why no finding means nothing: nothing that was found hurts, and nobody could have found it.
+    /// Why the absence of findings means nothing: no finding hurts, and growth could not have been found.
     #[must_use]
     pub fn inconclusive(&self) -> Option<&NotJudged> {
         self.scope.undecided(&self.findings)

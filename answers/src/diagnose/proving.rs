@@ -1,7 +1,7 @@
 //! The last question: how to prove that a change worked, or that a good job stays so.
 //!
-//! Guarantees: a condition is proposed only where this job's own data can tell of it; for a job without findings only what
-//! it holds itself. Refuses figures of what teardown left: peaks are compared.
+//! Guarantees: a condition is proposed only if this job's own data can decide it; for a job without findings, only
+//! conditions that it fulfils itself. Does not use figures that teardown left behind: peaks are compared.
 
 use memctl_analysis::proof;
 use memctl_model::JobState;
@@ -49,7 +49,7 @@ pub(super) fn proof(
     Question { commands: vec![format!("{run} -- ..."), check], ..Question::new(TITLE, judgeable(report)) }
 }
 
-/// What has to be done first, where the run after the change would not be judged either.
+/// What has to be done first if the run after the change could not be analysed either.
 fn judgeable(report: &Report) -> Vec<String> {
     let Some(not) = report.scope.inconclusive() else { return Vec::new() };
     let remedy = not.remedy.as_deref().map_or(String::new(), |remedy| format!(": {remedy}"));
@@ -85,7 +85,7 @@ fn settling(report: &Report) -> Option<u32> {
     (ends > proof::STABLE_ENDS_MIN).then_some(1)
 }
 
-/// Of these conditions those that this job's data can tell of; what is found against them now is what has to go.
+/// Those of these conditions that this job's data can decide; what they find now is what has to be fixed.
 fn told(report: &Report, conditions: &[&str], after: Option<u32>) -> Option<String> {
     let can_tell =
         |condition: &&&str| verdict(report, condition, after).is_some_and(|verdict| verdict != Outcome::Inconclusive);
@@ -110,7 +110,7 @@ fn fits(report: &Report, usage: Option<&Usage>) -> Option<String> {
 /// What comes of a condition on this very job, whether it still runs or ended badly.
 fn verdict(report: &Report, condition: &str, after: Option<u32>) -> Option<Outcome> {
     let condition: Condition = condition.parse().ok()?;
-    // A job that ended badly tells of its figures all the same; growth that nobody could judge stays untold.
+    // The figures of a job that ended badly count all the same; growth that could not be analysed stays undecided.
     let mut report = report.clone();
     report.job.state = JobState::Finished;
     report.completeness.exact = true;

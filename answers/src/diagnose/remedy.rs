@@ -195,7 +195,7 @@ mod tests {
     fn the_change_fits_the_pattern_that_was_seen() {
         let of = |kind, pattern| remedy(Some(kind), pattern);
         assert!(of(FindingKind::Churn, Some(Pattern::CacheEmptied)).before[0].contains("empty_cache"));
-        assert_eq!(of(FindingKind::Churn, None).before, [""; 0], "nobody was seen to empty the cache");
+        assert_eq!(of(FindingKind::Churn, None).before, [""; 0], "no call that empties the cache was seen");
         assert!(of(FindingKind::Leak, Some(Pattern::HooksPileUp)).after[1].contains("remove"));
         assert!(of(FindingKind::Leak, Some(Pattern::OptimizersMadeAnew)).pattern.contains("optimizer"));
     }

@@ -129,9 +129,9 @@ fn growth(report: &Report) -> Vec<String> {
     }
     text.push('.');
     if worst.known_kind() == Some(FindingKind::HiddenChain) {
-        text.push_str(" It falls back when the state is created anew, so epoch ends look flat.");
+        text.push_str(" It falls back when the state is created again, so epoch ends look flat.");
     }
-    // Where there is a course, its end says it.
+    // If there is a timeline, its end shows it.
     if let Some(live) = phrases::live(worst).filter(|_| worst.course().is_none()) {
         text.push_str(&format!(" {live} now."));
     }
@@ -207,7 +207,7 @@ fn demand(report: &Report, usage: Option<&Usage>, replay: Option<&Advice>) -> Ve
         let (allocated, reserved) = (HumanBytes::of(allocated), HumanBytes::of(reserved));
         format!("At most {allocated} were allocated and {reserved} reserved ({percent} %).")
     });
-    // Figures alone do not tell what a request would find.
+    // Figures alone do not show what a request would find.
     let undecided = report.scope.inconclusive_about(&[Kind::Fragmentation, Kind::Oom]);
     let judged = match (verdict.is_empty(), share) {
         (false, _) => verdict,
@@ -260,7 +260,7 @@ fn pattern(report: &Report, main: Option<&Finding>, remedy: &Remedy) -> Vec<Stri
     texts
 }
 
-/// The command that asks what holds a leak's blocks, while there is a process that can say so and nobody has asked.
+/// The command that searches for the holders of a leak's blocks, while the process runs and its holders are unknown.
 fn asking(report: &Report, finding: &Finding, flags: &str) -> Vec<String> {
     let leaks = finding.known_kind().is_some_and(FindingKind::is_leak) && finding.site.is_some();
     let can_say = leaks && finding.holders.is_none() && report.job.state == JobState::Running;

@@ -10,7 +10,7 @@ use super::tree::{Call, Node, Tree};
 use crate::sites::{RankSites, Sites};
 use crate::{Completeness, Frame, Job, SCHEMA};
 
-/// Calls that are told at most.
+/// The most calls that are returned.
 const CALLS_SHOWN: usize = 4_000;
 
 /// The graph.

@@ -1,7 +1,8 @@
 //! What `memctl report` puts into one file about a job: the answers of other questions, and which of them belong together.
 //!
-//! Guarantees: the rank, the moments and the courses that are shown follow from the findings; a part that could not be told
-//! is there with its reason. Refuses to ask and to judge: the answers come from elsewhere, and the verdict is `diagnose`'s.
+//! Guarantees: the rank, the moments and the timelines that are shown follow from the findings; a part that could not
+//! be computed is included with its reason. Sends no requests and analyses nothing: the data comes from elsewhere, and
+//! the verdict is `diagnose`'s.
 
 pub mod flame;
 pub mod table;
@@ -100,8 +101,8 @@ pub fn same_job(selection: v1::Selection, report: &Report, rank: &Rank) -> v1::S
     v1::Selection { job, attempt, ranks: vec![rank.rank], processes, ..selection }
 }
 
-/// The ranks whose course is drawn, so many at most: the one the verdict is about, those that failed or are told apart, then
-/// the first ones.
+/// At most `most` ranks whose timeline is drawn: the one the verdict is about, those that failed or differ from others,
+/// then the first ones.
 #[must_use]
 pub fn drawn(report: &Report, most: usize) -> Vec<u32> {
     let is_odd = |rank: &&Rank| {

@@ -11,7 +11,7 @@ use super::table::SiteClasses;
 use crate::Frame;
 use crate::sites::{RankSites, Site};
 
-/// Stacks that are told apart; the smaller ones are one call.
+/// The most stacks that are distinguished; the smaller ones are merged into one call.
 const STACKS_MAX: usize = 20_000;
 /// Calls of one stack; what is deeper counts where it is cut.
 const CALLS_MAX: usize = 96;
@@ -34,7 +34,7 @@ pub enum Call<'s> {
     Owner(&'s str),
     /// Memory without a recorded stack.
     NoStack,
-    /// Stacks that are too small to be told apart.
+    /// Stacks that are too small to be distinguished.
     Smaller,
 }
 

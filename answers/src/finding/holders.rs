@@ -1,7 +1,7 @@
 //! What holds the blocks of a finding as data: who was asked, when, what came of it, and how holders grew since.
 //!
-//! Guarantees: where there is no answer the reason is there, and no figure. Refuses to say anything of a finding that no
-//! process was asked about.
+//! Guarantees: without a response, the reason is given and no figure. Says nothing about a finding for which no process
+//! was searched.
 
 use memctl_model::HolderPace;
 use memctl_proto::v1;

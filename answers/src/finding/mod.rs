@@ -1,7 +1,7 @@
 //! A finding as data: the object that scripts and dashboards depend on, in JSON, NDJSON and CSV.
 //!
-//! Guarantees: every documented key is there, null where nothing is known; bytes are integers; a kind or a severity of
-//! a newer daemon is shown as it came. Refuses to judge: what is wrong was decided by the daemon.
+//! Guarantees: every documented key is present, null if unknown; bytes are integers; a kind or a severity of a newer
+//! daemon is shown unchanged. Analyses nothing: the daemon decides what is wrong.
 //!
 //! (Over 400 lines: a table of fields with what each means, and the same fields as columns; nothing here decides anything.)
 
@@ -67,7 +67,7 @@ pub struct Finding {
     pub bytes_per_step_low: Option<i64>,
     /// Upper end.
     pub bytes_per_step_high: Option<i64>,
-    /// What tells two findings of one kind without a site apart: `rank 3`.
+    /// Distinguishes two findings of one kind without a site: `rank 3`.
     pub subject: Option<String>,
     /// What the code does, as far as it is known: `tensors_kept`, `hooks_pile_up`.
     pub pattern: Option<String>,
@@ -122,7 +122,7 @@ pub enum Evidence {
     Number(Option<f64>),
     /// Words.
     Text(String),
-    /// A course.
+    /// A timeline.
     Series(Vec<u64>),
 }
 
@@ -148,7 +148,7 @@ impl Finding {
         }
     }
 
-    /// The course behind it: the first series of bytes, with its name.
+    /// The timeline behind it: the first series of bytes, with its name.
     #[must_use]
     pub fn course(&self) -> Option<(&str, &[u64])> {
         self.evidence.iter().find_map(|(name, value)| match value {

@@ -1,7 +1,7 @@
 //! What each recorded request was for, who made it, and in which module: what `memctl fit` changes and explains by.
 //!
-//! Guarantees: the classes are those of `memctl ledger`, by the same rules, but that a block is taken as it turned out: what
-//! outlives its step is known. Where no steps are marked, the backward passes tell.
+//! Guarantees: the classes are those of `memctl ledger`, by the same rules, except that the whole lifetime of a block
+//! is known, so also whether it outlives its step. If no steps are marked, the backward passes replace them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,7 +18,7 @@ pub struct Meaning {
     pub classes: Vec<Class>,
     /// Where it was made.
     pub modules: Modules,
-    /// Whose it is: an index into `places` and a class.
+    /// The holder: an index into `places` and a class.
     pub holders: Vec<u32>,
     /// Sites with their classes.
     pub places: Vec<(Option<Frame>, Class)>,

@@ -1,6 +1,7 @@
 //! One rank's recorded requests, as an export streams them in, kept as a script: behind `memctl fit` and the page.
 //!
-//! What each request was for, and in which module it was made, is told by `meaning`; what other sizes would hold, by `sizes`.
+//! `meaning` determines what each request was for, and in which module it was made; `sizes` determines what other sizes
+//! would hold.
 //!
 //! Guarantees: one device, the first that comes; memory bounded by the requests that a script keeps. Refuses an allocator that
 //! packs inside the driver, and recordings with holes: their requests do not add up.

@@ -1,8 +1,8 @@
 //! What a training would hold at other sizes, as an answer: a replay's figures at the sizes that were asked about, or a curve of
 //! them around the recorded one.
 //!
-//! Guarantees: whatever makes a figure less certain is said with it; a curve has the recorded size and the largest that fits among
-//! its points. Refuses to say that anything fits where nobody named the memory.
+//! Guarantees: everything that makes a figure less certain is stated with it; a curve includes the recorded size and
+//! the largest that fits. Does not say that a size fits if the memory was not given.
 
 use memctl_model::HumanBytes;
 use memctl_replay::fit::{self as replay, FitError};
@@ -18,14 +18,14 @@ const OTHER_SIZES: [&str; 2] = [
     "Sizes below the smaller recording are less certain than those above.",
 ];
 /// What weighs on a forecast from one recording.
-const ALONE: &str = "What scales is concluded from what each request was for, because there is one recording only: weaker than two. Whatever grows with the square of the number, or in part, is taken to grow in proportion.";
+const ALONE: &str = "What scales is concluded from what each request was for, because there is one recording only: weaker than two. Memory that grows with the square of the number, or only in part, is assumed to grow in proportion.";
 
 /// Points of a curve, as quarters of the recorded size.
 const QUARTERS: [u64; 12] = [2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32];
 
 /// An answer under way, and what its figures come from.
 pub struct Fitted {
-    /// What is told so far.
+    /// The result so far.
     pub answer: Fit,
     /// The requests, and how they follow the size.
     pub fit: replay::Fit,
@@ -33,7 +33,7 @@ pub struct Fitted {
     pub meaning: Meaning,
 }
 
-/// What one recording tells; `scales` says whether other sizes are asked about.
+/// What one recording shows; `scales` says whether other sizes are asked about.
 ///
 /// # Errors
 /// The number that it was recorded at is none.
@@ -52,7 +52,7 @@ pub fn alone(recording: Recording, recorded: Recorded, memory: Option<u64>, scal
     Ok(Fitted { answer, fit, meaning })
 }
 
-/// What two recordings tell, the smaller number first.
+/// What two recordings show, the smaller number first.
 ///
 /// # Errors
 /// They are not of one training.

@@ -1,4 +1,4 @@
-//! Text as HTML takes it: names come from whoever sent them, and a report is opened by somebody else.
+//! Escapes text for HTML: names come from clients, and a report is opened by other people.
 //!
 //! Guarantees: what [`escape`] returns is text wherever it stands, in an element or in a quoted attribute: it opens no tag,
 //! ends no attribute, and what could steer or reorder text is spelled out.

@@ -1,7 +1,7 @@
 //! Text as Markdown takes it, in a paragraph and in a cell of a table.
 //!
-//! Guarantees: what [`escape`] returns is shown as it is: it is no markup, no tag, and neither mentions somebody nor links
-//! to an issue or an address, which hosts of code make of plain text.
+//! Guarantees: [`escape`] returns text that is shown literally: no markup, no tags, no mentions, and no links to issues
+//! or addresses, which code hosts make of plain text.
 
 use super::text::safe;
 
@@ -31,7 +31,7 @@ pub fn escape(text: &str) -> String {
             letter => out.push(letter),
         }
         before = letter;
-        // What calls somebody, what names an issue, and what begins an address.
+        // The beginnings of a mention, of an issue's number, and of an address.
         if matches!(letter, '@' | '#') || letter == ':' && letters.peek() == Some(&'/') {
             out.push_str(NOTHING);
         }

@@ -1,4 +1,4 @@
-//! Text from elsewhere, made safe to show: names of functions, files, hosts and jobs come from whoever sent them.
+//! Makes text from elsewhere safe to show: names of functions, files, hosts and jobs come from clients.
 //!
 //! Guarantees: what [`safe`] returns cannot move a terminal's cursor, change its colours, start a
 //! new line or reorder what is read.

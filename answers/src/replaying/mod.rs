@@ -1,9 +1,9 @@
 //! Recorded events, as an export streams them in, replayed under many settings at once: behind `memctl what-if`, advice and the
 //! page.
 //!
-//! Guarantees: one pass; memory in proportion to the live blocks and the trials, whatever the number of events; what the figures
-//! do not cover is said with them (`figures`). Refuses recordings of an allocator that packs inside the driver; of one that would
-//! have, there are bounds.
+//! Guarantees: one pass; memory in proportion to the live blocks and the trials, not to the number of events; the
+//! result states what the figures do not cover (`figures`). Refuses recordings of an allocator that packs inside the
+//! driver; for a trial with one, there are bounds.
 //!
 //! Where a session does not name its version of torch, the rule by which equally large blocks are taken is followed both ways; where
 //! the other repeats the recording, [`Replaying::wants_other_rule`] says that the same has to be replayed again by that.
@@ -105,7 +105,7 @@ struct Running {
     replays: SideBySide,
     /// Whose rules.
     version: Version,
-    /// The recording by the other rule for equally large blocks, where nobody says which holds.
+    /// The recording by the other rule for equally large blocks, if it is unknown which one applies.
     other: Option<Follow>,
     /// Whether it is replayed again, by the rule that was the other one.
     is_second: bool,

@@ -1,6 +1,6 @@
 //! `memctl token` and `memctl audit` as clap sees them.
 //!
-//! Guarantees: parsing does no I/O; no flag takes a token, because command lines are seen by everybody on the machine.
+//! Guarantees: parsing does no I/O; no flag takes a token, because every user of the machine can see command lines.
 
 use clap::{Args, Subcommand, ValueEnum};
 use memctl_proto::v1;
@@ -22,7 +22,7 @@ pub enum TokenCommand {
     Create(CreateToken),
     /// List tokens, those that no longer count included.
     List,
-    /// Revoke a token: within seconds nobody gets in with it, and streams of it end.
+    /// Revoke a token: within seconds it is refused, and its streams end.
     Revoke {
         /// Its id, or its name where one valid token alone has it.
         token: String,
@@ -45,7 +45,7 @@ pub struct CreateToken {
     pub expires: Option<SilenceTime>,
 }
 
-/// What somebody may do.
+/// What a principal may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RoleArg {
     /// Write to the jobs that the pattern allows.
@@ -59,7 +59,7 @@ pub enum RoleArg {
 }
 
 impl RoleArg {
-    /// For the wire.
+    /// The role on the wire.
     #[must_use]
     pub const fn to_wire(self) -> v1::Role {
         match self {

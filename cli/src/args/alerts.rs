@@ -1,6 +1,6 @@
 //! `memctl alerts` as clap sees it.
 //!
-//! Guarantees: parsing does no I/O; what a silence says is checked by the daemon, which knows rules and kinds.
+//! Guarantees: parsing does no I/O; the daemon, which knows rules and kinds, checks a silence.
 
 use std::str::FromStr;
 
@@ -21,7 +21,7 @@ pub struct Alerts {
     pub command: Option<AlertsCommand>,
 }
 
-/// What can be done with alerts beside listing them.
+/// What can be done with alerts other than listing them.
 #[derive(Clone, Debug, Subcommand)]
 pub enum AlertsCommand {
     /// Send a test alert to every receiver and print each answer; exit code 1 when one failed.

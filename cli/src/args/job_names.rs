@@ -1,16 +1,16 @@
-//! The names of jobs, for a shell that completes one.
+//! Job names for shell completion.
 //!
-//! Guarantees: a store or a daemon that does not answer completes nothing and says nothing. Refuses to print to a shell
-//! that is typing: what goes wrong goes nowhere.
+//! Guarantees: if a store or a daemon does not answer, nothing is completed or printed: no error may appear while a
+//! user types.
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
 
 use clap_complete::engine::CompletionCandidate;
 
-/// The variable by which a shell's script asks.
+/// The variable by which a shell's completion script calls memctl.
 pub const ASKS: &str = "COMPLETE";
-/// Flags that say whose jobs are meant.
+/// Flags that say which store or daemon is meant.
 const PLACES: [&str; 5] = ["--daemon", "--data-dir", "--tls-ca", "--tls-cert", "--tls-key"];
 
 /// The jobs of the store or the daemon that the words typed so far name.
@@ -27,7 +27,7 @@ fn names() -> Option<Vec<String>> {
     Some(names.chain(["latest".to_owned()]).collect())
 }
 
-/// Of the words typed so far those that say where jobs are.
+/// The flags among the words typed so far that say which store or daemon is meant, with their values.
 fn places(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let words: Vec<OsString> = words.collect();
     let flags = words.windows(2).filter(|pair| PLACES.iter().any(|&flag| pair[0] == flag));

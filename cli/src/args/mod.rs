@@ -95,7 +95,7 @@ pub struct Global {
 }
 
 impl Global {
-    /// When to print colours, whichever flag said so.
+    /// When to print colours, by either flag.
     #[must_use]
     pub const fn colour(&self) -> Colour {
         if self.no_color { Colour::Never } else { self.color }
@@ -107,11 +107,11 @@ impl Global {
         self.daemon.as_deref().filter(|url| !url.is_empty())
     }
 
-    /// The files for `https://`: what a flag does not name the environment may name.
+    /// The files for `https://`: flags first, then the environment.
     #[must_use]
     pub fn tls(&self) -> Tls {
         let Tls { ca, cert, key } = Tls::from_environment(&|name| std::env::var(name).ok());
-        // A certificate and its key come from one place.
+        // A certificate and its key come from the same source.
         let (cert, key) = match (&self.tls_cert, &self.tls_key) {
             (None, None) => (cert, key),
             flags => (flags.0.clone(), flags.1.clone()),
@@ -125,7 +125,7 @@ impl Global {
         self.daemon().map(|url| DaemonAddress { url: url.to_owned(), tls: self.tls(), service: None })
     }
 
-    /// What is shown to whoever answers: what a flag does not name the environment may name.
+    /// The token and tenant that are sent with requests: flags first, then the environment.
     #[must_use]
     pub fn credentials(&self) -> Credentials {
         let Credentials { token, tenant } = Credentials::from_environment(&|name| std::env::var(name).ok());
@@ -133,7 +133,7 @@ impl Global {
         Credentials { token: named.or(token), tenant: self.tenant.clone().or(tenant) }
     }
 
-    /// What the environment says, where no flag says otherwise: a flag that names another place wins.
+    /// Uses the environment's daemon unless a flag names a daemon or a folder.
     #[must_use]
     pub fn or_environment(mut self, daemon: Option<String>) -> Self {
         if self.daemon.is_none() && self.data_dir.is_none() {

@@ -1,6 +1,6 @@
-//! The flags of questions: which part of which job, at which moment, and in which form.
+//! The flags of queries: which part of which job, at which moment, and in which format.
 //!
-//! Guarantees: a selection becomes what the daemon is asked; nothing here decides anything.
+//! Guarantees: flags become a selection for the daemon; nothing is decided here.
 //! (Over 400 lines: a table of flags with the words that users read.)
 
 use std::path::PathBuf;
@@ -125,7 +125,7 @@ pub enum FailOn {
 }
 
 impl FailOn {
-    /// The severity from which a finding fails; none where the verdict alone does.
+    /// The lowest severity that fails; none if only the verdict counts.
     #[must_use]
     pub fn severity(self) -> Option<memctl_model::Severity> {
         match self {
@@ -374,10 +374,10 @@ pub struct Assert {
 }
 
 impl Assert {
-    /// The job, and the conditions: the first word is the job's name where it is no condition and --job is not there.
+    /// The job and the conditions: the first word is the job's name if it is not a condition and --job is missing.
     ///
     /// # Errors
-    /// Why a word is no condition.
+    /// Why a word is not a condition.
     pub fn asked(&self) -> Result<(String, Vec<Condition>), String> {
         let named = match (&self.job, self.words.split_first()) {
             (None, Some((first, rest)))
@@ -391,7 +391,7 @@ impl Assert {
         let (job, words) = named.unwrap_or_else(|| (newest(), &self.words));
         let conditions = words.iter().map(|word| word.parse()).collect::<Result<Vec<Condition>, String>>()?;
         if conditions.is_empty() && self.against.is_none() {
-            // One word alone is more often a mistyped condition than a job.
+            // A single word is more often a mistyped condition than a job.
             let why = job.parse::<Condition>().err().unwrap_or_default();
             return Err(format!("there is no condition to check: {why}"));
         }

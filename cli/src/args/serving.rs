@@ -68,7 +68,7 @@ pub struct Daemon {
     /// Whether a client must have a certificate: required or optional [default: required].
     #[arg(long, env = "MEMCTL_TLS_CLIENT_AUTH", value_name = "WHETHER")]
     pub tls_client_auth: Option<String>,
-    /// Let other machines come without TLS: everybody can then read and change everything.
+    /// Accept other machines without TLS: any of them can then read and change everything.
     #[arg(long)]
     pub insecure: bool,
     /// Answer questions and write nothing: for a copy, or a store that cannot be written.

@@ -1,7 +1,7 @@
 //! What is typed as a value: lists of ranks, ranges of epochs, moments, labels.
 //!
-//! Guarantees: a typing error gives a sentence with an example; nothing grows with a number that
-//! was typed (a list of ranks is bounded).
+//! Guarantees: a typing error is reported with an example; a list of ranks is bounded, so that a large number cannot
+//! exhaust memory.
 
 use std::str::FromStr;
 
@@ -160,10 +160,10 @@ pub fn new_job(text: &str) -> Result<String, String> {
     ))
 }
 
-/// The name of a job that is asked for.
+/// The name of an existing job.
 ///
 /// # Errors
-/// An empty one: that is a variable of a script that was not set, and never the newest job.
+/// The name is empty: probably a script's variable that was not set; it must not mean the newest job.
 pub fn known_job(text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Err("the name is empty; `memctl jobs` lists the jobs, `latest` is the newest".to_owned());
@@ -171,10 +171,10 @@ pub fn known_job(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// A label that travels in an environment variable, where commas stand between labels.
+/// A label for an environment variable, in which commas separate labels.
 ///
 /// # Errors
-/// Why it is none.
+/// Why the label is invalid.
 pub fn run_label(text: &str) -> Result<LabelArg, String> {
     if text.contains(',') {
         return Err("a label must not contain a comma; repeat --label for several".to_owned());
@@ -185,7 +185,7 @@ pub fn run_label(text: &str) -> Result<LabelArg, String> {
 /// A length of time: 30s, 2m, 1h, or seconds.
 ///
 /// # Errors
-/// Why it is none.
+/// Why the text is not a duration.
 pub fn duration(text: &str) -> Result<std::time::Duration, String> {
     let digits = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
     let seconds = match &text[digits.len()..] {
@@ -195,17 +195,17 @@ pub fn duration(text: &str) -> Result<std::time::Duration, String> {
         _ => None,
     };
     let number = digits.parse::<u64>().ok().zip(seconds).and_then(|(number, seconds)| number.checked_mul(seconds));
-    // A day: nobody waits longer, and sums of times stay what a clock can hold.
+    // At most a day: no wait is longer, and sums of times do not overflow a clock.
     number
         .filter(|&seconds| seconds <= 86_400)
         .map(std::time::Duration::from_secs)
         .ok_or_else(|| format!("`{text}` is not a duration up to a day; write it like 30s, 2m or 1h"))
 }
 
-/// How long a process may stand still, in milliseconds: 100ms, 2s.
+/// How long a process may be paused, in milliseconds: 100ms, 2s.
 ///
 /// # Errors
-/// Why it is none.
+/// Why the text is not such a time.
 pub fn budget_ms(text: &str) -> Result<u32, String> {
     let number = match text.strip_suffix("ms") {
         Some(number) => number.parse::<u32>().ok(),

@@ -7,7 +7,7 @@ use crate::exit::Failure;
 use crate::seams::{Serving, ServingTls, serve, store_folder};
 use crate::service::give_way;
 
-/// Serves until it is told to stop.
+/// Serves until a signal stops it.
 ///
 /// # Errors
 /// A configuration that is wrong, an address in use, a store that cannot be opened.

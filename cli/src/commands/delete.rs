@@ -12,7 +12,7 @@ use crate::render::text::{plural, safe};
 /// See the module.
 ///
 /// # Errors
-/// No such job, nobody to ask, a daemon that does not answer.
+/// There is no such job, or no daemon or store that responds.
 pub async fn run(args: &Delete, global: &Global) -> Result<(), Failure> {
     if args.name() == "latest" {
         return Err(Failure::usage("`latest` cannot be deleted, because which job it is changes; give the job's name"));

@@ -31,7 +31,7 @@ pub async fn run(
     let selection = args.narrow.selection(now);
     let note = asking(global, async |connection| {
         let report = report(connection, selection.clone(), global).await?;
-        // One rank's: four nearly equal tables help nobody.
+        // For one rank only: four nearly equal tables do not help.
         let (sites, peak, replay) = match rank_of(&report) {
             Some(rank) => {
                 let replay = advising::on_note(connection, &report, rank, &selection).await;

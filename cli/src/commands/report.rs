@@ -1,7 +1,7 @@
 //! `memctl report`: asks everything that belongs into one file about a job, and writes the file.
 //!
-//! Guarantees: the file appears whole or not at all; a part that cannot be told is in it with the reason, as long as there is
-//! somebody who answers.
+//! Guarantees: the file appears whole or not at all; a part that cannot be computed is included with the reason, as
+//! long as a daemon or store responds.
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -100,7 +100,7 @@ async fn gather(connection: &mut Connection, selection: v1::Selection, global: &
     Ok(Dossier::new(report, parts))
 }
 
-/// What cannot be told of this job is a part of the answer; that nobody answers is not.
+/// A part that cannot be computed for this job becomes part of the report; an unreachable daemon is an error.
 fn told<T>(answer: Result<T, Failure>) -> Result<Part<T>, Failure> {
     match answer {
         Ok(answer) => Ok(Ok(answer)),
@@ -125,7 +125,7 @@ async fn failures(connection: &mut Connection, selection: v1::Selection) -> Resu
 
 async fn at_peak(connection: &mut Connection, selection: v1::Selection) -> Result<Ledger, Failure> {
     let moment = Some(v1::ledger_request::Moment::Peak(true));
-    // The blocks tell what the memory of each site is for.
+    // The blocks show what the memory of each site is for.
     let request = v1::LedgerRequest { selection: Some(selection), moment, blocks: true };
     let response = connection.query.get_ledger(request).await.map_err(|status| connection.failure(&status))?;
     let view = ledger::View { blocks: true, ..ledger::View::default() };

@@ -1,8 +1,8 @@
-//! What the views of a report ask: the page's own questions, to whoever answers, for the rank that the verdict is about, the
-//! ranks that the findings lead to, and those that stand out or are the fullest.
+//! The requests for a report's views: the page's own, for the rank that the verdict is about, the ranks in the
+//! findings, and those that stand out or are the fullest.
 //!
-//! Guarantees: what the verdict rests on comes first; what finds no room or has no answer is told. Refuses to compute: the
-//! answers are those of `/api/v1`.
+//! Guarantees: the data behind the verdict comes first; a view without room or without a response is reported as
+//! missing. Computes nothing: the responses are those of `/api/v1`.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ pub struct Wanted {
 /// Asks everything that the views show.
 ///
 /// # Errors
-/// Nobody answers, or one that is too old for it.
+/// The daemon does not respond, or is too old for this request.
 pub async fn ask(
     connection: &Connection,
     selection: v1::Selection,
@@ -123,7 +123,7 @@ impl Views<'_> {
         Ok(())
     }
 
-    /// What other sizes would hold, where somebody named the recorded one.
+    /// What other sizes would hold, if the recorded size was given.
     async fn sizes(&mut self, report: &Report, row: &Rank) -> Result<(), Failure> {
         let Some(size) = self.inlined.size.map(|size| size.to_string()) else { return Ok(()) };
         let memory = self.inlined.device_memory.map(|bytes| bytes.to_string());

@@ -1,8 +1,8 @@
 //! `memctl ui`: the page of the local service or of a store that is opened here, or the address of the one that a daemon serves.
 //!
-//! Guarantees: of a store that is opened here, only a port of this machine is listened at, and who has not the printed
-//! address sees nothing, other users of this machine included; no other process is shown the address. Everything is closed
-//! at Ctrl-C or SIGTERM. Refuses to open a browser unless told to.
+//! Guarantees: for a store that is opened here, only a port of this machine is listened on, and without the printed
+//! address nothing is visible, also to other users of this machine; no other process is shown the address. Everything
+//! is closed at Ctrl-C or SIGTERM. Opens a browser only on request.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ pub async fn run(args: &args::Ui, global: &Global, out: &mut (dyn Write + Send))
     .await
 }
 
-/// Serves the page of a store that is open here, until it is told to stop.
+/// Serves the page of a store that is open here, until a signal stops it.
 ///
 /// # Errors
 /// No port, no browser.
@@ -65,7 +65,7 @@ pub async fn serve(
     show(&address, open, stopped, global, out).await
 }
 
-/// Serves the page of the local service on a port of this machine, until it is told to stop.
+/// Serves the page of the local service on a port of this machine, until a signal stops it.
 async fn serve_of(
     service: &Service,
     args: &args::Ui,

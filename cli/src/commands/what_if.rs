@@ -17,7 +17,7 @@ use crate::exit::Failure;
 use crate::render::screen::Screen;
 use crate::show::show;
 
-/// Ranks that are replayed where none was asked for; the others are told.
+/// The most ranks that are replayed if none was chosen; the page names the others.
 const RANKS_MAX: usize = 4;
 
 /// See the module.

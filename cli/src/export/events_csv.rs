@@ -44,10 +44,10 @@ pub struct EventsCsv<W> {
 }
 
 impl<W: Write> EventsCsv<W> {
-    /// Writes nothing yet: a question that is refused shall leave no half answer.
+    /// Writes nothing yet: a refused request must not leave half a file.
     ///
     /// # Errors
-    /// No memory for the decoder.
+    /// The decoder cannot be allocated.
     pub fn new(out: W, windows: Windows) -> Result<Self, ExportError> {
         let decoder = Decoder::new()?;
         let dictionary = StackDictionary::default();

@@ -1,7 +1,7 @@
-//! A PyTorch memory snapshot of one rank, out of an export's parts.
+//! Writes a PyTorch memory snapshot of one rank from an export's parts.
 //!
-//! Guarantees: the state in it is the one after the slice's last event, whatever came before the slice and after it. The
-//! format is [`SnapshotWriter`]'s.
+//! Guarantees: the snapshot's state is the one after the slice's last event, independent of what was sent before or
+//! after the slice. The format is [`SnapshotWriter`]'s.
 
 use std::io::Write;
 
@@ -27,10 +27,10 @@ pub struct MemoryViz<W: Write> {
     dictionary: StackDictionary,
 }
 
-/// The device whose parts are coming in.
+/// The device whose parts are arriving.
 struct Device {
     window: Window,
-    /// Whether an event of it came.
+    /// Whether an event of it has arrived.
     begun: bool,
 }
 
@@ -57,7 +57,7 @@ impl<W: Write> MemoryViz<W> {
         let device = u8::try_from(start.device).map_err(|_| ExportError::Order("a device number beyond 255"))?;
         if let Some(session) = start.session {
             if session.id != self.session {
-                // Another session numbers its stacks anew.
+                // Each session numbers its own stacks.
                 self.session.clone_from(&session.id);
                 self.dictionary = StackDictionary::default();
                 self.snapshot.forget_stacks();
@@ -80,7 +80,7 @@ impl<W: Write> MemoryViz<W> {
 
     fn stacks(&mut self, batch: &v1::StackBatch) -> Result<(), ExportError> {
         if batch.first_stack <= 1 && !self.dictionary.is_empty() {
-            // The session's dictionary from its beginning once more, for its next device.
+            // The session's dictionary starts from its beginning again for the next device.
             self.dictionary = StackDictionary::default();
         }
         Ok(self.dictionary.add(batch)?)
@@ -88,7 +88,7 @@ impl<W: Write> MemoryViz<W> {
 
     fn keyframe(&mut self, keyframe: &Keyframe) -> Result<(), ExportError> {
         let Some(device) = &self.device else { return Err(ExportError::Order("a keyframe before its rank")) };
-        // One beyond the slice would replace the state that the slice ends in.
+        // A keyframe after the slice would replace the slice's end state.
         if keyframe.time_ns <= device.window.last_ns || !device.begun {
             self.snapshot.restore(keyframe)?;
         }
@@ -100,7 +100,7 @@ impl<W: Write> MemoryViz<W> {
         let Some(Device { window, begun }) = &mut self.device else {
             return Err(ExportError::Order("events before their rank"));
         };
-        // The end state is the one at the slice's end.
+        // Later events do not belong to the slice's end state.
         for event in self.events.iter().filter(|event| event.time_ns <= window.last_ns) {
             *begun = true;
             if event.time_ns < window.first_ns {

@@ -1,7 +1,7 @@
 //! Writers of other tools' formats, fed part by part while the export streams in.
 //!
-//! Guarantees: memory stays bounded by the live state and the dictionary of stacks, whatever the
-//! number of events; parts that contradict each other end the export with a sentence.
+//! Guarantees: memory is bounded by the live state and the dictionary of stacks, not by the number of events;
+//! contradictory parts end the export with an error.
 
 pub mod events_csv;
 pub mod memory_viz;
@@ -16,7 +16,7 @@ pub enum ExportError {
     /// The file cannot be written.
     #[error(transparent)]
     Output(#[from] std::io::Error),
-    /// What came is not what it should be.
+    /// A part is invalid.
     #[error(transparent)]
     Wire(#[from] memctl_proto::WireError),
     /// A chunk does not decode.
@@ -25,7 +25,7 @@ pub enum ExportError {
     /// Nothing that is stored lies in the slice.
     #[error("no event lies in this part of the job")]
     Nothing,
-    /// Parts came in an order that has no meaning.
+    /// Parts arrived in an impossible order.
     #[error("the export came out of order: {0}")]
     Order(&'static str),
 }
@@ -47,7 +47,7 @@ pub trait Sink {
     /// See [`ExportError`].
     fn part(&mut self, part: v1::export_part::Body) -> Result<(), ExportError>;
 
-    /// Writes what is written last.
+    /// Writes the end of the file.
     ///
     /// # Errors
     /// See [`ExportError`].

@@ -1,4 +1,4 @@
-//! The page of `memctl assert`: a line a condition, and why the data cannot tell where it cannot.
+//! The page of `memctl assert`: one line per condition, with the reason if the data cannot decide it.
 
 use memctl_answers::assert::{Outcome, Verdicts};
 
@@ -6,7 +6,7 @@ use super::{Page, heading, prose};
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::{safe, width};
 
-/// Columns of the verdict: the longest is `cannot be told`.
+/// Columns of the verdict.
 const VERDICT: usize = 14;
 
 impl Page for Verdicts {

@@ -3,10 +3,9 @@
 //! Guarantees: the sentence comes first and whole; how bad it is shows without colours (`!!`, `! `, `i `); a figure that
 //! is not known has no line. Refuses to rephrase: the words are the daemon's.
 
+use memctl_answers::finding::Finding;
 use memctl_answers::finding::holders::FindingHolders;
 use memctl_answers::finding::phrases::{live, rates, since, stack, until};
-use memctl_answers::finding::{Evidence, Finding};
-use memctl_model::finding::FORESIGHT;
 use memctl_model::{HumanBytes, Severity};
 
 use super::prose;
@@ -130,7 +129,6 @@ pub fn full(finding: &Finding, screen: &Screen) -> String {
     field("until", &until(finding).unwrap_or_default());
     field("why", &finding.explanation);
     field("change", &finding.advice);
-    field("figures", &figures(finding));
     out
 }
 
@@ -166,28 +164,6 @@ fn thinned(values: &[u64]) -> Vec<u64> {
         return values.to_vec();
     }
     (0..BARS).map(|at| values[at * (values.len() - 1) / (BARS - 1)]).collect()
-}
-
-/// What stands behind it besides the course, and besides what only the look ahead asks for.
-fn figures(finding: &Finding) -> String {
-    let shown = finding.evidence.iter().filter(|(name, _)| name.as_str() != FORESIGHT).filter_map(|(name, value)| {
-        let value = match value {
-            Evidence::Count(bytes) if name.ends_with("_bytes") => HumanBytes::of(*bytes).to_string(),
-            Evidence::Count(count) => crate::render::text::count(*count),
-            Evidence::Number(Some(number)) if name.ends_with("_bytes") => HumanBytes(*number as i64).to_string(),
-            Evidence::Number(Some(number)) => rounded(*number),
-            Evidence::Text(text) => safe(text).into_owned(),
-            Evidence::Number(None) | Evidence::Series(_) => return None,
-        };
-        Some(format!("{}: {value}", in_words(name)))
-    });
-    shown.collect::<Vec<_>>().join("; ")
-}
-
-/// Three digits behind the point at most, none that say nothing.
-fn rounded(number: f64) -> String {
-    let text = format!("{number:.3}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// `live_bytes_series` is `live`, `epochs_seen` is `epochs seen`.

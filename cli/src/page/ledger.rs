@@ -182,7 +182,7 @@ fn unmeasured(rank: &Rank, world_size: Option<u32>) -> Vec<String> {
         lines.push(format!("Not measured: {}.", missing.join("; ")));
     }
     if rank.nccl_bytes.is_none() && rank.context_bytes.is_some() && world_size != Some(1) {
-        lines.push("NCCL's memory is not told apart: it is part of context and libraries.".to_owned());
+        lines.push("NCCL's memory is not known separately: it is part of context and libraries.".to_owned());
     } else if rank.nccl_bytes.is_some() {
         lines.push(
             "NCCL's row has the communicators of PyTorch's process groups; others are in context and libraries."

@@ -1,6 +1,6 @@
 //! The report in Markdown, for a pull request or a ticket: the verdict, the ranks, and the sites that changed.
 //!
-//! Guarantees: short, whatever was recorded; names are text: they are no markup, call nobody and link to nothing.
+//! Guarantees: short for any recording; names are plain text: no markup, no mentions, no links.
 
 use memctl_answers::dossier::Dossier;
 use memctl_answers::dossier::table::{Row, rows};

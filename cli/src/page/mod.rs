@@ -1,4 +1,4 @@
-//! Pages for people: what an answer looks like in a terminal, and in a file that is sent, designed for somebody tired.
+//! Pages for people: how results look in a terminal and in a file to send, readable for a tired reader.
 //!
 //! Guarantees: pure functions of an answer and a screen; no line wider than the screen except
 //! commands to copy; everything that came from elsewhere is made safe.

@@ -36,7 +36,7 @@ pub fn page(answer: &Oom, screen: &Screen) -> String {
             let line = format!("{} failed; the events are no longer stored.", plural(answer.failed, "request"));
             out.push_str(&format!("{}\n", screen.wrapped(&line, 0)));
         }
-        // Of what was lost nobody knows what it was.
+        // Lost events may have included a failed request.
         None if inconclusive.is_some() || (answer.findings.is_empty() && !answer.completeness.exact) => {
             out.push_str(&format!("{}\n", screen.wrapped("No failed request was recorded.", 0)));
             out.push_str(&judged::not_judged(&answer.scope, screen));

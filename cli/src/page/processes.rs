@@ -1,4 +1,5 @@
-//! The processes of a job on a page: a row each where ranks do not tell them apart; of many the odd ones, and counts by role.
+//! The processes of a job on a page: a row each if ranks do not identify them; if there are many, the outliers and
+//! counts by role.
 //!
 //! Guarantees: no process that allocated is left out without being counted. Refuses to repeat what the table of ranks says: a
 //! job whose processes are its ranks gets no second table.
@@ -16,7 +17,7 @@ use crate::render::text::{count, plural, rank_list, safe};
 /// Processes that get a row each.
 const SHOWN: usize = 16;
 
-/// The table, or nothing where ranks tell everything; and what is not shown of the job.
+/// The table, or nothing if ranks identify all processes; and what is not shown of the job.
 #[must_use]
 pub fn table(report: &Report, screen: &Screen) -> String {
     let mut out = String::new();

@@ -1,4 +1,4 @@
-//! The page of `memctl ranks`: the ranks side by side, the odd ones first, and the findings that tell them apart.
+//! The page of `memctl ranks`: the ranks side by side, the outliers first, and the findings that distinguish them.
 
 use memctl_analysis::worth;
 use memctl_answers::format::time;
@@ -179,12 +179,12 @@ fn standing_out(ranks: &Ranks, screen: &Screen) -> String {
     let text = match (by_figure, ranks.findings.is_empty()) {
         (true, _) => "* stands out: far from the ranks' median. Ranks of different roles usually differ.",
         (false, true) => "No rank stands out from the others' median.",
-        (false, false) => "No figure stands out from the ranks' median, but findings tell ranks apart:",
+        (false, false) => "No figure stands out from the ranks' median, but findings distinguish ranks:",
     };
     super::prose::hanging("", text, usize::MAX, screen)
 }
 
-/// That no finding tells ranks apart, as far as that was judged.
+/// States that no finding distinguishes ranks, as far as that was analysed.
 fn none_apart(ranks: &Ranks) -> String {
     if ranks.scope.inconclusive().is_some() {
         return "No finding about a single rank, but growth could not be judged.".to_owned();

@@ -120,7 +120,7 @@ fn signed(rate: Option<i64>) -> String {
     }
 }
 
-/// Boundaries that nobody marked, and levels that are not those of the record's end.
+/// Sample points that were found rather than marked, and levels from another moment than the recording's end.
 fn origins(report: &Report, screen: &Screen) -> String {
     let mut lines = Vec::new();
     let boundaries = &report.boundaries;
@@ -273,7 +273,7 @@ fn growth(report: &Report, screen: &Screen) -> String {
     if grown.is_empty() {
         return String::new();
     }
-    let head = "Other growth, not a finding (a filling cache, a single step, or too early to tell):";
+    let head = "Other growth, not a finding (a filling cache, a single step, or too early to say):";
     let mut out = format!("\n{}\n", screen.wrapped(head, 0));
     if let Some(through) = &report.growth_through {
         let (part, whole) = (HumanBytes(through.bytes_per_epoch), HumanBytes(through.total_bytes_per_epoch));

@@ -1,7 +1,7 @@
 //! The page of `memctl sites`: how each rank stands at the moment, and whose memory it is as a tree of calls.
 //!
-//! Without a choice of ranks the tree is drawn for the one that holds most; the others are a line
-//! each, because four nearly equal trees help nobody.
+//! Unless ranks were chosen, the tree is drawn for the one that holds most; the others are a line each, because four
+//! nearly equal trees do not help.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,7 @@
 //! The page of `memctl timeline`: one small plot for each rank and device, all on one scale, epochs below.
 //!
-//! Epochs have equal widths and time runs within each, so that ranks line up whatever their
-//! clocks say and a long start does not push the training into a corner. A job of one epoch is
-//! drawn over its time.
+//! Epochs have equal widths and time runs within each, so that ranks line up even if their clocks differ, and a long
+//! start does not squeeze the training. A job of one epoch is drawn over its time.
 
 use std::collections::HashMap;
 
@@ -16,7 +15,7 @@ use crate::render::plot::{Column, MARGIN, Tick, legend, plot};
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::{plural, rank_list};
 
-/// Columns of a plot when nobody says how wide the screen is, and at most.
+/// Columns of a plot if the screen's width is unknown, and at most.
 const COLUMNS_DEFAULT: usize = 90;
 const COLUMNS_MAX: usize = 180;
 /// Plots on one page unless ranks were chosen: more is a wall, not a picture.

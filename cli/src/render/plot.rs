@@ -1,9 +1,8 @@
-//! A plot in characters: memory upwards, the course of the job to the right.
+//! A plot in characters: memory upwards, time to the right.
 //!
-//! Solid is what was allocated all the time within a column (the floor, which a leak raises),
-//! shaded is what was allocated at some moment in it, the line is what was reserved. Blocks of an
-//! eighth of a row where the screen has them, ASCII elsewhere.
-//! Guarantees: so many rows and columns as asked for, whatever the values are.
+//! Solid: bytes that stayed allocated throughout a column (the floor, which a leak raises). Shaded: bytes that were
+//! allocated at some moment in it. Line: reserved bytes. Eighth-of-a-row blocks if the screen has them, else ASCII.
+//! Guarantees: exactly the requested rows and columns, for any values.
 
 use memctl_model::HumanBytes;
 
@@ -63,7 +62,7 @@ const ASCII: Ink = Ink {
     tick: "+",
 };
 
-/// Draws columns (`None` = nothing is known there) up to `top` bytes in so many rows.
+/// Draws columns (`None` = no data) up to `top` bytes in `rows` rows.
 #[must_use]
 pub fn plot(columns: &[Option<Column>], top: u64, rows: usize, ticks: &[Tick], screen: &Screen) -> String {
     let ink = screen.pick(&BLOCKS, &ASCII);
@@ -107,11 +106,11 @@ fn cell(column: Column, row: usize, unit: f64, ink: &Ink) -> &'static str {
     let (floor, peak) = (fill(column.floor, row, unit), fill(column.peak.max(column.floor), row, unit));
     let mut eighths = (floor * 8.0).round() as usize;
     if row == 0 && column.floor > 0 {
-        // Little is not nothing.
+        // A small value must not look like zero.
         eighths = eighths.max(1);
     }
     if eighths > 0 {
-        // Also where a peak stands on it: the floor's course is what gives a leak away.
+        // Draw the floor also below a peak: its rise is what shows a leak.
         return ink.solid[eighths.min(8)];
     }
     if peak >= 0.25 {
@@ -122,7 +121,7 @@ fn cell(column: Column, row: usize, unit: f64, ink: &Ink) -> &'static str {
     if ends_here { ink.line } else { " " }
 }
 
-/// Shades and lines step back behind what is solid.
+/// Shades and lines are fainter than solid blocks.
 fn paint(cells: &str, ink: &Ink, screen: &Screen) -> String {
     if !screen.colour {
         return cells.to_owned();

@@ -1,4 +1,4 @@
-//! Text in the columns of a terminal; how text from elsewhere is made safe is the answers' ([`safe`]).
+//! Text in the columns of a terminal; [`safe`] makes text from elsewhere safe to show.
 //!
 //! Guarantees: widths are terminal columns, not bytes.
 

@@ -1,7 +1,8 @@
 //! The command as a child process: start, end, exit code.
 //!
-//! Guarantees: the child has our input, output, folder, process group and limits; its end is seen before it is reaped, so
-//! that others can still look at it; exit codes are a shell's (126 cannot be executed, 127 not found, 128 + signal).
+//! Guarantees: the child has our input, output, folder, process group and limits; its end is seen before it is reaped,
+//! so that its `/proc` entry can still be read; exit codes are a shell's (126 cannot be executed, 127 not found, 128 +
+//! signal).
 
 use std::ffi::OsString;
 use std::io;
@@ -28,7 +29,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// From what was seen before the reaping, else from the reaping.
+    /// From the exit seen before reaping, else from the reaped status.
     pub fn of(seen: Option<Exit>, status: io::Result<ExitStatus>) -> Self {
         let exit = seen.or_else(|| {
             let status = status.ok()?;
@@ -54,14 +55,14 @@ fn command(words: &[OsString]) -> Command {
 /// Starts the command with these variables added to our own.
 ///
 /// # Errors
-/// It does not start; that has been said.
+/// It does not start; the error was printed.
 pub fn start(words: &[OsString], environment: &[(&'static str, OsString)]) -> Result<Child, Ended> {
     let mut command = command(words);
     command.envs(environment.iter().map(|(name, value)| (name, value)));
     command.spawn().map_err(|error| Ended { code: complain(words, &error), ran: false })
 }
 
-/// Becomes the command. Comes back only when that fails.
+/// Becomes the command. Returns only on failure.
 pub fn replace(words: &[OsString]) -> u8 {
     complain(words, &command(words).exec())
 }
@@ -77,7 +78,7 @@ fn complain(words: &[OsString], error: &io::Error) -> u8 {
     NOT_EXECUTABLE
 }
 
-/// Waits for the end of a child and leaves it to be reaped. `None`: the system does not tell.
+/// Waits for the end of a child but does not reap it. `None`: the system does not report how it ended.
 pub async fn ended(pid: u32) -> Option<Exit> {
     tokio::task::spawn_blocking(move || wait(pid)).await.ok().flatten()
 }
@@ -121,7 +122,7 @@ pub fn descriptors_max() -> u64 {
 pub fn raise_descriptor_limit() {
     let Some(limit) = descriptor_limit() else { return };
     let raised = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
-    // SAFETY: a structure of ours. When it fails everything works with fewer trainers.
+    // SAFETY: a structure of ours. If it fails, fewer trainers can be recorded.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) };
 }
 

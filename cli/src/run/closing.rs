@@ -1,7 +1,7 @@
-//! What a run says when the command has ended: the job's page, or where to ask for it, and what is not out yet.
+//! What a run prints after the command has ended: the job's page, or how to query it, and what is still in the spool.
 //!
-//! Guarantees: everything goes to standard error, nothing with `--quiet`; where several launchers were started for one
-//! job only the first prints the page; a store is closed with everything durable. Refuses: to change the exit code.
+//! Guarantees: everything goes to standard error, and nothing with `--quiet`; if several launchers were started for one
+//! job, only the first prints the page; a store is closed with everything durable. Never changes the exit code.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -29,11 +29,11 @@ use crate::seams::host::{self, Summary};
 use crate::seams::{self, Daemon};
 use crate::show::print;
 
-/// A store that another program has open is waited for so long at the end.
+/// How long the end waits for a store that another program has open.
 const STORE_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Between two tries.
 const STORE_WAIT_STEP: Duration = Duration::from_millis(250);
-/// How long a daemon has to say who this is: it is known to be there.
+/// How long a daemon may take to identify the principal: it is known to be reachable.
 const CALLER_MAX: Duration = Duration::from_secs(2);
 /// Processes that get a line of their own.
 const MISSED_MAX: usize = 4;
@@ -61,7 +61,7 @@ pub struct Closing<'a> {
 }
 
 impl Closing<'_> {
-    /// Says it, delivers what waits in the spool for at most `patience`, and closes.
+    /// Prints it, delivers the spool for at most `patience`, and closes.
     pub async fn tell(&self, mut destination: Destination, patience: Duration, hurry: &Arc<AtomicBool>) {
         if destination.kind == Kind::Deferred && !self.summary.ended.is_empty() {
             self.open_again(&mut destination, patience.min(STORE_WAIT_MAX), hurry).await;
@@ -88,7 +88,7 @@ impl Closing<'_> {
         destination.close().await;
     }
 
-    /// Programs that used torch and were not recorded, beside others that were.
+    /// Programs that used torch and were not recorded while others were.
     fn say_what_was_missed(&self, others: bool) {
         let missed = self.seen.missed.iter().filter(|_| others);
         for (pid, why) in missed.take(MISSED_MAX) {
@@ -111,10 +111,10 @@ impl Closing<'_> {
         jobs
     }
 
-    /// The store was in use when the run began.
+    /// Opens the store again that was in use when the run began.
     async fn open_again(&self, destination: &mut Destination, wait: Duration, hurry: &AtomicBool) {
         let end = Instant::now() + wait;
-        // Relaxed: a wish; nothing else is seen with it.
+        // Relaxed: only a hint; nothing else is synchronized by it.
         while !hurry.load(Ordering::Relaxed) {
             if let Ok(connection) = connect::connect(self.global, WhenMissing::Make).await {
                 destination.daemon = connection.daemon();
@@ -143,12 +143,13 @@ impl Closing<'_> {
             && let Some(folder) = destination.folder()
         {
             let (size, folder) = (HumanBytes::of(waiting), folder.display());
-            say(
-                self.global,
-                &format!(
-                    "{size} could not be delivered and wait in {folder}; the next `memctl run` with this destination delivers them"
-                ),
-            );
+            let to = self.global.daemon_address().map_or_else(String::new, |address| format!(" to {address}"));
+            let is_refused = ended.iter().any(|ended| ended.refused.is_some());
+            let next = match is_refused {
+                true => "`memctl spool` lists it, delivers it elsewhere or discards it",
+                false => "the next `memctl run` with this destination delivers it",
+            };
+            say(self.global, &format!("{size} could not be delivered{to}, and is kept in {folder}; {next}"));
         } else if undelivered > 0 && destination.spool.is_none() {
             say(
                 self.global,
@@ -165,7 +166,7 @@ impl Closing<'_> {
         }
     }
 
-    /// The page, or the way to it.
+    /// The page, or how to query it.
     async fn answer(&self, destination: &mut Destination, jobs: &BTreeMap<&str, (u64, u64)>) {
         if self.global.quiet {
             return;
@@ -180,18 +181,16 @@ impl Closing<'_> {
             (None, Some(connection)) if !connection.flags.is_empty() => format!(" {}", connection.flags),
             _ => String::new(),
         };
+        let writes_alone = self.writes_alone().await;
         let rest = jobs.iter().filter(|(job, _)| !page || Some(**job) != shown);
-        for (job, (sessions, events)) in rest.take(JOBS_MAX) {
-            let (sessions, events) = (plural(*sessions, "session"), plural(*events, "event"));
-            say(
-                self.global,
-                &format!(
-                    "job {job}: {events} of {sessions} stored; `memctl query --job {}{flags}` shows it",
-                    shell_word(job)
-                ),
-            );
+        for (job, &(sessions, events)) in rest.take(JOBS_MAX) {
+            let hint = match &writes_alone {
+                Some(_) => String::new(),
+                None => format!("; `memctl query --job {}{flags}` shows it", shell_word(job)),
+            };
+            say(self.global, &self.stored(job, sessions, events, &hint));
         }
-        if let Some(who) = self.writes_alone().await {
+        if let Some(who) = writes_alone {
             say(
                 self.global,
                 &format!(
@@ -201,7 +200,19 @@ impl Closing<'_> {
         }
     }
 
-    /// Who was shown to the daemon, if that may write and not read: whoever proposes a question has to say so.
+    /// What of a job is stored, and how to see it.
+    fn stored(&self, job: &str, sessions: u64, events: u64, hint: &str) -> String {
+        let of_job = || self.summary.ended.iter().filter(|ended| ended.session.job == job);
+        if events == 0 && of_job().any(|ended| ended.refused.is_some()) {
+            return format!("job {job}: nothing is stored: the daemon refused it");
+        }
+        if events == 0 && of_job().all(|ended| !ended.delivered) {
+            return format!("job {job}: nothing is stored yet");
+        }
+        format!("job {job}: {} of {} stored{hint}", plural(events, "event"), plural(sessions, "session"))
+    }
+
+    /// The principal's name, if the daemon lets it write and not read: the printed hint then names the missing role.
     async fn writes_alone(&self) -> Option<String> {
         self.global.daemon()?;
         let connection = tokio::time::timeout(CALLER_MAX, connect::connect(self.global, WhenMissing::Refuse)).await;
@@ -210,7 +221,7 @@ impl Closing<'_> {
         let caller = tokio::time::timeout(CALLER_MAX, client.get_caller(v1::GetCallerRequest {})).await;
         drop(client);
         connection.close().await;
-        // Whoever is not told apart is not warned either: the question itself says what is missing.
+        // Without a known principal there is no warning: the query itself will report what is missing.
         let caller = caller.ok()?.ok()?.into_inner();
         (caller.role() == v1::Role::Agent).then_some(caller.name)
     }
@@ -228,7 +239,7 @@ impl Closing<'_> {
         };
         let mut page = b"\n".to_vec();
         print(&report, Format::Table, &screen(self.global), &mut page).is_ok()
-            // Whether somebody reads it is not for us to mind.
+            // A closed standard error is not an error here.
             && std::io::stderr().write_all(&page).is_ok()
     }
 }
@@ -239,14 +250,14 @@ fn screen(global: &Global) -> Screen {
     Screen::of(is_terminal, global.colour())
 }
 
-/// Delivers what lies in the spool and belongs to nobody.
+/// Delivers spooled sessions whose process has ended.
 async fn deliver(folder: PathBuf, daemon: Daemon, patience: Duration, hurry: Arc<AtomicBool>) {
     let end = Instant::now() + patience;
     let work = move || {
-        // Relaxed: a wish; nothing else is seen with it.
+        // Relaxed: only a hint; nothing else is synchronized by it.
         let enough = || hurry.load(Ordering::Relaxed) || Instant::now() >= end;
         host::deliver_spool(Path::new(&folder), &daemon, seams::backoff(), &enough);
     };
-    // A panic in it was logged there; what is in the spool stays.
+    // A panic there was logged; the spool keeps its sessions.
     let _ = tokio::task::spawn_blocking(work).await;
 }

@@ -1,9 +1,9 @@
 //! Where a run is recorded: a daemon that was named, this user's own, the local service, or a store in this process.
 //!
-//! Guarantees: a daemon that is away costs nothing but disk: what it has not taken waits in a spool in the data folder,
-//! one for each destination, and goes there with the next run that has the same one. A store that another program has
-//! open is waited for at the end, not at the beginning.
-//! Refuses: to send what was meant for one daemon to another.
+//! Guarantees: an unreachable daemon costs only disk space: what it has not accepted stays in a spool in the data
+//! folder, one for each destination, and is delivered by the next run with the same destination. A run waits for a
+//! store that another program has open at its end, not at its beginning. Never sends what was meant for one daemon to
+//! another.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,40 +16,40 @@ use crate::seams::host::Limits;
 use crate::seams::service::{Service, VARIABLE};
 use crate::seams::{Daemon, EMBEDDED_SILENCE_MAX, SpoolConfig, place, private};
 
-/// Nobody can listen on port 0: what goes there goes to the spool.
+/// No process can listen on port 0, so everything goes to the spool.
 const NOWHERE: &str = "http://127.0.0.1:0";
 
 /// Where a run is recorded.
 pub struct Destination {
     /// For the sessions.
     pub daemon: Daemon,
-    /// Disk for what it does not take.
+    /// The spool for what the daemon does not accept.
     pub spool: Option<SpoolConfig>,
-    /// The store in this process, or that to this user's own daemon.
+    /// The connection to the store in this process or to this user's own daemon.
     pub connection: Option<Connection>,
     /// A line for the user at the beginning.
     pub notice: Option<String>,
     /// What that is.
     pub kind: Kind,
-    /// The address of a daemon that somebody started.
+    /// The address of a daemon that a user started.
     pub address: Option<String>,
 }
 
 /// What a destination is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A daemon that somebody started.
+    /// A daemon that a user started.
     Daemon,
     /// The local service.
     Service(Service),
     /// The store in this process.
     InProcess,
-    /// A store that another program has open: to be tried again at the end.
+    /// A store that another program has open; it is tried again at the end.
     Deferred,
 }
 
 impl Kind {
-    /// Of where a connection leads.
+    /// The kind of a connection's destination.
     pub fn of(place: &Source) -> Self {
         match place {
             Source::Daemon(_) => Self::Daemon,
@@ -64,7 +64,7 @@ impl Kind {
     }
 }
 
-/// Whether the address that was named is one.
+/// Checks the address that was named.
 ///
 /// # Errors
 /// Wrong usage.
@@ -75,7 +75,7 @@ pub fn check(global: &Global) -> Result<(), Failure> {
 /// Finds the destination.
 ///
 /// # Errors
-/// There is no folder for anything.
+/// There is no usable folder.
 pub async fn open(global: &Global) -> Result<Destination, Failure> {
     let data_dir = global.data_dir.clone().map_or_else(connect::default_data_dir, Ok);
     if let Some(address) = global.daemon_address() {
@@ -104,7 +104,7 @@ pub async fn open(global: &Global) -> Result<Destination, Failure> {
     Ok(destination)
 }
 
-/// The spool below the data folder; without one, why.
+/// The spool below the data folder, or the reason why there is none.
 fn spool(data_dir: Result<&Path, &Failure>, daemon: Option<&str>) -> (Option<SpoolConfig>, Option<String>) {
     let without =
         |reason: String| Some(format!("no spool ({reason}): what the daemon does not accept in time is lost"));
@@ -119,17 +119,17 @@ fn spool(data_dir: Result<&Path, &Failure>, daemon: Option<&str>) -> (Option<Spo
 }
 
 impl Destination {
-    /// How long the end may take: nothing is waited for where nobody takes anything.
+    /// How long the end may take: no wait if there is no destination yet.
     pub fn limits(&self, limits: Limits) -> Limits {
         match self.kind {
             Kind::Deferred => Limits { patience: Duration::ZERO, ..limits },
-            // A slow disk is not a daemon that went away.
+            // A slow disk must not look like an unreachable daemon.
             Kind::InProcess | Kind::Service(_) => Limits { silence: EMBEDDED_SILENCE_MAX, ..limits },
             Kind::Daemon => limits,
         }
     }
 
-    /// What leads the processes there, should they outlive their launcher.
+    /// Variables by which processes find the destination if they outlive their launcher.
     pub fn environment(&self) -> Vec<(&'static str, OsString)> {
         let mut variables = Vec::new();
         if let (Kind::Daemon, Some(address)) = (&self.kind, &self.address) {
@@ -151,7 +151,7 @@ impl Destination {
     /// Closes what was opened; a store drains.
     pub async fn close(self) {
         let Self { daemon, connection, .. } = self;
-        // Open connections would make a store wait for them.
+        // A store would wait for open connections.
         drop(daemon);
         if let Some(connection) = connection {
             connection.close().await;

@@ -1,8 +1,8 @@
 //! The private folder of a run: the socket that trainers find, and the file that Python programs start with.
 //!
-//! Guarantees: nobody but this user can enter it; it is gone when the run is over; the socket's path fits into a Unix
-//! address. Refuses: `$XDG_RUNTIME_DIR` unless nothing else is left, because it disappears when the user logs out
-//! while a training goes on.
+//! Guarantees: only this user can enter it; it is removed when the run is over; the socket's path fits into a Unix
+//! address. Uses `$XDG_RUNTIME_DIR` only as the last resort, because it disappears when the user logs out while a
+//! training run continues.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Permissions;
@@ -62,7 +62,8 @@ impl Folder {
         std::fs::create_dir(&inject)?;
         std::fs::write(inject.join("sitecustomize.py"), SITE_CUSTOMIZE)?;
         std::fs::write(folder.path().join(super::seen::FILE), "")?;
-        // It gets its name when it listens: one that has a name and does not listen was left by a run that is dead.
+        // The socket gets its name once it listens: a named socket that does not listen was left by a run that was
+        // killed.
         let young = folder.path().join(YOUNG);
         let listener = UnixListener::bind(&young)?;
         std::fs::rename(&young, &socket)?;
@@ -87,17 +88,17 @@ impl Folder {
         self.folder.path()
     }
 
-    /// What stands first in PYTHONPATH.
+    /// The first entry of PYTHONPATH.
     pub fn inject(&self) -> PathBuf {
         self.folder.path().join(INJECT)
     }
 
-    /// PYTHONPATH with our folder in front; that of a run around this one is left out.
+    /// PYTHONPATH with our folder in front, without that of an enclosing run.
     pub fn python_path(&self, before: Option<OsString>) -> OsString {
         let mut path = self.inject().into_os_string();
         let before = before.unwrap_or_default();
         let outer = |folder: &&OsStr| is_injected(Path::new(folder));
-        // An empty entry means the current folder: those of the user stay, an empty variable makes none.
+        // An empty entry means the current folder: keep the user's entries, but do not add one for an empty variable.
         if !before.is_empty() {
             for folder in before.as_bytes().split(|byte| *byte == b':').map(OsStr::from_bytes).filter(|it| !outer(it)) {
                 path.push(":");
@@ -122,8 +123,8 @@ fn places() -> Vec<PathBuf> {
     places
 }
 
-/// Removes folders of runs that were killed: nobody listens on their sockets. A run that starts in this moment is left
-/// alone, see [`Folder::make_in`].
+/// Removes folders of killed runs, whose sockets have no listener. A run that is just starting is left alone, see
+/// [`Folder::make_in`].
 fn remove_abandoned(place: &Path) {
     let Ok(entries) = std::fs::read_dir(place) else { return };
     for entry in entries.flatten().filter(|entry| entry.file_name().as_bytes().starts_with(PREFIX.as_bytes())) {

@@ -1,8 +1,8 @@
 //! `memctl run -- CMD`: runs a command, records every training process in it, and ends as the command ended.
 //!
 //! Guarantees: the command gets this program's input, output, process group and signals, and its exit code becomes
-//! ours; nothing of memctl makes it fail or wait: where nothing can be recorded a line says so and it runs all the same.
-//! Refuses: to write to standard output, which is the command's, and to leave its folder behind.
+//! ours; memctl never makes it fail or wait: if nothing can be recorded, a line says so and the command runs anyway.
+//! Never writes to standard output, which is the command's, and removes its own folder.
 
 mod child;
 mod closing;
@@ -36,17 +36,17 @@ use signals::Relay;
 
 /// Trainers that outlive the command: a background process that is about to end.
 const GRACE: Duration = Duration::from_secs(5);
-/// A daemon that acknowledges nothing for this long, at the end of a run, is away.
+/// At the end of a run, a daemon that acknowledges nothing for this long is treated as unreachable.
 const SILENCE: Duration = Duration::from_secs(5);
-/// The end of a run, when nothing else was said: it lasts as long as storing gets on.
+/// The longest end of a run by default: it continues while storing makes progress.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
-/// And as long at least for what earlier runs left in the spool.
+/// The least time for what earlier runs left in the spool.
 const SPOOL_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Runs the command and gives the exit code.
+/// Runs the command and returns the exit code.
 ///
 /// # Errors
-/// Wrong usage only: what else goes wrong is said and does not keep the command from running.
+/// Wrong usage only: other errors are printed, and the command runs anyway.
 pub async fn run(args: &Run, global: &Global) -> Result<u8, Failure> {
     flags::check(&args.command)?;
     if is_disabled() {
@@ -57,7 +57,7 @@ pub async fn run(args: &Run, global: &Global) -> Result<u8, Failure> {
     for complaint in &name.complaints {
         say(global, complaint);
     }
-    // From here on a signal is the command's, not the end of us.
+    // From here on, signals are meant for the command.
     let relay = Arc::new(Relay::install());
     let paths = seams::of_a_run(args.source_paths);
     let opened = destination::open(global).await;
@@ -130,7 +130,7 @@ impl Hosted<'_> {
         let hurry = relay.hurry();
         let summary = finish(host, limits, hurry.clone(), Progress::of(global)).await;
         let seen = Seen::read(folder.path(), missed);
-        // Nobody connects any more.
+        // The command has ended, so no process connects any more.
         drop(folder);
         let left = args.patience.map_or(SPOOL_PATIENCE, |patience| patience.saturating_sub(started.elapsed()));
         let (words, job) = (&args.command, &name.job);
@@ -162,8 +162,8 @@ async fn unrecorded(args: &Run, relay: &Arc<Relay>) -> u8 {
     follow(&args.command, &[], relay, None).await.0.code
 }
 
-/// Starts the command, relays signals to it, and waits for its end. Beside how it ended: the processes that the host
-/// does not get to see, and why.
+/// Starts the command, relays signals to it, and waits for its end. Returns how it ended, and the processes that were
+/// not recorded and why.
 async fn follow(
     command: &[OsString],
     environment: &[(&'static str, OsString)],
@@ -174,7 +174,7 @@ async fn follow(
         Ok(child) => child,
         Err(ended) => return (ended, BTreeMap::new()),
     };
-    // Behind the start: the command keeps the limit it was given.
+    // After the start, so that the command keeps its own limit.
     child::raise_descriptor_limit();
     let pid = child.id();
     relay.begin(pid);
@@ -184,7 +184,7 @@ async fn follow(
         tokio::task::spawn_blocking(move || seen::watch(pid, &inject, &running))
     });
     let exit = child::ended(pid).await;
-    // The host asks the kernel about the dead, and after the reaping us.
+    // The host reads a dead process's exit from the kernel, and after reaping from us.
     if let (Some((host, _)), Some(exit)) = (host, exit) {
         host.child_ended(pid, exit);
     }
@@ -198,19 +198,19 @@ async fn follow(
     (Ended::of(exit, status), missed)
 }
 
-/// What the command finds in its environment beside its own.
+/// What memctl adds to the command's environment.
 fn environment(args: &Run, name: &name::Name, folder: &Folder) -> Vec<(&'static str, OsString)> {
     let mut environment = vec![
         ("MEMCTL_RUN_SOCKET", folder.socket().into_os_string()),
         ("MEMCTL_JOB", OsString::from(&name.job)),
         ("PYTHONPATH", folder.python_path(std::env::var_os("PYTHONPATH"))),
     ];
-    // For a process that attaches past this launcher.
+    // For a process that attaches without this launcher.
     environment.push((seams::SOURCE_PATHS_VARIABLE, args.source_paths.name().into()));
     if args.no_stacks {
         environment.push(("MEMCTL_STACKS", "0".into()));
     }
-    // For a process that attaches past this launcher.
+    // For a process that attaches without this launcher.
     if forbids_holders(args) {
         environment.push(("MEMCTL_HOLDERS", "off".into()));
     } else if args.holders {
@@ -226,8 +226,7 @@ fn environment(args: &Run, name: &name::Name, folder: &Folder) -> Vec<(&'static 
     environment
 }
 
-/// Whether the processes are not to be asked what holds their tensors: by the flag, or by anything in the variable that does
-/// not allow it.
+/// Whether the search for holders is off: by the flag, or by any value of the variable that does not allow it.
 fn forbids_holders(args: &Run) -> bool {
     let of_variable = std::env::var("MEMCTL_HOLDERS").is_ok_and(|value| !matches!(&*value, "" | "on" | "leaks"));
     args.no_holders || (of_variable && !args.holders)

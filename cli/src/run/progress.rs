@@ -1,7 +1,7 @@
-//! How far storing is, while the end of a run waits for it: one line that is rewritten on a terminal, and now and then a
-//! line where somebody keeps the output.
+//! Progress of storing while the end of a run waits for it: one line, rewritten on a terminal; a line at intervals if
+//! the output goes to a file.
 //!
-//! Guarantees: nothing with `--quiet`, and nothing where the end is quick; standard error only.
+//! Guarantees: prints nothing with `--quiet` or if the end is quick; uses standard error only.
 
 use std::cell::Cell;
 use std::io::{IsTerminal as _, Write as _};
@@ -12,7 +12,7 @@ use crate::args::Global;
 use crate::render::text::plural;
 use crate::seams::host::Remaining;
 
-/// Where the output is kept, a line comes this often.
+/// The interval of lines if the output is not a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// What was said so far.
@@ -35,7 +35,7 @@ impl Progress {
         }
         let line = line(remaining);
         if self.is_terminal {
-            // Whether somebody reads it is not for us to mind.
+            // A closed standard error is not an error here.
             let _ = write!(std::io::stderr(), "\r\x1b[Kmemctl: {line}");
             self.said.set(Some(Instant::now()));
         } else if self.said.get().is_none_or(|said| said.elapsed() >= LINE_EVERY) {

@@ -1,9 +1,10 @@
-//! What became of the Python programs of a run: what they told, and what can be seen of those that tell nothing.
+//! What became of the Python programs of a run: from what they reported, and from `/proc` for those that report
+//! nothing.
 //!
-//! A program that starts with our folder in front writes a line when it starts, one when it has torch, and one when it
-//! cannot be recorded. A Python that was started so that it never looks there (`python -I`, a PYTHONPATH that was
-//! replaced) is noticed in `/proc`, now and then while the command runs.
-//! Guarantees: bounded, whoever writes; looks at the command's descendants alone, and never into their memory.
+//! A program with our folder in front of its PYTHONPATH writes a line when it starts, one when it has torch, and one
+//! when it cannot be recorded. A Python that never looks there (`python -I`, a replaced PYTHONPATH) is noticed in
+//! `/proc`, which is checked at intervals while the command runs.
+//! Guarantees: bounded, whichever process writes; looks only at the command's descendants, and never into their memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -31,17 +32,17 @@ pub struct Seen {
     started: BTreeSet<u32>,
     with_torch: BTreeSet<u32>,
     why: Vec<String>,
-    /// Programs that use torch and that memctl did not get into, and why, by process.
+    /// Programs that use torch and are not recorded, and why, by process.
     pub missed: BTreeMap<u32, String>,
 }
 
 impl Seen {
-    /// Reads what programs told; `missed` is what [`watch`] found.
+    /// Reads what programs reported; `missed` is what [`watch`] found.
     pub fn read(folder: &Path, missed: BTreeMap<u32, String>) -> Self {
         use std::io::Read as _;
         let mut text = Vec::new();
         if let Ok(file) = std::fs::File::open(folder.join(FILE)) {
-            // What cannot be read was not told.
+            // A file that cannot be read reports nothing.
             let _ = file.take(FILE_BYTES_MAX).read_to_end(&mut text);
         }
         let mut seen = Self { missed, ..Self::default() };
@@ -112,7 +113,7 @@ pub fn watch(root: u32, inject: &Path, stop: &Receiver<()>) -> BTreeMap<u32, Str
     missed
 }
 
-/// Why a process that uses torch's CUDA half was not reached; `None` for all others.
+/// Why a process that uses torch's CUDA libraries is not recorded; `None` for all others.
 fn missed_process(pid: u32, inject: &Path) -> Option<String> {
     let proc = Path::new("/proc").join(pid.to_string());
     let words: Vec<Vec<u8>> =
@@ -122,12 +123,12 @@ fn missed_process(pid: u32, inject: &Path) -> Option<String> {
     let path = environment.split(|byte| *byte == 0).find_map(|pair| pair.strip_prefix(b"PYTHONPATH=")).unwrap_or(b"");
     let has_ours = path.split(|byte| *byte == b':').any(|folder| folder == inject.as_os_str().as_bytes());
     let why = evaded(&words, Some(has_ours))?;
-    // Only now: the list of a trainer's mappings is long.
+    // Checked last: a trainer's list of mappings is long.
     let maps = std::fs::read(proc.join("maps")).ok()?;
     maps.windows(11).any(|window| window == b"libc10_cuda").then_some(why)
 }
 
-/// Why a command line's Python does not start with our folder; `None` if it does, or is no Python.
+/// Why a command line's Python does not start with our folder; `None` if it does or is not Python.
 fn evaded(words: &[impl AsRef<OsStr>], has_ours: Option<bool>) -> Option<String> {
     let name = Path::new(words.first()?.as_ref()).file_name()?.to_str()?.to_owned();
     if !name.starts_with("python") {
@@ -148,7 +149,7 @@ fn evaded(words: &[impl AsRef<OsStr>], has_ours: Option<bool>) -> Option<String>
     })
 }
 
-/// The option among an interpreter's own that keeps it from our folder.
+/// The interpreter option that keeps it from our folder.
 fn isolating(options: &[impl AsRef<OsStr>]) -> Option<char> {
     let mut options = options.iter().map(|option| option.as_ref().to_string_lossy());
     while let Some(option) = options.next() {

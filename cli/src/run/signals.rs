@@ -1,9 +1,9 @@
-//! Signals: what is sent to us is the command's.
+//! Relays signals to the command.
 //!
-//! A signal that the terminal sends reaches the whole process group, the command included, so it is not passed on;
-//! one that somebody sends to this process alone is. When the command has ended, a signal cuts the waiting short.
-//! Guarantees: a signal that was ignored when we started (`nohup`) stays ignored, for the command too; nothing but
-//! writing to a pipe happens in a handler. Refuses: to pass on a signal to a pid that may be another process's by now.
+//! A signal from the terminal reaches the whole process group, the command included, so it is not relayed; one that is
+//! sent to this process alone is. After the command has ended, a signal ends the wait for storing.
+//! Guarantees: a signal that was ignored when we started (`nohup`) stays ignored, for the command too; a handler only
+//! writes to a pipe. Never sends a signal to a pid that may already be another process's.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -21,7 +21,7 @@ const SI_KERNEL: libc::c_int = 0x80;
 static PIPE: AtomicI32 = AtomicI32::new(-1);
 
 enum Command {
-    /// Signals wait in the pipe.
+    /// Signals stay in the pipe.
     NotStarted,
     Running(libc::pid_t),
     Ended,
@@ -30,7 +30,7 @@ enum Command {
 /// Passes signals on.
 pub struct Relay {
     command: Mutex<Command>,
-    /// The pipe's other end, until somebody reads it.
+    /// The pipe's read end, until the relay's thread takes it.
     signals: Mutex<Option<File>>,
     hurry: Arc<AtomicBool>,
 }
@@ -50,7 +50,7 @@ extern "C" fn on_signal(number: libc::c_int, info: *mut libc::siginfo_t, _: *mut
 }
 
 impl Relay {
-    /// Takes the signals over. Where that fails they do what they do without us, which is no reason not to run.
+    /// Takes over the signals. If that fails they keep their default effect, and the run continues.
     pub fn install() -> Self {
         let signals = pipe().map_err(|error| tracing::warn!(%error, "signals are not passed on")).ok();
         if signals.is_some() {
@@ -59,7 +59,7 @@ impl Relay {
         Self { command: Mutex::new(Command::NotStarted), signals: Mutex::new(signals), hurry: Arc::default() }
     }
 
-    /// Set when a signal came after the command's end: nothing is waited for any more.
+    /// Set when a signal arrives after the command's end: all waits end.
     pub fn hurry(&self) -> Arc<AtomicBool> {
         self.hurry.clone()
     }
@@ -68,7 +68,7 @@ impl Relay {
         self.command.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The command runs: what came before is passed on now.
+    /// The command runs: relays the signals that arrived before.
     pub fn begin(self: &Arc<Self>, pid: u32) {
         *self.command() = libc::pid_t::try_from(pid).map_or(Command::Ended, Command::Running);
         let signals = self.signals.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -97,7 +97,7 @@ impl Relay {
                     unsafe { libc::kill(pid, number) };
                 }
                 Command::Ended if !matches!(number, libc::SIGUSR1 | libc::SIGUSR2) => {
-                    // Relaxed: a wish; nothing else is seen with it.
+                    // Relaxed: only a hint; nothing else is synchronized by it.
                     self.hurry.store(true, Ordering::Relaxed);
                 }
                 _ => {}
@@ -106,19 +106,19 @@ impl Relay {
     }
 }
 
-/// Makes the pipe and gives the end to read from.
+/// Makes the pipe and returns its read end.
 fn pipe() -> io::Result<File> {
     let mut ends = [-1; 2];
     // SAFETY: room for two descriptors. Not inherited by the command.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // A full pipe (32,768 signals that nobody read) loses signals rather than stopping what was interrupted.
-    // SAFETY: a descriptor of ours.
+    // If the pipe is full (32,768 unread signals), signals are lost rather than blocking the interrupted code. SAFETY:
+    // a descriptor of ours.
     unsafe { libc::fcntl(ends[1], libc::F_SETFL, libc::O_NONBLOCK) };
     // Relaxed: read by handlers that are set after this, on this thread.
     PIPE.store(ends[1], Ordering::Relaxed);
-    // SAFETY: new, and nobody else owns it.
+    // SAFETY: new and owned here alone.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(ends[0]) }))
 }
 

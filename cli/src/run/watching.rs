@@ -1,7 +1,7 @@
-//! What is found while a run goes on: one line in its terminal for each alert about its job.
+//! Alerts while a run goes on: one line in its terminal for each alert about its job.
 //!
-//! Guarantees: a line an alert, however often it is seen; only the first of several launchers says it; nothing is asked of
-//! who may not be asked, and nothing goes wrong for the run. Refuses to end.
+//! Guarantees: one line per alert, however often it is seen; only the first of several launchers prints it; requests
+//! stop once the principal lacks permission, and no error disturbs the run. Never returns.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use crate::connect::{self, WhenMissing};
 use crate::exit::Outcome;
 use crate::seams;
 
-/// Between two looks: a person who trains need not know it sooner.
+/// Interval between requests: a person need not know sooner.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// How long an answer may take.
+/// Timeout of a request.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Says it until it is dropped.
+/// Prints alerts until dropped.
 pub async fn alerts<T>(global: &Global, job: &str) -> T {
     let began_ns = seams::now_ns();
     let mut said: HashSet<String> = HashSet::new();
-    // What a look meets on its way is told at the end of the run, where it is still so.
+    // Warnings of these requests are suppressed; the end of the run reports them if they still hold.
     let quiet = Global { quiet: true, ..global.clone() };
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -33,7 +33,7 @@ pub async fn alerts<T>(global: &Global, job: &str) -> T {
         let firing = match answer {
             Answer::Firing(alerts) => alerts,
             Answer::None => continue,
-            // Asked again and again, it would fill the audit log.
+            // Repeated refused requests would fill the audit log.
             Answer::NotAllowed => std::future::pending().await,
         };
         for alert in firing {
@@ -45,12 +45,12 @@ pub async fn alerts<T>(global: &Global, job: &str) -> T {
     }
 }
 
-/// What came of a look.
+/// The outcome of a request.
 enum Answer {
     Firing(Vec<v1::Alert>),
-    /// Nobody answers now.
+    /// The daemon does not answer now.
     None,
-    /// Whoever asks writes and does not read.
+    /// The principal may write and not read.
     NotAllowed,
 }
 

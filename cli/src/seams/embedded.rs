@@ -1,4 +1,4 @@
-//! A daemon in this process, on the SQLite store in a folder.
+//! A daemon in this process, on a folder's SQLite store.
 //!
 //! Guarantees: when it is closed everything is durable and the store is free for others.
 
@@ -14,16 +14,16 @@ use crate::exit::Failure;
 
 /// A daemon in this process. It ends when [`Embedded::close`] is called, with everything durable.
 pub struct Embedded {
-    /// The way to it.
+    /// The channel to it.
     pub channel: Channel,
     daemon: server::Embedded,
 }
 
 impl Embedded {
-    /// Serves the page on a port of this machine, for 0 any; gives the address that opens it once.
+    /// Serves the page on a port of this machine (0: any); returns the address that opens it once.
     ///
     /// # Errors
-    /// The port cannot be had.
+    /// The port is not free.
     pub async fn page(&mut self, port: u16) -> Result<String, Failure> {
         entry::page(&mut self.daemon, port).await.map_err(|error| serve_failure(&error))
     }
@@ -38,16 +38,16 @@ impl Embedded {
     }
 }
 
-/// What is done with a store that another process writes.
+/// What to do with a store that another process writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
-    /// It is read, as it is at each moment.
+    /// Read it.
     Read,
-    /// It is left alone.
+    /// Fail.
     Refuse,
 }
 
-/// Hosts the daemon in this process on the SQLite store in `data_dir` (made when missing) and gives a way to it.
+/// Hosts the daemon in this process on the SQLite store in `data_dir` (created if missing) and returns a channel to it.
 ///
 /// # Errors
 /// A store that cannot be opened: no permission, newer version, in use by a daemon.
@@ -55,7 +55,7 @@ pub async fn embedded(data_dir: &Path, beside: Beside) -> Result<Embedded, Failu
     let holder = format!("another memctl (pid {})", std::process::id());
     let address = config::in_folder(data_dir);
     let opened = match entry::open(&address, &holder).await {
-        // What cannot be written can be asked all the same.
+        // A store that cannot be written can still be read.
         Err(StoreError::ReadOnly { .. }) => entry::open_read_only(&address).await,
         Err(StoreError::InUse { .. }) if beside == Beside::Read => entry::open_read_only(&address).await,
         opened => opened,

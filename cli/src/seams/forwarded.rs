@@ -7,10 +7,10 @@ use memctl_daemon::http::Forwarded;
 
 use crate::exit::Failure;
 
-/// Serves the page that a daemon serves at `socket`, on a port or, for 0, any, until it is dropped.
+/// Serves the page of the daemon at `socket` on a port (0: any) until dropped.
 ///
 /// # Errors
-/// The port cannot be had.
+/// The port is not free.
 pub async fn forwarded(socket: &Path, port: u16) -> Result<Forwarded, Failure> {
     entry::forward(socket, port).await.map_err(|error| Failure::unreachable(error.to_string()))
 }

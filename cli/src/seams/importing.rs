@@ -1,7 +1,7 @@
 //! Imports recordings through ring, batcher and uplink, as a live job does.
 //!
-//! Guarantees: an import returns only when everything is acknowledged, or fails and says why. Refuses to wait for ever for
-//! a daemon that went away.
+//! Guarantees: an import returns only when everything is acknowledged, or fails with the reason. Never waits forever
+//! for an unreachable daemon.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,12 +17,13 @@ use memctl_snapshot::{self as snapshot, Recording};
 use super::playing;
 use crate::exit::Failure;
 
-/// No acknowledgement for this long: the daemon went away. It has time to restart and to be found again.
+/// Without an acknowledgement for this long, the daemon counts as unreachable. It has time to restart and to be found
+/// again.
 pub const DAEMON_SILENCE_MAX: Duration = Duration::from_secs(60);
-/// The daemon in this process does not restart: a store that takes nothing for this long takes nothing any more. Many
-/// times the longest commit of a slow disk.
+/// The daemon in this process does not restart: a store that accepts nothing for this long will accept nothing more.
+/// Many times the longest commit of a slow disk.
 pub const EMBEDDED_SILENCE_MAX: Duration = Duration::from_secs(15);
-/// How often progress is looked at.
+/// How often progress is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Unacknowledged bytes of an import in memory.
 const OUTBOX_BYTES: u64 = 16 << 20;
@@ -42,9 +43,9 @@ pub struct ImportRequest {
     pub source_paths: SourcePaths,
     /// Files by rank, in the order of the ranks, each rank once.
     pub files: Vec<(u32, PathBuf)>,
-    /// Who takes it, in words, and what to do when it takes nothing any more.
+    /// The destination's name, and advice if it accepts nothing more.
     pub taker: (String, &'static str),
-    /// It is given up when nothing was acknowledged for so long.
+    /// The import fails if nothing is acknowledged for this long.
     pub silence_max: Duration,
 }
 
@@ -61,7 +62,7 @@ pub struct Progress {
     pub events: u64,
 }
 
-/// Hears how far an import is; called from any thread, often.
+/// Called with the import's progress, from any thread, often.
 pub type OnProgress = Arc<dyn Fn(Progress) + Send + Sync>;
 
 /// What an import did.
@@ -71,14 +72,14 @@ pub struct ImportOutcome {
     pub events: u64,
     /// Frees of blocks that the recordings never saw allocated.
     pub unknown_frees: u64,
-    /// Events that contradicted the block map and were put right.
+    /// Events that contradicted the block map and were corrected.
     pub contradictions: u64,
 }
 
 /// Reads every file to its end without storing anything.
 ///
 /// # Errors
-/// The first file that is not what it should be ([`Failure::input`]).
+/// The first invalid file ([`Failure::input`]).
 pub async fn check_files(files: &[(u32, PathBuf)]) -> Result<(), Failure> {
     for (rank, path) in files {
         load(*rank, path.clone(), Arc::new(|_| {})).await?;
@@ -102,7 +103,7 @@ async fn load(rank: u32, path: PathBuf, on_progress: OnProgress) -> Result<Recor
 /// Imports through ring, batcher and uplink, as a live job does; returns when everything is acknowledged.
 ///
 /// # Errors
-/// A file that is not what it should be ([`Failure::input`]), a daemon that refuses or goes away.
+/// An invalid file ([`Failure::input`]), or a daemon that refuses or becomes unreachable.
 pub async fn import_files(
     daemon: Daemon,
     request: ImportRequest,
@@ -156,16 +157,16 @@ async fn import(
         ..AgentConfig::new(session, daemon)
     })
     .map_err(|error| Failure::input(error.to_string()))?;
-    // An import that is given up (Ctrl-C drops this future) must not go on in its thread.
+    // A cancelled import (Ctrl-C drops this future) must not continue in its thread.
     let _give_up = GiveUpOnDrop(agent.breaker());
     let breaker = agent.breaker();
     let silent = Arc::new(AtomicBool::new(false));
     let watching = tokio::spawn(watch(breaker, (rank, bytes), on_progress, (silence_max, silent.clone())));
     let ended_ns = recording.ended_ns;
     let playing = tokio::task::spawn_blocking(move || {
-        // A refused or given-up session ends playing early; the outcome says so.
+        // A refused or cancelled session ends playing early; the outcome says so.
         let _ = playing::play(recording, &agent);
-        // The watch gives up first; it knows whether anything still moves.
+        // The watch ends first, as it knows whether progress is made.
         agent.stop_at(ended_ns, None, 4 * silence_max)
     });
     let outcome =
@@ -174,7 +175,7 @@ async fn import(
     if outcome.delivered {
         return Ok(outcome);
     }
-    // Relaxed: a flag that was set before the outcome it explains.
+    // Relaxed: the flag was set before the outcome that it explains.
     Err(match &outcome.refused {
         Some(reason) => Failure::input(format!("{place} refused rank {rank}: {reason}")),
         None if silent.load(Ordering::Relaxed) => Failure::unreachable(format!(
@@ -193,7 +194,7 @@ impl Drop for GiveUpOnDrop {
     }
 }
 
-/// Tells how far it is; gives up when nothing was acknowledged for too long.
+/// Reports progress; stops the import when nothing is acknowledged for too long.
 async fn watch(
     breaker: Breaker,
     (rank, bytes): (u32, u64),
@@ -204,7 +205,8 @@ async fn watch(
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let now = breaker.acknowledged();
-        // A daemon that owes no acknowledgement is not silent: a large recording is prepared for a while before its first chunk.
+        // A daemon is silent only if it owes acknowledgements: a large recording is prepared for a while before its
+        // first chunk.
         if now != last || breaker.waiting_bytes() == 0 {
             (last, since) = (now, tokio::time::Instant::now());
         }

@@ -1,8 +1,8 @@
 //! This process as the local service of a data folder.
 //!
-//! Guarantees: it serves two sockets in the folder, for its owner alone; it reports whether it serves, so that its starter never waits
-//! in vain; it ends at SIGTERM, when no connection was open for long enough, or, after SIGUSR1 (a newer version
-//! is to follow), as soon as no session streams.
+//! Guarantees: serves two sockets in the folder, for its owner only; reports whether it serves, so that the process
+//! that starts it never waits in vain; ends at SIGTERM, after having no connection for long enough, or, after SIGUSR1
+//! (a newer version follows), as soon as no session streams.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,10 +18,10 @@ use tokio::sync::{mpsc, watch};
 use super::{serve_failure, told_to_stop};
 use crate::exit::Failure;
 
-/// Names the time after which it ends by itself.
+/// The variable with the idle time after which the service ends.
 const IDLE_VARIABLE: &str = "MEMCTL_SERVICE_IDLE";
 const IDLE: Duration = Duration::from_secs(600);
-/// A service that ends drains first; the next one waits for it.
+/// A service drains before it ends; the next one waits for it.
 const FORMER_MAX: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -32,7 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 pub async fn serve_folder(folder: &Path) -> Result<(), Failure> {
     let files = Files::of(folder).map_err(|error| unusable(folder, &error))?;
     let Some(alive) = only_one(&files).await? else {
-        // Another one serves: that is what was wanted.
+        // Another service already serves.
         say(&Answer::Serves);
         return Ok(());
     };
@@ -41,12 +41,12 @@ pub async fn serve_folder(folder: &Path) -> Result<(), Failure> {
     let waiting = tokio::spawn(async move {
         wishes.recv().await;
         retire.send_replace(true);
-        // Dropped, the wish would be, too.
+        // Keeps the channel and the signal's stream open.
         std::future::pending::<()>().await;
     });
     let config = configuration(&files, retiring)?;
     let terminated = told_to_stop()?;
-    // (A path may be longer than a socket's address; this process has the folder as its own.)
+    // (A path may be longer than a socket's address, so paths are relative to the folder.)
     std::env::set_current_dir(files.folder()).map_err(|error| unusable(folder, &error))?;
     let (_nobody, reread) = mpsc::channel(1);
     let ready = |_: &[String], _: &[String]| say(&Answer::Serves);
@@ -56,12 +56,12 @@ pub async fn serve_folder(folder: &Path) -> Result<(), Failure> {
     served.map_err(|error| serve_failure(&error))
 }
 
-/// Says that this process does not serve, and why.
+/// Reports that this process does not serve, and why.
 pub fn say_cannot(failure: &Failure) {
     say(&Answer::Cannot(failure.to_string()));
 }
 
-/// The lock of the one service; `None` where another one serves already.
+/// The lock that only one service holds; `None` if another one already serves.
 async fn only_one(files: &Files) -> Result<Option<Alive>, Failure> {
     let end = tokio::time::Instant::now() + FORMER_MAX;
     loop {
@@ -101,7 +101,7 @@ fn configuration(files: &Files, retiring: watch::Receiver<bool>) -> Result<Confi
     Ok(Config { listen: vec![here("service.sock")], http: vec![here("page.sock")], idle: Some(idle), ..config })
 }
 
-/// How long no connection may be open.
+/// The idle time without a connection.
 fn idle() -> Result<Duration, Failure> {
     let Some(text) = std::env::var(IDLE_VARIABLE).ok().filter(|text| !text.is_empty()) else { return Ok(IDLE) };
     let wrong = |error| Failure::usage(format!("{IDLE_VARIABLE}: {error}"));
@@ -116,7 +116,7 @@ fn unusable(folder: &Path, error: &std::io::Error) -> Failure {
 fn say(answer: &Answer) {
     use std::io::Write as _;
     let mut stdout = std::io::stdout();
-    // A starter that is gone must not end a service.
+    // The service continues even if the process that started it is gone.
     let _ = stdout.write_all(answer.line().as_bytes()).and_then(|()| stdout.flush());
     // SAFETY: both are open descriptors of this process; what is written from now on goes to the log.
     unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) };

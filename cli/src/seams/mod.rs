@@ -41,14 +41,14 @@ pub use serving::{Serving, serve, store_folder};
 pub use signals::told_to_stop;
 pub use spool::backoff;
 
-/// The page's script and style, which a report has in itself.
+/// The page's script and style, which a report embeds.
 #[must_use]
 pub fn page_files() -> (&'static str, &'static str) {
     let text = |bytes: &'static [u8]| std::str::from_utf8(bytes).unwrap_or_default();
     (text(memctl_daemon::http::SCRIPT), text(memctl_daemon::http::STYLE))
 }
 
-/// A connection over which what is known of the caller is shown.
+/// A channel that sends the token and tenant with each request.
 pub type Asking = InterceptedService<Channel, Credentials>;
 
 fn store_failure(error: &StoreError) -> Failure {

@@ -1,4 +1,4 @@
-//! What leaves this host of the paths of source files, as a command was told.
+//! How much of source paths leaves this host, by a command's flags.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use memctl_agent::source_paths::{Mode, SourcePaths, working_directories};
 
 use crate::exit::Failure;
 
-/// As a training is recorded here: paths begin at the working directory.
+/// For a recording on this host: paths begin at the working directory.
 ///
 /// # Errors
 /// Hashes were asked for, and there is no key.
@@ -15,7 +15,7 @@ pub fn of_a_run(mode: Mode) -> Result<SourcePaths, Failure> {
     source_paths(mode, &working_directories())
 }
 
-/// Of files that were recorded elsewhere: this working directory has nothing to do with them.
+/// For files recorded elsewhere, to which this working directory is unrelated.
 ///
 /// # Errors
 /// As above.

@@ -1,7 +1,7 @@
 //! Plays a recording through an agent: the same ring, batcher and uplink as a live session.
 //!
-//! Guarantees: marks and events arrive in the order in which they happened; nothing is dropped (a file
-//! can wait); memory is given back as events leave.
+//! Guarantees: marks and events arrive in the order in which they happened; nothing is dropped (reading a file can
+//! wait); memory is freed as events are sent.
 
 use memctl_agent::{Agent, Recorder, Stopped};
 use memctl_analysis::initial_state;
@@ -11,7 +11,7 @@ use memctl_snapshot::{DeviceRecording, Moment, Recording, merge};
 /// Plays a recording through an agent that was started for its session.
 ///
 /// # Errors
-/// When the agent has stopped (the daemon refused the session).
+/// The agent has stopped (the daemon refused the session).
 pub fn play(recording: Recording, agent: &Agent) -> Result<(), Stopped> {
     let Recording { devices, marks, frames, stacks, settings, .. } = recording;
     let mut buffer: Vec<Frame> = Vec::new();

@@ -1,6 +1,7 @@
 //! `memctl daemon`: configures, binds, serves until a signal, drains; reads its configuration again at SIGHUP.
 //!
-//! Guarantees: flags go before the environment, the environment before the file, the file before the default folder.
+//! Guarantees: flags take precedence over the environment, the environment over the file, the file over the default
+//! folder.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +15,7 @@ use super::{serve_failure, signals, store_failure, told_to_stop};
 use crate::exit::Failure;
 use crate::logs;
 
-/// What a daemon is told by flags (and by the variables that stand for flags).
+/// A daemon's settings from flags and their environment variables.
 #[derive(Clone, Debug, Default)]
 pub struct Serving {
     /// Places to listen at.
@@ -39,7 +40,7 @@ pub struct Serving {
     pub alert_rules: Option<PathBuf>,
     /// TLS of the ports.
     pub tls: TlsLayer,
-    /// Other machines may come without TLS.
+    /// Whether other machines may connect without TLS.
     pub insecure: bool,
     /// Write nothing.
     pub read_only: bool,
@@ -76,11 +77,11 @@ pub async fn serve(wanted: &Serving) -> Result<(), Failure> {
     let served = entry::serve(config, Box::new(ready), Box::pin(terminated), reread).await;
     rereading.abort();
     served.map_err(|error| serve_failure(&error))?;
-    say("memctl daemon has drained and closed its store");
+    say("memctl daemon has stopped");
     Ok(())
 }
 
-/// The data folder whose store a daemon is to have, by its whole configuration; `None` for another store.
+/// The data folder of the store that the whole configuration names; `None` for another store.
 ///
 /// # Errors
 /// A configuration that is wrong.
@@ -91,7 +92,7 @@ pub fn store_folder(wanted: &Serving) -> Result<Option<PathBuf>, Failure> {
     Ok(folder.filter(|folder| config::in_folder(folder) == store))
 }
 
-/// Reads the configuration again at each hangup; what is wrong with it is told.
+/// Reads the configuration again at each SIGHUP and reports errors in it.
 async fn reread_on(mut hangups: Signal, wanted: Serving, tell: mpsc::Sender<Result<Config, String>>) {
     while hangups.recv().await.is_some() {
         let read = configuration(&wanted).and_then(|config| {
@@ -104,13 +105,14 @@ async fn reread_on(mut hangups: Signal, wanted: Serving, tell: mpsc::Sender<Resu
     }
 }
 
-/// One line for whoever started the daemon. That nobody reads it (any more) must not end a daemon.
+/// One line for the process that started the daemon. A closed standard output must not end a daemon.
 fn say(line: &str) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// Flags before environment before file before the default folder. (Flags that have a variable of their own come with it from the argument parser.)
+/// Flags before environment before file before the default folder. (The argument parser already includes the variables
+/// of flags.)
 fn configuration(wanted: &Serving) -> Result<Config, Failure> {
     let from_flags = Layer {
         listen: Some(Listed(wanted.listen.clone())).filter(|places| !places.0.is_empty()),

@@ -1,4 +1,4 @@
-//! Signals that end a command, and the one that has a daemon read its configuration again.
+//! Signals that end a command, and the one that makes a daemon read its configuration again.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 

@@ -1,7 +1,7 @@
-//! Stores as files and databases, without a daemon: copied, filled from a copy, checked.
+//! Stores as files and databases, without a daemon: backup, restore, check.
 //!
-//! Guarantees: the store is the one that a daemon with the same flags uses. Copying and checking go on beside a daemon that
-//! writes; nothing of theirs changes the store.
+//! Guarantees: uses the store that a daemon with the same flags uses. Backups and checks run while a daemon writes, and
+//! do not change the store.
 
 use std::path::Path;
 
@@ -35,7 +35,7 @@ impl Place {
         Ok(Self { address })
     }
 
-    /// Without secrets.
+    /// The address without secrets.
     pub fn shown(&self) -> String {
         self.address.to_string()
     }
@@ -52,7 +52,7 @@ fn failure(error: StoreError) -> Failure {
 /// Writes a backup.
 ///
 /// # Errors
-/// A file that is there, a store that cannot be read.
+/// The file exists, or the store cannot be read.
 pub async fn backup(place: &Place, target: &Path) -> Result<Copied, Failure> {
     entry::backup(&place.address, target).await.map_err(failure)
 }
@@ -60,7 +60,7 @@ pub async fn backup(place: &Place, target: &Path) -> Result<Copied, Failure> {
 /// Restores a backup.
 ///
 /// # Errors
-/// No sound backup, a store that is not empty.
+/// The backup is damaged, or the store is not empty.
 pub async fn restore(source: &Path, place: &Place, damaged: bool) -> Result<Copied, Failure> {
     if !source.exists() {
         return Err(Failure::input(format!("there is no file {}", source.display())));
@@ -76,7 +76,7 @@ pub async fn check(place: &Place, deep: bool) -> Result<Checked, Failure> {
     entry::check(&place.address, deep).await.map_err(failure)
 }
 
-/// Makes a file as small as what is in it, and such that it can become smaller by itself; the bytes before and after.
+/// Makes a file as small as its content, and able to shrink by itself later; returns the bytes before and after.
 ///
 /// # Errors
 /// A store that is in use or no file.

@@ -1,8 +1,8 @@
-//! The audit log: who deleted, silenced, made or revoked a token, tested a receiver, or tried to.
+//! The audit log: deletions, silences, tokens made or revoked, receivers tested, and refused attempts at these.
 //!
-//! Guarantees: an entry in the store and a line of the log with target `audit` for each; texts are cut and hold no control
-//! characters; whoever is refused again and again is written down once a second, so that trying costs the store nothing.
-//! Refuses: secrets.
+//! Guarantees: each has an entry in the store and a log line with target `audit`. Texts are cut and hold no control
+//! characters. Repeated refusals of one caller are recorded once a second, so that they do not load the store. Entries
+//! hold no secrets.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,9 +14,9 @@ use crate::store::{AuditRow, Store};
 
 /// Characters of a text.
 const TEXT_MAX: usize = 512;
-/// One caller's refused attempts of one action are written down no more often.
+/// At most one refusal of a caller's action is recorded in this time.
 const REFUSED_EVERY: Duration = Duration::from_secs(1);
-/// Callers that are remembered for that.
+/// Callers remembered for that.
 const CALLERS_MAX: usize = 1_024;
 
 /// See the module.
@@ -26,20 +26,20 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Over a store.
+    /// Creates the log over a store.
     #[must_use]
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self { store, refused: Mutex::default() }
     }
 
-    /// Something was done.
+    /// Records an action.
     pub async fn done(&self, caller: &Caller, action: &str, subject: &str, outcome: &str) {
         let (name, peer, tenant) = (&caller.name, &caller.peer, caller.tenant_name());
         tracing::info!(target: "audit", caller = name, peer, tenant, action, subject, outcome, "done");
         self.write(caller, action, subject, false, outcome).await;
     }
 
-    /// Something was refused.
+    /// Records a refusal.
     pub async fn refused(&self, caller: &Caller, action: &str, subject: &str, why: &str) {
         if !self.is_news(caller, action) {
             return;
@@ -62,7 +62,7 @@ impl Audit {
             outcome: plain(outcome),
         };
         if let Err(error) = self.store.add_audit(&entry).await {
-            // The line above is in the log all the same.
+            // The log line above exists all the same.
             tracing::error!(%error, action, "the audit log in the store lacks an entry");
         }
     }
@@ -79,7 +79,7 @@ impl Audit {
     }
 }
 
-/// Neither long nor able to look like another line.
+/// Cuts the text and removes line breaks, so that it cannot look like another entry.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(TEXT_MAX).collect()
 }

@@ -1,12 +1,12 @@
-//! The gate: who a peer is, whether that is enough, and the layer that asks before every gRPC call.
+//! The gate: authenticates and authorizes callers, and is the layer before every gRPC call.
 //!
-//! Guarantees: a call reaches its service only with a [`Caller`] whose role the table of rights names for it; HTTP asks the
-//! same function ([`Gate::admit`]). A token that comes with a call decides alone: one that does not count is refused, even
-//! where a caller without a token would get in. What a caller was let in for is asked again while a stream goes on
-//! ([`Gate::still`]): a token, a user's or a certificate's entry in the configuration, a certificate's last day, and that
-//! there is no token yet, where nobody needs one.
+//! Guarantees: a call reaches its service only with a [`Caller`] whose role the table of rights allows; HTTP uses the
+//! same function ([`Gate::admit`]). If a call carries a token, the token alone decides: an invalid one is refused even
+//! where a caller without a token would be admitted. While a stream lasts, [`Gate::still`] checks again what admitted
+//! its caller: the token, the configuration's entry for the user or certificate, the certificate's end of validity, or
+//! that no token exists yet.
 //! (Over 400 lines: its tests read beside the rules that they try.)
-//! Refuses: to say why a token does not count; whoever has it can find out, and nobody else needs to.
+//! Refuses: to say why a token is invalid.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -27,19 +27,19 @@ use crate::store::{Scope, Store, StoreError, TokenRow};
 
 /// The header with which a caller of all tenants names one.
 pub const TENANT_HEADER: &str = "memctl-tenant";
-/// How often a stream's caller is looked at again.
+/// How often the caller of a stream is checked again.
 pub const LOOK_EVERY: std::time::Duration = super::tokens::AGE_MAX;
 
 /// Why a call was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Nobody vouches for the caller.
+    /// The caller could not be authenticated.
     #[error("{0}")]
     Unauthenticated(String),
-    /// The caller is known and may not.
+    /// The caller is known but lacks the right.
     #[error("{0}")]
     Denied(String),
-    /// Nobody can tell now.
+    /// The store cannot say now.
     #[error("{0}")]
     Unavailable(String),
 }
@@ -77,7 +77,7 @@ fn away(error: &StoreError) -> Refusal {
     Refusal::Unavailable(format!("who you are cannot be looked up now: {error}"))
 }
 
-/// See the module. Clones are the same gate.
+/// See the module. Clones share one gate.
 #[derive(Clone)]
 pub struct Gate {
     inner: Arc<Inner>,
@@ -92,7 +92,7 @@ struct Inner {
 }
 
 impl Gate {
-    /// A gate over a store.
+    /// Creates a gate over a store.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, access: Access) -> Self {
         let uid = rustix::process::geteuid().as_raw();
@@ -108,7 +108,7 @@ impl Gate {
         &self.inner.audit
     }
 
-    /// Puts other rules in force; streams of callers whom they no longer admit end within [`LOOK_EVERY`].
+    /// Replaces the rules; streams whose callers they no longer admit end within [`LOOK_EVERY`].
     pub fn replace_access(&self, access: Access) {
         *self.inner.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
     }
@@ -117,12 +117,12 @@ impl Gate {
         self.inner.access.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What is known of tokens is looked up anew.
+    /// Clears the cache of tokens.
     pub fn forget(&self) {
         self.inner.tokens.forget();
     }
 
-    /// Whether somebody without proof gets in over TCP, from this machine.
+    /// Whether callers without proof are admitted over TCP.
     ///
     /// # Errors
     /// The store does not answer.
@@ -130,16 +130,16 @@ impl Gate {
         Ok(!self.access().tokens_required && !self.inner.tokens.any().await?)
     }
 
-    /// Lets a call in, or says why not.
+    /// Admits a call, or says why not.
     ///
     /// # Errors
     /// See [`Refusal`].
     pub async fn admit(&self, peer: Option<&Peer>, path: &str, headers: &HeaderMap) -> Result<Caller, Refusal> {
         let Some(need) = need(path) else {
-            return Err(Refusal::Denied("there is no such call, or nobody is allowed to make it".into()));
+            return Err(Refusal::Denied("there is no such call, or no role may make it".into()));
         };
         if need == Need::Nothing {
-            // Whoever asks gets the same answer, also while the store does not say who that is.
+            // The response does not depend on the caller, so it needs no store.
             return Ok(nobody(peer));
         }
         let caller = self.caller(peer, headers).await?;
@@ -162,10 +162,11 @@ impl Gate {
         Err(Refusal::Denied(why))
     }
 
-    /// Whether a caller that was let in would be let in still, as the same; what cannot be looked up now holds on.
+    /// Checks whether an admitted caller would still be admitted with the same rights. If the store does not answer,
+    /// the caller stays admitted.
     ///
     /// # Errors
-    /// Its token has expired or was revoked, its entry is gone or another one, its certificate has expired.
+    /// Its token expired or was revoked, its entry is gone or has changed, or its certificate expired.
     pub async fn still(&self, caller: &Caller) -> Result<(), Refusal> {
         match &caller.proof {
             Proof::Lasting => Ok(()),
@@ -200,7 +201,7 @@ impl Gate {
         }
     }
 
-    /// Ends when a caller would no longer be let in, with the reason.
+    /// Returns the reason once a caller would no longer be admitted.
     pub async fn ended(&self, caller: &Caller) -> Refusal {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -210,10 +211,10 @@ impl Gate {
         }
     }
 
-    /// Who calls.
+    /// Authenticates the caller.
     async fn caller(&self, peer: Option<&Peer>, headers: &HeaderMap) -> Result<Caller, Refusal> {
         let Some(peer) = peer else {
-            return Err(Refusal::Unauthenticated("the connection does not tell who is at its other end".into()));
+            return Err(Refusal::Unauthenticated("the connection does not identify its peer".into()));
         };
         let caller = match (peer, headers.get(header::AUTHORIZATION)) {
             (Peer::Embedded, _) => Caller::owner("this process", peer.to_string()),
@@ -227,7 +228,7 @@ impl Gate {
     async fn of_token(&self, peer: &Peer, value: &str) -> Result<Caller, Refusal> {
         let text = value.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         let Some(token) = text.and_then(|(_, text)| Token::read(text.trim())) else {
-            return Err(Refusal::Unauthenticated("what came as a token is none: it looks like memctl_…_…".into()));
+            return Err(Refusal::Unauthenticated("this is not a token: tokens look like memctl_…_…".into()));
         };
         let found = self.inner.tokens.find(&token, now_ns()).await.map_err(|error| away(&error))?;
         let row = found.ok_or_else(unknown_token)?;
@@ -251,14 +252,14 @@ impl Gate {
         let granting =
             certificate.as_ref().and_then(|certificate| Some((certificate, access.of_certificate(certificate)?)));
         if let Some((certificate, (name, grant))) = granting {
-            // A connection may be older than the last day of what was shown on it.
+            // A connection may outlive its certificate's validity.
             current(certificate)?;
             let name = format!("certificate {}", name.escape_default());
             return Ok(granted(name, peer, grant, Proof::Certificate(certificate.clone())));
         }
         let is_near = address.ip().to_canonical().is_loopback() || access.insecure;
         if is_near && self.is_open().await.map_err(|error| away(&error))? {
-            let anybody = Caller::owner("anybody on this machine", peer.to_string());
+            let anybody = Caller::owner("a caller without a token", peer.to_string());
             return Ok(Caller { proof: Proof::Open, ..anybody });
         }
         let shown = certificate.as_ref().map_or_else(String::new, |certificate| {
@@ -284,7 +285,7 @@ fn unknown_user(uid: u32) -> Refusal {
 }
 
 fn changed(caller: &Caller) -> Refusal {
-    Refusal::Unauthenticated(format!("what [access] gives {} has changed; connect anew", caller.name))
+    Refusal::Unauthenticated(format!("what [access] gives {} has changed; connect again", caller.name))
 }
 
 fn current(certificate: &ClientCertificate) -> Result<(), Refusal> {
@@ -297,7 +298,7 @@ fn current(certificate: &ClientCertificate) -> Result<(), Refusal> {
     }
 }
 
-/// Whether a caller was let in with this; one of all tenants may have named one.
+/// Whether the caller was admitted with this grant; a caller of all tenants may have named one of them.
 fn is_the_same(grant: &Grant, caller: &Caller) -> bool {
     let Grant { role, scope, jobs } = grant;
     *role == caller.role && *jobs == caller.jobs && (*scope == caller.scope || *scope == Scope::All)
@@ -315,14 +316,14 @@ fn of_row(peer: &Peer, token: Token, row: &TokenRow) -> Result<Caller, Refusal> 
     Ok(granted(format!("token {} ({:016x})", row.name, row.id), peer, &grant, Proof::Token(token)))
 }
 
-/// Somebody whose name does not matter.
+/// A caller whose identity does not matter.
 fn nobody(peer: Option<&Peer>) -> Caller {
     let peer = peer.map_or_else(String::new, ToString::to_string);
     let none = Scope::One(crate::store::Tenant::default());
     Caller { name: "nobody".into(), peer, role: Role::Agent, scope: none, jobs: String::new(), proof: Proof::Lasting }
 }
 
-/// A caller of all tenants may name the one that is meant.
+/// Restricts the caller to the tenant that the request names.
 fn narrowed(mut caller: Caller, headers: &HeaderMap) -> Result<Caller, Refusal> {
     let Some(wanted) = headers.get(TENANT_HEADER) else { return Ok(caller) };
     let wanted = scope(wanted.to_str().unwrap_or_default()).map_err(Refusal::Denied)?;
@@ -366,7 +367,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        // The one that was made ready is used, and a fresh one stays.
+        // Uses the clone that `poll_ready` made ready, and leaves a fresh one.
         let fresh = self.inner.clone();
         let mut ready = std::mem::replace(&mut self.inner, fresh);
         let gate = self.gate.clone();
@@ -447,9 +448,9 @@ mod tests {
         }
         made(&store, "reader", "a").await;
         gate.forget();
-        assert!(gate.admit(Some(&near), ASK, &none).await.is_err(), "now everybody brings one");
-        assert!(gate.still(&anybody).await.is_err(), "whoever came in before goes");
-        assert!(gate.admit(Some(&unix(gate.inner.uid)), DELETE, &none).await.is_ok(), "but for the owner");
+        assert!(gate.admit(Some(&near), ASK, &none).await.is_err(), "now every caller needs one");
+        assert!(gate.still(&anybody).await.is_err(), "callers admitted before are refused");
+        assert!(gate.admit(Some(&unix(gate.inner.uid)), DELETE, &none).await.is_ok(), "except the owner");
     }
 
     #[tokio::test]
@@ -498,7 +499,7 @@ mod tests {
         let (admin, _) = made(&store, "admin", "*").await;
         let near = tcp("127.0.0.1:1");
         assert_eq!(gate.admit(Some(&near), ASK, &named(&admin, "b")).await.unwrap().scope.name(), Some("b"));
-        assert!(gate.admit(Some(&near), ASK, &none).await.is_err(), "somebody is named, so everybody has to be");
+        assert!(gate.admit(Some(&near), ASK, &none).await.is_err(), "a user is named, so every caller has to be");
     }
 
     #[tokio::test]

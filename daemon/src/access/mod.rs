@@ -1,12 +1,12 @@
-//! Who may do what: callers, their roles and tenants, and the gate that every call passes.
+//! Access control: callers, their roles and tenants, and the gate that every call passes.
 //!
-//! Guarantees: one table ([`rights`]) says which roles a call takes; a call without a row is refused, so that a service
-//! that is added later is closed until somebody decides. Whose data a call sees is decided here as well ([`Caller::scope`])
-//! and nowhere else. Secrets are neither kept nor logged: of a token the store has a hash.
-//! Refuses: callers that nobody vouches for; and to let a token speak for more than it was made for.
+//! Guarantees: one table ([`rights`]) says which roles a call needs. A call without a row is refused, so that a new
+//! service stays closed until it has one. The data that a call sees is decided here ([`Caller::scope`]) and nowhere
+//! else. Secrets are neither stored nor logged: the store has only a token's hash.
+//! Refuses: callers that cannot be authenticated.
 //!
-//! - [`rights`]: the table; [`gate`]: who a peer is, and the layer around the router; [`settings`]: `[access]` of the
-//!   configuration; [`tokens`]: how a token is written and found; [`audit`]: the log; `service`: the gRPC service.
+//! - [`rights`]: the table; [`gate`]: authentication, and the layer around the router; [`settings`]: `[access]` of the
+//!   configuration; [`tokens`]: the form of tokens and their lookup; [`audit`]: the log; `service`: the gRPC service.
 
 pub mod audit;
 pub mod gate;
@@ -29,16 +29,16 @@ use crate::pattern::fits;
 use crate::store::{Scope, Tenant};
 use rights::Need;
 
-/// What somebody may do at most.
+/// What a caller may do at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     /// Writes to the jobs that its pattern allows.
     Agent,
-    /// Asks questions.
+    /// Reads.
     Reader,
-    /// Asks, writes, silences, deletes.
+    /// Reads, writes, silences, deletes.
     Operator,
-    /// All of it, and tokens.
+    /// All of this, and tokens.
     Admin,
 }
 
@@ -60,7 +60,7 @@ impl Role {
     /// A role by its name.
     ///
     /// # Errors
-    /// The names that there are.
+    /// Names the roles that exist.
     pub fn named(name: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|role| role.name() == name);
         found.ok_or_else(|| format!("there is no role {name:?}; there are agent, reader, operator and admin"))
@@ -93,29 +93,29 @@ impl Role {
 /// Every job, as a pattern.
 pub const EVERY_JOB: &str = "*";
 
-/// Who calls, as far as it was proved.
+/// The authenticated caller of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// What the log calls it: `token ci (0123456789abcdef)`, `uid 1000`, `certificate node-7`.
+    /// Its name in logs: `token ci (0123456789abcdef)`, `uid 1000`, `certificate node-7`.
     pub name: String,
-    /// Where it calls from.
+    /// Its address.
     pub peer: String,
     /// What it may do.
     pub role: Role,
-    /// Whose jobs it sees.
+    /// The tenants whose jobs it sees.
     pub scope: Scope,
-    /// Jobs that it may write to: a name in which `*` stands for anything.
+    /// Pattern of the jobs that it may write to; `*` matches anything.
     pub jobs: String,
-    /// What vouches for it, asked again while a stream goes on.
+    /// How it was authenticated; checked again while a stream lasts.
     pub(crate) proof: Proof,
 }
 
-/// What vouches for a caller.
+/// How a caller was authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Proof {
-    /// Nothing that could be taken away: the store's owner.
+    /// As the owner of the store, which cannot be revoked.
     Lasting,
-    /// That the daemon asks nobody on this machine for more, which ends with the first token.
+    /// Not at all: the daemon requires no proof until the first token exists.
     Open,
     /// A token.
     Token(tokens::Token),
@@ -126,7 +126,7 @@ pub(crate) enum Proof {
 }
 
 impl Caller {
-    /// Whoever holds the store's process or files anyway: all of everything.
+    /// The owner, who controls the store's process or files anyway: may do everything.
     #[must_use]
     pub fn owner(name: impl Into<String>, peer: impl Into<String>) -> Self {
         let (name, peer) = (name.into(), peer.into());
@@ -136,13 +136,13 @@ impl Caller {
     /// The caller of a request that has passed the gate.
     ///
     /// # Errors
-    /// The request never passed it: a fault of the daemon, answered as if nobody had called.
+    /// The request never passed the gate (a bug in the daemon); the response is that of an unauthenticated call.
     pub fn of<T>(request: &tonic::Request<T>) -> Result<Self, tonic::Status> {
         let caller = request.extensions().get::<Self>().cloned();
         caller.ok_or_else(|| tonic::Status::unauthenticated("this call did not pass the daemon's gate"))
     }
 
-    /// Whether a token speaks for it.
+    /// Whether it was authenticated by a token.
     #[must_use]
     pub(crate) const fn has_token(&self) -> bool {
         matches!(self.proof, Proof::Token(_))
@@ -160,7 +160,7 @@ impl Caller {
         self.may(Need::Write) && fits(&self.jobs, job)
     }
 
-    /// The tenant that what it makes belongs to.
+    /// The tenant that owns what it creates.
     #[must_use]
     pub fn tenant(&self) -> Tenant {
         match &self.scope {
@@ -169,7 +169,7 @@ impl Caller {
         }
     }
 
-    /// Its tenant as it is written, `*` for all.
+    /// Its tenant as text, `*` for all.
     #[must_use]
     pub fn tenant_name(&self) -> &str {
         self.scope.name().unwrap_or("*")

@@ -1,29 +1,29 @@
 //! The table of rights: what every call needs.
 //!
-//! Guarantees: gRPC and HTTP are decided by the same rows; what has none is refused. A test reads all services of the
-//! descriptors and fails where one has no row.
+//! Guarantees: the same rows decide for gRPC and HTTP; a call without a row is refused. A test checks that every
+//! service of the descriptors has rows.
 
 use super::Role;
 
 /// What a call needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Nothing: whether the daemon is well is nobody's secret.
+    /// Nothing: the daemon's health is public.
     Nothing,
-    /// Any caller that is known.
+    /// Any authenticated caller.
     Identity,
     /// To write to jobs.
     Write,
-    /// To ask.
+    /// To read.
     Read,
     /// To change what others see, or make the daemon send something.
     Operate,
-    /// To say who may do what.
+    /// To manage rights.
     Administer,
 }
 
 impl Need {
-    /// The roles that are enough.
+    /// The roles that suffice.
     #[must_use]
     pub const fn roles(self) -> &'static [Role] {
         match self {
@@ -35,21 +35,21 @@ impl Need {
         }
     }
 
-    /// The same in words.
+    /// The same as text.
     #[must_use]
     pub fn in_words(self) -> String {
         let names: Vec<&str> = self.roles().iter().map(|role| role.name()).collect();
         names.join(", ")
     }
 
-    /// Whether the audit log has it when it is refused.
+    /// Whether refusals are recorded in the audit log.
     #[must_use]
     pub const fn is_audited(self) -> bool {
         matches!(self, Self::Operate | Self::Administer)
     }
 }
 
-/// Paths, as HTTP/2 carries them and as HTTP's router knows them (`{…}` is one segment), and what they need.
+/// Paths as in HTTP/2 and in HTTP's router (`{…}` is one segment), and what they need.
 pub const RIGHTS: &[(&str, Need)] = &[
     ("/grpc.health.v1.Health/Check", Need::Nothing),
     ("/grpc.health.v1.Health/Watch", Need::Nothing),
@@ -64,9 +64,9 @@ pub const RIGHTS: &[(&str, Need)] = &[
     ("/memctl.v1.Query/GetFragmentation", Need::Read),
     ("/memctl.v1.Query/GetOom", Need::Read),
     ("/memctl.v1.Query/GetLedger", Need::Read),
-    // It stops a training for a moment: more than a reader may. (What was answered is part of the finding, and readers see it.)
+    // It pauses a training briefly, so a reader may not. (Readers see the result as part of the finding.)
     ("/memctl.v1.Query/FindHolders", Need::Operate),
-    // An agent's launcher asks whether the daemon is there.
+    // An agent's launcher checks whether the daemon runs.
     ("/memctl.v1.Query/GetStatus", Need::Identity),
     ("/memctl.v1.Query/DeleteJob", Need::Operate),
     ("/memctl.v1.Page/Ask", Need::Read),
@@ -81,11 +81,11 @@ pub const RIGHTS: &[(&str, Need)] = &[
     ("/memctl.v1.Access/ListTokens", Need::Administer),
     ("/memctl.v1.Access/RevokeToken", Need::Administer),
     ("/memctl.v1.Access/ListAudit", Need::Administer),
-    // HTTP: who watches over the daemon, or starts it anew, has no token; what these answer names nothing of anybody.
+    // HTTP: probes have no token; these responses expose no tenant data.
     ("/healthz", Need::Nothing),
     ("/readyz", Need::Nothing),
     ("/metrics", Need::Read),
-    // The page itself is the same for everybody; what it shows comes from below /api.
+    // The page itself is static; its data comes from below /api.
     ("/", Need::Nothing),
     ("/jobs/{job}", Need::Nothing),
     ("/jobs/{job}/moment", Need::Nothing),
@@ -93,7 +93,7 @@ pub const RIGHTS: &[(&str, Need)] = &[
     ("/jobs/{job}/settings", Need::Nothing),
     ("/alerts", Need::Nothing),
     ("/assets/{file}", Need::Nothing),
-    // A token is made a cookie of, by whoever could ask with it; a cookie is given back by anybody.
+    // Only a token that may read is exchanged for a cookie; signing out needs no right.
     ("/login", Need::Read),
     ("/logout", Need::Nothing),
     ("/enter", Need::Nothing),
@@ -121,13 +121,13 @@ pub const RIGHTS: &[(&str, Need)] = &[
     ("/api/v1/unsilence", Need::Operate),
 ];
 
-/// Whether a row is a call of gRPC: it has a package, a service and a method.
+/// Whether a path is a gRPC call: it has a package, a service and a method.
 #[must_use]
 pub fn is_grpc(path: &str) -> bool {
     path.matches('/').count() == 2 && path.split('/').nth(1).is_some_and(|service| service.contains('.'))
 }
 
-/// What a path needs; `None` where no row says.
+/// What a path needs; `None` without a row.
 #[must_use]
 pub fn need(path: &str) -> Option<Need> {
     RIGHTS.iter().find(|(row, _)| *row == path).map(|(_, need)| *need)

@@ -1,7 +1,7 @@
 //! The gRPC service: makes, lists and revokes tokens, shows the audit log.
 //!
-//! Guarantees: a caller makes no token that may do more, or sees more, than the caller; of a tenant's admin the tokens and
-//! the log of other tenants are not there. Every change is in the audit log. Refuses: tokens without a name.
+//! Guarantees: a caller cannot make a token with more rights than its own. A tenant's admin does not see the tokens and
+//! log entries of other tenants. Every change is in the audit log. Refuses: tokens without a name.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use super::{Caller, EVERY_JOB, Role};
 use crate::clock::now_ns;
 use crate::store::{AuditRow, Scoped, Store, StoreError, TokenRow};
 
-/// Entries of the log in an answer unless told otherwise, and at most.
+/// Audit entries of a response by default, and at most.
 const AUDIT_LISTED: u32 = 100;
 const AUDIT_LISTED_MAX: u32 = 10_000;
-/// Characters of a token's name and of its pattern.
+/// Bytes of a token's name and of its pattern.
 const TEXT_MAX: usize = 128;
 
 /// See the module.
@@ -33,7 +33,7 @@ fn failed(error: StoreError) -> Status {
 }
 
 impl AccessService {
-    /// Over a store, behind its gate.
+    /// Creates the service over a store, behind its gate.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, gate: Gate) -> Self {
         Self { store, gate }
@@ -48,7 +48,7 @@ impl AccessService {
             )));
         }
         if *expires_in_ns == Some(0) {
-            return Err(Status::invalid_argument("a token that expires at once is none"));
+            return Err(Status::invalid_argument("a token cannot expire at once"));
         }
         let role = Role::from_wire(asked.role())
             .ok_or_else(|| Status::invalid_argument("a token needs a role: agent, reader, operator or admin"))?;
@@ -57,21 +57,21 @@ impl AccessService {
         let grant = Grant::named(role.name(), tenant, Some(jobs)).map_err(Status::invalid_argument)?;
         if caller.scope.and(&grant.scope) != grant.scope {
             return Err(Status::permission_denied(format!(
-                "{} belongs to tenant {} and makes tokens for it alone",
+                "{} belongs to tenant {} and can only make tokens for it",
                 caller.name,
                 caller.tenant_name()
             )));
         }
         if caller.jobs != EVERY_JOB && caller.jobs != grant.jobs {
             return Err(Status::permission_denied(format!(
-                "{} may write to jobs {:?} alone, and so may its tokens",
+                "{} may write only to jobs {:?}; its tokens cannot have more",
                 caller.name, caller.jobs
             )));
         }
         Ok((name.clone(), grant))
     }
 
-    /// The one token that is called so, or has this id.
+    /// The one token with this name or id.
     async fn named(&self, caller: &Caller, wanted: &str) -> Result<TokenRow, Status> {
         let now_ns = now_ns();
         let tokens = Scoped::of(&self.store, &caller.scope).tokens().await.map_err(failed)?;
@@ -86,7 +86,7 @@ impl AccessService {
                 "several tokens are called {wanted:?}: name one by its id; `memctl token list` shows them"
             ))),
             _ => Err(Status::not_found(format!(
-                "there is no token {:?} that counts; `memctl token list` shows them",
+                "there is no valid token {:?}; `memctl token list` shows them",
                 wanted.chars().take(TEXT_MAX).collect::<String>()
             ))),
         }
@@ -146,12 +146,12 @@ impl access_server::Access for AccessService {
             jobs: grant.jobs,
             secret: token.secret,
             created_ns: now_ns,
-            // SQL orders it: below 2^63.
+            // SQL orders it, so it stays below 2^63.
             expires_ns: asked.expires_in_ns.map(|lasts| now_ns.saturating_add(lasts).min(i64::MAX as u64)),
             revoked_ns: None,
         };
         if !self.store.add_token(&row).await.map_err(failed)? {
-            return Err(Status::resource_exhausted("there are too many tokens; revoke those that nobody uses"));
+            return Err(Status::resource_exhausted("there are too many tokens; revoke unused ones"));
         }
         self.gate.forget();
         let made = format!("{} of tenant {}, jobs {}", row.role, row.tenant, row.jobs);

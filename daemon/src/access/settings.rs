@@ -1,7 +1,7 @@
-//! `[access]` of the configuration: who is who, without a token.
+//! `[access]` of the configuration: callers that need no token.
 //!
-//! Guarantees: every user and certificate that is named has a role and a tenant; a name that is not one is refused before
-//! anything is opened. Refuses: to give anybody a role by a default.
+//! Guarantees: every user and certificate named has a role and a tenant; an invalid name is refused before anything is
+//! opened. There is no default role.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +14,11 @@ use crate::store::{Scope, Tenant};
 /// All tenants, as the configuration and tokens write it.
 pub const EVERY_TENANT: &str = "*";
 
-/// `[access]`, as it is written.
+/// `[access]` as written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AccessLayer {
-    /// `required`: also on loopback nobody gets in without a token, a certificate or a user that is named here.
+    /// `required`: even on loopback, callers need a token, a certificate or a user named here.
     pub tokens: Option<String>,
     /// Users of this machine, by number, over the Unix socket.
     #[serde(default)]
@@ -28,7 +28,7 @@ pub struct AccessLayer {
     pub certificate: Vec<CertificateLayer>,
 }
 
-/// What somebody is given.
+/// The rights given to a user, as written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GrantLayer {
@@ -36,7 +36,7 @@ pub struct GrantLayer {
     pub role: String,
     /// The tenant, `*` for all.
     pub tenant: String,
-    /// Jobs that may be written to; `*` stands for anything.
+    /// Jobs that may be written to; `*` matches anything.
     pub jobs: Option<String>,
 }
 
@@ -44,17 +44,17 @@ pub struct GrantLayer {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CertificateLayer {
-    /// The common name or an alternative name; `*` stands for anything.
+    /// The common name or an alternative name; `*` matches anything.
     pub name: String,
     /// `agent`, `reader`, `operator` or `admin`.
     pub role: String,
     /// The tenant, `*` for all.
     pub tenant: String,
-    /// Jobs that may be written to; `*` stands for anything.
+    /// Jobs that may be written to; `*` matches anything.
     pub jobs: Option<String>,
 }
 
-/// What somebody is given, checked.
+/// Rights, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The role.
@@ -66,20 +66,20 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// From the words of configuration or token.
+    /// Parses the text of a configuration or token.
     ///
     /// # Errors
-    /// The first word that is none.
+    /// The first invalid word.
     pub fn named(role: &str, tenant: &str, jobs: Option<&str>) -> Result<Self, String> {
         let jobs = jobs.filter(|jobs| !jobs.is_empty()).unwrap_or(EVERY_JOB).to_owned();
         Ok(Self { role: Role::named(role)?, scope: scope(tenant)?, jobs })
     }
 }
 
-/// A tenant, or all of them.
+/// Parses a tenant, or `*` for all of them.
 ///
 /// # Errors
-/// The name is none.
+/// The name is invalid.
 pub fn scope(tenant: &str) -> Result<Scope, String> {
     if tenant == EVERY_TENANT { Ok(Scope::All) } else { Tenant::named(tenant).map(Scope::One) }
 }
@@ -87,19 +87,19 @@ pub fn scope(tenant: &str) -> Result<Scope, String> {
 /// The rules by which a peer without a token becomes a caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Nobody gets in over TCP without proof, even on loopback and before the first token is made.
+    /// Callers over TCP always need proof, even on loopback and before the first token exists.
     pub tokens_required: bool,
-    /// Without proof everybody gets in from everywhere, as long as there is no token: `--insecure`.
+    /// As long as no token exists, callers need no proof from any address: `--insecure`.
     pub insecure: bool,
     uids: BTreeMap<u32, Grant>,
     certificates: Vec<(String, Grant)>,
 }
 
 impl Access {
-    /// Checks what was written.
+    /// Checks the layer.
     ///
     /// # Errors
-    /// The first thing that cannot be, in words.
+    /// The first mistake, in words.
     pub fn new(layer: &AccessLayer) -> Result<Self, String> {
         let tokens_required = match layer.tokens.as_deref() {
             None => !layer.uids.is_empty() || !layer.certificate.is_empty(),
@@ -124,7 +124,7 @@ impl Access {
         Ok(Self { tokens_required, insecure: false, uids, certificates })
     }
 
-    /// Whether somebody without proof may never get in.
+    /// Whether callers over TCP always need proof.
     #[must_use]
     pub const fn tokens_required(&self) -> bool {
         self.tokens_required
@@ -136,13 +136,13 @@ impl Access {
         !self.uids.is_empty()
     }
 
-    /// What a user of this machine is given.
+    /// The rights of a user of this machine.
     #[must_use]
     pub fn of_uid(&self, uid: u32) -> Option<&Grant> {
         self.uids.get(&uid)
     }
 
-    /// What a certificate is given, and the name by which: the first row that has one of its names.
+    /// The rights of a certificate, from the first row that matches one of its names, and that name.
     #[must_use]
     pub fn of_certificate(&self, certificate: &ClientCertificate) -> Option<(String, &Grant)> {
         let names = || std::iter::once(&certificate.subject).chain(&certificate.names).filter(|name| !name.is_empty());
@@ -168,7 +168,7 @@ mod tests {
              [[certificate]]\nname = 'node-*.example'\nrole = 'agent'\ntenant = '*'\njobs = 'train-*'\n",
         )
         .unwrap();
-        assert!(access.tokens_required(), "whoever names somebody means that others are not");
+        assert!(access.tokens_required(), "naming a user means that others need proof");
         let grant = access.of_uid(1000).unwrap();
         assert_eq!((grant.role, grant.scope.name(), grant.jobs.as_str()), (Role::Operator, Some("team-a"), "*"));
         assert_eq!(access.of_uid(1001), None);

@@ -1,10 +1,10 @@
-//! Tokens: how they are written, and how the one that a caller brings is found.
+//! Tokens: their form, and the lookup of a caller's token.
 //!
-//! Guarantees: a token has 256 random bits; of them the store and this cache have a hash alone. What is known of a token is
-//! at most [`AGE_MAX`] old, so that one that was revoked, by whichever daemon on the same store, is out within seconds. While
-//! the store does not answer, what was known before holds on for [`AWAY_MAX`]: nothing that is stored can be asked for then,
-//! and the daemon's own figures tell of the fault. Nobody waits longer for it than [`Store::patience`].
-//! Refuses: to look for more tokens at once than fit, whoever asks; to know a token for the first time without the store.
+//! Guarantees: a token has 256 random bits, of which the store and this cache keep only a hash. A cached token is at
+//! most [`AGE_MAX`] old, so that a token revoked by any daemon on the same store stops working within seconds. While
+//! the store does not answer, cached tokens stay valid for [`AWAY_MAX`], so that callers can still read the daemon's
+//! own metrics, which report the fault. No lookup takes longer than [`Store::patience`].
+//! Refuses: to accept a token for the first time without the store.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,16 +13,16 @@ use std::time::{Duration, Instant};
 use crate::store::opening::{hash, same};
 use crate::store::{SecretHash, Store, StoreError, TokenRow};
 
-/// What a token begins with, so that scanners of repositories can find one that was lost there.
+/// Prefix of a token, so that scanners can find one that leaked into a repository.
 const PREFIX: &str = "memctl_";
-/// How old what is known of a token may be.
+/// How old a cached token may be.
 pub const AGE_MAX: Duration = Duration::from_secs(2);
 /// The same while the store does not answer.
 pub const AWAY_MAX: Duration = Duration::from_secs(600);
-/// Tokens that are remembered.
+/// Tokens in the cache.
 const KNOWN_MAX: usize = 4_096;
 
-/// A token as a caller brings it; of its secret the hash.
+/// A token as a caller sends it, with its secret hashed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     /// Its public half.
@@ -50,7 +50,7 @@ impl Token {
         Ok((Self { id, secret: hash(secret.as_bytes()) }, text))
     }
 
-    /// A token from its text.
+    /// Parses a token.
     #[must_use]
     pub fn read(text: &str) -> Option<Self> {
         let (id, secret) = text.strip_prefix(PREFIX)?.split_once('_')?;
@@ -64,11 +64,11 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Something that was looked up.
+/// A cached lookup.
 #[derive(Clone)]
 struct Known<T> {
     since: Instant,
-    /// When the store was asked for it last and did not answer.
+    /// When the store last failed to answer a lookup of it.
     away: Option<Instant>,
     found: T,
 }
@@ -78,39 +78,39 @@ impl<T> Known<T> {
         Self { since: Instant::now(), away: None, found }
     }
 
-    /// Whether it counts without asking the store again.
+    /// Whether it is valid without another lookup.
     fn counts(&self) -> bool {
         self.since.elapsed() < AGE_MAX || (self.holds_on() && self.away.is_some_and(|away| away.elapsed() < AGE_MAX))
     }
 
-    /// Whether it counts while the store does not answer.
+    /// Whether it stays valid while the store does not answer.
     fn holds_on(&self) -> bool {
         self.since.elapsed() < AWAY_MAX
     }
 }
 
-/// The row of a token, if there is one.
+/// A token's row, if it exists.
 type Row = Option<Arc<TokenRow>>;
 
-/// The tokens of a store, for a moment each.
+/// The cache of a store's tokens.
 pub struct Tokens {
     store: Arc<dyn Store>,
     known: Mutex<HashMap<u64, Known<Row>>>,
-    /// Whether there are any.
+    /// Whether any token exists.
     any: Mutex<Option<Known<bool>>>,
 }
 
 impl Tokens {
-    /// Over a store.
+    /// Creates the cache over a store.
     #[must_use]
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self { store, known: Mutex::default(), any: Mutex::default() }
     }
 
-    /// The row of a token that counts at this moment; `None` for one that is not known, or no longer counts.
+    /// The row of a token that is valid now; `None` if it is unknown or no longer valid.
     ///
     /// # Errors
-    /// The store does not answer, and did not tell of the token within [`AWAY_MAX`].
+    /// The store does not answer, and has not returned the token within [`AWAY_MAX`].
     pub async fn find(&self, token: &Token, now_ns: u64) -> Result<Row, StoreError> {
         let row = self.row(token.id).await?;
         Ok(row.filter(|row| same(&row.secret, &token.secret) && row.counts(now_ns)))
@@ -139,10 +139,10 @@ impl Tokens {
     /// Whether a token was ever made.
     ///
     /// # Errors
-    /// The store does not answer, and did not tell within [`AWAY_MAX`].
+    /// The store does not answer, and has not within [`AWAY_MAX`].
     pub async fn any(&self) -> Result<bool, StoreError> {
         let known = self.lock_any().clone();
-        // Once there was one, there always was.
+        // Tokens are never removed, only revoked.
         if let Some(known) = known.as_ref().filter(|known| known.found || known.counts()) {
             return Ok(known.found);
         }
@@ -155,13 +155,13 @@ impl Tokens {
         Ok(any)
     }
 
-    /// Forgets what is known: something has changed.
+    /// Clears the cache: something has changed.
     pub fn forget(&self) {
         self.lock_known().clear();
         *self.lock_any() = None;
     }
 
-    /// What the store says, while it is not away.
+    /// The store's answer, or an error after its timeout.
     async fn answered<T>(&self, asking: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let patience = self.store.patience();
         let away = |_| StoreError::Unreachable {
@@ -240,6 +240,6 @@ mod tests {
         assert!(store.revoke_token(token.id, 5).await.unwrap());
         tokens.forget();
         assert!(tokens.find(&token, 9).await.unwrap().is_none());
-        assert!(tokens.any().await.unwrap(), "that there was one is not forgotten");
+        assert!(tokens.any().await.unwrap(), "a revoked token still counts as made");
     }
 }

@@ -1,7 +1,7 @@
-//! An alert: one finding of one job that one rule made urgent, and what each receiver knows of it.
+//! An alert: one finding of one job that a rule selected, and what each receiver knows of it.
 //!
-//! Guarantees: its size is bounded whatever the finding holds; its id stays the same as long as it is about the same
-//! thing, over attempts, runs and restarts.
+//! Guarantees: its size is bounded regardless of the finding; its id stays the same while it is about the same thing,
+//! across attempts, runs and restarts.
 
 use memctl_model::limits::{LABEL_BYTES_MAX, NAME_BYTES_MAX};
 use memctl_model::{Finding, JobState, Severity};
@@ -9,26 +9,26 @@ use memctl_model::{Finding, JobState, Severity};
 use super::rules::{Rule, Rules};
 use crate::store::DEFAULT_TENANT;
 
-/// Ranks that an alert names; it counts all.
+/// Ranks that an alert names; all of them are counted.
 pub const RANKS_MAX: usize = 64;
 /// Labels of the job that an alert keeps, for silences to match.
 const JOB_LABELS_MAX: usize = 16;
 const TITLE_BYTES_MAX: usize = 1_024;
-/// Bytes of what went wrong when a receiver was told.
+/// Bytes of the error of a failed delivery.
 pub const ERROR_BYTES_MAX: usize = 512;
 
-/// Where an alert stands.
+/// The state of an alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Seen, but not for long enough.
+    /// Seen, but not yet for long enough.
     Pending,
-    /// Receivers are told.
+    /// Receivers are notified.
     Firing,
     /// It is over.
     Resolved,
 }
 
-/// What alerting needs to know of the job that was judged.
+/// What alerting needs to know of a judged job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobFacts {
     /// Its tenant's name.
@@ -41,25 +41,25 @@ pub struct JobFacts {
     pub attempt: u32,
     /// Its labels.
     pub labels: Vec<(String, String)>,
-    /// How the run that was judged is doing; none of one that was deleted, with everything stored for it and for the runs before.
+    /// The state of the judged run; `None` if it was deleted, with everything stored for it and for earlier runs.
     pub state: Option<JobState>,
-    /// When the run began (its first session's start), nanoseconds since the Unix epoch. A later value under the same
-    /// name is a later run, whether its attempt differs or not.
+    /// When the run began (the start of its first session), in nanoseconds since the Unix epoch. A later value under the
+    /// same name is a later run, even with the same attempt.
     pub started_ns: u64,
-    /// When it ended, as far as it did.
+    /// When it ended, if it did.
     pub ended_ns: Option<u64>,
-    /// Epochs that the run has ended, as far as it has epochs.
+    /// Epochs that the run has completed, if it has epochs.
     pub epochs: Option<u32>,
-    /// Whether it was read from files.
+    /// Whether it was imported from files.
     pub imported: bool,
 }
 
 /// One alert.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Alert {
-    /// Of finding and rule.
+    /// Derived from finding and rule.
     pub id: u64,
-    /// The tenant whose job it is about.
+    /// The tenant that owns the job.
     pub tenant: String,
     /// The rule's name.
     pub rule: String,
@@ -71,7 +71,7 @@ pub struct Alert {
     pub attempt: u32,
     /// When that run began.
     pub run_started_ns: u64,
-    /// Where it stands.
+    /// Its state.
     pub phase: Phase,
     /// The finding's fingerprint.
     pub finding: u64,
@@ -79,21 +79,21 @@ pub struct Alert {
     pub kind: String,
     /// How bad it is.
     pub severity: Severity,
-    /// How sure.
+    /// The finding's confidence.
     pub confidence: f64,
     /// The first [`RANKS_MAX`] ranks.
     pub ranks: Vec<u32>,
-    /// How many ranks there are in all.
+    /// The number of ranks in all.
     pub rank_count: u32,
-    /// Whether these are all of the job's.
+    /// Whether these are all ranks of the job.
     pub all_ranks: bool,
-    /// The finding's sentence.
+    /// The finding's title.
     pub title: String,
-    /// Why memctl says so.
+    /// The finding's explanation.
     pub explanation: String,
-    /// What to do.
+    /// The finding's advice.
     pub advice: String,
-    /// Labels of the rule and those of the job that the rules carry on.
+    /// Labels of the rule, and those of the job that the rules pass on.
     pub labels: Vec<(String, String)>,
     /// Annotations of the rule.
     pub annotations: Vec<(String, String)>,
@@ -101,21 +101,21 @@ pub struct Alert {
     pub receivers: Vec<String>,
     /// Labels of the job, for silences.
     pub job_labels: Vec<(String, String)>,
-    /// Since when it has been seen without a break.
+    /// Since when it has been seen without interruption.
     pub since_ns: u64,
-    /// When it fired; the name of this firing.
+    /// When it fired; identifies this firing.
     pub fired_ns: Option<u64>,
     /// When it resolved.
     pub resolved_ns: Option<u64>,
     /// When it was last seen.
     pub seen_ns: u64,
-    /// Since when it has been missing while its run goes on.
+    /// Since when it has been missing while its run is still running.
     pub missing_ns: Option<u64>,
-    /// Epochs that its run had ended when it fired.
+    /// Epochs that its run had completed when it fired.
     pub fired_epochs: Option<u32>,
-    /// Whether its run has ended with it.
+    /// Whether its run ended while it was present.
     pub run_ended: bool,
-    /// What each receiver knows.
+    /// The state of each receiver.
     pub deliveries: Vec<Delivery>,
 }
 
@@ -124,34 +124,34 @@ pub struct Alert {
 pub struct Delivery {
     /// The receiver's name.
     pub receiver: String,
-    /// What it was last told: firing or resolved.
+    /// The phase that it was last notified of: firing or resolved.
     pub told: Option<Phase>,
-    /// Of which firing.
+    /// The firing that this was about.
     pub told_fired_ns: u64,
-    /// With which severity.
+    /// The severity that was sent.
     pub told_severity: Option<Severity>,
-    /// When.
+    /// When it was notified.
     pub told_ns: u64,
-    /// Until then whoever claimed it is sending.
+    /// Until then the daemon that holds the claim is sending.
     pub claimed_until_ns: Option<u64>,
-    /// After a failure: not before.
+    /// After a failure: no retry before this.
     pub retry_ns: Option<u64>,
     /// Notifications that were given up.
     pub given_up: u64,
-    /// Why the last one was.
+    /// The error of the last one.
     pub last_error: String,
 }
 
-/// A finding that a rule takes, with everything that an alert takes from it.
+/// A finding that a rule selects, with everything that its alert takes from it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sighting {
     /// The alert as it is when seen for the first time.
     pub alert: Alert,
-    /// How long it has to be there before it fires.
+    /// How long it must persist before it fires.
     pub for_ns: u64,
 }
 
-/// The findings of a job that rules take; one that two rules take is seen twice.
+/// The findings of a job that rules select; a finding that two rules select yields two sightings.
 #[must_use]
 pub fn sightings(rules: &Rules, job: &JobFacts, findings: &[Finding], now_ns: u64) -> Vec<Sighting> {
     if job.imported && !rules.imported {
@@ -163,13 +163,13 @@ pub fn sightings(rules: &Rules, job: &JobFacts, findings: &[Finding], now_ns: u6
             found.push(Sighting { alert: alert(rules, rule, job, finding, now_ns), for_ns: rule.for_ns });
         }
     }
-    // Two findings of one fingerprint are one alert: the worse one speaks.
+    // Two findings with one fingerprint are one alert: the worse one is used.
     found.sort_by_key(|sighting: &Sighting| (sighting.alert.id, std::cmp::Reverse(sighting.alert.severity)));
     found.dedup_by_key(|sighting| sighting.alert.id);
     found
 }
 
-/// Why memctl says so, and what holds the blocks where a process said that.
+/// The finding's explanation, and its holders if a process named them.
 fn explanation(finding: &Finding) -> String {
     let named = finding.holders.as_ref().filter(|told| told.asked.outcome.is_ok());
     let parts = [finding.explanation.as_str(), named.map_or("", |told| &told.sentence)];
@@ -219,10 +219,10 @@ fn alert(rules: &Rules, rule: &Rule, job: &JobFacts, finding: &Finding, now_ns: 
     }
 }
 
-/// FNV-1a over the fingerprint, the rule's name and, but for the default one, the tenant's.
+/// FNV-1a over the fingerprint, the rule's name and, unless it is the default, the tenant's name.
 fn id(fingerprint: u64, rule: &str, tenant: &str) -> u64 {
     let tenant = if tenant == DEFAULT_TENANT { "" } else { tenant };
-    // No text holds this byte, so that no rule's name ends like a tenant's.
+    // This byte never occurs in text, so a rule's name cannot run into a tenant's.
     let tenant = (!tenant.is_empty()).then_some(0xff).into_iter().chain(tenant.bytes());
     let bytes = fingerprint.to_le_bytes().into_iter().chain(rule.bytes()).chain(tenant);
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
@@ -235,13 +235,13 @@ pub fn cut(text: &str, bytes: usize) -> String {
 }
 
 impl Alert {
-    /// Its id as it is written: 16 hexadecimal digits.
+    /// Its id in writing: 16 hexadecimal digits.
     #[must_use]
     pub fn id_text(&self) -> String {
         format!("{:016x}", self.id)
     }
 
-    /// `0-3,7`, or `0-63, 64 of 1024` when there are more than are kept.
+    /// `0-3,7`, or `0-63, 64 of 1024` if there are more ranks than are kept.
     #[must_use]
     pub fn rank_list(&self) -> String {
         let mut sorted = self.ranks.clone();
@@ -259,7 +259,7 @@ impl Alert {
         }
     }
 
-    /// What a receiver knows; made when it knows nothing yet.
+    /// The state of a receiver, created if there is none yet.
     pub fn delivery_mut(&mut self, receiver: &str) -> &mut Delivery {
         let at = self.deliveries.iter().position(|delivery| delivery.receiver == receiver).unwrap_or_else(|| {
             self.deliveries.push(Delivery { receiver: receiver.to_owned(), ..Delivery::default() });

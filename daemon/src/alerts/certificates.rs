@@ -1,4 +1,5 @@
-//! The certificates of PEM files: checked when rules are read; trusted, or shown, when something is sent to a receiver.
+//! Certificates in PEM files: checked when rules are read; used for trust and client authentication when notifying a
+//! receiver.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +22,8 @@ pub fn read(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     }
 }
 
-/// TLS towards a receiver: trusts the authorities of a file, or the system's, and shows a certificate if there is one.
+/// TLS for a receiver: trusts the authorities of a file or of the system, and presents a client certificate if one is
+/// given.
 pub fn client(
     is_encrypted: bool,
     ca_file: Option<&Path>,
@@ -34,7 +36,7 @@ pub fn client(
                 roots.add(certificate).map_err(|error| format!("{}: {error}", path.display()))?;
             }
         }
-        // Reading them takes a while: only where they are needed.
+        // Reading them takes time: only where they are needed.
         None if is_encrypted => {
             let found = rustls_native_certs::load_native_certs();
             roots.add_parsable_certificates(found.certs);
@@ -66,7 +68,7 @@ pub fn identity(cert: &Path, key: &Path) -> Result<Arc<CertifiedKey>, String> {
     made.map(Arc::new).map_err(|error| format!("{} does not go with the key {shown}: {error}", cert.display()))
 }
 
-/// The certificate of files that may be exchanged: read for every connection.
+/// A client certificate whose files may be replaced: read for every connection.
 #[derive(Debug)]
 pub struct Identity {
     pub cert: PathBuf,
@@ -76,8 +78,8 @@ pub struct Identity {
 impl ResolvesClientCert for Identity {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let read = identity(&self.cert, &self.key);
-        // Without one: the receiver says what it thinks of that.
-        read.inspect_err(|reason| tracing::warn!(reason, "a receiver is not shown a certificate")).ok()
+        // Without a certificate the receiver decides.
+        read.inspect_err(|reason| tracing::warn!(reason, "no client certificate is sent to a receiver")).ok()
     }
 
     fn has_certs(&self) -> bool {

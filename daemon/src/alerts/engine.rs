@@ -1,9 +1,10 @@
-//! The task behind alerting: takes observations, lets time pass, claims what is due, and writes down what became of it.
+//! The task behind alerting: takes observations, advances time, claims due notifications and records their outcome.
 //!
-//! Guarantees: every change is read, computed and put back only where nobody changed it meanwhile, else computed anew; a
-//! notification is sent by whoever put its claim. A store that fails costs nothing but time.
+//! Guarantees: every change is a compare-and-set, and is computed again if another daemon was faster. A notification is
+//! sent only by the daemon that made its claim. A store that fails costs only time.
 //!
-//! (Over 400 lines: one task whose steps read and put the same records; apart they would have to pass all of its state.)
+//! (Over 400 lines: one task whose steps read and write the same records; split, they would have to pass all of its
+//! state.)
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,33 +23,33 @@ use super::{InForce, LAST_WORDS, Notifying, Shared, machine, silence};
 use crate::clock::now_ns;
 use crate::store::{AlertKind, AlertPut, AlertRecord, AlertSelection, PutOutcome, StoreError};
 
-/// How often it looks what is due.
+/// How often it looks for what is due.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Alerts that are looked at together.
+/// Alerts that are processed together.
 const BATCH: u32 = 256;
 /// Batches of one look; the rest waits for the next.
 const BATCHES_MAX: usize = 64;
-/// Tries of a change that somebody else is making as well.
+/// Attempts at a change that conflicts with another daemon's.
 const TRIES: usize = 8;
-/// An alert that only goes on is stored no more often.
+/// An alert that only continues is stored at most this often.
 const REFRESH_NS: u64 = 10_000_000_000;
-/// A receiver whose queue is full is tried again after.
+/// A receiver whose queue is full is tried again after this.
 const BUSY_NS: u64 = 5_000_000_000;
-/// What cannot be read is looked at again after.
+/// A record that cannot be read is looked at again after this.
 const UNREADABLE_NS: u64 = 3_600_000_000_000;
 
 struct Engine {
     shared: Arc<Shared>,
     in_force: Arc<InForce>,
     workers: Vec<Worker>,
-    /// Claims under way, by receiver and alert.
+    /// Pending claims, by receiver and alert.
     claims: BTreeMap<(String, u64), Notification>,
     notifying: bool,
-    /// Whether the store's last answer was an error: it is said once.
+    /// Whether the store's last response was an error, so that it is logged once.
     failing: bool,
 }
 
-/// Runs until it is told to stop.
+/// Runs until it is stopped.
 pub(super) async fn run(shared: Arc<Shared>, notifying: Notifying, mut stopping: watch::Receiver<bool>) {
     let mut changes = shared.in_force.subscribe();
     let mut notifying = notifying == Notifying::Always;
@@ -70,7 +71,7 @@ pub(super) async fn run(shared: Arc<Shared>, notifying: Notifying, mut stopping:
 }
 
 impl Engine {
-    /// Goes on until it is told to stop (`true`), or other rules are in force.
+    /// Runs until it is stopped (`true`), or until other rules are in force.
     async fn work(
         &mut self,
         outcomes: &mut mpsc::Receiver<Outcome>,
@@ -84,7 +85,7 @@ impl Engine {
                 () = tokio::time::sleep(LOOK_EVERY) => None,
                 outcome = outcomes.recv() => outcome,
                 Ok(()) = changes.changed() => return false,
-                // An error means that the handle is gone: that is an end, too.
+                // An error means that the handle was dropped: that is an end, too.
                 _ = async { stopping.wait_for(|stop| *stop).await.is_ok() } => return true,
             };
             if let Some(outcome) = outcome {
@@ -110,7 +111,7 @@ impl Engine {
         while let Some(observation) = self.shared.mailbox.take() {
             self.notifying = true;
             if let Err(error) = self.observed(&observation).await {
-                // One that can never be stored must not hold up the others.
+                // An observation that can never be stored must not delay the others.
                 if !matches!(error, StoreError::Refused { .. }) {
                     self.shared.mailbox.put_back(observation);
                     return Err(error);
@@ -121,7 +122,7 @@ impl Engine {
         if !self.notifying {
             return Ok(());
         }
-        // AcqRel: whoever set it has stored the change before.
+        // AcqRel: the setter has stored the change before.
         let everything = self.shared.reconsider.swap(false, Ordering::AcqRel);
         if everything {
             let records = self.shared.store.alert_records(AlertSelection::All(AlertKind::Alert)).await;
@@ -146,7 +147,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets a judgement change the alerts of its job.
+    /// Updates the alerts of a job after a judgement.
     async fn observed(&mut self, observation: &Observation) -> Result<(), StoreError> {
         let Observation { job, sightings, now_ns } = observation;
         let (shared, in_force) = (self.shared.clone(), self.in_force.clone());
@@ -174,7 +175,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts changes; whether nobody else was faster.
+    /// Writes changes; returns whether all of them succeeded without a conflict.
     async fn change(&self, changes: Vec<(Option<Alert>, Option<Stored>)>) -> Result<bool, StoreError> {
         let now_ns = now_ns();
         let puts: Vec<AlertPut> = changes
@@ -182,7 +183,7 @@ impl Engine {
             .filter_map(|(after, before)| {
                 let version = before.as_ref().map_or(0, |stored| stored.version);
                 match (after, before) {
-                    // Due at once: what has to be told is found out by the look that follows.
+                    // Due at once: the look that follows finds out which receivers to notify.
                     (Some(after), _) => Some(record::put(after, version, now_ns)),
                     (None, Some(stored)) => {
                         Some(AlertPut { remove: true, ..record::put(&stored.alert, version, now_ns) })
@@ -204,7 +205,7 @@ impl Engine {
         Ok(alone)
     }
 
-    /// Lets time pass for alerts: states change, receivers are told.
+    /// Advances time for alerts: states change, receivers are notified.
     async fn passed(&mut self, records: Vec<AlertRecord>) -> Result<(), StoreError> {
         if records.is_empty() {
             return Ok(());
@@ -231,7 +232,7 @@ impl Engine {
         let outcomes = self.shared.store.put_alert_records(&puts).await?;
         let mut messages = Messages::default();
         for (step, outcome) in steps.into_iter().zip(outcomes) {
-            // A conflict: whoever was faster has seen to it, or it is still due at the next look.
+            // A conflict: the faster daemon has handled it, or it is still due at the next look.
             let (Some((before, step)), PutOutcome::Done) = (step, outcome) else { continue };
             log(Some(&before), step.as_ref().map(|step| &step.after));
             if let Some(step) = step {
@@ -242,7 +243,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What has to be done about one alert now; `None` when it is to be forgotten.
+    /// What has to be done about one alert now; `None` if it is to be removed.
     fn step(&self, alert: Alert, silences: &[silence::Silence], now_ns: u64) -> Option<Step> {
         let rules = &self.in_force.rules;
         let mut after = machine::tick(alert, rules, now_ns)?;
@@ -292,14 +293,14 @@ impl Engine {
         }
     }
 
-    /// Writes down what became of a message.
+    /// Records the outcome of a message.
     async fn settle(&mut self, outcome: Outcome) {
         let Outcome { receiver, told, result } = outcome;
         self.shared.note_told(&receiver, told.len() as u64, result.is_ok());
         let settled = match result {
             Ok(()) => Settled::Delivered,
             Err(Failed { reason, .. }) => {
-                // Relaxed: a figure for people.
+                // Relaxed: a statistic.
                 self.shared.given_up.fetch_add(told.len() as u64, Ordering::Relaxed);
                 tracing::warn!(
                     receiver,
@@ -354,7 +355,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits a little for what is under way and lets go of the rest.
+    /// Waits briefly for pending messages and abandons the rest.
     async fn end(&mut self, outcomes: &mut mpsc::Receiver<Outcome>) {
         let deadline = Instant::now() + LAST_WORDS;
         while !self.claims.is_empty() {
@@ -379,7 +380,7 @@ impl Engine {
 
 const BUSY: Duration = Duration::from_nanos(BUSY_NS);
 
-/// What is to be done about an alert.
+/// What has to be done about an alert.
 struct Step {
     after: Alert,
     due_ns: u64,
@@ -411,7 +412,7 @@ impl Messages {
 enum Settled {
     Delivered,
     GivenUp(String),
-    /// Not tried; again after so many nanoseconds.
+    /// Not tried; to be tried after this many nanoseconds.
     Later(u64),
 }
 
@@ -438,7 +439,7 @@ impl Settled {
     }
 }
 
-/// Whether a change is worth storing: what only goes on is stored now and then.
+/// Whether a change is worth storing: an alert that only continues is stored now and then.
 fn matters(before: Option<&Alert>, after: Option<&Alert>) -> bool {
     let (Some(before), Some(after)) = (before, after) else { return before.is_some() || after.is_some() };
     let state = |alert: &Alert| {
@@ -450,7 +451,7 @@ fn matters(before: Option<&Alert>, after: Option<&Alert>) -> bool {
         || after.seen_ns.saturating_sub(before.seen_ns) >= REFRESH_NS
 }
 
-/// The log is the receiver that is always there.
+/// The log is the receiver that always exists.
 fn log(before: Option<&Alert>, after: Option<&Alert>) {
     let Some(after) = after else { return };
     let was = before.map(|alert| (alert.phase, alert.fired_ns));

@@ -1,7 +1,7 @@
-//! What was observed and not yet looked at: the latest of each run.
+//! Observations that were not processed yet: the latest of each run.
 //!
-//! Guarantees: putting never waits; memory is bounded by runs, not by judgements; of each tenant runs are taken in the order
-//! of their start, and of the tenants each in its turn; what waits of one tenant leaves room for others.
+//! Guarantees: putting never waits. Memory is bounded by runs, not by judgements. Tenants take turns, and the runs of
+//! each are taken in the order of their start. The runs of one tenant leave room for those of others.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -9,10 +9,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::alert::{JobFacts, Sighting};
 
-/// Runs that wait.
+/// The most runs that wait.
 const RUNS_MAX: usize = 4_096;
 
-/// What was found in a job.
+/// The findings in a job.
 #[derive(Clone, Debug)]
 pub(super) struct Observation {
     pub(super) job: JobFacts,
@@ -25,9 +25,9 @@ type Run = (u64, String, u32, u32);
 
 #[derive(Default)]
 struct Waiting {
-    /// Of each tenant; none is empty.
+    /// By tenant; no entry is empty.
     tenants: BTreeMap<String, BTreeMap<Run, Observation>>,
-    /// Whose turn was last.
+    /// The tenant whose turn was last.
     last: String,
     count: usize,
 }
@@ -42,12 +42,12 @@ impl Mailbox {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a judgement in the place of an earlier one of the same run; `false` when there is no room.
+    /// Puts a judgement, replacing an earlier one of the same run; `false` if there is no room.
     pub(super) fn put(&self, observation: Observation) -> bool {
         self.waiting().put(observation, true)
     }
 
-    /// Puts back one that could not be dealt with, unless a later one has come.
+    /// Puts back an observation that could not be processed, unless a later one has arrived.
     pub(super) fn put_back(&self, observation: Observation) {
         self.waiting().put(observation, false);
     }
@@ -69,7 +69,7 @@ impl Waiting {
             }
             return true;
         }
-        // As many as stay free for others.
+        // A tenant may use at most half of what others leave.
         if own.map_or(0, BTreeMap::len) >= RUNS_MAX.saturating_sub(self.count) {
             return false;
         }
@@ -125,7 +125,7 @@ mod tests {
             (0..4).filter_map(|_| mailbox.take()).map(|it| (it.job.tenant, it.job.started_ns)).collect();
         let turn = |tenant: &str, start| (tenant.to_owned(), start);
         assert_eq!(first, [turn("few", 0), turn("many", 0), turn("other", 0), turn("few", 1)]);
-        // Put back, it does not displace what came later.
+        // An observation that is put back does not replace a later one.
         assert!(mailbox.put(observed("few", 5, 7)));
         mailbox.put_back(observed("few", 5, 3));
         let rest: Vec<Observation> = std::iter::from_fn(|| mailbox.take()).collect();

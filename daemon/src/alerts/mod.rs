@@ -1,11 +1,11 @@
 //! Alerts: from findings to a delivered notification.
 //!
-//! [`Alerts::observe`] takes what was found in a job; the engine lets the rules decide, keeps the state of each alert in the
-//! store and tells receivers. Guarantees: observing never waits and its memory is bounded; state survives restarts; of
-//! several daemons on one database exactly one makes each change and sends each notification, because every change is a
-//! compare-and-set in the store and only who made it sends. A claim that a daemon took to the grave is taken over when
-//! it has run out, so a notification may come twice then, but is not lost.
-//! Refuses: to let a receiver hold up judging, storing or another receiver.
+//! [`Alerts::observe`] takes the findings of a job; the engine applies the rules, keeps the state of each alert in the
+//! store and notifies receivers. Guarantees: observing never waits, and its memory is bounded. State survives restarts.
+//! Of several daemons on one database exactly one makes each change and sends each notification, because every change is
+//! a compare-and-set in the store. The claims of a crashed daemon expire and are taken over, so a notification may be
+//! sent twice, but is not lost.
+//! Refuses: to let a receiver delay judging, storing or another receiver.
 //!
 //! - [`rules`]: the TOML file; [`alert`]: what an alert is; [`machine`]: its states, pure; [`silence`]; [`record`]: how it
 //!   is stored; [`notice`]: what is sent; [`deliver`]: workers; `engine`: the task; `service`: the gRPC service.
@@ -41,12 +41,12 @@ use crate::supervise::Tasks;
 use deliver::Notifier;
 use mailbox::{Mailbox, Observation};
 
-/// Alerts of one job, of one judgement; the mildest beyond it are left out and counted.
+/// The most alerts of one judgement; the mildest beyond it are left out and counted.
 const JOB_ALERTS_MAX: usize = 256;
-/// How long the last notifications may take when the daemon ends.
+/// Time limit for the last notifications when the daemon shuts down.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// The way to alerting; clones are the same one.
+/// A handle to alerting; clones share it.
 #[derive(Clone)]
 pub struct Alerts {
     shared: Arc<Shared>,
@@ -58,20 +58,20 @@ pub(crate) struct Shared {
     pace: Pace,
     mailbox: Mailbox,
     wake: Notify,
-    /// Silences changed: when alerts are due has to be found out anew.
+    /// Silences changed: the due times of alerts must be computed again.
     reconsider: AtomicBool,
-    /// Alerts that were not made because there were too many.
+    /// Alerts that were not created because there were too many.
     refused: AtomicU64,
     /// Notifications that were given up.
     given_up: AtomicU64,
     audit: Audit,
-    /// Alerts that each receiver was told of, and could not be told of.
+    /// By receiver: alerts that were delivered, and alerts that were not.
     notified: std::sync::Mutex<BTreeMap<String, (u64, u64)>>,
-    /// Held by the test of the receivers that is under way: each starts programs and connections.
+    /// Held during a test of the receivers, because each test starts programs and connections.
     testing: tokio::sync::Mutex<()>,
 }
 
-/// The rules in force, and who can be told.
+/// The rules in force, and the receivers.
 pub(crate) struct InForce {
     rules: Rules,
     notifiers: Vec<Arc<Notifier>>,
@@ -84,9 +84,9 @@ impl InForce {
     }
 }
 
-/// Alerting under way.
+/// Alerting, while it runs.
 pub struct Alerting {
-    /// The way to it.
+    /// The handle.
     pub alerts: Alerts,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
@@ -95,9 +95,9 @@ pub struct Alerting {
 /// When notifications are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notifying {
-    /// As they are due.
+    /// As soon as they are due.
     Always,
-    /// Only once something was observed: a process that merely answers a question tells nobody anything.
+    /// Only once something was observed: a process that only answers a query notifies no receiver.
     AfterObserving,
 }
 
@@ -108,7 +108,7 @@ impl Alerting {
         Self::supervised(store, rules, pace, notifying, &Tasks::default())
     }
 
-    /// The same, as one of the daemon's tasks: it is started anew should it fail.
+    /// The same, as one of the daemon's tasks: it is restarted if it fails.
     #[must_use]
     pub fn supervised(store: Arc<dyn Store>, rules: Rules, pace: Pace, notifying: Notifying, tasks: &Tasks) -> Self {
         let audit = Audit::new(store.clone());
@@ -131,7 +131,8 @@ impl Alerting {
         Self { alerts: Alerts { shared }, stop, task }
     }
 
-    /// Ends it: what was observed is stored, what is due is told within a few seconds, the rest later by the next one.
+    /// Ends it: observations are stored and due notifications are sent within a few seconds; the next daemon sends the
+    /// rest.
     pub async fn finish(self) {
         self.stop.send_replace(true);
         if tokio::time::timeout(LAST_WORDS * 2, self.task).await.is_err() {
@@ -143,13 +144,13 @@ impl Alerting {
 }
 
 impl Alerts {
-    /// Takes what was found in a job: call it each time the job was judged, and when it ended or went.
+    /// Takes the findings of a job: call it each time the job was judged, and when it ended or was deleted.
     ///
-    /// Never waits. Several judgements of one run that were not looked at yet are one, the latest.
+    /// Never waits. Of several unprocessed judgements of one run only the latest counts.
     pub fn observe(&self, job: &JobFacts, findings: &[Finding], now_ns: u64) {
         let in_force = self.shared.in_force();
         if job.imported && !in_force.rules.imported {
-            // Neither raised nor resolved by what somebody read from a file.
+            // An imported job neither raises nor resolves alerts.
             return;
         }
         let mut sightings = alert::sightings(&in_force.rules, job, findings, now_ns);
@@ -164,22 +165,22 @@ impl Alerts {
         self.shared.wake.notify_one();
     }
 
-    /// Puts other rules in force: what waits for a receiver that is still there is told by them.
+    /// Puts other rules in force: notifications that wait for a receiver that still exists follow them.
     pub fn replace_rules(&self, rules: Rules) {
         self.shared.in_force.send_replace(InForce::new(rules));
-        // Release: the engine that sees it sees the rules.
+        // Release: an engine that sees the flag sees the rules.
         self.shared.reconsider.store(true, Ordering::Release);
         self.shared.wake.notify_one();
     }
 
-    /// Alerts that were not made because there were too many.
+    /// Alerts that were not created because there were too many.
     #[must_use]
     pub fn refused(&self) -> u64 {
-        // Relaxed: a figure for people.
+        // Relaxed: a statistic.
         self.shared.refused.load(Ordering::Relaxed)
     }
 
-    /// Each receiver in force with the alerts that it was told of, and could not be told of.
+    /// Each receiver in force, with the number of alerts that were delivered and that were not.
     #[must_use]
     pub fn notified(&self) -> Vec<(String, u64, u64)> {
         let told = self.shared.notified.lock().unwrap_or_else(PoisonError::into_inner);
@@ -215,7 +216,7 @@ impl Shared {
         self.in_force.borrow().clone()
     }
 
-    /// So many alerts reached a receiver, or did not.
+    /// Counts alerts that reached a receiver, or did not.
     fn note_told(&self, receiver: &str, count: u64, delivered: bool) {
         let mut told = self.notified.lock().unwrap_or_else(PoisonError::into_inner);
         let (reached, missed) = told.entry(receiver.to_owned()).or_default();
@@ -223,7 +224,7 @@ impl Shared {
     }
 
     fn refuse(&self, count: u64, why: &str) {
-        // Relaxed: a figure for people.
+        // Relaxed: a statistic.
         let before = self.refused.fetch_add(count, Ordering::Relaxed);
         if before == 0 {
             tracing::warn!(
@@ -234,7 +235,7 @@ impl Shared {
         }
     }
 
-    /// Silences that have not ended, those that end first first.
+    /// Silences that have not ended, ordered by their end.
     async fn silences(&self, now_ns: u64) -> Result<Vec<silence::Silence>, StoreError> {
         let records = self.store.alert_records(AlertSelection::All(AlertKind::Silence)).await?;
         let mut silences: Vec<silence::Silence> = records.iter().filter_map(record::read_silence).collect();

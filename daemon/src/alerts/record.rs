@@ -1,7 +1,7 @@
-//! Alerts and silences as the wire and the store have them, and as records of the store.
+//! Conversion of alerts and silences between memory, wire format and records of the store.
 //!
-//! Guarantees: what goes out comes back the same; an alert of a newer memctl with a phase or severity that is not known here
-//! is left alone, as is one that does not decode.
+//! Guarantees: a round trip changes nothing. An alert of a newer memctl with an unknown phase or severity is left alone,
+//! as is one that does not decode.
 
 use memctl_model::Severity;
 use memctl_proto::v1;
@@ -11,7 +11,7 @@ use super::alert::{Alert, Delivery, Phase};
 use super::silence::Silence;
 use crate::store::{AlertKind, AlertPut, AlertRecord};
 
-/// An alert with the version of its record; 0 for one that is not stored yet.
+/// An alert with the version of its record; 0 if it is not stored yet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stored {
     /// The alert.
@@ -35,7 +35,7 @@ pub fn read(record: &AlertRecord) -> Option<Stored> {
     alert.map(|alert| Stored { alert: Alert { id: record.id, tenant, ..alert }, version: record.version })
 }
 
-/// The change of a record to this alert.
+/// The change that stores this alert.
 #[must_use]
 pub fn put(alert: &Alert, expected_version: u64, due_ns: u64) -> AlertPut {
     let body = to_wire(alert).encode_to_vec().into();
@@ -208,7 +208,7 @@ pub fn from_wire(wire: v1::Alert) -> Option<Alert> {
         run_ended,
         deliveries,
         job_labels,
-        // Told with an answer, and never stored.
+        // Part of a response, never stored.
         silenced_by: _,
         tenant,
     } = wire;
@@ -217,7 +217,7 @@ pub fn from_wire(wire: v1::Alert) -> Option<Alert> {
         tenant,
         rule,
         job,
-        // Of before there were runs: the first.
+        // A record from before there were runs: the first.
         run: run.max(1),
         attempt,
         run_started_ns,
@@ -273,7 +273,7 @@ pub fn put_silence(silence: &Silence) -> AlertPut {
     AlertPut { record, expected_version: 0, remove: false }
 }
 
-/// Reads the record of a silence; `None` for what is none.
+/// Reads the record of a silence; `None` if it is not one.
 #[must_use]
 pub fn read_silence(record: &AlertRecord) -> Option<Silence> {
     let wire = v1::Silence::decode(record.body.clone()).ok()?;
@@ -288,7 +288,7 @@ pub fn silence_to_wire(silence: &Silence) -> v1::Silence {
     v1::Silence { id, job, kind, rule, ranks, labels, created_ns, ends_ns, author, comment, tenant }
 }
 
-/// A silence from the wire: a stored one, or one that is asked for, which has no id yet.
+/// A silence from the wire: a stored one, or a requested one, which has no id yet.
 #[must_use]
 pub fn silence_from_wire(wire: v1::Silence) -> Silence {
     let v1::Silence { id, job, kind, rule, ranks, labels, created_ns, ends_ns, author, comment, tenant } = wire;

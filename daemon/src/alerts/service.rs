@@ -1,7 +1,8 @@
-//! The gRPC service: lists, silences, tests and shows what is in force.
+//! The gRPC service: lists alerts, manages silences, tests receivers and shows the rules in force.
 //!
-//! Guarantees: a test tells each receiver once, at once, beside the queues; answers are bounded by the bounds of what is
-//! kept. Refuses silences that name nothing or never end.
+//! Guarantees: a test notifies each receiver once, at once, without the queues; responses are bounded by the limits of
+//! what is stored.
+//! Refuses: silences that match everything by omission or never end.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -23,9 +24,9 @@ use crate::store::{
     AlertKind, AlertPut, AlertRecord, AlertSelection, DEFAULT_TENANT, PutOutcome, Scope, StoreError, Tenant,
 };
 
-/// Bytes of what a receiver answered.
+/// Bytes of a receiver's response.
 const ANSWER_BYTES_MAX: usize = 1_024;
-/// What a test alert is called everywhere.
+/// The name of a test alert.
 const TEST: &str = "MemctlTest";
 
 fn failed(error: StoreError) -> Status {
@@ -56,7 +57,7 @@ impl Alerts {
                 .map_or_else(String::new, |silence| format!("{:016x}", silence.id)),
             ..record::to_wire(alert)
         };
-        // Of all tenants, so for those who see them all. Relaxed: figures for people.
+        // These cover all tenants, so they are only for callers who see all. Relaxed: statistics.
         let count = |figure: &AtomicU64| if *scope == Scope::All { figure.load(Ordering::Relaxed) } else { 0 };
         Ok(v1::ListAlertsResponse {
             alerts: alerts.iter().map(wire).collect(),
@@ -82,13 +83,13 @@ impl Alerts {
     }
 
     fn reconsider(&self) {
-        // Release: the engine that sees it sees what was stored before.
+        // Release: an engine that sees the flag sees what was stored before.
         self.shared.reconsider.store(true, Ordering::Release);
         self.shared.wake.notify_one();
     }
 }
 
-/// An alert about nothing, which ends by itself in Alertmanager.
+/// A test alert, which ends by itself in Alertmanager.
 fn test_alert(now_ns: u64) -> Alert {
     Alert {
         id: now_ns,
@@ -188,14 +189,14 @@ impl alerts_server::Alerts for Alerts {
         let id =
             getrandom::u64().map_err(|error| Status::internal(format!("no random number is available: {error}")))?;
         let mut asked = record::silence_from_wire(asked.unwrap_or_default());
-        // Of all tenants, when the caller sees all and named none.
+        // For all tenants, if the caller sees all and named none.
         asked.tenant = caller.tenant_name().to_owned();
         let silence = silence::made(asked, for_ns, id, now_ns).map_err(Status::invalid_argument)?;
         let outcomes = self.shared.store.put_alert_records(&[record::put_silence(&silence)]).await.map_err(failed)?;
         if outcomes.first() != Some(&PutOutcome::Done) {
             let (tenant, most) = (&silence.tenant, AlertKind::Silence.most());
             return Err(Status::failed_precondition(format!(
-                "tenant {tenant} has as many silences as stay free for others, of {most} in all: remove some with `memctl alerts unsilence`"
+                "tenant {tenant} has too many silences (the limit for all tenants is {most}): remove some with `memctl alerts unsilence`"
             )));
         }
         tracing::info!(
@@ -231,7 +232,7 @@ impl alerts_server::Alerts for Alerts {
             )));
         };
         let put = AlertPut { expected_version: record.version, record, remove: true };
-        // A conflict: somebody else removed it, which is what was asked for.
+        // A conflict: it was removed meanwhile, which is what was requested.
         self.shared.store.put_alert_records(&[put]).await.map_err(failed)?;
         tracing::info!(id, "silence removed");
         self.shared.audit.done(&caller, "RemoveSilence", &id, "removed").await;
@@ -252,7 +253,7 @@ impl alerts_server::Alerts for Alerts {
 
     async fn get_rules(&self, request: Request<v1::GetRulesRequest>) -> Result<Response<v1::GetRulesResponse>, Status> {
         let caller = Caller::of(&request)?;
-        // Receivers are the daemon's and not one tenant's.
+        // Receivers belong to the daemon and not to one tenant.
         let operates = caller.scope == Scope::All && caller.may(Need::Operate);
         let shown = if operates { Shown::Everything } else { Shown::Names };
         let in_force = self.shared.in_force();
@@ -277,7 +278,7 @@ impl alerts_server::Alerts for Alerts {
 }
 
 impl Alerts {
-    /// Removes silences that have ended, so that they do not fill the room of new ones.
+    /// Removes silences that have ended, so that they leave room for new ones.
     async fn forget_ended(&self, now_ns: u64) -> Result<(), StoreError> {
         let records = self.shared.store.alert_records(AlertSelection::All(AlertKind::Silence)).await?;
         let ended = records.into_iter().filter(|record: &AlertRecord| record.due_ns <= now_ns);

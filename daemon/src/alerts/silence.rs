@@ -1,7 +1,7 @@
-//! Silences: who is not told of what, until when.
+//! Silences: which alerts are not sent, until when.
 //!
-//! Guarantees: a silence names at least one thing, ends, and is bounded; one for a rank never hides an alert that concerns
-//! other ranks as well. What is silenced still fires and is listed, and is told of when the silence ends before it does.
+//! Guarantees: a silence names at least one criterion, ends, and is bounded. A silence for a rank never hides an alert
+//! that also concerns other ranks. A silenced alert still fires and is listed; it is sent if it outlasts the silence.
 
 use memctl_model::FindingKind;
 use memctl_model::limits::{LABEL_BYTES_MAX, LABELS_MAX};
@@ -15,37 +15,37 @@ pub const EVERY_TENANT: &str = "*";
 const LONGEST_NS: u64 = 365 * 86_400 * 1_000_000_000;
 const TEXT_BYTES_MAX: usize = 1_024;
 
-/// One silence. What is empty matches everything.
+/// One silence. An empty field matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Silence {
-    /// Its id; 0 of one that is asked for.
+    /// Its id; 0 for a requested one.
     pub id: u64,
-    /// The tenant whose alerts it keeps quiet, `*` for all.
+    /// The tenant whose alerts it covers, `*` for all.
     pub tenant: String,
-    /// The job's name; `*` in it stands for anything.
+    /// The job's name; `*` in it matches any text.
     pub job: String,
     /// The finding's kind.
     pub kind: String,
     /// The rule's name.
     pub rule: String,
-    /// Alerts about these ranks alone.
+    /// Covers only alerts whose ranks are all among these.
     pub ranks: Vec<u32>,
-    /// Labels that the alert or its job has, all of them.
+    /// Labels that the alert or its job must have, all of them.
     pub labels: Vec<(String, String)>,
     /// When it was added, nanoseconds since the Unix epoch.
     pub created_ns: u64,
     /// When it ends.
     pub ends_ns: u64,
-    /// Who added it.
+    /// The author.
     pub author: String,
-    /// Why.
+    /// The reason.
     pub comment: String,
 }
 
-/// A silence as it is asked for, checked and completed.
+/// A requested silence, checked and completed.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// What is wrong with it, as text.
 pub fn made(asked: Silence, for_ns: u64, id: u64, now_ns: u64) -> Result<Silence, String> {
     let Silence { id: _, tenant, job, kind, rule, ranks, labels, created_ns: _, ends_ns: _, author, comment } = asked;
     if job.is_empty() && kind.is_empty() && rule.is_empty() && ranks.is_empty() && labels.is_empty() {
@@ -82,7 +82,7 @@ pub fn made(asked: Silence, for_ns: u64, id: u64, now_ns: u64) -> Result<Silence
     })
 }
 
-/// The silence that keeps an alert quiet: of several, the one that ends last.
+/// The silence that covers an alert: of several, the one that ends last.
 #[must_use]
 pub fn of<'s>(silences: &'s [Silence], alert: &Alert, now_ns: u64) -> Option<&'s Silence> {
     let matching = silences.iter().filter(|silence| silence.ends_ns > now_ns && matches(silence, alert));

@@ -1,6 +1,6 @@
-//! Settings from one place: the flags, the environment, or a TOML file.
+//! Settings from one source: the flags, the environment, or a TOML file.
 //!
-//! Guarantees: what is absent stays absent, so that the next layer may have it. Refuses: keys of the file that nobody knows.
+//! Guarantees: an absent setting stays absent, so that the next layer can set it. Refuses: unknown keys in the file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use serde::Deserialize;
 use super::{ConfigError, Listed, otlp};
 use crate::access::settings::AccessLayer;
 
-/// Settings from one place; what is absent is left to the next.
+/// Settings from one source; absent ones are left to the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layer {
-    /// Places to listen at: one, or a list.
+    /// Addresses to listen at: one, or a list.
     pub listen: Option<Listed>,
     /// Who may connect to sockets that are named, `0600`, `0660` or `0666`.
     pub socket_mode: Option<String>,
@@ -22,31 +22,31 @@ pub struct Layer {
     pub store: Option<String>,
     /// Folder of the SQLite store; `store` wins.
     pub data_dir: Option<PathBuf>,
-    /// Jobs that were not heard of for longer go, `30d`.
+    /// Jobs without new data for longer are removed, `30d`.
     pub retain_age: Option<String>,
-    /// Bytes kept at most, `10GB`.
+    /// Limit of the bytes stored, `10GB`.
     pub retain_bytes: Option<String>,
-    /// Bytes that one attempt of a job may keep, `1GB`.
+    /// Limit of the bytes stored by one attempt of a job, `1GB`.
     pub retain_bytes_per_job: Option<String>,
-    /// Bytes that the jobs of one tenant may keep, `5GB`.
+    /// Limit of the bytes stored by the jobs of one tenant, `5GB`.
     pub retain_bytes_per_tenant: Option<String>,
     /// Bytes of one session that may wait for their commit, `8MiB`.
     pub session_queue: Option<String>,
     /// Bytes of all sessions that may wait for their commit, `256MiB`.
     pub total_queue: Option<String>,
-    /// Bytes that the judge may keep of all jobs, `2GiB`.
+    /// Memory of the analyser for all jobs, `2GiB`.
     pub judge_memory: Option<String>,
-    /// Whether jobs are judged while their data arrives, `on` or `off`; questions are always judged.
+    /// Whether jobs are analysed while their data arrives, `on` or `off`; requests always analyse.
     pub judging: Option<String>,
-    /// Whether running processes may be asked what holds their tensors, `on` or `off`.
+    /// Whether running processes may be queried for the holders of their tensors, `on` or `off`.
     pub holders: Option<String>,
-    /// Whether the store is only read, `on` or `off`.
+    /// Whether the store is opened read-only, `on` or `off`.
     pub read_only: Option<String>,
-    /// What is logged: a level, or a list such as `warn,memctl_daemon::judge=debug`.
+    /// Log filter: a level, or a list such as `warn,memctl_daemon::judge=debug`.
     pub log: Option<String>,
     /// Settings of alerting.
     pub alerts: Option<AlertsLayer>,
-    /// Who is who.
+    /// Access rules.
     pub access: Option<AccessLayer>,
     /// Connections at the same time, `8192`.
     pub max_connections: Option<usize>,
@@ -54,11 +54,11 @@ pub struct Layer {
     pub max_connections_per_peer: Option<usize>,
     /// TLS of the ports.
     pub tls: Option<TlsLayer>,
-    /// Whether other machines may come without TLS.
+    /// Whether other machines may connect without TLS.
     pub insecure: Option<bool>,
     /// The HTTP port.
     pub http: Option<HttpLayer>,
-    /// OpenTelemetry's variables, by name: there are no others.
+    /// OpenTelemetry's variables by name; they exist only in the environment.
     #[serde(skip)]
     pub otlp: BTreeMap<&'static str, String>,
 }
@@ -81,7 +81,7 @@ pub struct TlsLayer {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HttpLayer {
-    /// Where `/metrics`, `/healthz` and `/readyz` are: one place, or a list.
+    /// Where `/metrics`, `/healthz` and `/readyz` are served: one address, or a list.
     pub listen: Option<Listed>,
 }
 
@@ -93,7 +93,7 @@ pub struct AlertsLayer {
     pub rules: Option<PathBuf>,
 }
 
-/// The settings of the environment.
+/// Reads the settings of the environment.
 #[must_use]
 pub fn from_environment(variable: &dyn Fn(&str) -> Option<String>) -> Layer {
     Layer {
@@ -134,10 +134,10 @@ fn tls_from_environment(variable: &dyn Fn(&str) -> Option<String>) -> Option<Tls
     Some(layer).filter(|layer| *layer != TlsLayer::default())
 }
 
-/// The settings of a file.
+/// Reads the settings of a file.
 ///
 /// # Errors
-/// When it cannot be read or holds what it should not.
+/// The file cannot be read or is invalid.
 pub fn from_file(path: &Path) -> Result<Layer, ConfigError> {
     let shown = path.display().to_string();
     let text =
@@ -145,10 +145,10 @@ pub fn from_file(path: &Path) -> Result<Layer, ConfigError> {
     from_text(&text, &shown)
 }
 
-/// The settings of a file that was read; `path` is how errors call it.
+/// Parses the settings of a file; errors name it `path`.
 ///
 /// # Errors
-/// When it holds what it should not.
+/// The text is invalid.
 pub fn from_text(text: &str, path: &str) -> Result<Layer, ConfigError> {
     let malformed = |error: toml::de::Error| error.to_string().trim().to_owned();
     toml::from_str(text).map_err(|error| ConfigError::Malformed { path: path.to_owned(), reason: malformed(error) })

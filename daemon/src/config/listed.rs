@@ -8,7 +8,7 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 pub struct Listed(pub Vec<String>);
 
 impl Listed {
-    /// What stands between commas.
+    /// Splits text at commas.
     #[must_use]
     pub fn separated(text: &str) -> Self {
         Self(text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect())

@@ -1,7 +1,7 @@
-//! The daemon's configuration: flags before environment before one TOML file before defaults.
+//! The daemon's configuration. Flags take precedence over the environment, then one TOML file, then defaults.
 //!
-//! Guarantees: everything is checked before anything is opened; an error names the setting, where it came
-//! from and what it may be. Refuses: settings it does not know.
+//! Guarantees: everything is checked before anything is opened; an error names the setting, its origin and the allowed
+//! values. Refuses: unknown settings.
 
 mod layer;
 mod listed;
@@ -20,60 +20,60 @@ use crate::listen::{ConnectionLimits, Listen, SocketAccess, TlsFiles};
 use crate::quantity;
 use crate::store::{Retention, StoreAddress};
 
-/// The largest queue of one session: beyond it a single agent could fill the memory.
+/// The largest queue of one session: with more, a single agent could fill the memory.
 const QUEUE_MAX: u64 = 1 << 30;
-/// Less keeps no job.
+/// With less, no job fits.
 const JUDGE_MEMORY_MIN: u64 = 16 << 20;
 
 pub use layer::{AlertsLayer, HttpLayer, Layer, TlsLayer, from_environment, from_file, from_text};
 pub use listed::Listed;
 
-/// The configuration that holds.
+/// The effective configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Places to listen at.
+    /// Addresses to listen at.
     pub listen: Vec<Listen>,
     /// The store.
     pub store: StoreAddress,
-    /// What is kept.
+    /// The retention policy.
     pub retention: Retention,
-    /// Bounds of what waits in memory.
+    /// Limits of what waits in memory.
     pub limits: IngestLimits,
-    /// Bytes that the judge may keep of all jobs.
+    /// Memory of the analyser for all jobs.
     pub judge_memory: usize,
-    /// Whether jobs are judged while their data arrives.
+    /// Whether jobs are analysed while their data arrives.
     pub judging: bool,
-    /// Whether running processes may be asked what holds their tensors.
+    /// Whether running processes may be queried for the holders of their tensors.
     pub holders: bool,
-    /// Whether the store is only read: nothing is taken, and nothing expires.
+    /// Whether the store is read-only: nothing is received, and nothing expires.
     pub read_only: bool,
-    /// What is logged, where the environment does not say.
+    /// Log filter, if the environment sets none.
     pub log: Option<String>,
-    /// Which findings become alerts, and who is told.
+    /// Which findings become alerts, and their receivers.
     pub alerts: Rules,
-    /// Who is who.
+    /// Access rules.
     pub access: Access,
-    /// How many connections there may be.
+    /// Limits on connections.
     pub connections: ConnectionLimits,
     /// TLS of the ports.
     pub tls: Option<TlsFiles>,
-    /// Other machines may come without TLS.
+    /// Whether other machines may connect without TLS.
     pub insecure: bool,
-    /// Where metrics are sent by OTLP, if they are.
+    /// Where metrics are sent by OTLP, if anywhere.
     pub otlp: Option<otlp::Settings>,
-    /// Places of the HTTP port; none where there is no such port.
+    /// Addresses of the HTTP port; none if it is off.
     pub http: Vec<Listen>,
-    /// When it ends by itself, if it does.
+    /// When it ends by itself, if ever.
     pub idle: Option<Idle>,
 }
 
 impl Config {
-    /// Sockets that others than the daemon's user may connect to, with who they are and what decides what they may do.
+    /// Sockets that other users may connect to, each with a sentence on who they are and what grants them rights.
     #[must_use]
     pub fn opened(&self) -> Vec<(&Listen, String)> {
         let decides = match self.access.names_users() {
-            true => "what they may do is what [access.uids] or their token says, and nobody else is let in",
-            false => "[access.uids] names nobody, so only those who bring a token are let in",
+            true => "what they may do is set by [access.uids] or their token; all others are refused",
+            false => "[access.uids] is empty, so callers without a token are refused",
         };
         let who = |place: &Listen| match place {
             Listen::Unix { access: SocketAccess::Group, .. } => Some("the members of the socket's group"),
@@ -84,7 +84,7 @@ impl Config {
         self.listen.iter().chain(&self.http).filter_map(words).collect()
     }
 
-    /// Places that other machines reach and that do not protect what is said there.
+    /// Addresses that other machines can reach without TLS.
     #[must_use]
     pub fn exposed(&self) -> Vec<&Listen> {
         let is_exposed = |place: &&Listen| place.is_remote() && !place.is_encrypted(self.tls.is_some());
@@ -92,7 +92,7 @@ impl Config {
     }
 }
 
-/// A setting that cannot be.
+/// An invalid setting.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -100,18 +100,18 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file is not what it should be.
+    /// The file is invalid.
     #[error("configuration {path}: {reason}")]
     Malformed {
         /// The file.
         path: String,
-        /// The parser's words.
+        /// The parser's message.
         reason: String,
     },
-    /// A value that cannot be.
+    /// An invalid value.
     #[error("{setting} (from {origin}): {reason}")]
     Invalid {
         /// The setting.
@@ -121,38 +121,38 @@ pub enum ConfigError {
         /// What is wrong.
         reason: String,
     },
-    /// The alert rules are not what they should be.
+    /// The alert rules are invalid.
     #[error(transparent)]
     Rules(#[from] RulesError),
-    /// Neither a store nor a folder is known.
+    /// Neither a store nor a data folder is configured.
     #[error("no store is configured: set --data-dir DIR, --store URL or MEMCTL_DATABASE_URL")]
     NoStore,
-    /// Other machines would reach what nothing protects.
+    /// Other machines could reach an address without TLS.
     #[error(
-        "{place} is reached by other machines and has no TLS: set --tls-cert and --tls-key, listen on 127.0.0.1 or a socket, or accept that everybody can read and change everything with --insecure"
+        "{place} is reached by other machines and has no TLS: set --tls-cert and --tls-key, listen on 127.0.0.1 or a socket, or use --insecure to let any client read and change everything"
     )]
     Exposed {
-        /// The place.
+        /// The address.
         place: String,
     },
-    /// Nothing says where to listen.
+    /// No address to listen at is configured.
     #[error("no folder for a socket is known: set --listen 127.0.0.1:7717 or --listen unix:/path, or XDG_RUNTIME_DIR")]
     NoPlace,
 }
 
-/// What holds where no layer says anything.
+/// Values that apply if no layer sets them.
 #[derive(Clone, Debug, Default)]
 pub struct Defaults {
     /// The folder of the store.
     pub data_dir: Option<PathBuf>,
-    /// The socket to listen at, in a folder of memctl's own.
+    /// The socket to listen at, in a private folder.
     pub socket: Option<PathBuf>,
 }
 
-/// Puts layers together, the first that has a setting wins, and checks the result.
+/// Merges layers, of which the first with a setting wins, and checks the result.
 ///
 /// # Errors
-/// The first setting that cannot be.
+/// The first invalid setting.
 pub fn resolve(layers: &[(String, Layer)], defaults: &Defaults) -> Result<Config, ConfigError> {
     let limits = limits(layers)?;
     let retention = Retention {
@@ -199,7 +199,7 @@ pub fn resolve(layers: &[(String, Layer)], defaults: &Defaults) -> Result<Config
     }
 }
 
-/// Of the first layer that has the section: who is named stands in one place.
+/// From the first layer with the section: access rules are not merged.
 fn access(layers: &[(String, Layer)]) -> Result<Access, ConfigError> {
     let named = layers.iter().find_map(|(origin, layer)| Some((origin, layer.access.as_ref()?)));
     let Some((origin, layer)) = named else { return Ok(Access::default()) };
@@ -219,7 +219,7 @@ fn judge_memory(layers: &[(String, Layer)]) -> Result<usize, ConfigError> {
     Ok(given.map_or_else(judge::usual_memory, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)))
 }
 
-/// What the environment says of OTLP.
+/// OTLP's settings from the environment.
 fn otlp(layers: &[(String, Layer)]) -> Result<Option<otlp::Settings>, ConfigError> {
     let variable = |name: &str| layers.iter().find_map(|(_, layer)| layer.otlp.get(name).cloned());
     otlp::Settings::of(&variable).map_err(|otlp::Wrong { variable, reason }| ConfigError::Invalid {
@@ -229,7 +229,7 @@ fn otlp(layers: &[(String, Layer)]) -> Result<Option<otlp::Settings>, ConfigErro
     })
 }
 
-/// `leaks` is said to launchers: a daemon that finds it asks whom it may.
+/// `leaks` is meant for launchers; the daemon takes it as `on`.
 fn holders(text: &str) -> Result<bool, String> {
     if text == "leaks" { Ok(true) } else { on_or_off(text) }
 }
@@ -258,7 +258,7 @@ fn limits(layers: &[(String, Layer)]) -> Result<IngestLimits, ConfigError> {
         |layer| layer.session_queue.as_deref(),
         |text| {
             let bytes = quantity::bytes(text).map_err(|error| error.to_string())?;
-            // The largest item must fit, or it could never be taken.
+            // The largest item must fit, or it could never be received.
             let least = defaults.session_bytes as u64;
             if bytes < least || bytes > QUEUE_MAX {
                 Err(format!("must be at least {least}B, the size of the largest item, and at most 1GiB"))

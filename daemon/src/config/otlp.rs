@@ -1,8 +1,8 @@
-//! What OpenTelemetry's variables say: where metrics are sent, how, how often, and as whose.
+//! OpenTelemetry's variables: where metrics are sent, how, how often, and with which attributes.
 //!
-//! Guarantees: without an endpoint nothing is sent; a variable of metrics goes before the one of all signals; what cannot be is
-//! named with the way out, before the daemon opens anything. Refuses: protocols that are not spoken, names and passwords in
-//! an endpoint, which would end up in logs.
+//! Guarantees: without an endpoint nothing is sent. A variable for metrics takes precedence over the one for all
+//! signals. An error about an invalid value says what to do, before the daemon opens anything. Refuses: unsupported
+//! protocols, and names and passwords in an endpoint, which would end up in logs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,47 +32,47 @@ pub const VARIABLES: [&str; 19] = [
     "OTEL_RESOURCE_ATTRIBUTES",
     "OTEL_SERVICE_NAME",
 ];
-/// Where HTTP's endpoint of all signals takes metrics.
+/// Path for metrics at the HTTP endpoint of all signals.
 const METRICS_PATH: &str = "/v1/metrics";
 /// gRPC's method.
 const METHOD: &str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export";
 /// OpenTelemetry's own defaults.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Nobody wants more than that, and a typing error must not keep the daemon busy.
+/// A shorter interval is not useful, and a typing error must not keep the daemon busy.
 const INTERVAL_LEAST: Duration = Duration::from_millis(100);
 
 /// How messages are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// A POST each, over HTTP/1.1.
+    /// Each as a POST over HTTP/1.1.
     Http,
-    /// A call each.
+    /// Each as a gRPC call.
     Grpc,
 }
 
 /// Where and how metrics are sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Where to.
+    /// The endpoint.
     pub endpoint: Uri,
-    /// How.
+    /// The protocol.
     pub protocol: Protocol,
-    /// What is sent with every message; the values are secrets.
+    /// Headers of every message; the values are secrets.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// A message is delivered within this.
+    /// Timeout for the delivery of a message.
     pub timeout: Duration,
-    /// Between two exports.
+    /// Time between two exports.
     pub interval: Duration,
     /// Attributes of this daemon, by key.
     pub resource: Vec<(String, String)>,
     /// The authorities to trust instead of the system's, in PEM.
     pub ca_file: Option<PathBuf>,
-    /// The certificate that is shown, and its key.
+    /// The client certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// A variable that cannot be.
+/// An invalid variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
     /// The variable.
@@ -81,7 +81,7 @@ pub struct Wrong {
     pub reason: String,
 }
 
-/// The variables, by name; an empty one is none.
+/// The variables by name; an empty one counts as unset.
 struct Variables<'a>(&'a dyn Fn(&str) -> Option<String>);
 
 impl Variables<'_> {
@@ -89,7 +89,7 @@ impl Variables<'_> {
         (self.0)(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()).map(|text| (name, text))
     }
 
-    /// The variable of metrics, else that of all signals.
+    /// The variable for metrics, else that for all signals.
     fn either(&self, metrics: &'static str, all: &'static str) -> Option<(&'static str, String)> {
         self.of(metrics).or_else(|| self.of(all))
     }
@@ -100,16 +100,16 @@ impl Variables<'_> {
 
     fn milliseconds(&self, found: Option<(&'static str, String)>, default: Duration) -> Result<Duration, Wrong> {
         let Some((variable, text)) = found else { return Ok(default) };
-        let reason = || Wrong { variable, reason: format!("{text:?} is no number of milliseconds above 0") };
+        let reason = || Wrong { variable, reason: format!("{text:?} is not a number of milliseconds above 0") };
         text.parse().ok().filter(|ms: &u64| *ms > 0).map(Duration::from_millis).ok_or_else(reason)
     }
 }
 
 impl Settings {
-    /// What the variables say; `None` where nothing is to be sent.
+    /// Reads the variables; `None` if nothing is to be sent.
     ///
     /// # Errors
-    /// The first variable that cannot be.
+    /// The first invalid variable.
     pub fn of(variable: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>, Wrong> {
         let variables = Variables(variable);
         if variables.is("OTEL_SDK_DISABLED", "true") || variables.is("OTEL_METRICS_EXPORTER", "none") {
@@ -156,16 +156,16 @@ fn protocol(variables: &Variables<'_>) -> Result<Protocol, Wrong> {
             other => Err(Wrong {
                 variable,
                 reason: format!(
-                    "{other:?} is not spoken: set http/protobuf or grpc, or OTEL_METRICS_EXPORTER=none to send no metrics"
+                    "{other:?} is not supported: set http/protobuf or grpc, or OTEL_METRICS_EXPORTER=none to send no metrics"
                 ),
             }),
         },
     }
 }
 
-/// The address that messages go to: an endpoint of metrics as it is, that of all signals with the path of metrics behind it.
+/// The address for messages: a metrics endpoint as it is, that of all signals with the path of metrics appended.
 fn endpoint(text: &str, protocol: Protocol, is_whole: bool) -> Result<Uri, String> {
-    let wrong = || "it is no address such as http://127.0.0.1:4318 or https://otel.example.org".to_owned();
+    let wrong = || "it is not an address such as http://127.0.0.1:4318 or https://otel.example.org".to_owned();
     let base: Uri = text.parse().map_err(|_| wrong())?;
     let (Some("http" | "https"), Some(authority)) = (base.scheme_str(), base.authority()) else { return Err(wrong()) };
     if authority.as_str().contains('@') {
@@ -189,8 +189,8 @@ fn headers(variables: &Variables<'_>) -> Result<Vec<(HeaderName, HeaderValue)>, 
         value.set_sensitive(true);
         Some((HeaderName::try_from(name).ok()?, value))
     };
-    // What is wrong is not repeated: it may be a secret.
-    let wrong = || Wrong { variable, reason: "it is no list of headers such as authorization=Bearer%20TOKEN".into() };
+    // The value is not repeated: it may be a secret.
+    let wrong = || Wrong { variable, reason: "it must list headers such as authorization=Bearer%20TOKEN".into() };
     pairs(&text).and_then(|pairs| pairs.into_iter().map(header).collect()).ok_or_else(wrong)
 }
 
@@ -198,7 +198,7 @@ fn resource(variables: &Variables<'_>) -> Result<Vec<(String, String)>, Wrong> {
     let mut attributes = match variables.of("OTEL_RESOURCE_ATTRIBUTES") {
         None => Vec::new(),
         Some((variable, text)) => {
-            let reason = format!("{text:?} is no list such as deployment.environment=test,team=vision");
+            let reason = format!("{text:?} is not a list such as deployment.environment=test,team=vision");
             pairs(&text).ok_or(Wrong { variable, reason })?
         }
     };
@@ -207,7 +207,7 @@ fn resource(variables: &Variables<'_>) -> Result<Vec<(String, String)>, Wrong> {
         attributes.push(("service.name".into(), name));
     }
     let mut random = [0; 16];
-    // Without randomness all daemons of one name are one instance.
+    // Without random numbers all daemons of one name look like one instance.
     let _ = getrandom::fill(&mut random);
     let instance: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
     for (key, value) in
@@ -220,7 +220,7 @@ fn resource(variables: &Variables<'_>) -> Result<Vec<(String, String)>, Wrong> {
     Ok(attributes)
 }
 
-/// `a=b,c=d`; values are percent-encoded. The last of a key counts.
+/// `a=b,c=d`; values are percent-encoded. The last one of a key wins.
 fn pairs(text: &str) -> Option<Vec<(String, String)>> {
     let mut found: Vec<(String, String)> = Vec::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -235,7 +235,7 @@ fn pairs(text: &str) -> Option<Vec<(String, String)>> {
     Some(found)
 }
 
-/// Without its percent-encoding; `None` where that is broken.
+/// Undoes percent-encoding; `None` if it is malformed.
 pub(crate) fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

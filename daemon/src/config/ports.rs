@@ -1,6 +1,7 @@
-//! Where the daemon listens, with what certificate, and for how many.
+//! The settings of addresses, certificates and connection limits.
 //!
-//! Guarantees: a certificate and its key come from one layer. Refuses: places that are none, and one file without the other.
+//! Guarantees: a certificate and its key come from one layer. Refuses: invalid addresses, and a certificate without its
+//! key.
 
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use crate::listen::{ClientAuth, ConnectionLimits, Listen, ListenAddressError, Tl
 pub(super) fn connections(layers: &[(String, Layer)]) -> ConnectionLimits {
     let defaults = ConnectionLimits::default();
     let first = |of: fn(&Layer) -> Option<usize>| layers.iter().find_map(|(_, layer)| of(layer));
-    // One at least: nobody wants a daemon that nobody can reach.
+    // At least one: a daemon without connections is useless.
     let total = first(|layer| layer.max_connections).map_or(defaults.total, |count| count.max(1));
     let per_peer = first(|layer| layer.max_connections_per_peer).map_or(defaults.per_peer, |count| count.max(1));
     ConnectionLimits { total, per_peer: per_peer.min(total) }
@@ -52,7 +53,7 @@ pub(super) fn tls(layers: &[(String, Layer)]) -> Result<Option<TlsFiles>, Config
     }
 }
 
-/// The places of the first layer that names any; else the socket of memctl's own.
+/// The addresses of the first layer that names any; else the private socket.
 pub(super) fn listen(layers: &[(String, Layer)], socket: Option<&Path>) -> Result<Vec<Listen>, ConfigError> {
     let found = places(layers, "listen", |layer| layer.listen.as_ref())?;
     match (found.is_empty(), socket) {
@@ -62,7 +63,7 @@ pub(super) fn listen(layers: &[(String, Layer)], socket: Option<&Path>) -> Resul
     }
 }
 
-/// The places of the HTTP port of the first layer that says something: none is an answer.
+/// The addresses of the HTTP port from the first layer that sets them, which may be none.
 pub(super) fn http_listen(layers: &[(String, Layer)]) -> Result<Vec<Listen>, ConfigError> {
     places(layers, "http listen", |layer| layer.http.as_ref()?.listen.as_ref())
 }

@@ -1,11 +1,11 @@
-//! `socket_mode`: who may connect to the sockets that were named.
+//! `socket_mode`: who may connect to the configured sockets.
 //!
-//! Refuses: modes that mean nothing for a socket, and to open the socket of one's own, whose folder is private.
+//! Refuses: modes without a meaning for a socket, and any mode for the private socket.
 
 use super::{ConfigError, Layer, checked};
 use crate::listen::{Listen, SocketAccess};
 
-/// The places with the mode that the first layer names.
+/// The addresses with the mode of the first layer that sets one.
 pub(super) fn opened(layers: &[(String, Layer)], mut places: Vec<Listen>) -> Result<Vec<Listen>, ConfigError> {
     let Some(wanted) = checked(layers, "socket_mode", |layer| layer.socket_mode.as_deref(), access)? else {
         return Ok(places);
@@ -31,7 +31,7 @@ fn access(text: &str) -> Result<SocketAccess, String> {
         digits == format!("{:o}", access.mode())
     });
     found.ok_or_else(|| {
-        format!("{text:?} is none of 0600 (you), 0660 (your group) and 0666 (every user of this machine)")
+        format!("{text:?} is not one of 0600 (you), 0660 (your group) and 0666 (every user of this machine)")
     })
 }
 

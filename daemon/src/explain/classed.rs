@@ -1,9 +1,9 @@
-//! What each block of a device was for, told from the stretch of events around a moment: the one way by which the ledger, the
-//! anatomy of a peak, failures, classes over time and the page come to their classes.
+//! The class of each block of a device, from the stretch of events around a moment. The ledger, the anatomy of a peak,
+//! failures, classes over time and the page all use it.
 //!
-//! Guarantees: one replay from a keyframe on, of at most [`BEFORE`] events (and those back to its keyframe) before the moment
-//! and [`AFTER`] behind it; a recording that is no longer is looked at whole. Refuses to look behind a failure: what goes then
-//! is the end of the program.
+//! Guarantees: one replay from a keyframe on, of at most [`BEFORE`] events (and those back to its keyframe) before the
+//! moment and [`AFTER`] after it; a shorter recording is replayed completely.
+//! Refuses: to look beyond a failure: there the program ends and frees everything.
 
 use std::collections::HashMap;
 
@@ -20,15 +20,15 @@ use crate::store::{ChunkRow, SessionRow, Store};
 
 /// Events before the moment.
 const BEFORE: u64 = 1 << 18;
-/// Events behind it, which tell what stays.
+/// Events after it, which show which blocks stay.
 const AFTER: u64 = 1 << 17;
 
-/// Which part of a device's events is looked at.
+/// The part of a device's events to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// Some of what comes behind the moment.
+    /// Some events after the moment, too.
     Later,
-    /// The moment.
+    /// Only up to the moment.
     Then,
 }
 
@@ -36,13 +36,13 @@ pub(crate) enum Until {
 pub(crate) struct Classed {
     blocks: Vec<BlockLife>,
     classes: Vec<Class>,
-    /// Whether a block lives at a step's end, as far as is known.
+    /// Whether a block is live at a step's end, as far as is known.
     stays: Vec<bool>,
     by_address: HashMap<u64, Vec<usize>>,
 }
 
 impl Classed {
-    /// Looks at the stretch around the moment behind `at` events.
+    /// Looks at the stretch around the moment after `at` events.
     pub async fn around(
         store: &dyn Store,
         session: &SessionRow,
@@ -78,7 +78,7 @@ impl Classed {
                 Go::On
             })
             .await;
-        // What is stored no more behind a moment that is stored is not looked at.
+        // If events after the moment have expired, the rest is used.
         match ran {
             Err(ReadError::Expired { .. }) if replay.at_event() >= at => {}
             other => other?,
@@ -91,7 +91,7 @@ impl Classed {
         Ok(watch.classed(&resolve))
     }
 
-    /// The class of the block at an address behind so many events.
+    /// The class of the block at an address after `at` events.
     pub fn class_at(&self, address: u64, at: u64) -> Option<Class> {
         let there = |&&index: &&usize| {
             let block = &self.blocks[index];
@@ -107,34 +107,49 @@ impl Classed {
         allocated(keyframe).map(|block| (class(block), block)).collect()
     }
 
-    /// By stack, what most bytes of the blocks that stay are.
+    /// By stack, the class of most bytes of the blocks that stay.
     pub fn by_stack(&self) -> HashMap<StackId, Class> {
         let staying = self.stays.iter().zip(self.blocks.iter().zip(&self.classes));
         largest(staying.filter(|(stays, _)| **stays).map(|(_, (block, &class))| (block.stack, class, block.bytes)))
     }
 
-    /// By stack, what most bytes of the blocks that live behind so many events are.
-    pub fn by_stack_at(&self, at: u64) -> HashMap<StackId, Class> {
+    /// By stack, what the blocks that live behind so many events are, where nearly all their bytes are of one class.
+    pub fn by_stack_at(&self, at: u64) -> HashMap<StackId, Option<Class>> {
         let live = self.blocks.iter().zip(&self.classes).filter(|(block, _)| block.from <= at && at < block.to);
-        largest(live.map(|(block, &class)| (block.stack, class, block.bytes)))
+        let sums = sums(live.map(|(block, &class)| (block.stack, class, block.bytes)));
+        let nearly_all = |by_class: &HashMap<Class, u64>| {
+            let all = by_class.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+            let (class, bytes) = by_class.iter().max_by_key(|(class, bytes)| (**bytes, **class))?;
+            (*bytes as f64 >= NEARLY_ALL * all as f64).then_some(*class)
+        };
+        sums.iter().map(|(stack, by_class)| (*stack, nearly_all(by_class))).collect()
     }
 }
 
-/// By stack, the class that most of its bytes have.
-pub(crate) fn largest(of: impl Iterator<Item = (StackId, Class, u64)>) -> HashMap<StackId, Class> {
-    let mut sums: HashMap<StackId, HashMap<Class, u64>> = HashMap::new();
+/// Share of a stack's bytes that one class has to have for the stack to be of it.
+const NEARLY_ALL: f64 = 0.9;
+
+type ByStack = HashMap<StackId, HashMap<Class, u64>>;
+
+fn sums(of: impl Iterator<Item = (StackId, Class, u64)>) -> ByStack {
+    let mut sums = ByStack::new();
     for (stack, class, bytes) in of {
         let sum = sums.entry(stack).or_default().entry(class).or_default();
         *sum = sum.saturating_add(bytes);
     }
-    let most = |by_class: HashMap<Class, u64>| by_class.into_iter().map(|(class, sum)| (sum, class)).max();
-    sums.into_iter().filter_map(|(stack, by_class)| Some((stack, most(by_class)?.1))).collect()
+    sums
 }
 
-/// What a replay of the stretch leaves behind.
+/// By stack, the class that most of its bytes have.
+fn largest(of: impl Iterator<Item = (StackId, Class, u64)>) -> HashMap<StackId, Class> {
+    let most = |by_class: HashMap<Class, u64>| by_class.into_iter().map(|(class, sum)| (sum, class)).max();
+    sums(of).into_iter().filter_map(|(stack, by_class)| Some((stack, most(by_class)?.1))).collect()
+}
+
+/// What a replay of the stretch collects.
 struct Watch {
     lives: Lives,
-    /// From which event on which step is under way, or the next one's turn.
+    /// From which event on which step, or the wait for it, is current.
     steps: Vec<(u64, u64)>,
     cursor: MarkCursor,
 }

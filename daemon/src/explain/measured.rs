@@ -1,6 +1,6 @@
-//! What was measured of a device around a moment, and how much its retries rose.
+//! Measurements of a device around a moment, and the increase of its retries.
 //!
-//! Guarantees: reads the samples of half a minute; a figure that was not measured then is `None`.
+//! Guarantees: reads the samples of half a minute; a quantity that was not measured then is `None`.
 
 use memctl_model::Sample;
 use memctl_proto::item::Content;
@@ -11,12 +11,13 @@ use crate::read::samples::fold;
 use crate::read::stacks::open;
 use crate::store::{DeviceRow, Selection, SessionRow, Store};
 
-/// NVML and host memory come once a second, counters every step: half a minute has both, also of slow steps.
+/// NVML and host memory are sampled once a second, counters every step: half a minute has both, even with slow steps.
 const LOOK_BACK_NS: u64 = 30_000_000_000;
 /// Items of samples that are opened.
 const ITEMS_MAX: usize = 64;
 
-/// The newest of each quantity within the half minute before `time_ns`; the device's size also from what its session said.
+/// The newest value of each quantity within the half minute before `time_ns`; the device's size may also come from its
+/// session.
 pub(crate) async fn before(
     store: &dyn Store,
     session: &SessionRow,
@@ -38,8 +39,8 @@ pub(crate) async fn before(
     Ok(known)
 }
 
-/// The same, or where the device was not measured in that time: the first measurements within the half minute behind it.
-/// What processes use is read once a second only, so it may come from there where the rest does not.
+/// The same, or if the device was not measured in that time, the first measurements within the half minute after it. The
+/// memory use of processes is read only once a second, so it may be taken from there even if the rest is not.
 pub(crate) async fn nearest(
     store: &dyn Store,
     session: &SessionRow,
@@ -52,7 +53,7 @@ pub(crate) async fn nearest(
     }
     let until = time_ns.saturating_add(LOOK_BACK_NS);
     let mut later: Option<Sample> = None;
-    // Backwards, so that the first of each quantity replaces what came behind it.
+    // Backwards, so that the first value of each quantity replaces later ones.
     for sample in samples(store, session, device, (time_ns, until)).await?.into_iter().rev() {
         match &mut later {
             Some(later) => fold(later, sample),
@@ -62,7 +63,7 @@ pub(crate) async fn nearest(
     Ok(joined(earlier, later))
 }
 
-/// What was measured around a moment, and when its parts were.
+/// Measurements around a moment, and their times.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Around {
     /// The figures.
@@ -107,7 +108,7 @@ fn of_nearest(samples: &[Sample], time_ns: u64) -> Around {
     Around { sample, device_ns: device.map(|sample| sample.time_ns), process_ns: process.map(|sample| sample.time_ns) }
 }
 
-/// What was measured before a moment, completed by what was measured behind it.
+/// The measurement before a moment, completed by the one after it.
 fn joined(earlier: Option<Sample>, later: Option<Sample>) -> Option<Sample> {
     let (Some(earlier), Some(later)) = (earlier, later) else { return earlier.or(later) };
     if earlier.device_used_bytes.is_none() {

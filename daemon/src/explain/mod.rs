@@ -1,8 +1,8 @@
-//! What explains a job's memory with single events: fragmentation, out of memory, churn. Reads the store, calls the analysis.
+//! Explains a job's memory from single events: fragmentation, out of memory, churn. Reads the store, calls the analysis.
 //!
-//! Guarantees: for each moment looked at at most one stretch of `window::EVENTS_MAX` events or a keyframe's distance is
-//! replayed, on at most [`RANKS_MAX`] ranks with `ooms::FAILURES_MAX` failures each; what retention removed is left out,
-//! never guessed. Refuses to look at a device that told no events.
+//! Guarantees: for each moment at most one stretch of `window::EVENTS_MAX` events or a keyframe's distance is replayed,
+//! on at most [`RANKS_MAX`] ranks with `ooms::FAILURES_MAX` failures each. Expired events are left out, never guessed.
+//! Refuses: devices without events.
 
 pub(crate) mod classed;
 pub(crate) mod measured;
@@ -24,7 +24,7 @@ use crate::read::job::{Found, find};
 use crate::read::side_by_side::side_by_side;
 use crate::store::{DeviceRow, SessionKey, SessionRow, Store};
 
-/// Ranks looked at in full; of larger jobs rank 0 and those that stand out.
+/// The most ranks replayed; of larger jobs rank 0 and those that stand out.
 pub const RANKS_MAX: usize = 16;
 
 /// Everything that single events explain about a job.
@@ -34,11 +34,11 @@ pub(crate) struct Explained {
     pub fragmentation: Vec<RankFragmentation>,
     /// By rank and device.
     pub churn: Vec<RankChurn>,
-    /// Whose these are, one for one.
+    /// Their sessions, one for one.
     pub looked: Vec<SessionKey>,
     /// Failed requests, by time.
     pub ooms: Vec<oom::Report>,
-    /// Whose these are, one for one.
+    /// Their sessions, one for one.
     pub failed: Vec<SessionKey>,
     /// Ranks that ran out of memory without a failed request.
     deaths: Vec<Finding>,
@@ -49,7 +49,7 @@ pub(crate) struct Explained {
 }
 
 impl Explained {
-    /// The findings about out of memory, fragmentation and churn beside those about what `grows`: what one cause explains is
+    /// Combines the findings about out of memory, fragmentation and churn with those about growth (`grows`): one cause is
     /// one finding.
     pub fn settle(&mut self, mut grows: Vec<Finding>) -> Vec<Finding> {
         let Self { fragmentation, churn, ooms, deaths, known, .. } = self;
@@ -65,10 +65,10 @@ impl Explained {
     }
 }
 
-/// The findings about out of memory, fragmentation and churn of a job: of an import or of one that runs.
+/// The findings about out of memory, fragmentation and churn of a job, imported or running.
 ///
 /// # Errors
-/// No such job; the store's; an item that does not open. What retention removed is no error.
+/// No such job; an error of the store; an item that cannot be decoded. Expired data is no error.
 pub async fn findings(store: &Arc<dyn Store>, selection: &v1::Selection) -> Result<Vec<Finding>, ReadError> {
     Ok(explain(store, &Arc::new(find(&**store, selection).await?)).await?.settle(Vec::new()))
 }
@@ -103,7 +103,7 @@ pub(crate) async fn explain(store: &Arc<dyn Store>, found: &Arc<Found>) -> Resul
     Ok(explained)
 }
 
-/// Findings tell ranks; which processes these are is told where a rank has one.
+/// Adds the names of processes to findings, which have only ranks.
 pub(crate) fn name_processes(findings: &mut [Finding], found: &Found) {
     for finding in findings.iter_mut().filter(|finding| finding.processes.is_empty()) {
         let own = found.sessions.iter().filter(|session| finding.ranks.contains(&session.info.rank));
@@ -114,7 +114,7 @@ pub(crate) fn name_processes(findings: &mut [Finding], found: &Found) {
     }
 }
 
-/// One device: its failures, and its last stretch where that is still stored.
+/// One device: its failures, and its last stretch if that is still stored.
 async fn look(
     store: Arc<dyn Store>,
     found: Arc<Found>,
@@ -132,8 +132,8 @@ async fn look(
     }
 }
 
-/// The devices to look at, by rank: all of small jobs; else rank 0, those that ran out of memory, and those that hold most
-/// beyond what they use.
+/// The devices to look at, by rank: all of small jobs; otherwise rank 0, those that ran out of memory, and those with
+/// most reserved memory beyond what they use.
 fn chosen(found: &Found) -> Vec<(&SessionRow, &DeviceRow)> {
     let mut devices: Vec<(&SessionRow, &DeviceRow)> = found
         .sessions

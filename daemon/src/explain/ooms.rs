@@ -1,8 +1,9 @@
-//! The failed requests of a device: found by the chunks that count them, replayed to what each of them found.
+//! The failed requests of a device: located by the chunks that count them, and replayed to the state that each of them
+//! found.
 //!
-//! The allocator gives its cache back before a request fails; the state that the request found lies before that burst.
-//! Guarantees: the last [`FAILURES_MAX`] failures of the last chunk that has any, each at most a keyframe and
-//! a chunk of events away.
+//! The allocator releases its cache before a request fails; the state that the request found precedes that burst.
+//! Guarantees: the last [`FAILURES_MAX`] failures of the last chunk that has any, each at most a keyframe and a chunk of
+//! events away.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +34,7 @@ const HOLDERS_MAX: usize = 10;
 /// Other ranks shown per failure.
 const PEERS_MAX: usize = 16;
 
-/// Where a failure lies in a device's stream. Numbers of events that lie before.
+/// The position of a failure in a device's stream. Positions are numbers of preceding events.
 struct FailurePosition {
     event: Event,
     /// Before the allocator emptied its cache.
@@ -57,7 +58,7 @@ pub(crate) async fn of_device(
     }
     let chunks = store.chunks(session.key, device.info.index.0, Selection::default()).await?;
     let Some(at) = chunks.iter().rposition(|chunk| chunk.levels.ooms > 0) else { return Ok(Vec::new()) };
-    // The burst, and the step before, may have begun in the chunk before.
+    // The burst, and the step before it, may begin in the previous chunk.
     let first = &chunks[at.saturating_sub(1)];
     let last = &chunks[at];
     let reserved_peak = chunks[..at].iter().map(|chunk| chunk.levels.reserved_max).max().unwrap_or(0);
@@ -66,7 +67,7 @@ pub(crate) async fn of_device(
     let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
     let (places, reserved_peak) = places(store, session, device, (first, last), cursor.clone(), reserved_peak).await?;
     let mut reports = Vec::new();
-    // Failures of one chunk are close together: the others are looked at once, at the first of them.
+    // Failures of one chunk are close together, so the other ranks are read once, at the first of them.
     let first_ns = places.first().map_or(0, |place| place.event.time_ns);
     let peers = peers(store, found, session, first_ns).await?;
     for place in places {
@@ -104,7 +105,7 @@ pub(crate) async fn of_device(
     Ok(reports)
 }
 
-/// Finds the failures of the last chunk, and how much was ever reserved before the last of them.
+/// Finds the failures of the last chunk, and the highest reserved bytes before the last of them.
 async fn places(
     store: &dyn Store,
     session: &SessionRow,
@@ -205,7 +206,7 @@ fn sites(
         .collect()
 }
 
-/// How the other ranks stand: their latest boundary, and what was free on their devices at that time.
+/// The state of the other ranks: their latest boundary, and the free memory of their devices at that time.
 async fn peers(store: &dyn Store, found: &Found, own: &SessionRow, time_ns: u64) -> Result<Vec<Peer>, ReadError> {
     let mut peers = Vec::new();
     for session in found.sessions.iter().filter(|session| session.key != own.key).take(PEERS_MAX) {
@@ -226,7 +227,7 @@ async fn peers(store: &dyn Store, found: &Found, own: &SessionRow, time_ns: u64)
     Ok(peers)
 }
 
-/// Ranks that ended by out of memory while no request of the allocator failed: what is known of them.
+/// What is known of ranks that died of out of memory without a failed request of the allocator.
 pub(crate) async fn deaths(store: &dyn Store, found: &Found) -> Result<Vec<Finding>, ReadError> {
     let mut findings = Vec::new();
     for session in &found.sessions {
@@ -237,7 +238,7 @@ pub(crate) async fn deaths(store: &dyn Store, found: &Found) -> Result<Vec<Findi
         if !says_out_of_memory(failure) || devices.iter().any(|device| device.ooms > 0) {
             continue;
         }
-        // Where no events are recorded no failed request is seen: `counted` tells of that.
+        // Without events no failed request is seen: `counted` reports these.
         if devices.iter().all(|device| device.events == 0) && highest_ooms(store, session).await? > 0 {
             continue;
         }
@@ -264,7 +265,7 @@ pub(crate) async fn deaths(store: &dyn Store, found: &Found) -> Result<Vec<Findi
     Ok(findings)
 }
 
-/// Ranks of which only counters are known, and whose count of failed requests rose.
+/// Ranks with counters only, whose count of failed requests rose.
 pub(crate) async fn counted(store: &dyn Store, found: &Found) -> Result<Vec<Finding>, ReadError> {
     let mut findings = Vec::new();
     for session in &found.sessions {
@@ -291,7 +292,7 @@ async fn highest_ooms(store: &dyn Store, session: &SessionRow) -> Result<u64, Re
     Ok(all_samples(store, session).await?.iter().filter_map(|sample| sample.ooms).max().unwrap_or(0))
 }
 
-/// Items of samples that are opened: of a run of a few hours all of them, of a longer one those at its end.
+/// The most items of samples that are read: all of a run of a few hours, the last ones of a longer run.
 const SAMPLE_ITEMS_MAX: usize = 64;
 
 async fn all_samples(store: &dyn Store, session: &SessionRow) -> Result<Vec<Sample>, ReadError> {

@@ -1,7 +1,8 @@
-//! The last stretch of a device's events: what its steps did, and its picture at the fullest moment of the steady part.
+//! The last stretch of a device's events: what its steps did, and its state at the fullest moment of the steady part.
 //!
 //! Guarantees: one replay of at most [`EVENTS_MAX`] events from a keyframe on, and a second one of at most
-//! [`STATE_EVERY`]. Refuses a device whose last keyframe lies further back: a question is no place to replay a whole job.
+//! [`STATE_EVERY`].
+//! Refuses: a device whose last keyframe is further back: a query must not replay a whole job.
 
 use memctl_analysis::BlockMap;
 use memctl_analysis::churn::RankChurn;
@@ -19,29 +20,29 @@ use crate::read::replay::{Go, Replay, keyframe_before};
 use crate::read::stacks::dictionary;
 use crate::store::{ChunkRow, DeviceRow, Selection, SessionRow, Store};
 
-/// Events of a stretch, at least, where a device told so many: tens of steps of a model, thousands of a small one.
+/// The fewest events of a stretch, if the device has that many: tens of steps of a model, thousands of a small one.
 const EVENTS_MIN: u64 = 1 << 17;
-/// Likewise at most: a stretch begins at a keyframe, which come every quarter of a million events, in older recordings every
-/// million. Tens of milliseconds to replay.
+/// The most events of a stretch. It begins at a keyframe: there is one every quarter of a million events, in older
+/// recordings every million. Takes tens of milliseconds to replay.
 pub(crate) const EVENTS_MAX: u64 = 1 << 21;
 
-/// The first replay leaves its state behind every so many events, so that the second one is short.
+/// The first replay saves its state this often, so that the second one is short.
 const STATE_EVERY: u64 = 1 << 17;
 
-/// The state behind so many events, and the time of the last of them.
+/// The state after `at_event` events, and the time of the last of them.
 struct State {
     at_event: u64,
     time_ns: u64,
     map: BlockMap,
 }
 
-/// What was seen of a device.
+/// The result for a device.
 pub(crate) struct Looked {
     pub fragmentation: RankFragmentation,
     pub churn: RankChurn,
 }
 
-/// Looks at the last stretch. A failure for which the cache had the bytes stands for the fullest moment.
+/// Looks at the last stretch. A failure for which the cache had enough bytes replaces the fullest moment.
 pub(crate) async fn look(
     store: &dyn Store,
     session: &SessionRow,
@@ -49,7 +50,7 @@ pub(crate) async fn look(
     failure: Option<&oom::Report>,
 ) -> Result<Option<Looked>, ReadError> {
     let index = device.info.index;
-    // Numbers count dropped events too, so the last stored one has at least the number of those that are stored.
+    // Numbers count dropped events too, so the last stored one has at least the number of stored events.
     let last_ones = (device.events.saturating_sub(2 * EVENTS_MAX), u64::MAX);
     let chunks =
         store.chunks(session.key, index.0, Selection { events: Some(last_ones), ..Selection::default() }).await?;
@@ -89,7 +90,7 @@ pub(crate) async fn look(
         epoch: cursor.0,
         step: cursor.1,
         steady: &steady,
-        // Since the job began, whether its events are still stored or not.
+        // Since the job began, even if those events have expired.
         peak_bytes: device.latest.map(|latest| latest.peaks.allocated_bytes),
         settings,
         room_bytes: sample.as_ref().and_then(|sample| room(sample, picture.reserved_bytes)),
@@ -112,7 +113,7 @@ async fn steps(
     mut cursor: MarkCursor,
 ) -> Result<(Steady, Vec<State>), ReadError> {
     let rules = PlacementRules::new(&session.info.settings);
-    // A stretch that begins in the middle of a job has its warm-up behind it.
+    // A stretch that begins in the middle of a job is past its warm-up.
     let mut steady = Steady::new(rules, from > 0 && first_step >= WARM_UP_STEPS);
     let mut replay = Replay::before(store, session, device.0, &[], from).await?.with_cursor(cursor.clone());
     let mut states: Vec<State> = Vec::new();
@@ -135,7 +136,7 @@ async fn steps(
             Go::On
         })
         .await?;
-    // The step under way has not ended: its height counts, its requests are among the last ones.
+    // The current step has not ended: its height counts, and its requests are among the last ones.
     cursor.advance(u64::MAX, |passed| {
         if passed == Passed::StepEnd {
             steady.step_ends(before);
@@ -144,7 +145,7 @@ async fn steps(
     Ok((steady, states))
 }
 
-/// The state behind so many events, and where the loop was.
+/// The state after a number of events, and the position in the training loop.
 pub(crate) async fn state_at(
     store: &dyn Store,
     session: &SessionRow,
@@ -180,7 +181,8 @@ async fn state_from(
     Ok((replay.map().keyframe(DeviceIndex(device), at, time_ns, KeyframeReason::Periodic), cursor))
 }
 
-/// What the driver could still give when so much is reserved. Samples are taken at step ends, so what was reserved then counts.
+/// What the driver could still provide at this reserved size. Samples are taken at step ends, so the reserved bytes of
+/// that time count.
 fn room(sample: &Sample, reserved_bytes: u64) -> Option<u64> {
     let used = sample.device_used_bytes?;
     let beside = used.saturating_sub(sample.reserved_bytes.unwrap_or(reserved_bytes));

@@ -1,8 +1,7 @@
-//! Calls that need the store: while the store does not answer they are refused at once, also those that are under way.
+//! Refuses calls that need the store while it does not answer, including those under way.
 //!
-//! Guarantees: a caller waits no longer than it takes to know that the store is away, and hears UNAVAILABLE with the reason.
-//! Streams of agents wait, as they do for everything else.
-//! Refuses nothing else: a question that takes long is answered, however long it takes.
+//! Guarantees: a caller waits only until the store is known to be away, and receives UNAVAILABLE with the reason.
+//! Agents' streams wait instead. A slow call is never refused for being slow.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,13 +13,13 @@ use tonic::codegen::http::{Request, Response};
 
 use super::Health;
 
-/// Services whose every call needs the store.
+/// Services of which every call needs the store.
 const NEED_THE_STORE: [&str; 4] = ["/memctl.v1.Query/", "/memctl.v1.Page/", "/memctl.v1.Alerts/", "/memctl.v1.Access/"];
 
-/// An answer that needs the store; the reason why there is none as soon as the store does not answer.
+/// Awaits a response that needs the store; returns the reason once the store does not answer.
 pub(crate) async fn while_the_store_answers<T>(health: &Health, answer: impl Future<Output = T>) -> Result<T, String> {
     tokio::select! {
-        // An answer that is there is given.
+        // A finished response takes precedence.
         biased;
         answer = answer => Ok(answer),
         fault = health.store_away() => Err(format!("the store does not answer: {fault}")),

@@ -1,9 +1,9 @@
-//! Health: whether the daemon does what it is there for, for load balancers, service managers and whoever asks a question.
+//! Health: whether the daemon works, for load balancers, service managers and callers.
 //!
-//! Guarantees: the store is asked on a connection of its own, one probe at a time; that it does not answer is known within
-//! [`Store::patience`] and `PROBE_EVERY`. Alive (`/healthz`, the watchdog) means that the tasks run; ready (`/readyz`) that,
-//! besides, the store answers and nobody has asked for the end.
-//! Refuses to take a slow answer for a lost store: only the probe decides, never a question that takes long.
+//! Guarantees: the store is probed on a connection of its own, one probe at a time; it is known within
+//! [`Store::patience`] plus `PROBE_EVERY` that it does not answer. Alive (`/healthz`, the watchdog) means that all
+//! tasks run. Ready (`/readyz`) means that, in addition, the store answers and no shutdown was requested. Only the
+//! probe decides that the store is away, never a slow request.
 
 mod guard;
 
@@ -28,22 +28,22 @@ use crate::query::QueryService;
 use crate::store::Store;
 use crate::supervise::{Tasks, words};
 
-/// Between two probes.
+/// Time between two probes.
 const PROBE_EVERY: Duration = Duration::from_millis(400);
 
-/// A probe that is late is waited for this long.
+/// How long a late probe is waited for.
 const PROBE_MAX: Duration = Duration::from_secs(10);
 
-/// What the last probe of the store came to.
+/// The result of the last probe of the store.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Probe {
     /// Why the store cannot be used; `None` while it answers.
     pub fault: Option<String>,
-    /// How long it took to answer, when it did.
+    /// How long the answer took, if there was one.
     pub took: Option<Duration>,
 }
 
-/// How the daemon does; clones tell the same.
+/// The daemon's health; clones share it.
 #[derive(Clone)]
 pub struct Health {
     tasks: Tasks,
@@ -52,7 +52,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// Watches a store that has just been opened, and the tasks.
+    /// Starts to watch the tasks and a store that was just opened.
     pub fn watch(
         store: Arc<dyn Store>,
         tasks: Tasks,
@@ -70,26 +70,26 @@ impl Health {
         self.store.borrow().clone()
     }
 
-    /// Ends with the reason as soon as the store does not answer.
+    /// Returns the reason once the store does not answer.
     pub async fn store_away(&self) -> String {
         let mut store = self.store.clone();
         let fault = store.wait_for(|probe| probe.fault.is_some()).await.ok().and_then(|probe| probe.fault.clone());
         match fault {
             Some(fault) => fault,
-            // Nobody probes any more: the daemon ends, and says so itself.
+            // Probing has stopped because the daemon is ending, which it reports itself.
             None => std::future::pending().await,
         }
     }
 
-    /// Why it is not alive; empty when it is. Anybody may read this: it names parts of the daemon, and nothing that is
-    /// somebody's (no address, no path, no user); the log has the failures in full.
+    /// Why it is not alive; empty if it is. This is public: it names tasks of the daemon, but no address, path or user.
+    /// The log has the full failures.
     #[must_use]
     pub fn dead(&self) -> Vec<String> {
         let states = self.tasks.states().into_iter().filter(|(_, state)| !state.running);
         states.map(|(name, _)| format!("the task {name} is down; the log says why")).collect()
     }
 
-    /// Why it is not ready; empty when it is. As public as [`Self::dead`].
+    /// Why it is not ready; empty if it is. As public as [`Self::dead`].
     #[must_use]
     pub fn unready(&self) -> Vec<String> {
         let mut reasons = self.dead();
@@ -100,7 +100,7 @@ impl Health {
         reasons
     }
 
-    /// Ends when something of all this may have changed.
+    /// Returns when any of this may have changed.
     async fn changed(&mut self, tasks: &mut watch::Receiver<u64>) -> bool {
         tokio::select! {
             changed = tasks.changed() => changed.is_ok(),
@@ -110,7 +110,7 @@ impl Health {
     }
 }
 
-/// Asks the store again and again. A probe that is late goes on: a store that hangs is asked once, not once a second.
+/// Probes the store repeatedly. A late probe is waited for: a store that hangs is not probed again meanwhile.
 async fn probing(store: Arc<dyn Store>, told: watch::Sender<Probe>) {
     loop {
         let begun = Instant::now();
@@ -123,7 +123,7 @@ async fn probing(store: Arc<dyn Store>, told: watch::Sender<Probe>) {
             Err(_) => {
                 let fault = format!("no answer within {} s", store.patience().as_secs_f64());
                 tell(&told, Probe { fault: Some(fault), took: None });
-                // A connection whose other end is gone never answers: after a while another one is tried.
+                // A connection whose peer is gone never answers: after a while a new one is tried.
                 let Ok(answer) = tokio::time::timeout(PROBE_MAX, probe.join_next()).await else { continue };
                 answer
             }
@@ -140,7 +140,7 @@ async fn probing(store: Arc<dyn Store>, told: watch::Sender<Probe>) {
     }
 }
 
-/// Whoever waits is woken by what matters, not by how long the probe took.
+/// Wakes watchers only if the fault changes, not for each duration.
 fn tell(told: &watch::Sender<Probe>, probe: Probe) {
     told.send_if_modified(|known| {
         let is_news = known.fault.is_some() != probe.fault.is_some();
@@ -156,7 +156,7 @@ fn tell(told: &watch::Sender<Probe>, probe: Probe) {
     });
 }
 
-/// Services as gRPC's health service calls them; the empty one stands for the whole daemon.
+/// Services by their names in gRPC's health service; the empty one is the whole daemon.
 pub async fn report(health: &Health, reporter: &HealthReporter) {
     let status = |so: bool| if so { ServingStatus::Serving } else { ServingStatus::NotServing };
     let states = health.tasks.states();
@@ -168,7 +168,7 @@ pub async fn report(health: &Health, reporter: &HealthReporter) {
     reporter.set_service_status("", status(health.unready().is_empty())).await;
 }
 
-/// gRPC's health follows.
+/// Keeps gRPC's health service up to date.
 pub async fn keep_reporting(mut health: Health, reporter: HealthReporter) {
     let mut tasks = health.tasks.changes();
     loop {

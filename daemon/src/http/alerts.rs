@@ -1,8 +1,8 @@
-//! `/api/v1/alerts` and what keeps them quiet: what `memctl alerts` prints with `-o json`, and a silence's two buttons.
+//! `/api/v1/alerts` and silences: the output of `memctl alerts -o json`, and the page's two buttons for silences.
 //!
-//! Guarantees: questions and changes go to the service that gRPC asks, for the same caller; what changes something takes the
-//! rights of `memctl alerts silence`, comes from the page itself and is in the audit log.
-//! Refuses to read a body: what a silence is about stands in the address.
+//! Guarantees: requests go to the same service as over gRPC, for the same caller. A change needs the rights of `memctl
+//! alerts silence`, must come from the page itself and is recorded in the audit log.
+//! Refuses: to read a body. The parameters of a silence are in the address.
 
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, Uri};
@@ -50,7 +50,7 @@ pub async fn silences(State(room): State<Room>, Extension(caller): Extension<Cal
     asking.told(answer).await
 }
 
-/// As `memctl alerts silence`: the silence that was made.
+/// As `memctl alerts silence`: returns the new silence.
 pub async fn silence(
     State(room): State<Room>,
     Extension(caller): Extension<Caller>,

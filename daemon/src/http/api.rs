@@ -1,10 +1,9 @@
-//! `/api/v1/…`: what the command line prints with `-o json`, over HTTP; and what only the page has: flame graphs, sparklines, heat
-//! maps and blocks here, tiles in `tiles`, classes and the anatomy of a peak in `views`.
+//! `/api/v1/…`: the command line's `-o json` output over HTTP; and data that only the page uses: flame graphs,
+//! sparklines, heat maps and blocks here, tiles in `tiles`, classes and the anatomy of a peak in `views`.
 //!
-//! Guarantees: an answer is made of the same question to the same service that gRPC asks, for the same caller, and written by
-//! the crate that writes the command line's; at most [`crate::slots::ANSWERS_MAX`] are in memory at a time, half of them of one
-//! tenant. What cannot be answered says so
-//! in a sentence, as text, with a status that tells whose fault it is.
+//! Guarantees: a response comes from the same service as over gRPC, for the same caller, and is written by the crate that
+//! writes the command line's output. At most [`crate::slots::ANSWERS_MAX`] are in memory at a time, half of them of one
+//! tenant. An error is one sentence of text, with a status that says which side caused it.
 
 use axum::extract::{Extension, Path, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -37,21 +36,21 @@ use crate::access::Caller;
 use crate::query::At;
 use crate::slots::{self, HasSlot};
 
-/// Points of a course, unless told otherwise.
+/// Default number of points of a timeline.
 const POINTS: u32 = 500;
-/// Points of a line in the list of jobs.
+/// Points of a sparkline in the list of jobs.
 const SPARKLINE: u32 = 60;
 
-/// Why there is no answer.
+/// Why a request has no response.
 #[derive(Debug)]
 pub enum Trouble {
-    /// What was asked cannot be.
+    /// The request is invalid.
     Asked(String),
-    /// The service says so.
+    /// The service returned an error.
     Said(Status),
-    /// As many answers as may be are under way.
+    /// The maximum number of responses is being computed.
     Busy,
-    /// An answer that lacks a part.
+    /// A response that lacks a part.
     Missing(PartMissing),
 }
 
@@ -78,10 +77,9 @@ impl IntoResponse for Trouble {
         match self {
             Self::Asked(why) => plain(StatusCode::BAD_REQUEST, format!("{why}\n")),
             Self::Said(status) => plain(code(status.code()), format!("{}\n", status.message())),
-            Self::Busy => plain(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "as many answers as there may be are under way; ask again\n".to_owned(),
-            ),
+            Self::Busy => {
+                plain(StatusCode::SERVICE_UNAVAILABLE, "too many concurrent requests; try again later\n".to_owned())
+            }
             Self::Missing(missing) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{missing}\n")),
         }
     }
@@ -101,7 +99,7 @@ const fn code(code: Code) -> StatusCode {
 
 pub(super) type Answered = Result<Response, Trouble>;
 
-/// Whoever asks, and what.
+/// The caller and its context.
 pub(super) struct Asking<'r> {
     pub(super) room: &'r Room,
     pub(super) caller: Caller,
@@ -139,7 +137,7 @@ impl Asking<'_> {
             Some(Moment::End) => Wire::End(true),
             Some(Moment::EpochEnd(epoch)) => Wire::EpochEnd(epoch),
             Some(Moment::At(_)) => {
-                return Err("a ledger is told at the peak, at the end of an epoch, or at the end".to_owned().into());
+                return Err("a ledger is at the peak, at the end of an epoch, or at the end".to_owned().into());
             }
         };
         let request = self.request(v1::LedgerRequest { selection: Some(selection), moment: Some(moment), blocks });
@@ -147,7 +145,7 @@ impl Asking<'_> {
         Ok(Ledger::new(self.room.query.get_ledger(request).await?.into_inner(), view)?)
     }
 
-    /// The answer as the command line writes it, once there is a slot for it.
+    /// The response as the command line writes it, once there is a slot for it.
     pub(super) async fn told<T: Serialize>(&self, answer: impl Future<Output = Result<T, Trouble>>) -> Answered {
         let slot = self.room.slot(&self.caller).await?;
         let answer = answer.await?;
@@ -158,7 +156,7 @@ impl Asking<'_> {
     }
 }
 
-/// Who is asking, as this daemon sees it.
+/// The caller, as this daemon identifies it.
 pub async fn caller(State(room): State<Room>, Extension(caller): Extension<Caller>) -> Answered {
     let asking = Asking { room: &room, caller };
     let Caller { name, role, .. } = &asking.caller;
@@ -193,7 +191,7 @@ pub async fn query(
     asking.told(asking.report(asked.selection(&job)?)).await
 }
 
-/// Ranks by epochs, odd ones first.
+/// Ranks by epochs, outliers first.
 pub async fn heat(
     State(room): State<Room>,
     Extension(caller): Extension<Caller>,
@@ -225,7 +223,7 @@ pub async fn diagnose(
         let replay =
             rank_of(&report).filter(|_| is_called_for(&report)).map(|rank| unreplayed(rank.rank, &rank.process));
         let sites = asking.live(one.clone(), None).await?;
-        // Where its events are no longer stored the note goes without.
+        // If its events are no longer stored, the report goes without them.
         let peak = asking.ledger(one, None, false).await.ok();
         Ok(Diagnosis::new(report, Some(&sites), peak.as_ref(), replay, ""))
     };
@@ -247,7 +245,7 @@ pub async fn timeline(
     asking.told(async { Ok(Timeline::new(room.query.get_timeline(request).await?.into_inner(), true, None)?) }).await
 }
 
-/// The same of one process in a few columns.
+/// The timeline of one process in a few columns.
 pub async fn sparkline(
     State(room): State<Room>,
     Extension(caller): Extension<Caller>,
@@ -263,7 +261,7 @@ pub async fn sparkline(
         let known = room.query.get_job(known).await?.into_inner();
         let first = known.processes.iter().filter(|process| process.events > 0).min_by_key(|process| process.rank);
         let Some(first) = first else { return Ok(Sparkline::new(v1::Timeline::default())) };
-        // The attempt that was looked at, also when another one begins meanwhile.
+        // Fixes the attempt, in case another one begins meanwhile.
         let attempt = known.job.as_ref().map(|job| job.attempt);
         let one = v1::Selection { attempt, processes: vec![first.process.clone()], ..selection };
         let request = asking.request(v1::TimelineRequest { selection: Some(one), points: SPARKLINE });
@@ -317,7 +315,7 @@ pub async fn oom(
     asking.told(answer).await
 }
 
-/// A verdict is asked for often, and must not take seconds: settings are replayed for those who ask for them.
+/// Verdicts are requested often and must be fast: settings are only replayed on request.
 fn unreplayed(rank: u32, process: &str) -> Advice {
     Advice::none(
         rank,
@@ -327,7 +325,7 @@ fn unreplayed(rank: u32, process: &str) -> Advice {
     )
 }
 
-/// Live memory of one device as a tree of calls at `at`, or what changed from `from` to `at`.
+/// Live memory of one device as a tree of calls at `at`, or its change from `from` to `at`.
 pub async fn flame(
     State(room): State<Room>,
     Extension(caller): Extension<Caller>,
@@ -348,7 +346,7 @@ pub async fn flame(
             Some(from) => Some(asking.live(selection.clone(), Some(from)).await?),
             None => None,
         };
-        // What memory is for is told by single events: where none is stored, boxes have no class.
+        // Classes come from single events: if none is stored, boxes have no class.
         let blocks = asking.ledger(selection, None, true).await;
         let of = |ledger: &Ledger| {
             let blocks = ledger.ranks.first().and_then(|listed| listed.blocks.as_deref());

@@ -1,23 +1,24 @@
-//! What an address asks for behind its `?`: the same words as the flags of the command line.
+//! The query parameters of an address: the same names as the flags of the command line.
 //!
-//! Guarantees: bounded by the head of a request; a name that is not known, comes twice or has a value that is none is
+//! Guarantees: bounded by the size of a request's head. An unknown or repeated name, or an invalid value, is refused with
+//! the valid ones.
 //! refused with what it takes. Refuses to guess.
 
 use axum::http::Uri;
 use jiff::Timestamp;
 use memctl_proto::v1;
 
-/// Names that any question takes, beside its own.
+/// Names that every request accepts, in addition to its own.
 const COMMON: [&str; 7] = ["attempt", "rank", "process", "device", "since", "until", "tenant"];
 
-/// The pairs of a query, decoded.
+/// The decoded pairs of a query string.
 #[derive(Debug)]
 pub struct Asked(Vec<(String, String)>);
 
 /// A moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// When most was allocated.
+    /// When allocated bytes were highest.
     Peak,
     /// The end of the recording.
     End,
@@ -28,40 +29,40 @@ pub enum Moment {
 }
 
 impl Asked {
-    /// Of an address.
+    /// The parameters of an address.
     ///
     /// # Errors
-    /// Text that is not encoded as it should be; a name that comes twice.
+    /// Wrongly encoded text; a name that occurs twice.
     pub fn of(uri: &Uri) -> Result<Self, String> {
         let mut pairs: Vec<(String, String)> = Vec::new();
         for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let (name, value) = (decoded(name)?, decoded(value)?);
             if pairs.iter().any(|(known, _)| *known == name) {
-                return Err(format!("{} stands twice in the address; once is enough", name.escape_debug()));
+                return Err(format!("{} occurs twice in the address; give it once", name.escape_debug()));
             }
             pairs.push((name, value));
         }
         Ok(Self(pairs))
     }
 
-    /// Whether nothing else is asked than this question takes.
+    /// Checks that there are no parameters other than those of the request.
     ///
     /// # Errors
-    /// The first name that is not known, and those that are.
+    /// The first unknown name, with the valid ones.
     pub fn takes(&self, own: &[&str]) -> Result<(), String> {
         let unknown = self.0.iter().find(|(name, _)| !own.contains(&name.as_str()) && !COMMON.contains(&name.as_str()));
         match unknown {
             None => Ok(()),
             Some((name, _)) => Err(format!(
-                "{} is nothing that is asked here; there are {}",
+                "unknown parameter {}; expected one of {}",
                 name.escape_debug(),
                 [own, &COMMON].concat().join(", ")
             )),
         }
     }
 
-    /// A value as it is.
+    /// A value as text.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(known, value)| known == name && !value.is_empty()).map(|(_, value)| value.as_str())
@@ -70,7 +71,7 @@ impl Asked {
     /// A number.
     ///
     /// # Errors
-    /// It is none.
+    /// It is not a number.
     pub fn number(&self, name: &str) -> Result<Option<u32>, String> {
         self.text(name).map(|text| whole(name, text)).transpose()
     }
@@ -78,12 +79,12 @@ impl Asked {
     /// A number that may be large.
     ///
     /// # Errors
-    /// It is none.
+    /// It is not a number.
     pub fn large(&self, name: &str) -> Result<Option<u64>, String> {
         self.text(name).map(|text| whole(name, text)).transpose()
     }
 
-    /// Whether something is wanted.
+    /// A flag.
     ///
     /// # Errors
     /// Neither `true` nor `false`.
@@ -91,7 +92,7 @@ impl Asked {
         match self.text(name) {
             None | Some("false") => Ok(false),
             Some("true") => Ok(true),
-            Some(other) => Err(format!("{name}={}: it is true or false", other.escape_debug())),
+            Some(other) => Err(format!("{name}={}: expected true or false", other.escape_debug())),
         }
     }
 
@@ -99,10 +100,10 @@ impl Asked {
         self.text(name).map_or(Ok(Vec::new()), |text| text.split(',').map(|part| whole(name, part)).collect())
     }
 
-    /// Which part of a job.
+    /// The part of a job.
     ///
     /// # Errors
-    /// The first value that is none.
+    /// The first invalid value.
     pub fn selection(&self, job: &str) -> Result<v1::Selection, String> {
         if job.is_empty() {
             return Err("a job has a name, or `latest`".to_owned());
@@ -127,7 +128,7 @@ impl Asked {
     /// A moment.
     ///
     /// # Errors
-    /// It is none.
+    /// It is not a moment.
     pub fn moment(&self, name: &str) -> Result<Option<Moment>, String> {
         let Some(text) = self.text(name) else { return Ok(None) };
         let moment = match text {
@@ -143,20 +144,20 @@ impl Asked {
 }
 
 fn whole<N: std::str::FromStr>(name: &str, text: &str) -> Result<N, String> {
-    text.parse().map_err(|_| format!("{name}={}: it takes whole numbers", text.escape_debug()))
+    text.parse().map_err(|_| format!("{name}={}: expected whole numbers", text.escape_debug()))
 }
 
 fn time(name: &str, text: &str) -> Result<u64, String> {
     let time = text.parse::<Timestamp>().ok().and_then(|time| u64::try_from(time.as_nanosecond()).ok());
     time.ok_or_else(|| {
         format!(
-            "{name}={}: it takes a time as in 2026-01-31T12:00:00Z; a moment is also peak, end or epoch:N",
+            "{name}={}: expected a time such as 2026-01-31T12:00:00Z; a moment may also be peak, end or epoch:N",
             text.escape_debug()
         )
     })
 }
 
-/// Text as addresses carry it.
+/// Decodes text of an address.
 fn decoded(text: &str) -> Result<String, String> {
     let wrong = || format!("{} is not encoded as an address has it (%XX, UTF-8)", text.escape_debug());
     let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.bytes());

@@ -1,7 +1,8 @@
-//! The page's files, as `web/` builds them, in the binary.
+//! The page's files, built from `web/` and contained in the binary.
 //!
-//! Guarantees: nothing is read from a disk; a browser asks again whether a file is still the same, and is told so without
-//! its bytes. Refuses every other name.
+//! Guarantees: nothing is read from a disk; a browser revalidates files by their tag, and gets an unchanged one without
+//! its bytes.
+//! Refuses: every other name.
 
 use axum::extract::Path;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, IF_NONE_MATCH};
@@ -11,10 +12,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::plain;
 
-/// The page: every address of it is answered with the same file, and its script reads the address.
+/// The page: all its addresses return the same file, and its script reads the address.
 const PAGE: &[u8] = include_bytes!("../../../web/dist/index.html");
 
-/// The page's script, which names no other file and may stand in a file of its own.
+/// The page's script, which references no other file and may be used in a file of its own.
 pub const SCRIPT: &[u8] = include_bytes!("../../../web/dist/assets/page.js");
 /// Its style.
 pub const STYLE: &[u8] = include_bytes!("../../../web/dist/assets/page.css");
@@ -53,7 +54,7 @@ pub(super) fn tag(bytes: &[u8]) -> String {
     format!("\"{digest}\"")
 }
 
-/// Whether a browser says that it has what has this tag.
+/// Whether a browser already has the bytes with this tag.
 pub(super) fn is_known(headers: &HeaderMap, tag: &str) -> bool {
     let known = headers.get(IF_NONE_MATCH).and_then(|tags| tags.to_str().ok());
     known.is_some_and(|tags| tags.split(',').any(|known| known.trim().trim_start_matches("W/") == tag))

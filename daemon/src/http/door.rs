@@ -1,9 +1,9 @@
-//! Who comes in over HTTP: by the gate, or, where a command serves its own user, by a key that was printed once.
+//! Authentication over HTTP: by the gate, or, if a command serves its own user, by a key that is printed once.
 //!
-//! Guarantees: a cookie is checked as the token in it would be, at every request; it is out of reach of scripts and of other
-//! sites, and under TLS never sent without it. What sets or ends one has to come from this page itself. A key is exchanged
-//! once, within the process that printed it, and is compared in constant time. Where nothing but the connection speaks for
-//! a caller, a page of another site that had its name point here is told nothing of anybody.
+//! Guarantees: a cookie is checked like the token in it, at every request. Scripts and other sites cannot read it, and
+//! under TLS it is only sent encrypted. A request that sets or ends one must come from this page itself. A key is
+//! exchanged once, within the process that printed it, and is compared in constant time. A page of another site whose
+//! name points to this machine gets no data if the connection is a caller's only credential.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,32 +25,32 @@ use crate::store::opening::{hash, same};
 
 /// The cookie that holds a token.
 const TOKEN_COOKIE: &str = "memctl-token";
-/// What an address of [`Key`] ends with.
+/// The last part of the address of a [`Key`].
 const ENTER: &str = "/enter?key=";
-/// Said where the key is missing.
+/// The message if the key is missing.
 pub(super) const NEEDS_KEY: &str = "open the address that `memctl ui` printed; it works once, for one browser";
-/// Sent by browsers: where a request comes from.
+/// The header in which browsers report the origin of a request.
 const FETCH_SITE: &str = "sec-fetch-site";
 
 /// Whether a request came under TLS.
 #[derive(Clone, Copy, Debug)]
 pub struct Encrypted(pub bool);
 
-/// How callers are known.
+/// How callers are authenticated.
 #[derive(Clone)]
 pub enum Door {
-    /// As the gate of gRPC knows them.
+    /// By the gate, as for gRPC.
     Gate(Gate),
-    /// By a key: whoever has it is this process's user.
+    /// By a key: its bearer is this process's user.
     Key(Arc<Key>),
 }
 
 /// A key that is printed, and the cookie that it is exchanged for.
 pub struct Key {
-    /// Cookies do not tell ports apart.
+    /// Cookies do not distinguish ports.
     cookie: String,
     session: String,
-    /// Until it is exchanged.
+    /// Set until it is exchanged.
     once: Mutex<Option<String>>,
 }
 
@@ -69,12 +69,12 @@ impl Key {
         cookie(headers, &self.cookie).is_some_and(|shown| equal(shown, &self.session))
     }
 
-    /// The answer that ends the cookie.
+    /// The response that ends the cookie.
     pub(super) fn ended(&self) -> Response {
         set(StatusCode::NO_CONTENT, &cookie_of(&self.cookie, "", false, true))
     }
 
-    /// Whether this is the key; it is none any more then.
+    /// Whether this is the key, which is used up by that.
     fn exchange(&self, shown: &str) -> bool {
         let mut once = self.once.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = once.as_deref().is_some_and(|key| equal(shown, key));
@@ -91,7 +91,7 @@ fn secret() -> Result<String, getrandom::Error> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// In a time that does not tell how much of it is right.
+/// Compares in constant time.
 fn equal(shown: &str, known: &str) -> bool {
     same(&hash(shown.as_bytes()), &hash(known.as_bytes()))
 }
@@ -109,7 +109,7 @@ fn cookie_of(name: &str, value: &str, encrypted: bool, ends: bool) -> String {
 }
 
 impl Door {
-    /// Lets a request in, or says why not.
+    /// Admits a request, or returns why not.
     pub(super) async fn admit(
         &self,
         peer: Option<&Peer>,
@@ -125,7 +125,7 @@ impl Door {
                     && !names_this_machine(request.headers)
                 {
                     return Err(Refusal::Denied(
-                        "by this name the daemon answers nobody without a token: use its address (http://127.0.0.1:PORT), or bring a token".into(),
+                        "under this host name the daemon requires a token: use its address (http://127.0.0.1:PORT), or send a token".into(),
                     ));
                 }
                 Ok(caller)
@@ -142,14 +142,14 @@ impl Door {
     }
 }
 
-/// What of a request decides who it is from.
+/// The parts of a request that identify the caller.
 pub(super) struct Parts<'r> {
     pub(super) headers: &'r mut HeaderMap,
     pub(super) uri: &'r Uri,
 }
 
 impl Parts<'_> {
-    /// A cookie stands for the header with the token, and `?tenant=` for the header with the tenant.
+    /// Turns the cookie into the token's header, and `?tenant=` into the tenant's header.
     fn bring_along(&mut self) {
         if !self.headers.contains_key(AUTHORIZATION) {
             let token =
@@ -166,15 +166,15 @@ impl Parts<'_> {
     }
 }
 
-/// Whether nothing but a connection from this machine speaks for a caller.
+/// Whether a caller's only credential is a connection from this machine.
 fn is_unproved(caller: &Caller, peer: Option<&Peer>) -> bool {
     let near = matches!(peer, Some(Peer::Tcp { address, .. }) if address.ip().to_canonical().is_loopback());
     near && caller.proof == Proof::Open
 }
 
-/// A name may be made to point to this machine by whoever owns it; an address and `localhost` may not.
+/// The owner of a name can make it point to this machine; an address and `localhost` cannot be changed.
 fn names_this_machine(headers: &HeaderMap) -> bool {
-    // (A request without the header is no browser's.)
+    // (Browsers always send this header.)
     let Some(host) = headers.get(HOST) else { return true };
     let host = host.to_str().unwrap_or_default();
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
@@ -194,16 +194,16 @@ pub(super) fn from_this_page(headers: &HeaderMap) -> bool {
     origin.is_some() && origin == text(HOST.as_str())
 }
 
-/// The answer to one that does not.
+/// The response to a request that does not come from this page.
 pub(super) fn elsewhere() -> Response {
     plain(
         StatusCode::FORBIDDEN,
-        "this request has to come from the page itself (headers Sec-Fetch-Site or Origin); open the page and use its form\n"
+        "this request must come from the page itself (headers Sec-Fetch-Site or Origin); open the page and use its form\n"
             .to_owned(),
     )
 }
 
-/// `POST /login`: the token that came in the header `Authorization`, and has passed the gate, becomes a cookie.
+/// `POST /login`: turns the token in the header `Authorization`, which has passed the gate, into a cookie.
 pub(super) async fn login(
     State(room): State<Room>,
     encrypted: Option<Extension<Encrypted>>,
@@ -223,12 +223,12 @@ pub(super) async fn login(
     set(StatusCode::NO_CONTENT, &cookie_of(TOKEN_COOKIE, token, encrypted, false))
 }
 
-/// The answer to a token where a key counts.
+/// The response to a token where a key is needed.
 pub(super) fn takes_no_tokens() -> Response {
-    plain(StatusCode::CONFLICT, "this page takes no tokens: it is served by `memctl ui`\n".to_owned())
+    plain(StatusCode::CONFLICT, "this page accepts no tokens: it is served by `memctl ui`\n".to_owned())
 }
 
-/// `POST /logout`: the cookie ends. (A token counts on, until it is revoked.)
+/// `POST /logout`: ends the cookie. (The token stays valid until it is revoked.)
 pub(super) async fn logout(
     State(room): State<Room>,
     encrypted: Option<Extension<Encrypted>>,
@@ -244,17 +244,17 @@ pub(super) async fn logout(
     }
 }
 
-/// `GET /enter?key=…`: the key becomes a cookie, and the page opens under an address without it.
+/// `GET /enter?key=…`: turns the key into a cookie, and opens the page under an address without it.
 pub(super) async fn enter(State(room): State<Room>, method: Method, uri: Uri, headers: HeaderMap) -> Response {
     let Door::Key(key) = &room.door else {
-        return plain(StatusCode::NOT_FOUND, "this daemon takes tokens and no keys: the page is at /\n".to_owned());
+        return plain(StatusCode::NOT_FOUND, "this daemon uses tokens, not keys: the page is at /\n".to_owned());
     };
     exchanged(key, &method, &uri, &headers)
 }
 
-/// The answer to a caller that brings a key: the cookie, and the way to the page.
+/// The response to a caller with a key: the cookie, and a redirect to the page.
 pub(super) fn exchanged(key: &Key, method: &Method, uri: &Uri, headers: &HeaderMap) -> Response {
-    // (The router takes HEAD for GET; whoever only looks whether there is an answer does not enter.)
+    // (The router treats HEAD as GET; a HEAD request must not use up the key.)
     if *method != Method::GET {
         return StatusCode::NO_CONTENT.into_response();
     }
@@ -266,7 +266,7 @@ pub(super) fn exchanged(key: &Key, method: &Method, uri: &Uri, headers: &HeaderM
     if !key.exchange(&shown) {
         return plain(
             StatusCode::FORBIDDEN,
-            "this address was used before, or is none of this process: end `memctl ui` and start it again for a new one\n"
+            "this address was used before, or belongs to another process: end `memctl ui` and start it again for a new one\n"
                 .to_owned(),
         );
     }
@@ -280,7 +280,7 @@ fn set(status: StatusCode, cookie: &str) -> Response {
         Ok(cookie) => {
             (status, [(SET_COOKIE, cookie), (CACHE_CONTROL, HeaderValue::from_static("no-store"))]).into_response()
         }
-        Err(_) => plain(StatusCode::BAD_REQUEST, "what came as a token is none\n".to_owned()),
+        Err(_) => plain(StatusCode::BAD_REQUEST, "this is not a token: tokens look like memctl_…_…\n".to_owned()),
     }
 }
 

@@ -1,7 +1,8 @@
-//! The page of a daemon at a socket, served on a port of this machine for callers that have the printed key.
+//! Serves the page of a daemon at a socket on a port of this machine, for callers that have the printed key.
 //!
-//! Guarantees: nothing passes without the key; the daemon at the socket sees its owner and no cookie; each request has a
-//! connection of its own, so that a daemon that was replaced is found again. Refuses other places than this machine's.
+//! Guarantees: nothing passes without the key. The daemon at the socket sees its owner and no cookie. Each request has a
+//! connection of its own, so that a restarted daemon is found again.
+//! Refuses: to listen beyond this machine.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ pub struct Forwarded {
     _serving: JoinSet<()>,
 }
 
-/// Where requests go, and who may make them.
+/// Where requests go, and which ones may pass.
 #[derive(Clone)]
 struct Way {
     key: Arc<Key>,
@@ -39,7 +40,7 @@ struct Way {
 /// Why it is not served.
 #[derive(Debug, thiserror::Error)]
 pub enum ForwardError {
-    /// The port cannot be had.
+    /// The port cannot be bound.
     #[error(transparent)]
     Listen(#[from] BindError),
     /// There is no key for the page.
@@ -82,12 +83,12 @@ async fn logout(State(way): State<Way>, headers: HeaderMap) -> Response {
     if door::from_this_page(&headers) { way.key.ended() } else { door::elsewhere() }
 }
 
-/// Hands a request on to the daemon, and its answer back.
+/// Forwards a request to the daemon, and its response back.
 async fn pass(State(way): State<Way>, mut request: Request) -> Response {
     if !way.key.knows(request.headers()) {
         return plain(StatusCode::UNAUTHORIZED, format!("{}\n", door::NEEDS_KEY));
     }
-    // They speak for somebody here, and not there.
+    // These authenticate the caller here, and not at the daemon.
     request.headers_mut().remove(COOKIE);
     request.headers_mut().remove(AUTHORIZATION);
     match passed(&way.socket, request).await {
@@ -103,7 +104,7 @@ async fn passed(socket: &Path, request: Request) -> Result<Response, String> {
     let stream = UnixStream::connect(socket).await.map_err(|error| error.to_string())?;
     let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = shaken.map_err(|error| error.to_string())?;
-    // It ends with the answer's last byte, or when its reader is gone.
+    // Ends with the response's last byte, or when its reader is gone.
     tokio::spawn(async move {
         let _ = connection.await;
     });

@@ -1,6 +1,7 @@
-//! `/healthz` and `/readyz`: 200 and "ok", or 503 and the reasons, one a line.
+//! `/healthz` and `/readyz`: 200 and "ok", or 503 and the reasons, one per line.
 //!
-//! Guarantees: anybody may ask, so the reasons name parts of the daemon and nothing else: no address, path, job or user.
+//! Guarantees: both are unauthenticated, so the reasons name parts of the daemon and nothing else: no address, path, job
+//! or user.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -8,12 +9,12 @@ use axum::response::Response;
 
 use super::{Room, plain};
 
-/// Whether the daemon's tasks run: what is not should be restarted.
+/// Whether the daemon's tasks run; if not, it should be restarted.
 pub async fn alive(State(room): State<Room>) -> Response {
     verdict(&room.sources.health.dead())
 }
 
-/// Whether it can be used now.
+/// Whether the daemon can be used now.
 pub async fn ready(State(room): State<Room>) -> Response {
     verdict(&room.sources.health.unready())
 }

@@ -1,10 +1,10 @@
-//! `/api/v1/live`: which jobs have something new, as server-sent events.
+//! `/api/v1/live`: jobs with new data, as server-sent events.
 //!
-//! Guarantees: a listener hears of the jobs that its caller sees and of no others, of each at most once in [`REST`], and of
-//! what came while it was not listening nothing: it asks. At most [`LISTENERS_MAX`] listen at a time, half of them of one
-//! tenant; one that finds no slot hears so and asks from time to time. A listener ends with its connection, with the daemon, after [`LIVE_MAX`], and when
-//! its caller would no longer be let in.
-//! Refuses to tell what is new: that is asked for, and answered through the same gate.
+//! Guarantees: a listener is notified only of jobs that its caller may see, of each at most once in [`REST`], and not of
+//! what happened while it was not listening: it queries instead. At most [`LISTENERS_MAX`] listen at a time, half of them
+//! of one tenant; one that finds no slot is refused and polls. A listener ends with its connection, with the daemon,
+//! after [`LIVE_MAX`], and when its caller loses access.
+//! Refuses: to send the data itself, which has to be requested through the same gate.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -26,18 +26,18 @@ use crate::access::Caller;
 use crate::pokes::{Poked, Pokes};
 use crate::slots::Slot;
 
-/// Browsers that listen at a time, a quarter of the port's connections.
+/// The most browsers that listen at a time: a quarter of the port's connections.
 pub const LISTENERS_MAX: usize = 64;
-/// Between two events.
+/// The time between two events.
 const REST: Duration = Duration::from_secs(1);
-/// Something is written so often, so that a connection whose other end is gone is noticed.
+/// The interval of keep-alive writes, which detect a broken connection.
 const BEAT: Duration = Duration::from_secs(20);
-/// A browser comes again by itself; a connection would not live much longer.
+/// The longest life of a listener. Browsers reconnect by themselves, and a connection would not live much longer.
 const LIVE_MAX: Duration = Duration::from_secs(240);
 
 type Out = mpsc::Sender<Result<Bytes, Infallible>>;
 
-/// The jobs that have something new.
+/// The jobs with new data.
 #[derive(Serialize)]
 struct News<'a> {
     jobs: Vec<Job<'a>>,
@@ -60,7 +60,7 @@ pub async fn live(
     Asked::of(&uri)?.takes(&[])?;
     let Some(slot) = room.listeners.take(caller.tenant_name()).await else {
         let most = room.listeners.of_a_tenant();
-        let why = format!("{most} browsers are listening, as many as one tenant may have; ask from time to time\n");
+        let why = format!("too many listening browsers (the limit for one tenant is {most}); poll instead\n");
         return Ok(plain(StatusCode::SERVICE_UNAVAILABLE, why));
     };
     let (out, events) = mpsc::channel(1);
@@ -77,7 +77,7 @@ async fn listen(pokes: Pokes, door: Door, caller: Caller, out: Out, slot: Slot) 
         }
     };
     tokio::select! {
-        // Whoever does not read is not waited for, either.
+        // A client that does not read is not waited for, either.
         () = tell(&pokes, &caller, &out) => {}
         () = unwanted => {}
         () = out.closed() => {}
@@ -100,7 +100,8 @@ async fn tell(pokes: &Pokes, caller: &Caller, out: &Out) {
                 Ok(Err(_)) => return,
                 Ok(Ok(())) => {}
             }
-            // What comes together is told together; and what is stored now was on its way before.
+            // Notifications that arrive together are sent together; data that is stored now may have been on its way
+            // before.
             tokio::time::sleep(REST).await;
             let latest = *followed.borrow_and_update();
             let event = event(pokes.since(seen), caller);
@@ -112,7 +113,7 @@ async fn tell(pokes: &Pokes, caller: &Caller, out: &Out) {
     }
 }
 
-/// What a caller is told; nothing where nothing is new that it sees.
+/// The event for a caller; `None` if nothing that it may see is new.
 fn event(news: Option<Vec<Poked>>, caller: &Caller) -> Option<String> {
     let Some(news) = news else { return Some("event: all\ndata: {}\n\n".to_owned()) };
     let own = news.iter().filter(|poked| caller.scope.admits(&poked.tenant));

@@ -1,10 +1,10 @@
-//! The HTTP port: the page for people, its data, metrics and health, for those who do not speak gRPC.
+//! The HTTP port: the page for people, its data, metrics and health, for clients that do not speak gRPC.
 //!
-//! Guarantees: the gate of gRPC decides by the same table who gets what (`door`); connections are those of
-//! [`crate::listen`], with TLS, bounds and time limits; nothing of a request's body is read; whoever holds a connection open
-//! holds up nobody else, nor the daemon's end. A browser is told to load nothing from elsewhere, to run no script but the
-//! page's own and to show the page in no frame, whatever it is answered.
-//! Refuses every method but GET and HEAD, and POST where a cookie is set or ended.
+//! Guarantees: the gate and table of gRPC decide about access (`door`). Connections are those of [`crate::listen`], with
+//! TLS, bounds and timeouts; bodies of requests are not read. A client that holds a connection open delays neither others
+//! nor shutdown. Every response forbids the browser to load anything from elsewhere, to run scripts other than the page's
+//! own, and to show the page in a frame.
+//! Refuses: every method except GET and HEAD, and POST where a cookie is set or ended.
 
 mod alerts;
 mod api;
@@ -49,13 +49,13 @@ use crate::metrics::Sources;
 use crate::query::QueryService;
 use crate::slots::{Slot, Slots};
 
-/// What there is.
+/// The list of pages.
 const PAGES: &str = "memctl daemon\n\n/         the page\n/api/v1/  its data\n/metrics  figures for Prometheus\n/healthz  whether its tasks run\n/readyz   whether it can be used\n";
 
-/// For a slot.
+/// How long to wait for a slot.
 const SLOT_WAIT: Duration = Duration::from_secs(5);
 
-/// What every answer tells a browser.
+/// Headers of every response.
 const TOLD: [(HeaderName, &str); 5] = [
     (
         CONTENT_SECURITY_POLICY,
@@ -68,19 +68,19 @@ const TOLD: [(HeaderName, &str); 5] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// What answers are made of.
+/// The data that responses are made of.
 #[derive(Clone)]
 struct Room {
     sources: Sources,
     query: Arc<QueryService>,
     door: Door,
     scrapes: Slots,
-    /// None where the asker has a slot already.
+    /// `None` if the caller has a slot already.
     answers: Option<Slots>,
     listeners: Slots,
 }
 
-/// Every page; each has a row in the table of rights.
+/// All routes; each has a row in the table of rights.
 fn pages() -> [(&'static str, MethodRouter<Room>); 35] {
     [
         ("/", get(assets::page)),
@@ -128,7 +128,7 @@ impl Room {
         Self { sources, query, door, scrapes, answers, listeners }
     }
 
-    /// A slot for an answer; none where the asker has one.
+    /// A slot for a response; `None` if the caller has one already.
     async fn slot(&self, caller: &Caller) -> Result<Option<Slot>, Trouble> {
         match &self.answers {
             Some(answers) => answers.take(caller.tenant_name()).await.map(Some).ok_or(Trouble::Busy),
@@ -137,7 +137,7 @@ impl Room {
     }
 }
 
-/// The pages of this port, behind its door.
+/// The routes of this port, behind authentication.
 pub fn router(sources: Sources, query: Arc<QueryService>, door: Door) -> Router {
     let pages = pages().into_iter().fold(Router::new(), |router, (path, page)| router.route(path, page));
     pages
@@ -147,9 +147,9 @@ pub fn router(sources: Sources, query: Arc<QueryService>, door: Door) -> Router 
         .with_state(Room::new(sources, query, door))
 }
 
-/// Lets a request in as the gate of gRPC does, or says why not.
+/// Admits a request as the gate of gRPC does, or returns why not.
 async fn admit(State((door, health)): State<(Door, Health)>, request: Request, next: Next) -> Response {
-    // Below lies what the store has; health and figures are told without it.
+    // These routes need the store; health and metrics are served without it.
     let needs_the_store = request.uri().path().starts_with("/api/v1/");
     let answer = admitted(&door, request, next);
     if !needs_the_store {
@@ -160,7 +160,7 @@ async fn admit(State((door, health)): State<(Door, Health)>, request: Request, n
 }
 
 async fn admitted(door: &Door, request: Request, next: Next) -> Response {
-    // (What is held while the gate asks the store has to be shareable; a body is not.)
+    // (Data that is held while the gate queries the store must be `Sync`; a body is not.)
     let (mut head, body) = request.into_parts();
     let peer = Peer::of(&head.extensions).cloned();
     let path = head.extensions.get::<MatchedPath>().cloned();
@@ -195,7 +195,7 @@ fn refused(refusal: &Refusal, door: &Door) -> Response {
     answer
 }
 
-/// A page of text that nobody may keep.
+/// Text that must not be cached.
 fn plain(status: StatusCode, text: String) -> Response {
     (status, [(CONTENT_TYPE, "text/plain; charset=utf-8"), (CACHE_CONTROL, "no-store")], text).into_response()
 }

@@ -1,8 +1,9 @@
-//! The page's questions over gRPC: `memctl report` asks them where there is no HTTP port, and of a store that it opens itself.
+//! The page's requests over gRPC: `memctl report` uses them if there is no HTTP port, and for a store that it opens
+//! itself.
 //!
-//! Guarantees: a question is answered by what answers HTTP, for a caller that gRPC's gate has let in; only questions about one
-//! job that a reader may ask are answered; an answer has its place until it is sent. Refuses everything else below `/api/v1`,
-//! and answers of over [`ANSWER_MAX`].
+//! Guarantees: the HTTP handlers answer, for a caller that gRPC's gate has admitted. Only requests about one job that a
+//! reader may make are answered. A response holds its slot until it is sent.
+//! Refuses: everything else below `/api/v1`, and responses larger than [`ANSWER_MAX`].
 
 use std::sync::Arc;
 
@@ -21,9 +22,9 @@ use crate::metrics::Sources;
 use crate::query::QueryService;
 use crate::slots::Slots;
 
-/// What a message holds.
+/// The largest response in a message.
 const ANSWER_MAX: usize = 60 << 20;
-/// Where questions about one job are.
+/// The path of requests about one job.
 const BELOW: &str = "/api/v1/jobs/{job}/";
 
 /// See the module.
@@ -39,7 +40,7 @@ impl PageService {
         let of_a_job = pages().into_iter().filter(|(path, _)| path.starts_with(BELOW));
         let router = of_a_job.fold(Router::new(), |router, (path, page)| router.route(path, page));
         let answers = query.answers().clone();
-        // A question has its slot before the router sees it.
+        // A request has its slot before the router sees it.
         let room = Room { answers: None, ..Room::new(sources, query, door) };
         Self { router: router.with_state(room), answers }
     }
@@ -72,14 +73,14 @@ impl Page for PageService {
     }
 }
 
-/// The address of a question.
+/// The address of a request.
 fn address(job: &str, question: &str) -> Result<Uri, Status> {
     let job: String = job.bytes().map(|byte| format!("%{byte:02X}")).collect();
     let address = format!("{}{question}", BELOW.replace("{job}", &job)).parse();
-    address.map_err(|_| Status::invalid_argument("a question of the page is encoded as in an address"))
+    address.map_err(|_| Status::invalid_argument("the request must be encoded like a URL"))
 }
 
-/// How the status of HTTP reads in gRPC.
+/// The gRPC code for an HTTP status.
 const fn code(status: StatusCode) -> Code {
     match status {
         StatusCode::NOT_FOUND => Code::NotFound,

@@ -1,6 +1,7 @@
-//! `/metrics`: the page of figures, as the caller's scope shows them.
+//! `/metrics`: the metrics that the caller's scope may see.
 //!
-//! Guarantees: at most [`SCRAPES_MAX`] pages are in memory at a time; a caller that finds no slot gets 503 and asks again.
+//! Guarantees: at most [`SCRAPES_MAX`] responses are in memory at a time; a caller that finds no slot gets 503 and should
+//! retry.
 
 use axum::extract::{Extension, State};
 use axum::http::StatusCode;
@@ -12,16 +13,13 @@ use crate::access::Caller;
 use crate::metrics::text;
 use crate::slots;
 
-/// Pages that are read at a time. One of all jobs that are shown has some 6 MB.
+/// Concurrent scrapes. A response with all shown jobs has about 6 MB.
 pub const SCRAPES_MAX: usize = 8;
 
-/// The page.
+/// Returns the metrics.
 pub async fn metrics(State(room): State<Room>, Extension(caller): Extension<Caller>) -> Response {
     let Some(slot) = room.scrapes.take(caller.tenant_name()).await else {
-        return plain(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "as many scrapes as there may be are under way; ask again\n".to_owned(),
-        );
+        return plain(StatusCode::SERVICE_UNAVAILABLE, "too many concurrent scrapes; try again later\n".to_owned());
     };
     let families = room.sources.gather(&caller.scope).await;
     let page = slots::body(text::render(&families), Some(slot));

@@ -1,8 +1,8 @@
 //! Connections of the HTTP port.
 //!
-//! Guarantees: connections are accepted, bounded and encrypted as those of gRPC are ([`crate::listen`]), with places of their
-//! own; a head that does not come within [`HEAD_MAX`], or is longer than [`HEAD_BYTES_MAX`], ends its connection; after
-//! [`CONNECTION_MAX`] a connection ends with the answer that is under way.
+//! Guarantees: connections are accepted, bounded and encrypted like those of gRPC ([`crate::listen`]), with a limit of
+//! their own. A head that does not arrive within [`HEAD_MAX`], or is longer than [`HEAD_BYTES_MAX`], ends its connection.
+//! After [`CONNECTION_MAX`] a connection ends with the current response.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -23,18 +23,18 @@ use tower::ServiceExt as _;
 use super::door::Encrypted;
 use crate::listen::{Caller, Connection, ConnectionLimits, Incoming};
 
-/// Connections at a time: Prometheus servers, probes, browsers, of several networks.
+/// Concurrent connections: Prometheus servers, probes, browsers, of several networks.
 const CONNECTIONS_MAX: usize = 256;
-/// For a request's head, and between two requests.
+/// Time limit for a request's head, and between two requests.
 const HEAD_MAX: Duration = Duration::from_secs(30);
 /// Bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Whoever keeps its connection for longer gets another one.
+/// The longest life of a connection; the client can open another one.
 const CONNECTION_MAX: Duration = Duration::from_secs(300);
-/// For the answer that is under way then.
+/// Time limit for the current response then.
 const LAST_ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// How many connections the port takes: an eighth of the descriptors at most.
+/// The connection limits of the port: at most an eighth of the descriptors.
 #[must_use]
 pub fn limits(descriptors: Option<u64>) -> ConnectionLimits {
     let eighth = descriptors.map_or(usize::MAX, |count| usize::try_from(count / 8).unwrap_or(usize::MAX));
@@ -43,10 +43,10 @@ pub fn limits(descriptors: Option<u64>) -> ConnectionLimits {
     ConnectionLimits { total, per_peer: total / 2 }
 }
 
-/// Serves until it is dropped; connections end with it.
+/// Serves until it is dropped, which ends the connections.
 pub async fn serve(mut incoming: Incoming, router: Router) {
     let mut connections = JoinSet::new();
-    // It has no end, and an error of one connection is that connection's.
+    // The stream has no end; an error affects only its connection.
     while let Some(accepted) = incoming.next().await {
         while connections.try_join_next().is_some() {}
         if let Ok(connection) = accepted {
@@ -77,7 +77,7 @@ async fn converse(connection: Connection, router: Router) {
     }
 }
 
-/// The same words as gRPC's: the gate asks who is at the other end, and the connection is not idle meanwhile.
+/// Adds what gRPC's requests carry: the gate needs the peer, and the connection counts as busy meanwhile.
 async fn answer(
     mut request: Request<Body>,
     caller: Caller,

@@ -1,9 +1,9 @@
-//! `/api/v1/jobs/JOB/tiles`: tiles of a timeline, which a browser keeps.
+//! `/api/v1/jobs/JOB/tiles`: tiles of a timeline, which browsers cache.
 //!
-//! Guarantees: every tile has a tag, and is told to be the same without its bytes. One that never changes and was asked for
-//! by its session is kept without asking again; by the job's name alone another job could have the same address later. What
-//! is kept is one reader's: never a proxy's, nor that of the next who signs in. Whoever goes away ends the work; places for
-//! answers are those of the other questions.
+//! Guarantees: every tile has a tag, and an unchanged one is confirmed without its bytes. A tile that never changes and
+//! was requested by session is cached without revalidation; by the job's name alone, another job could have the same
+//! address later. Caches are private to one reader: never a proxy's, nor the next user's. The work ends when the client
+//! disconnects; slots are those of the other requests.
 
 use axum::extract::{Extension, Path, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, VARY};
@@ -19,9 +19,9 @@ use crate::access::Caller;
 use crate::query::Place;
 use crate::slots;
 
-/// A week: who looks at a job for longer asks once more.
+/// A week: after that a client requests the tile once more.
 const FOR_GOOD: &str = "private, max-age=604800, immutable";
-/// Asked for again each time, and told to be the same where it is.
+/// Revalidated each time.
 const FOR_NOW: &str = "private, no-cache";
 
 /// A tile.

@@ -1,8 +1,7 @@
-//! `/api/v1/jobs/JOB/classes`, `anatomy`, `what-if` and `fit`: what the page shows of one device beside what the command line
-//! prints.
+//! `/api/v1/jobs/JOB/classes`, `anatomy`, `what-if` and `fit`: views of one device that only the page has.
 //!
-//! Guarantees: as [`super::api`]; a replay is of the process that was asked for, under the limit that was asked for, else under what
-//! a request of it that failed tells of its limit: of an interval what it had for certain, where one limit has to do.
+//! Guarantees: as [`super::api`]. A replay is of the requested process, under the requested limit, or else under the
+//! limit that its first failed request reveals. If that is an interval and one limit is needed, its lower end is used.
 
 use axum::extract::{Extension, Path, State};
 use axum::http::Uri;
@@ -18,7 +17,7 @@ use super::asked::Asked;
 use crate::access::Caller;
 use crate::query::{Sizes, Wanted};
 
-/// What live memory was for at the boundaries of one device.
+/// Live memory by class at the boundaries of one device.
 pub async fn classes(
     State(room): State<Room>,
     Extension(caller): Extension<Caller>,
@@ -32,7 +31,7 @@ pub async fn classes(
     asking.told(async { Ok(room.query.classes(&asking.caller, selection).await?) }).await
 }
 
-/// What lives at the peak of one device.
+/// Live memory at the peak of one device.
 pub async fn anatomy(
     State(room): State<Room>,
     Extension(caller): Extension<Caller>,
@@ -47,7 +46,7 @@ pub async fn anatomy(
     asking.told(async { Ok(room.query.anatomy(&asking.caller, selection).await?) }).await
 }
 
-/// As `memctl what-if`, of one process.
+/// As `memctl what-if`, for one process.
 pub async fn what_if(
     State(room): State<Room>,
     Extension(caller): Extension<Caller>,
@@ -70,7 +69,7 @@ pub async fn what_if(
     asking.told(answer).await
 }
 
-/// As `memctl fit` of one recording, at sizes around the one that it was recorded at.
+/// As `memctl fit` with one recording, at sizes around the recorded one.
 pub async fn fit(
     State(room): State<Room>,
     Extension(caller): Extension<Caller>,
@@ -98,7 +97,7 @@ pub async fn fit(
 }
 
 impl Asking<'_> {
-    /// What the first request that failed tells of the limit of its process; nothing where none failed.
+    /// The limit of the process, as its first failed request reveals it; empty if none failed.
     async fn limits(&self, selection: &v1::Selection) -> Result<Vec<Limit>, Trouble> {
         let request = self.request(v1::OomRequest { selection: Some(selection.clone()) });
         let failed = Oom::new(self.room.query.get_oom(request).await?.into_inner(), None)?;
@@ -108,10 +107,10 @@ impl Asking<'_> {
     }
 }
 
-/// The peak and a replay are those of the whole recording.
+/// The peak and a replay cover the whole recording.
 fn whole(selection: &v1::Selection) -> Result<(), Trouble> {
     match selection.since_ns.or(selection.until_ns) {
         None => Ok(()),
-        Some(_) => Err("this is told of a whole recording, without since= and until=".to_owned().into()),
+        Some(_) => Err("this covers the whole recording; remove since= and until=".to_owned().into()),
     }
 }

@@ -1,8 +1,8 @@
-//! The one task that writes: collects prepared items of all sessions and commits them together.
+//! The only writer of ingest: collects the prepared items of all sessions and commits them together.
 //!
-//! Guarantees: an item is acknowledged after the transaction that holds it has committed, never before;
-//! items of a session are stored in their order; when a commit fails nothing of it is acknowledged and
-//! the streams it concerned end with the store's words; a fault in here is a failed commit, and the next one goes on.
+//! Guarantees: an item is acknowledged only after its transaction has committed. A session's items are stored in order.
+//! If a commit fails, none of its items are acknowledged and the streams concerned end with the store's error. A panic
+//! here counts as a failed commit, and the next batch goes on.
 //!
 //! Group commit needs no timer: while one transaction waits for the disk, the next one collects.
 
@@ -20,19 +20,19 @@ use crate::clock::steady;
 use crate::store::{Append, Gap, SessionKey, Store, StoreError};
 use crate::supervise::Tasks;
 
-/// Bytes of one transaction: enough to pay for an fsync many times over, small enough to commit in tens of milliseconds.
+/// Bytes of one transaction: many enough to amortize an fsync, few enough to commit in tens of milliseconds.
 const COMMIT_BYTES: usize = 8 << 20;
 /// Items of one transaction.
 const COMMIT_ITEMS: usize = 2_048;
-/// Items that wait between streams and committer; bytes are bounded by the streams' permits.
+/// Items that wait between streams and committer; the streams' permits bound their bytes.
 const QUEUE_ITEMS: usize = 4_096;
 
-/// How far a session is durable, or why it will not be.
+/// How far a session is durable, or why it is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Durable {
     /// All items up to this one.
     Upto(u64),
-    /// A commit failed, in the store's words.
+    /// A commit failed, with the store's error.
     Failed(String),
 }
 
@@ -40,19 +40,19 @@ pub enum Durable {
 pub struct Work {
     /// The session.
     pub session: SessionKey,
-    /// The item; `None` when it came again.
+    /// The item; `None` for a duplicate.
     pub prepared: Option<Box<Prepared>>,
     /// Items missing before it.
     pub gap: Option<Gap>,
-    /// The session's highest number with this one.
+    /// The session's highest number including this one.
     pub seq: u64,
-    /// Where to tell how far the session is durable.
+    /// Where to report how far the session is durable.
     pub durable: Arc<watch::Sender<Durable>>,
-    /// Bytes that this arrival holds of the session's and the daemon's budget, given back after the commit.
+    /// This arrival's share of the session's and the daemon's budget, released after the commit.
     pub permits: (OwnedSemaphorePermit, OwnedSemaphorePermit),
 }
 
-/// The way to the committer.
+/// A handle of the committer.
 #[derive(Clone)]
 pub struct Committer {
     queue: mpsc::Sender<Work>,
@@ -60,8 +60,8 @@ pub struct Committer {
 }
 
 impl Committer {
-    /// Starts the task. It ends when all that was submitted is stored and either every handle is gone or `closing` says
-    /// that nothing more is taken; what waits outlives a fault.
+    /// Starts the task. It ends once all submitted items are stored, and either every handle is gone or `closing` is
+    /// set. Waiting items survive a panic.
     pub fn start(
         store: Arc<dyn Store>,
         tasks: &Tasks,
@@ -82,7 +82,7 @@ impl Committer {
         self.counts.clone()
     }
 
-    /// Hands over an arrival; waits while the queue is full. `false` when the committer is gone.
+    /// Submits an arrival; waits while the queue is full. `false` once the committer is gone.
     pub async fn submit(&self, work: Work) -> bool {
         self.queue.send(work).await.is_ok()
     }
@@ -99,13 +99,13 @@ async fn run(
         let first = tokio::select! {
             biased;
             first = works.recv() => Some(first),
-            // The borrow of what it waits for must not outlive it.
+            // The receiver's borrow must end here.
             () = async { _ = closing.wait_for(|closing| *closing).await } => None,
         };
         let first = match first {
             Some(first) => first,
             None => {
-                // What was submitted before is still there; whoever submits now is told.
+                // Submitted items are still received; further submissions fail.
                 works.close();
                 works.recv().await
             }
@@ -132,8 +132,8 @@ fn size(work: &Work) -> usize {
     work.prepared.as_ref().map_or(0, |prepared| prepared.item.payload.len())
 }
 
-/// Streams that wait to hear of a transaction. When the committer fails within it nobody knows what is durable: they end,
-/// and are taken up again from what the store says.
+/// Streams that wait for a transaction. If the committer panics within it, it is unknown what is durable: they end, and
+/// resume from what the store reports.
 struct Owed(Vec<Arc<watch::Sender<Durable>>>);
 
 impl Drop for Owed {
@@ -144,7 +144,7 @@ impl Drop for Owed {
     }
 }
 
-/// What a session's arrivals in one transaction come to.
+/// A session's share of one transaction.
 struct Part {
     append: Append,
     durable: Arc<watch::Sender<Durable>>,
@@ -152,13 +152,13 @@ struct Part {
 
 async fn commit(store: &dyn Store, batch: Vec<Work>, counts: &Counts) {
     let mut parts: BTreeMap<SessionKey, Part> = BTreeMap::new();
-    // Permits live until the commit is through: they are what bounds the memory of waiting items.
+    // Permits are held until the commit has ended: they bound the memory of waiting items.
     let mut held = Vec::with_capacity(batch.len());
     for work in batch {
         let Work { session, prepared, gap, seq, durable, permits } = work;
         held.push(permits);
         if matches!(*durable.borrow(), Durable::Failed(_)) {
-            // An earlier transaction of this stream failed: what follows must not be stored behind the hole.
+            // An earlier transaction of this stream failed: later items must not be stored after the gap.
             continue;
         }
         let part = parts.entry(session).or_insert_with(|| Part { append: empty(session), durable });
@@ -178,7 +178,7 @@ async fn commit(store: &dyn Store, batch: Vec<Work>, counts: &Counts) {
     drop(held);
 }
 
-/// One session spoilt the transaction: the others are stored without it.
+/// One session made the transaction fail: the others are stored without it.
 async fn one_by_one(store: &dyn Store, parts: BTreeMap<SessionKey, Part>, guilty: SessionKey, counts: &Counts) {
     for (session, part) in parts {
         match store.append(vec![part.append.clone()]).await {
@@ -197,7 +197,7 @@ fn acknowledge(part: &Part, counts: &Counts) {
 }
 
 fn fail(part: &Part, error: &StoreError, counts: &Counts) {
-    // Relaxed: a figure for people.
+    // Relaxed: only a metric.
     counts.failures.fetch_add(1, Ordering::Relaxed);
     part.durable.send_replace(Durable::Failed(error.to_string()));
 }
@@ -225,7 +225,7 @@ fn add(append: &mut Append, prepared: Option<Prepared>, gap: Option<Gap>, seq: u
         return;
     };
     if append.items.last().is_some_and(|last| last.seq >= item.seq) {
-        // Cannot be while streams of a session follow each other; a second copy must not spoil the transaction.
+        // Impossible while a session has one stream at a time; a duplicate must not make the transaction fail.
         append.duplicates += 1;
         return;
     }

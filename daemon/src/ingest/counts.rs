@@ -1,6 +1,6 @@
-//! What ingest has done since the daemon started: plain counts, for whoever watches it.
+//! Ingest's counters since the daemon started, for metrics.
 //!
-//! Guarantees: what is counted as stored is durable; counting never waits.
+//! Guarantees: all that is counted as stored is durable; counting never waits.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use crate::histogram::Histogram;
 use crate::store::{Append, SessionKey};
 
-/// Kinds of items; the numbers of the wire are their places.
+/// Kinds of items; the index is the kind's number on the wire.
 pub const KINDS: [ItemKind; 7] = [
     ItemKind::Chunk,
     ItemKind::Marks,
@@ -23,9 +23,10 @@ pub const KINDS: [ItemKind; 7] = [
     ItemKind::Samples,
     ItemKind::End,
 ];
-/// Reasons for which streams are refused: more than the protocol has numbers for.
+/// Reasons for refused streams: more than the protocol defines.
 const REASONS: usize = 32;
-/// Sessions with drops that are kept in mind; of one more, what its chunks announced may be counted once more at its end.
+/// Sessions with drops that are tracked. For any further session, drops that its chunks announced may be counted twice
+/// at its end.
 const SESSIONS_MAX: usize = 4_096;
 
 /// See the module.
@@ -38,20 +39,20 @@ pub struct Counts {
     pub bytes: AtomicU64,
     /// Events stored.
     pub events: AtomicU64,
-    /// Items that never came.
+    /// Items that never arrived.
     pub missing: AtomicU64,
     /// Commits that failed.
     pub failures: AtomicU64,
-    /// How long commits took.
+    /// Duration of commits.
     pub commits: Histogram,
-    /// What chunks announced of sessions that have not ended.
+    /// Drops announced by chunks of sessions that have not ended.
     announced: Mutex<HashMap<SessionKey, u64>>,
 }
 
-/// How ingest does.
+/// Ingest's metrics.
 #[derive(Clone)]
 pub struct Figures {
-    /// What was stored and refused.
+    /// Stored and refused items.
     pub counts: Arc<Counts>,
     pub(super) duplicates: Arc<AtomicU64>,
     pub(super) budget: Arc<Semaphore>,
@@ -65,13 +66,13 @@ impl Figures {
         (self.budget_bytes - self.budget.available_permits().min(self.budget_bytes)) as u64
     }
 
-    /// Bytes that may wait.
+    /// Limit of the bytes that wait.
     #[must_use]
     pub fn queue_bytes_max(&self) -> u64 {
         self.budget_bytes as u64
     }
 
-    /// Items that came twice since the start.
+    /// Duplicate items since the start.
     #[must_use]
     pub fn duplicates(&self) -> u64 {
         self.duplicates.load(Ordering::Relaxed)
@@ -79,12 +80,12 @@ impl Figures {
 }
 
 fn add(count: &AtomicU64, more: u64) {
-    // Relaxed, here and below: figures for people.
+    // Relaxed here and below: only metrics.
     count.fetch_add(more, Ordering::Relaxed);
 }
 
 impl Counts {
-    /// These are durable.
+    /// Counts an append that is durable.
     pub(super) fn stored(&self, append: &Append) {
         let mut announced = 0;
         for item in &append.items {
@@ -97,13 +98,13 @@ impl Counts {
             }
             announced += item.levels.map_or(0, |levels| levels.dropped_before);
         }
-        // Saturating: the figures came over the wire.
+        // Saturating: the numbers come from the wire.
         let missing = append.gaps.iter().map(|gap| gap.last.saturating_sub(gap.first).saturating_add(1));
         add(&self.missing, missing.fold(0, u64::saturating_add));
         self.drops(append, announced);
     }
 
-    /// Chunks announce what was dropped before them; the last word of a session tells all of it, by reason.
+    /// Chunks announce what was dropped before them; a session's last item has all of it, by reason.
     fn drops(&self, append: &Append, announced: u64) {
         if announced == 0 && append.end.is_none() {
             return;
@@ -123,7 +124,7 @@ impl Counts {
         }
     }
 
-    /// A stream was refused.
+    /// Counts a refused stream.
     pub(super) fn refuse(&self, reason: RefusedReason) {
         if let Some(count) = self.refused.get(reason as usize) {
             add(count, 1);
@@ -191,7 +192,7 @@ mod tests {
         let chunks = counts.items().find(|(kind, _)| *kind == ItemKind::Chunk).unwrap().1;
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         assert_eq!((chunks, read(&counts.events), read(&counts.bytes), read(&counts.missing)), (2, 18, 10, 6));
-        // The next session of that key begins anew.
+        // The next session with that key starts from zero.
         counts.stored(&append(Some(1), None));
         assert_eq!(counts.dropped()[0].1, 8);
     }

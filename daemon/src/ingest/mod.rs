@@ -1,14 +1,14 @@
-//! Ingest: one bidirectional stream a session, from hello to the last acknowledgement.
+//! Ingest: one bidirectional stream per session, from hello to the last acknowledgement.
 //!
-//! Guarantees: what is acknowledged is durable; what comes twice is recognised, what never comes is
-//! recorded; memory is bounded per session and in all (a stream that is over its budget is not read,
-//! HTTP/2 flow control holds its agent back).
+//! Guarantees: what is acknowledged is durable. Duplicates are recognised and missing items recorded. Memory is bounded
+//! per session and in total: a stream over its budget is not read, and HTTP/2 flow control slows its agent down.
 //!
-//! Refuses: sessions that are not valid, items that do not open, streams without a hello; callers that may not write to the
-//! job, and hellos of sessions that are another agent's: these are told before anything of the session is touched. A start
-//! that lies ahead of the daemon's clock is taken as now, so that nobody is the latest for ever.
+//! Refuses: invalid sessions, items that cannot be decoded and streams without a hello; callers without the right to
+//! write to the job, and sessions that belong to another agent: these are refused before anything of the session is
+//! touched. If a session's start lies ahead of the daemon's clock, it is stored as now, so that it cannot stay the
+//! latest for long.
 //!
-//! (Over 400 lines: one stream from hello to farewell, whose steps share what they hold.)
+//! (Over 400 lines: one stream from hello to its end, whose steps share state.)
 
 pub mod committer;
 pub mod counts;
@@ -42,27 +42,27 @@ use crate::pokes::{Poked, Pokes};
 use crate::store::{OpenedSession, Opening, SecretHash, Store, StoreError, Tenant, opening};
 use crate::streams::{Claim, Streams};
 
-/// A stream that does not say hello in this time is none.
+/// A stream without a hello in this time is refused.
 const HELLO_MAX: Duration = Duration::from_secs(10);
-/// An older stream of a session has this long to commit what it took; then the agent is told to retry later.
+/// An older stream of a session has this long to commit what it took; after that the new stream must retry later.
 const TAKEOVER_MAX: Duration = Duration::from_secs(10);
-/// A peer that does not take its last answers in this time is gone.
+/// Timeout for the peer to take its last responses.
 const FAREWELL_MAX: Duration = Duration::from_secs(5);
-/// Answers that wait for the transport; acknowledgements are merged, so this is never long.
+/// Responses that wait for the transport; acknowledgements are merged, so the queue stays short.
 const ANSWERS: usize = 16;
 
-/// Of an item that an agent may send: the message around it takes a few bytes.
+/// Largest item that an agent may send: its message takes a few bytes more.
 const ITEM_MESSAGE_BYTES_MAX: u64 = MESSAGE_BYTES_MAX as u64 - 16;
 
-/// Items that may be missing in one place: more is a mistake of the sender, not a fault of the transport.
+/// Largest number of items missing in one gap: more is a mistake of the sender, not of the transport.
 const GAP_MAX: u64 = 1 << 32;
 
 /// Bytes of a session's secret; a shorter one could be guessed.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 16..=64;
-/// How far the clocks of an agent's host and of the daemon may be apart.
+/// How far an agent's clock may be ahead of the daemon's.
 const AHEAD_NS: u64 = 600_000_000_000;
 
-/// Bounds of what waits in memory.
+/// Limits of what waits in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct IngestLimits {
     /// Bytes of one session that wait for their commit.
@@ -75,7 +75,7 @@ pub struct IngestLimits {
 
 impl Default for IngestLimits {
     fn default() -> Self {
-        // One commit's worth per session (8 MiB) keeps a single fast agent at full speed; 256 MiB in all.
+        // One commit per session (8 MiB) keeps a single fast agent at full speed; 256 MiB in total.
         Self { session_bytes: MESSAGE_BYTES_MAX, total_bytes: 256 << 20, in_flight_bytes: 16 << 20 }
     }
 }
@@ -96,7 +96,7 @@ pub struct IngestService {
 }
 
 impl IngestService {
-    /// A service over a store and its committer.
+    /// Creates the service over a store and its committer.
     #[must_use]
     pub fn new(
         store: Arc<dyn Store>,
@@ -118,7 +118,7 @@ impl IngestService {
         self.figures().queued_bytes()
     }
 
-    /// How it does, for whoever watches it; holding it keeps nothing alive.
+    /// Its metrics; holding them keeps nothing alive.
     #[must_use]
     pub fn figures(&self) -> Figures {
         Figures {
@@ -129,10 +129,10 @@ impl IngestService {
         }
     }
 
-    /// Items that came twice since the start.
+    /// Duplicate items since the start.
     #[must_use]
     pub fn duplicates(&self) -> u64 {
-        // Relaxed: a plain count.
+        // Relaxed: a plain counter.
         self.duplicates.load(Ordering::Relaxed)
     }
 }
@@ -147,7 +147,7 @@ impl Ingest for IngestService {
         let inbound = request.into_inner();
         let (answers, outbound) = mpsc::channel(ANSWERS);
         let service = self.clone();
-        // Whatever is logged of the stream says whose it is.
+        // Log lines of the stream name its client.
         let span = tracing::info_span!("stream", client, caller = caller.name, tenant = %caller.tenant());
         tokio::spawn(async move { service.serve(caller, inbound, answers).await }.instrument(span));
         Ok(Response::new(ReceiverStream::new(outbound)))
@@ -171,7 +171,7 @@ fn refused(reason: RefusedReason, message: String) -> Answer {
     Answer::Refused(Refused { reason: reason as i32, message, bytes_max })
 }
 
-/// Who said hello, and what.
+/// A hello and its sender.
 struct Greeted {
     session: SessionInfo,
     readiness: Readiness,
@@ -228,7 +228,7 @@ impl IngestService {
         }
     }
 
-    /// Whether the session may be taken up by this caller; nothing is changed.
+    /// Whether this caller may resume the session; changes nothing.
     async fn owned(&self, caller: &Caller, greeted: &Greeted) -> Result<(), (RefusedReason, String)> {
         let Greeted { session, tenant, .. } = greeted;
         let why = if caller.may_write(&session.job) {
@@ -238,8 +238,8 @@ impl IngestService {
                 _ => return Ok(()),
             }
         } else {
-            // The job's name is the caller's own word.
-            format!("{} may write to jobs {:?} alone", caller.name, caller.jobs)
+            // The job's name is untrusted text from the caller.
+            format!("{} may write only to jobs {:?}", caller.name, caller.jobs)
         };
         self.gate.audit().refused(caller, "Push", &format!("{} session {}", session.job, session.id), &why).await;
         Err((RefusedReason::Denied, why))
@@ -261,13 +261,13 @@ impl IngestService {
             _ = shutting_down.wait_for(|down| *down) => return Err(down()),
         };
         let first = hearing
-            // An overloaded machine, perhaps: it may retry later.
+            // Perhaps an overloaded machine: it may retry later.
             .map_err(|_| (RefusedReason::Busy, "no hello came in time".to_owned()))?
             .map_err(|status| (RefusedReason::Invalid, format!("the stream broke: {}", status.message())))?;
         let Some(AgentMessage { body: Some(Said::Hello(hello)) }) = first else {
             return Err(invalid("the first message must be a hello"));
         };
-        // What a newer agent says of it reads as what an older one does not say.
+        // Values unknown to this daemon, from a newer agent, read as unset.
         let search = hello.holders();
         let Hello { version, session, secret, holders: _, holders_unasked: unasked } = hello;
         if version != PROTOCOL_VERSION {
@@ -294,7 +294,7 @@ impl IngestService {
         Ok(Greeted { session, readiness, secret, tenant: caller.tenant(), owner: caller.name.clone() })
     }
 
-    /// Reads until the stream ends, the session is taken over, or the daemon shuts down.
+    /// Reads until the stream ends, a newer stream takes over, or the daemon shuts down.
     async fn receive(
         &self,
         caller: &Caller,
@@ -319,7 +319,7 @@ impl IngestService {
             let message = tokio::select! {
                 message = inbound.message() => Ok(message),
                 ask = asked.next() => {
-                    // An agent that does not take what it is told is not waited for.
+                    // An agent that does not take requests is not waited for.
                     if answers.try_send(Ok(DaemonMessage { body: Some(Answer::Holders(ask)) })).is_err() {
                         asked.unsent();
                     }
@@ -361,7 +361,7 @@ impl IngestService {
                     refuse(&self.committer.counts(), answers, RefusedReason::TooLarge, message).await;
                     break;
                 }
-                // A broken stream is the agent's to take up again.
+                // After a broken stream the agent reconnects.
                 Ok(None) | Err(_) => break,
             };
             if let Err((reason, message)) =
@@ -372,11 +372,11 @@ impl IngestService {
             }
             self.pokes.poke(&poked);
         }
-        // Everything taken is committed before the place is given up (the last holder of the sender is the
-        // committer), and acknowledged if the peer still listens.
+        // Everything taken is committed before the place is released (the committer is the last holder of the sender),
+        // and acknowledged if the peer still reads.
         drop(durable);
         while failures.changed().await.is_ok() {}
-        // The last of it is stored now: the verdict on the whole can be made.
+        // All of it is stored now: wakes the analyser for the verdict on the whole session.
         self.pokes.poke(&poked);
         let _ = tokio::time::timeout(FAREWELL_MAX, acknowledging).await;
         if *self.shutting_down.borrow() {
@@ -396,8 +396,8 @@ impl IngestService {
     ) -> Result<(), (RefusedReason, String)> {
         let invalid = |message: String| (RefusedReason::Invalid, message);
         let closed = || (RefusedReason::ShuttingDown, "the daemon is shutting down; retry later".to_owned());
-        // An item over the message limit was refused by the transport, so this is below the budgets. What it
-        // unfolds to while it is looked at counts against the budget of all.
+        // The transport refuses items over the message limit, so this fits the budgets. While it is inspected, its
+        // unpacked size counts against the shared budget.
         let bytes = item.payload.len().clamp(1, self.limits.session_bytes) as u32;
         let unfolded = (item.unpacked_bytes as usize).clamp(bytes as usize, self.limits.total_bytes / 4) as u32;
         let own = own_budget.clone().acquire_many_owned(bytes).await.map_err(|_| closed())?;
@@ -405,7 +405,7 @@ impl IngestService {
         let seq = item.seq;
         let (prepared, gap) = match sequence.arrive(seq) {
             Arrival::Duplicate => {
-                // Relaxed: a plain count.
+                // Relaxed: a plain counter.
                 self.duplicates.fetch_add(1, Ordering::Relaxed);
                 (None, None)
             }
@@ -424,7 +424,7 @@ impl IngestService {
                 (Some(self.prepare(opened, devices, item).await.map_err(invalid)?), Some(gap))
             }
         };
-        // Looked at: from here on it is as large as it is stored.
+        // Inspected: from here on its size is its stored size.
         drop(shared.split((unfolded - bytes) as usize));
         let work = Work {
             session: opened.key,
@@ -455,7 +455,7 @@ impl IngestService {
     }
 }
 
-/// Tells the agent how far it is durable, whenever that changes; ends when nothing more can become durable.
+/// Reports to the agent how far it is durable, on every change; ends when nothing more can become durable.
 async fn acknowledge(mut progress: watch::Receiver<Durable>, answers: Answers, counts: Arc<Counts>) {
     while progress.changed().await.is_ok() {
         let now = progress.borrow_and_update().clone();

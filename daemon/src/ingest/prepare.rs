@@ -1,8 +1,8 @@
-//! Opens an item just far enough to know what it covers and which figures it changes.
+//! Decodes an item just far enough to know what it covers and which figures it changes.
 //!
-//! Guarantees: what it accepts can be stored and found again; chunks are checked (checksums, limits) but
-//! not decoded. Items that take much memory while they are looked at take it one after the other.
-//! Refuses: items that do not open, and devices that the session did not name.
+//! Guarantees: accepted items can be stored and found again. Chunks are checked (checksums, limits) but not decoded.
+//! Items that need much memory are inspected one at a time.
+//! Refuses: items that cannot be decoded, and devices that the session did not name.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +17,7 @@ use crate::store::{ChunkLevels, DeviceUpdate, EpochEndRow, ItemIndex, Latest, Ne
 /// Why an item is not stored.
 #[derive(Debug, thiserror::Error)]
 pub enum ItemError {
-    /// Its envelope or message is not what it should be.
+    /// Its envelope or message is invalid.
     #[error("item {seq}: {source}")]
     Wire {
         /// The item.
@@ -25,7 +25,7 @@ pub enum ItemError {
         /// What is wrong.
         source: WireError,
     },
-    /// It is no chunk.
+    /// It is not a valid chunk.
     #[error("item {seq}: {source}")]
     Chunk {
         /// The item.
@@ -41,7 +41,7 @@ pub enum ItemError {
         /// Its size.
         bytes: usize,
     },
-    /// The store would not take it.
+    /// The store cannot hold it.
     #[error("item {seq}: {what}")]
     Unstorable {
         /// The item.
@@ -49,7 +49,7 @@ pub enum ItemError {
         /// What is wrong.
         what: String,
     },
-    /// It speaks of a device that the session did not name.
+    /// It names a device that the session did not.
     #[error("item {seq}: device {device} is not one of the session's")]
     Device {
         /// The item.
@@ -68,32 +68,33 @@ pub struct Prepared {
     pub devices: Vec<DeviceUpdate>,
     /// Epoch ends in it.
     pub epoch_ends: Vec<EpochEndRow>,
-    /// The last word, if it is that.
+    /// The end of the session, if the item is that.
     pub end: Option<SessionEnd>,
-    /// All events that the session dropped, as its last word tells; 0 for other items.
+    /// All events that the session dropped, from its last item; 0 for other items.
     pub dropped: Dropped,
 }
 
-/// An item that takes more than this in memory while it is looked at waits until no other one does.
+/// Items that need more memory than this are inspected one at a time.
 const HEAVY_BYTES: u64 = 8 << 20;
 
-/// Where heavy items are looked at, one at a time.
+/// The lock for heavy items.
 #[derive(Debug, Default)]
 pub struct Scale {
     taken: Mutex<()>,
 }
 
 impl Scale {
-    /// Holds the scale while something of this weight is in memory, if that is much. Blocks the thread.
+    /// Takes the lock if the item is heavy. Blocks the thread.
     fn hold(&self, weight: u64) -> Option<MutexGuard<'_, ()>> {
         (weight > HEAVY_BYTES).then(|| self.taken.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Prepares an item of a session whose devices are `devices`. May block: not for the runtime's own threads, unless the item
-/// is a chunk, of which only the header is read.
+/// Prepares an item of a session with these devices. It may block, so it must not run on the runtime's own threads,
+/// unless the item is a chunk, of which only the header is read.
 ///
 /// # Errors
+/// See [`ItemError`].
 /// See [`ItemError`].
 pub fn prepare(session: SessionKey, devices: &[u8], item: &v1::Item, scale: &Scale) -> Result<Prepared, ItemError> {
     let seq = item.seq;
@@ -149,7 +150,7 @@ pub fn prepare(session: SessionKey, devices: &[u8], item: &v1::Item, scale: &Sca
                 ..ItemIndex::default()
             };
             for sample in samples {
-                // The host's samples and the trainer's stand in one item, and neither knows all figures.
+                // The host's and the trainer's samples share an item, and each lacks some figures.
                 let update = prepared.device(sample.device.0);
                 update.device_used_bytes = sample.device_used_bytes.or(update.device_used_bytes);
                 update.alloc_retries = sample.alloc_retries.or(update.alloc_retries);
@@ -286,7 +287,7 @@ fn index_of_marks(marks: &[Mark]) -> ItemIndex {
         last_ns: marks.iter().map(|mark| mark.time_ns).max().unwrap_or(0),
         first_event: 0,
         count: marks.len() as u64,
-        // Without an epoch among them they may belong to any: found by time only.
+        // Without an epoch they may belong to any: found by time only.
         first_epoch: epochs().min().unwrap_or(0),
         last_epoch: epochs().max().unwrap_or(u32::MAX),
         first_step: steps().min().unwrap_or(0),

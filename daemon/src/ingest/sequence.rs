@@ -1,15 +1,15 @@
-//! A session's sequence of items, as a pure state machine: what is new, what came again, what is missing.
+//! A session's sequence of items as a pure state machine: new, duplicate or missing.
 
 use crate::store::Gap;
 
-/// What an item is.
+/// How an item arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// The next one.
     Next,
-    /// It came before; it is left out.
+    /// It arrived before and is ignored.
     Duplicate,
-    /// Items between the last and this one never came.
+    /// Items between the last and this one are missing.
     AfterGap(Gap),
 }
 
@@ -20,7 +20,7 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// Goes on behind what is stored.
+    /// Continues after what is stored.
     #[must_use]
     pub const fn after(durable_seq: u64) -> Self {
         Self { last: durable_seq }

@@ -1,11 +1,12 @@
-//! One step ahead of jobs that run: where something grows that vouches for it and the device is nearly full, the recent steps are
-//! replayed from the end of the last one, under what the process may use of its device; told is what the growth vouches for.
+//! Out-of-memory forecast of running jobs: where memory grows with enough evidence and the device is nearly full, the
+//! recent steps are replayed from the end of the last one, under the process's limit on its device. Only forecasts that
+//! the evidence supports are reported.
 //!
-//! Guarantees: a process in which nothing grows that vouches for anything, or whose device has a quarter left, costs nothing; at most
-//! [`DEVICES_MAX`] devices are looked at, over all jobs, and [`EVENTS_MAX`] events of one a round; it runs in the judge's task, and
-//! takes a hundredth of a core a device whose looks take no more than a third of a second (see `pace`). What goes wrong here costs
-//! nothing but what would have been foreseen.
-//! Refuses to say anything of steps that nobody marked, and of a process whose request has failed already.
+//! Guarantees: a process without such growth, or with a quarter of its device left, costs nothing; at most
+//! [`DEVICES_MAX`] devices are replayed over all jobs, and at most [`EVENTS_MAX`] events of a device in a round. It runs
+//! in the judge's task and takes 1 % of a core per device as long as one look takes no more than a third of a second (see
+//! `pace`). A failure here loses the forecast and nothing else.
+//! Refuses: a forecast for a process that marks no steps, or in which a request has failed already.
 
 mod pace;
 mod told;
@@ -32,21 +33,22 @@ use crate::read::{Found, ReadError};
 use crate::store::{DeviceRow, Selection, SessionKey, SessionRow, Store};
 use crate::streams::Streams;
 
-/// Devices that are looked at, over all jobs.
+/// Devices that are replayed, over all jobs.
 pub(super) const DEVICES_MAX: usize = 16;
-/// Of these, so many are for devices of which everything that is foreseen is told.
+/// Of these, places reserved for devices whose growth supports every forecast.
 const DEVICES_SURE: usize = 8;
-/// Events of a device that are replayed in a round; where more have come, it begins anew.
+/// Events of a device that are replayed in a round. If more have arrived, the replay starts again from a keyframe.
 const EVENTS_MAX: u64 = 1 << 20;
-/// So many events back the first replay of a device begins at least.
+/// The first replay of a device begins at least this many events back.
 const EVENTS_BACK: u64 = 1 << 16;
 /// Items of marks that are read in a round.
 const ITEMS_MAX: usize = 64;
 /// Payloads read at a time.
 const PAYLOADS: usize = 16;
-/// Of several steps that ended since the last round, those whose ends are looked at: what is told takes two.
+/// If several steps ended since the last round, only the last this many ends are looked at: a forecast needs two.
 const ENDS_LOOKED_AT: usize = 2;
-/// So far is looked ahead, where steps are short: what is told comes a second or two after its step, and somebody has to act on it.
+/// How far to look ahead where steps are short: a forecast appears a second or two after its step, and there must be time
+/// to act on it.
 const HORIZON_NS: u64 = 30_000_000_000;
 
 /// What is known of the devices of a job.
@@ -59,19 +61,19 @@ pub(super) struct Looks {
 struct Look {
     ahead: Ahead,
     at_event: u64,
-    /// When the last step ended that was replayed, and how long it took.
+    /// When the last replayed step ended, and how long it took.
     ended_ns: u64,
     step_ns: Option<u64>,
-    /// What growth vouched for when it was seen.
+    /// The forecast, if the growth supported it when it was made.
     told: Option<Told>,
     pace: Pace,
-    /// What this round took of a processor.
+    /// Processor time of this round.
     worked: Duration,
     _place: OwnedSemaphorePermit,
 }
 
 impl Looks {
-    /// What will fail, as findings; `findings` are what the judge says by now.
+    /// The requests that will fail, as findings; `findings` are those of the judge so far.
     pub async fn look(
         &mut self,
         (store, streams, places): (&dyn Store, &Streams, &Arc<Semaphore>),
@@ -132,7 +134,7 @@ impl Looks {
     }
 }
 
-/// What a process may use of its device, where it is worth a look.
+/// The process's limit on its device, if the device is nearly full and no request has failed.
 fn limit(row: &DeviceRow, watched: &RankWatch) -> Option<u64> {
     let limit_bytes = watched.limit_bytes()?;
     let peak = row.latest.map_or(0, |latest| latest.peaks.reserved_bytes);
@@ -140,7 +142,7 @@ fn limit(row: &DeviceRow, watched: &RankWatch) -> Option<u64> {
     (row.ooms == 0 && is_near).then_some(limit_bytes)
 }
 
-/// How far what grows in a process vouches for what is foreseen of it.
+/// Which forecasts the growth in a process supports.
 fn foresight(watched: &RankWatch, findings: &[Finding]) -> Foresight {
     let name = watched.who().name();
     let fills = findings.iter().filter(|finding| finding.kind.fills() && finding.processes.contains(&name));
@@ -170,7 +172,7 @@ impl Look {
         })
     }
 
-    /// Replays what came, up to the end of the last step behind which something came; false where the replay cannot go on.
+    /// Replays new events, up to the last step end that has events after it. Returns false if the replay cannot go on.
     async fn catch_up(
         &mut self,
         store: &dyn Store,
@@ -184,7 +186,7 @@ impl Look {
         }
         let selection = Selection { events: Some((self.at_event, u64::MAX)), ..Selection::default() };
         let chunks = store.chunks(session.key, row.info.index.0, selection).await?;
-        // (An end behind which nothing came would be counted, and not looked at.)
+        // (A step end without later events would be counted, but not looked at.)
         let latest_ns = chunks.iter().map(|chunk| chunk.index.last_ns).max().unwrap_or(0);
         ends.retain(|&end_ns| end_ns < latest_ns);
         if ends.is_empty() {
@@ -199,7 +201,7 @@ impl Look {
                 return Ok(false);
             }
             for (chunk, (seq, payload)) in group.iter().zip(payloads) {
-                // What was dropped, or never came, may be anything.
+                // Events that were dropped or never arrived could be anything.
                 let Some(known) = self.at_event.checked_sub(chunk.index.first_event) else { return Ok(false) };
                 let begun = processor_time();
                 events.clear();
@@ -215,7 +217,7 @@ impl Look {
         Ok(true)
     }
 
-    /// Takes events, up to the last of these ends; what was reached is taken off them.
+    /// Replays events up to the last of these ends; ends that it reaches are removed.
     fn replay(&mut self, events: &[Event], ends: &mut VecDeque<u64>, (limit, vouched): (Limit, Foresight)) {
         for event in events {
             while let Some(end_ns) = ends.pop_front_if(|&mut end_ns| end_ns < event.time_ns) {
@@ -249,7 +251,7 @@ impl Look {
         }
     }
 
-    /// What is told from now on, after a look.
+    /// Updates the reported forecast after a look.
     fn tell(&mut self, fails: Option<Fails>, (limit, vouched): (Limit, Foresight), seen: u64) {
         if let Some(fails) = fails.filter(|fails| vouched.vouches_for(fails.sight())) {
             let (fails, instead) = self.ahead.names(limit, &fails);
@@ -283,7 +285,7 @@ impl Look {
     }
 }
 
-/// When steps of a session ended, behind a moment, in order.
+/// When the steps of a session ended after a moment, in order.
 async fn step_ends(store: &dyn Store, session: SessionKey, after_ns: u64) -> Result<VecDeque<u64>, ReadError> {
     let selection = Selection { times_ns: Some((after_ns, u64::MAX)), ..Selection::default() };
     let mut ends = Vec::new();

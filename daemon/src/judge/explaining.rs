@@ -1,7 +1,7 @@
-//! When the events themselves are looked at: for fragmentation, out of memory and churn, which no table shows.
+//! When the events themselves are replayed: for fragmentation, out of memory and churn, which no site table shows.
 //!
-//! Guarantees: a question about a large job that shows nothing odd replays nothing; of a job that goes on the events are
-//! looked at twice a minute at most, and at once when a request has failed.
+//! Guarantees: a query about a large job without anomalies replays nothing. A running job is replayed at most twice a
+//! minute, and at once when a request has failed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,16 +10,16 @@ use crate::explain::{Explained, explain};
 use crate::read::{Found, ReadError};
 use crate::store::{DeviceRow, Store};
 
-/// Jobs of up to so many events are always looked at: tens of milliseconds.
+/// Jobs of up to this many events are always replayed: it takes tens of milliseconds.
 const EVENTS_SMALL: u64 = 4 << 20;
-/// Reserved memory beyond the highest allocated that is worth a look.
+/// Reserved memory beyond the highest allocated bytes that is worth a replay.
 const WASTE_BYTES_MIN: u64 = 256 << 20;
-/// Likewise as a share of what is reserved.
+/// The same as a share of the reserved bytes.
 const WASTE_SHARE_MIN: f64 = 0.15;
-/// A job that goes on is looked at again after this.
+/// A running job is replayed again after this.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// What was found, and when, of what.
+/// The last result, and the state of the job that it was made from.
 pub(super) struct Kept {
     at: Instant,
     stored: u64,
@@ -27,7 +27,7 @@ pub(super) struct Kept {
     explained: Explained,
 }
 
-/// What single events explain, where that is worth a look; `kept` is what was found the last time.
+/// What single events explain, where a replay is worth it; `kept` is the last result.
 pub(super) async fn look(
     store: &Arc<dyn Store>,
     found: &Arc<Found>,
@@ -36,7 +36,7 @@ pub(super) async fn look(
     if !is_worth_a_look(found) {
         return Ok(None);
     }
-    // Wrapping: only whether it is the same counts.
+    // The sum may wrap: it is only compared for equality.
     let stored = found.sessions.iter().fold(0, |sum: u64, session| sum.wrapping_add(session.durable_seq));
     let ooms = found.devices.iter().fold(0, |sum: u64, device| sum.saturating_add(device.ooms));
     let goes_on = found.sessions.iter().any(|session| session.end.is_none());

@@ -1,7 +1,7 @@
-//! What a judged job comes to in figures, for the board.
+//! A judged job's figures for the board.
 //!
-//! Guarantees: figures are those of `memctl query` at the same moment: of a process that has ended, from before its teardown;
-//! of a framework that tells no events, its own counters.
+//! Guarantees: the same figures as `memctl query` at the same moment. They are from before teardown if a process has
+//! ended, and from the framework's own counters if it reports no events.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -59,7 +59,7 @@ pub(super) fn of(
         dropped,
         ooms: found.devices.iter().map(|row| row.ooms).fold(0, u64::saturating_add),
         alloc_retries: retries().next().map(|_| retries().fold(0, u64::saturating_add)),
-        // Of a run that is over nothing is ahead.
+        // A run that is over has nothing ahead of it.
         time_to_oom_seconds: ahead.reduce(f64::min).filter(|_| summary.state == JobState::Running),
         findings: kinds,
         devices,

@@ -1,8 +1,9 @@
-//! What processes were asked about the holders of tensors: kept with the job, and told beside the findings that it is about.
+//! The answers of processes about the holders of tensors: kept with the job, and shown with the findings that they are
+//! about.
 //!
-//! Guarantees: an answer that cannot be read costs itself and no finding; of what is kept only what a sentence needs is read,
-//! one answer after the other and [`READ_BYTES_MAX`] for a question, and what is left out is counted. Refuses answers of
-//! processes whose place another one has taken: what they held is gone.
+//! Guarantees: an answer that cannot be read is skipped and costs no finding. Only the answers that a sentence needs are
+//! read, one after the other and at most [`READ_BYTES_MAX`] for a query; answers left out are counted.
+//! Refuses: answers of processes that a later process has replaced; their tensors are gone.
 
 use memctl_analysis::explained::explains;
 use memctl_analysis::holders::{is_about, is_growth_open, is_pace_open, of_finding};
@@ -17,10 +18,10 @@ use crate::clock::steady;
 use crate::read::Found;
 use crate::store::{HoldersIndex, HoldersRow, Says, SessionKey, SessionRow, Store, StoreError};
 
-/// Bytes of answers that are read for one question, of all its findings: half of what a job may keep.
+/// Bytes of answers that are read for one query, over all its findings: half of what a job may keep.
 const READ_BYTES_MAX: u64 = 2 << 20;
 
-/// Keeps what came of an ask.
+/// Stores the outcome of a request.
 ///
 /// # Errors
 /// The store fails.
@@ -51,12 +52,12 @@ fn row(session: SessionKey, asked_ns: u64, asked: &v1::HoldersAsked) -> HoldersR
     HoldersRow { index, answer: answer.into() }
 }
 
-/// By what the answers about a site are found.
+/// The key under which answers about a site are found.
 fn site_key(function: &str, file: &str, line: u32) -> u64 {
     let mut hash = Sha256::new();
     for part in [function, file] {
         hash.update(part);
-        // A byte that no UTF-8 has keeps ("ab", "c") and ("a", "bc") apart.
+        // A byte that never occurs in UTF-8 separates ("ab", "c") from ("a", "bc").
         hash.update([0xff]);
     }
     hash.update(line.to_le_bytes());
@@ -64,13 +65,13 @@ fn site_key(function: &str, file: &str, line: u32) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|at| digest[at]))
 }
 
-/// Whether an answer seems to be about a finding; whoever reads it sees whether it is.
+/// Whether an answer seems to be about a finding; reading it shows whether it is.
 pub(super) fn may_be_about(kept: &HoldersIndex, finding: &Finding, job: &str) -> bool {
     let is_of = |site: &Frame| kept.site == site_key(&site.function, &site.file, site.line);
     kept.finding == Some(finding.fingerprint(job).0) || finding.site.as_ref().is_some_and(is_of)
 }
 
-/// Tells beside each finding what its processes answered; how many answers were left out because they are too many.
+/// Adds to each finding what its processes answered. Returns how many answers were left out because there are too many.
 ///
 /// # Errors
 /// The store fails.
@@ -87,7 +88,7 @@ pub(super) async fn tell(store: &dyn Store, found: &Found, findings: &mut [Findi
     Ok(reading.left_out)
 }
 
-/// Answers as they are read for one question.
+/// Reads answers for one query, within its budget.
 struct Reading<'a> {
     store: &'a dyn Store,
     found: &'a Found,
@@ -96,12 +97,12 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// What is known of a finding's holders. `kept` is what processes of the job answered, the oldest first.
+    /// What is known of a finding's holders. `kept` are the answers of the job's processes, the oldest first.
     async fn told(&mut self, finding: &Finding, kept: &[HoldersIndex]) -> Result<Option<FindingHolders>, StoreError> {
         let id = finding.fingerprint(&self.found.job.name).to_string();
         let own = kept.iter().filter(|kept| may_be_about(kept, finding, &self.found.job.name));
         let mut own: Vec<&HoldersIndex> = own.collect();
-        // What says most is told, and the latest of these: the last that can be read.
+        // The most informative answer is used, and the latest of equals: the last one that can be read.
         own.sort_by_key(|kept| (kept.says, kept.asked_ns));
         let (mut asked, mut of) = (Vec::new(), None);
         while asked.is_empty()
@@ -115,7 +116,8 @@ impl Reading<'_> {
         }
         let mut told = of_finding(finding, &id, &asked);
         let Some(of) = of else { return Ok(told) };
-        // How its holders grew: since the first of its process that named some, and that counted them in an earlier epoch.
+        // Growth of its holders: since the first answer of its process that named some and that counted them in an
+        // earlier epoch.
         let is_earlier = |kept: &&&HoldersIndex| {
             kept.session == of.session && kept.says == Says::Holders && kept.asked_ns < of.asked_ns
         };
@@ -136,7 +138,7 @@ impl Reading<'_> {
         Ok(told)
     }
 
-    /// An answer, if it can be read; none at all where it would be too much.
+    /// Reads an answer. The outer `None` means that the budget is spent, the inner one that it cannot be read.
     async fn read(&mut self, kept: &HoldersIndex) -> Result<Option<Option<HoldersAsked>>, StoreError> {
         let Some(bytes_left) = self.bytes_left.checked_sub(kept.bytes) else {
             self.left_out += 1;
@@ -146,7 +148,7 @@ impl Reading<'_> {
         let Some(session) = self.found.sessions.iter().find(|session| session.key == kept.session) else {
             return Ok(Some(None));
         };
-        // (The store says so where its bytes are not what was stored.)
+        // (The store reports an error if the bytes are damaged.)
         let Some(row) = self.store.holders(self.found.job.key, kept.session, kept.asked_ns).await? else {
             return Ok(Some(None));
         };
@@ -162,7 +164,7 @@ impl Reading<'_> {
     }
 }
 
-/// Whether a process can be asked what holds a finding's blocks.
+/// Whether a process can be asked which objects hold a finding's blocks.
 pub(super) fn may_be_asked_about(finding: &Finding) -> bool {
     finding.kind.is_leak() && finding.site.is_some()
 }
@@ -173,7 +175,7 @@ pub(crate) fn concerns(finding: &Finding, found: &Found, session: &SessionRow) -
         && (finding.processes.is_empty() || finding.processes.contains(&found.process_name(session)))
 }
 
-/// A process's stacks of what a finding is about, ascending.
+/// A process's stacks that belong to a finding, ascending.
 pub(crate) fn stacks_of(dictionary: &StackDictionary, rank: u32, finding: &Finding) -> Vec<u32> {
     let ids = (1..=dictionary.len()).filter_map(|id| u32::try_from(id).ok());
     let is_of_it = |id: &u32| {
@@ -200,7 +202,7 @@ mod tests {
         Finding { site: Some(site(line)), ..Finding::new(FindingKind::Leak, Severity::Warning, 0.9, vec![0]) }
     }
 
-    /// A list of so many tensors holds the blocks of a site, and the answer takes about 30 KB.
+    /// A list of `tensors` tensors holds the blocks of a site; the answer takes about 30 KB.
     fn asked(line: u32, epoch: u32, tensors: u64) -> v1::HoldersAsked {
         let list = v1::TensorHolder {
             kind: "list".into(),
@@ -243,7 +245,7 @@ mod tests {
         find(store, &v1::Selection { job: "job".into(), ..Default::default() }).await.unwrap()
     }
 
-    /// What is told of a finding, how many bytes are read for it, and how many answers are left out.
+    /// What is said about a finding, how many bytes are read for it, and how many answers are left out.
     async fn told(store: &MemoryStore, found: &Found, bytes_left: u64) -> (Option<String>, u64, u64) {
         let mut reading = Reading { store, found, bytes_left, left_out: 0 };
         let kept = store.holders_kept(found.job.key).await.unwrap();
@@ -267,7 +269,7 @@ mod tests {
         assert!(sentence.starts_with("Held by list `KEPT`, 290 tensors (+10 an epoch since epoch 0)."), "{sentence}");
         assert!(read < 2 * one + 100, "two of 60 are read: {read} bytes");
         assert_eq!(left_out, 0);
-        // All of them, as a question asks; the worst first.
+        // All of them, as a query does; the worst first.
         let mut findings =
             [finding(17), finding(18), Finding::new(FindingKind::RankSkew, Severity::Info, 0.9, vec![0])];
         assert_eq!(tell(&store, &found, &mut findings).await.unwrap(), 0);
@@ -295,7 +297,7 @@ mod tests {
         let store = MemoryStore::new();
         let key = session(&store, 1, 0).await;
         keep(&store, key, &asked(17, 3, 9)).await.unwrap();
-        // No message at all, and one about another site that has the same hash.
+        // Bytes that are no message, and a message about another site with the same hash.
         let HoldersRow { index, .. } = row(key, 0, &asked(17, 4, 10));
         store.put_holders(&HoldersRow { index: index.clone(), answer: vec![0xff].into() }).await.unwrap();
         let answer = asked(18, 4, 11).encode_to_vec().into();

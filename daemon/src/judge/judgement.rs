@@ -1,7 +1,7 @@
-//! What judging a job came to: findings, what they rest on, what was not judged, where its boundaries come from.
+//! The result of judging a job: findings, their basis, what was not judged, and where its boundaries come from.
 //!
-//! Guarantees: what the store holds and what the watches could use are both asked, so that neither a rank without a watch
-//! nor a watch without boundaries reads as health.
+//! Guarantees: coverage is derived both from what the store holds and from what the watches could use. So neither a rank
+//! without a watch nor a watch without boundaries looks healthy.
 
 use std::collections::BTreeMap;
 
@@ -18,22 +18,22 @@ use crate::store::{SessionKey, SessionRow};
 
 /// See the module.
 pub(crate) struct Judgement {
-    /// What is wrong, the worst first.
+    /// The findings, the worst first.
     pub findings: Vec<Finding>,
-    /// What was looked at.
+    /// What was judged.
     pub judged: Judged,
-    /// What was not, the gaps that decide first.
+    /// What was not judged; gaps that affect the verdict come first.
     pub not_judged: Vec<NotJudged>,
-    /// What the devices' live memory did.
+    /// How the devices' live memory developed.
     pub courses: Courses,
     /// Where epochs and steps come from.
     pub boundaries: v1::Boundaries,
-    /// The last boundary of each device at which work went on: not the end of what is stored.
+    /// The levels of each device at its last boundary during work, not at the end of the recording.
     pub levels: BTreeMap<(SessionKey, u8), Levels>,
 }
 
 impl Judgement {
-    /// What was found, with what it rests on.
+    /// The findings with their basis.
     pub fn new(findings: Vec<Finding>, watch: &JobWatch, asked: &Found, whole: bool) -> Self {
         let (judged, not_judged) = judged(asked, watch, whole);
         let (boundaries, levels) = watch.boundaries(&asked.sessions);
@@ -41,7 +41,7 @@ impl Judgement {
         Self { findings, judged, not_judged, courses, boundaries, levels }
     }
 
-    /// What the job's memory did, once all findings are there.
+    /// The job's verdict, once all findings are there.
     pub fn verdict(&self, activity: Activity, failed: bool) -> Verdict {
         judge::verdict(&Grounds {
             courses: &self.courses,
@@ -53,7 +53,7 @@ impl Judgement {
         })
     }
 
-    /// Judging failed: what it would have found is not known.
+    /// The result when judging failed: its findings are unknown.
     pub fn failed(fault: Finding) -> Self {
         let not = NotJudged {
             kind: FindingKind::Leak,
@@ -72,7 +72,7 @@ impl Judgement {
     }
 }
 
-/// What was looked at of the sessions asked for, and what not. `whole`: the question is about every rank.
+/// What was judged of these sessions, and what not. `whole`: the query is about every rank.
 fn judged(asked: &Found, watch: &JobWatch, whole: bool) -> (Judged, Vec<NotJudged>) {
     let recorded = recorded(asked, watch);
     let beyond = coverage::not_judged(&recorded, asked.job.world_size, whole);
@@ -93,7 +93,7 @@ fn judged(asked: &Found, watch: &JobWatch, whole: bool) -> (Judged, Vec<NotJudge
             gaps.push(gap);
         }
     }
-    // Stable: among equals the order in which they were thought of.
+    // A stable sort: equals keep their order.
     gaps.sort_by_key(|gap| (!gap.decides(), std::cmp::Reverse(gap.gap)));
     (judged, gaps)
 }

@@ -1,9 +1,10 @@
-//! What is kept of a watch in the store, so that a daemon that starts, or a command that asks a store itself, need not read
-//! every table of a long session again.
+//! The state of a watch as it is kept in the store, so that a daemon that starts, or a command that opens a store itself,
+//! need not read every table of a long session again.
 //!
-//! Guarantees: a watch that goes on from what was kept knows what one knows that has seen every item; what was written by
-//! another state of the program, is damaged or contradicts itself is not used, and the items are read instead.
-//! Refuses to keep what saves little, and what is large beside what it saves. Nothing depends on it: it may be gone at any time.
+//! Guarantees: a watch that resumes from kept state knows the same as one that has seen every item. State that was
+//! written by another version, is damaged or contradicts itself is ignored, and the items are read instead.
+//! Refuses: to keep state that saves little, or that is large compared with what it saves. Nothing depends on it: it may
+//! be deleted at any time.
 
 use std::collections::BTreeMap;
 
@@ -14,20 +15,20 @@ use serde::{Deserialize, Serialize};
 use super::shown;
 use crate::store::{SessionKey, Store, WatchRow};
 
-/// Which form the state has: of another one nothing is known.
+/// Version of the state's format; state of another version is ignored.
 const FORM: &str = env!("WATCH_FORM");
-/// Reading fewer bytes of items takes no time.
+/// Reading fewer bytes of items than this takes no time worth saving.
 const SAVES_MIN_BYTES: u64 = 256 << 10;
-/// While a session runs, it is kept again once so much has come, of all that had: one part of this many.
+/// A running session is kept again once one part in this many of its items is new.
 const MORE_OF: u64 = 4;
-/// What is kept takes a part of what it saves, of this many at most.
+/// The state may take at most one part in this many of the bytes that it saves.
 const PART_OF: u64 = 2;
-/// A state takes so much when it is unpacked, at most.
+/// The largest state, unpacked.
 const STATE_MAX_BYTES: usize = 64 << 20;
-/// What is kept is written while data comes: little work goes into its compression.
+/// State is written while data arrives, so compression is cheap.
 const LEVEL: i32 = 1;
 
-/// A session's watch without what its session's rows and stacks tell anyway.
+/// A session's watch without what the session's rows and stacks contain anyway.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Kept {
     pub watches: BTreeMap<u8, RankWatch>,
@@ -39,22 +40,22 @@ pub(super) struct Kept {
     pub read_bytes: u64,
 }
 
-/// How much of a session was read, and how much of that was kept.
+/// How much of a session was read, and how much of that is covered by kept state.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Progress {
     /// Bytes of items that were seen.
     pub read_bytes: u64,
-    /// As many of them as what was kept last has seen, or what was not worth keeping.
+    /// Bytes that the last kept state covers, or that were not worth keeping.
     settled_bytes: u64,
 }
 
 impl Progress {
-    /// What was read from the store.
+    /// The progress of state that was read from the store.
     pub(super) fn of_kept(read_bytes: u64) -> Self {
         Self { read_bytes, settled_bytes: read_bytes }
     }
 
-    /// Whether it is time to keep what is known.
+    /// Whether it is time to keep the state.
     pub(super) fn is_due(self, ended: bool) -> bool {
         let more = self.read_bytes.saturating_sub(self.settled_bytes);
         more >= SAVES_MIN_BYTES && (ended || more >= self.read_bytes / MORE_OF)
@@ -66,8 +67,8 @@ impl Progress {
 }
 
 impl Kept {
-    /// What was kept of a session, and the number of the last item that it has seen. What cannot be used is as if it were not
-    /// there: also a store that fails, which the next question to it will tell.
+    /// The kept state of a session, and the number of the last item that it has seen. State that cannot be used counts as
+    /// absent; so does a store that fails, because the next query to it returns the error.
     pub(super) async fn read(store: &dyn Store, session: SessionKey, durable: u64) -> Option<(Self, u64)> {
         let row = store.watch(session).await.ok()??;
         if row.form != FORM || row.seq > durable {
@@ -77,7 +78,7 @@ impl Kept {
         match postcard::from_bytes(&state) {
             Ok(kept) => Some((kept, row.seq)),
             Err(error) => {
-                tracing::warn!(session, %error, "what was kept of a session's watch cannot be read; its items are read instead");
+                tracing::warn!(session, %error, "the saved state of a session's watch cannot be read; its items are read instead");
                 None
             }
         }

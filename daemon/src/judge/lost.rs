@@ -1,7 +1,7 @@
-//! Ranks that stopped while others went on, or that ended badly: read from the store, told by `memctl-analysis`.
+//! Ranks that stopped while others went on, or that ended badly: read from the store, reported by `memctl-analysis`.
 //!
-//! Guarantees: of a job that was lost as a whole nothing is said about single ranks; the marks of at most [`PLACES_MAX`]
-//! sessions are read for the step in which they ended.
+//! Guarantees: if a job was lost as a whole, single ranks are not reported. The marks of at most [`PLACES_MAX`] sessions
+//! are read to find the step in which they ended.
 
 use memctl_analysis::deaths::{self, Death, Incidents};
 use memctl_model::JobState;
@@ -10,10 +10,10 @@ use crate::read::mark_cursor::at_the_end;
 use crate::read::{Found, ReadError};
 use crate::store::{SessionRow, Store};
 
-/// Deaths whose step is looked up: the first ones, of which the sentence speaks.
+/// Deaths whose step is looked up: the first ones, which the sentence names.
 const PLACES_MAX: usize = 8;
 
-/// What is to be told about ranks that stopped. `state` tells how a session is doing.
+/// Findings about ranks that stopped. `state` returns the state of a session.
 pub(super) async fn tell(
     store: &dyn Store,
     found: &Found,
@@ -36,7 +36,7 @@ pub(super) async fn tell(
     }
     dead.sort_by_key(|(_, death)| (death.time_ns, death.rank));
     let own = |death: &Death| !deaths::CauseOfDeath::of(death.failure.as_deref()).is_consequence();
-    // Those with a cause of their own speak; where there is none, the first.
+    // Those with a cause of their own are named; if there is none, the first.
     let speakers: Vec<usize> = (0..dead.len()).filter(|&at| own(&dead[at].1)).chain([0]).take(PLACES_MAX).collect();
     for at in speakers {
         let Some((session, death)) = dead.get_mut(at) else { continue };

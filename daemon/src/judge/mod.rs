@@ -1,10 +1,9 @@
-//! The judge: keeps a watch over jobs and says what is wrong with them, for questions and for alerts.
+//! The judge: watches jobs and reports what is wrong with them, for queries and for alerts.
 //!
-//! Guarantees: never in the way of ingest (it reads what is stored, behind the commit, and rests twenty times as long as it
-//! worked); memory is bounded in bytes, of which idle jobs give theirs up first, and a job that would take all of them by
-//! itself is not judged, which is a finding; a fault while a job is judged costs that job a finding, what was known of it,
-//! and no other job anything.
-//! Refuses to keep verdicts: they are made anew from what is known, so that nothing stale is ever told.
+//! Guarantees: ingest is never blocked (the judge reads committed data, and rests twenty times as long as it worked).
+//! Memory is bounded in bytes: idle jobs are dropped first, and a job that needs all of it is not judged, which is a
+//! finding. A fault while a job is judged costs that job its state and yields a finding; other jobs are not affected.
+//! Refuses: to store verdicts. They are computed from the current state, so that none is stale.
 
 mod ahead;
 mod explaining;
@@ -45,7 +44,7 @@ pub use task::Judging;
 use watching::JobWatch;
 use watching::Watched;
 
-/// How a daemon judges.
+/// Settings of the judge.
 #[derive(Clone, Copy, Debug)]
 pub struct JudgeSettings {
     /// Whether jobs are judged while their data arrives.
@@ -60,14 +59,14 @@ impl Default for JudgeSettings {
     }
 }
 
-/// The share of the memory that this process may use which the watches of jobs may take, and at least so much.
+/// Share (one part in this many) of this process's memory limit that watches may take, and the least that they get.
 const SHARE: u64 = 4;
 const MEMORY_MIN: u64 = 256 << 20;
 
-/// Jobs that are known at a time, however little they take: as many as the board shows.
+/// The most jobs that are known at a time, regardless of size: as many as the board shows.
 const JOBS_KEPT: usize = 1_024;
 
-/// What the watches of jobs may take unless somebody says otherwise.
+/// The memory limit of the watches, unless it is configured.
 #[must_use]
 pub fn usual_memory() -> usize {
     usize::try_from((memory::allowed_bytes() / SHARE).max(MEMORY_MIN)).unwrap_or(usize::MAX)
@@ -80,19 +79,19 @@ pub struct Judge {
     streams: Streams,
     board: Board,
     jobs: Arc<Mutex<Jobs>>,
-    /// Bytes that the watches of all jobs may take: with 500 sites about 1 MB for each device.
+    /// Bytes that the watches of all jobs may take: with 500 sites, about 1 MB for each device.
     memory: usize,
-    /// Parts of jobs are watched one after the other: nobody keeps these watches.
+    /// Parts of jobs are watched one after the other, because their watches are not kept.
     apart: Arc<Semaphore>,
-    /// Devices that are looked ahead at, over all jobs.
+    /// Devices with a forecast, over all jobs.
     ahead: Arc<Semaphore>,
-    /// Nanoseconds that took: they have a share of their own (see `ahead`).
+    /// Nanoseconds that forecasts took: they have a share of their own (see `ahead`).
     ahead_ns: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
 struct Jobs {
-    /// Counts questions: the order in which jobs were last asked for.
+    /// Counts queries: the order in which jobs were last queried.
     clock: u64,
     known: HashMap<i64, Known>,
 }
@@ -101,9 +100,9 @@ struct Jobs {
 struct Known {
     asked: u64,
     bytes: usize,
-    /// Why it is not judged any more: it would take too much memory.
+    /// Why it is no longer judged: it would take too much memory.
     too_large: Option<String>,
-    /// Not all answers about holders that it would take were read, and that was said.
+    /// Whether it was logged that answers about holders were left out.
     is_cut: bool,
     watch: Arc<tokio::sync::Mutex<Seen>>,
 }
@@ -117,7 +116,7 @@ struct Seen {
 }
 
 impl Judge {
-    /// A judge over a store whose watches may take so many bytes.
+    /// A judge over a store, whose watches may take `memory` bytes.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, streams: Streams, memory: usize) -> Self {
         let (apart, ahead) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(ahead::DEVICES_MAX)));
@@ -125,14 +124,14 @@ impl Judge {
         Self { store, streams, board, jobs, memory, apart, ahead, ahead_ns }
     }
 
-    /// Where the figures of jobs are put as they are judged.
+    /// Where the figures of judged jobs are put.
     #[must_use]
     pub fn board(&self) -> Board {
         self.board.clone()
     }
 
-    /// Judges a job. `found` has to hold all its processes, `asked` those that the question is about; `whole` says that these
-    /// are all that there should be. A fault in it costs this job its verdict and no other job anything.
+    /// Judges a job. `found` must hold all its processes, `asked` those that the query is about; `whole` says that these
+    /// are all that there should be. A fault costs this job its verdict, and does not affect other jobs.
     ///
     /// # Errors
     /// The store fails.
@@ -148,7 +147,7 @@ impl Judge {
             return self.with_lost(Judgement::failed(unjudged(found, &why, ALLOW_MORE)), found).await;
         }
         let (judge, job, question) = (self.clone(), found.clone(), asked.clone());
-        // A task of its own. Dropped, it ends.
+        // A task of its own, so that a panic is contained. It ends when it is dropped.
         let mut alone = JoinSet::new();
         alone.spawn(async move { judge.judged(&job, &question, range, whole).await });
         let fault = match alone.join_next().await {
@@ -169,10 +168,10 @@ impl Judge {
             Some(Ok(Err(error @ (ReadError::Damaged { .. } | ReadError::Expired { .. })))) => error.to_string(),
             Some(Ok(judgement)) => return self.with_lost(judgement?, found).await,
             Some(Err(error)) => supervise::words(error),
-            None => "nothing was judged".to_owned(),
+            None => "judging ended without a result".to_owned(),
         };
         tracing::error!(job = found.job.name, attempt = found.job.attempt, fault, "the job could not be judged");
-        // What was known of it may be half of something.
+        // The state of this job may be inconsistent.
         self.lock().known.remove(&found.job.key);
         self.with_lost(Judgement::failed(unjudged(found, &fault, FAULT)), found).await
     }
@@ -197,7 +196,7 @@ impl Judge {
         let mut seen = seen.lock().await;
         let Seen { watch, explained, ahead } = &mut *seen;
         let keep = |bytes| self.keep(found.job.key, bytes);
-        // Single events are replayed by tasks of their own, so both go on at the same time.
+        // Single events are replayed by their own tasks, so both run at the same time.
         let (explained, ()) = tokio::try_join!(
             explaining::look(&self.store, found, explained),
             watch.catch_up(&self.store, found, self.memory, &keep)
@@ -213,12 +212,12 @@ impl Judge {
         Ok(Judgement::new(findings, watch, asked, whole))
     }
 
-    /// Whether a job goes on.
+    /// Whether a job is still running.
     pub(crate) fn activity(&self, found: &Found) -> Activity {
         if found.goes_on(&self.streams) { Activity::Running } else { Activity::Ended }
     }
 
-    /// Whether a job went on at the end of a part of it.
+    /// Whether a job was still running at the end of a range.
     pub(crate) fn activity_in(&self, found: &Found, range: Range) -> Activity {
         let until_ns = range.times_ns.map_or(u64::MAX, |(_, last)| last);
         let latest = found.devices.iter().filter_map(|device| device.latest.as_ref());
@@ -226,14 +225,14 @@ impl Judge {
         if went_on { Activity::Running } else { self.activity(found) }
     }
 
-    /// With what the sessions themselves tell, the worst first.
+    /// Adds what the sessions themselves report; the worst first.
     async fn with_lost(&self, mut judgement: Judgement, found: &Found) -> Result<Judgement, ReadError> {
         let findings = &mut judgement.findings;
         let told = lost::tell(&*self.store, found, |session| state(session, &self.streams)).await?;
         oom::outcome::add_consequences(findings, &told.after_oom);
         findings.extend(told.findings);
         judge::sort(findings);
-        // The worst first, should there be more answers than are read.
+        // The worst first, in case there are more answers than are read.
         let left_out = holders::tell(&*self.store, found, findings).await?;
         judge::decide(findings);
         judge::sort(findings);
@@ -241,7 +240,7 @@ impl Judge {
             tracing::warn!(
                 job = found.job.name,
                 left_out,
-                "more answers about holders than are read are kept of this job"
+                "this job has more stored answers about holders than are read; some are left out"
             );
         }
         if !found.goes_on(&self.streams) {
@@ -250,14 +249,14 @@ impl Judge {
         Ok(judgement)
     }
 
-    /// Whether answers of a job are left out for the first time that is known of: it is judged every second.
+    /// Whether this is the first time that answers of a job are left out: it is judged every second.
     fn is_first_cut(&self, job: i64) -> bool {
         let mut jobs = self.lock();
         jobs.known.get_mut(&job).is_none_or(|known| !std::mem::replace(&mut known.is_cut, true))
     }
 
-    /// What single events explain of the ranks that were `asked` for, and what is wrong with them: leaks of all are known
-    /// to it, because what one of them caused is no cause of its own.
+    /// What single events explain of the ranks in `asked`, and what is wrong with them. It knows the leaks of all ranks,
+    /// because a consequence of a leak is no cause of its own.
     ///
     /// # Errors
     /// The store fails, or what is stored does not open.
@@ -279,7 +278,7 @@ impl Judge {
         Ok((explained, findings))
     }
 
-    /// The highest of each quantity that was measured of a job, as far as it was judged as a whole.
+    /// The highest value of each measured quantity of a job, as far as it was judged as a whole.
     pub(crate) async fn highest(&self, job: i64) -> HashMap<(SessionKey, u8), Sample> {
         let watch = self.lock().known.get(&job).map(|known| known.watch.clone());
         match watch {
@@ -297,7 +296,7 @@ impl Judge {
         }
     }
 
-    /// Lets a job go that was deleted, and what the board shows of it.
+    /// Drops a deleted job and its entry on the board.
     pub(crate) fn forget(&self, job: i64) {
         self.board.forget(job);
         self.lock().known.remove(&job);
@@ -316,7 +315,7 @@ impl Judge {
         known.watch.clone()
     }
 
-    /// How long it was looked ahead, in all.
+    /// Total time of forecasts.
     fn looked_ahead(&self) -> Duration {
         Duration::from_nanos(self.ahead_ns.load(Ordering::Relaxed))
     }
@@ -326,19 +325,19 @@ impl Judge {
         self.lock().known.values().map(|known| known.bytes).sum()
     }
 
-    /// Bytes that they may take.
+    /// The limit on these bytes.
     pub(crate) fn bytes_max(&self) -> usize {
         self.memory
     }
 
-    /// Notes how much a job holds, while it grows: so the jobs that were not asked for longest go before it has grown, and all
-    /// together never take twice what they may.
+    /// Records a job's size while it grows. So jobs that were not queried for longest are dropped before it has grown,
+    /// and all together never take more than twice the limit.
     fn keep(&self, job: i64, bytes: usize) {
         let mut jobs = self.lock();
         if let Some(known) = jobs.known.get_mut(&job) {
             known.bytes = bytes;
         }
-        // (What is known of a job that is too large takes no bytes: there the number counts.)
+        // (A job that is too large holds no bytes, so the number of jobs is limited too.)
         while jobs.known.len() > 1
             && (jobs.known.len() > JOBS_KEPT
                 || jobs.known.values().map(|known| known.bytes).sum::<usize>() > self.memory)
@@ -350,18 +349,18 @@ impl Judge {
     }
 }
 
-/// What to do about a fault, and about a job that is too large.
+/// Advice after a fault, and for a job that is too large.
 const FAULT: &str = "This is a fault of memctl: the daemon's log has the details.";
 const ALLOW_MORE: &str = "Allow the judge more with `judge_memory` in the daemon's configuration.";
 
-/// That a job could not be judged: silence would read as health.
+/// The finding that a job could not be judged: silence would look healthy.
 fn unjudged(found: &Found, fault: &str, advice: &str) -> Finding {
     let ranks: BTreeSet<u32> = found.sessions.iter().map(|session| session.info.rank).collect();
     Finding {
         title: "This job could not be judged".to_owned(),
         explanation: format!(
-            "Judging it failed: {fault}. Nothing is known of leaks, fragmentation and failed requests in it; what was \
-             recorded can be asked for all the same."
+            "Judging it failed: {fault}. Leaks, fragmentation and failed requests in it are unknown; the \
+             recorded data can still be queried."
         ),
         advice: format!("{advice} `memctl sites` and `memctl timeline` show the figures."),
         processes: found.sessions.iter().map(|session| found.process_name(session)).collect(),
@@ -371,7 +370,7 @@ fn unjudged(found: &Found, fault: &str, advice: &str) -> Finding {
     }
 }
 
-/// Where some devices of a process are asked for and others of it are not: leaves, of what grows, what these show alone.
+/// If a query covers only some devices of a process, keeps only the growth that these show alone.
 fn of_devices(findings: &mut Vec<Finding>, watch: &JobWatch, found: &Found, asked: &Found, activity: Activity) {
     let is_asked = counts_of(asked);
     let of_asked = asked.by_key();
@@ -387,7 +386,7 @@ fn of_devices(findings: &mut Vec<Finding>, watch: &JobWatch, found: &Found, aske
     });
 }
 
-/// The devices that count of what was found.
+/// Whether a device is among those that were found.
 fn counts_of(found: &Found) -> impl Fn(SessionKey, u8) -> bool + '_ {
     |session, device| found.devices_of(session).iter().any(|row| row.info.index.0 == device)
 }

@@ -1,10 +1,10 @@
-//! The part of a job that a question is about, by epochs or by time.
+//! The part of a job that a query is about, by epochs or by time.
 //!
-//! Guarantees: what is not narrowed holds everything. Refuses nothing: a range that is empty holds nothing.
+//! An unset bound includes everything; an empty range includes nothing.
 
 use memctl_model::SiteTable;
 
-/// Which boundaries count, when a question narrows them.
+/// Which boundaries count in a query.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Range {
     /// First and last epoch.

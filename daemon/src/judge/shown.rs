@@ -1,4 +1,4 @@
-//! The boundaries that sessions have shown: how many of each kind, where they come from, how devices stood at the last.
+//! The boundaries of sessions: how many of each kind, where they come from, and the levels of devices at the last one.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,17 +9,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::store::SessionRow;
 
-/// Epoch ends that the growth of a device is told by, where all jobs are told at once: enough for a slope, nothing to hold.
+/// Epoch ends over which the growth of a device is estimated for the board: enough for a slope, and small.
 const EPOCHS_KEPT: usize = 64;
 
-/// How a device stood at a boundary.
+/// The levels of a device at a boundary.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Levels {
     pub boundary: Boundary,
     pub counters: Counters,
 }
 
-/// How many boundaries of each kind a session has shown, and where they come from.
+/// How many boundaries of each kind a session has marked, and where they come from.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Seen {
     epochs: Origin,
@@ -41,7 +41,7 @@ impl Origin {
         *if found { &mut self.found } else { &mut self.given } = true;
     }
 
-    /// Given marks win: they are never mixed with what was found.
+    /// Explicit marks take precedence: they are never mixed with found ones.
     fn name(self) -> &'static str {
         match (self.given, self.found) {
             (true, _) => "given",
@@ -69,7 +69,7 @@ impl Seen {
             }
             Boundary::StepEnd => self.steps.see(table.found),
             Boundary::WindowEnd => self.windows += 1,
-            // What lives at the end of what is stored is what teardown has left.
+            // At the end of a recording only what teardown left is live.
             Boundary::End => return,
         }
         self.levels.insert(table.device.0, Levels { boundary: table.boundary, counters: table.counters });

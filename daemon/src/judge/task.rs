@@ -1,9 +1,9 @@
 //! The task that judges jobs as their data arrives.
 //!
-//! Guarantees: a job is judged soon after something of it was stored, and at most once a second; the task rests twenty times
-//! as long as it worked, so that judging takes a twentieth of one core at most; looks ahead have a share of their own and make no
-//! rest longer: they are wanted most where many devices are nearly full. A job that cannot be judged is logged once a round and
-//! does not hold up the others.
+//! Guarantees: a job is judged soon after new data of it was stored, and at most once a second. The task rests twenty
+//! times as long as it worked, so judging takes at most a twentieth of a core. Forecasts have a share of their own and
+//! lengthen no rest: they matter most when many devices are nearly full. A job that cannot be judged is logged once a
+//! round and does not delay the others.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,13 +25,13 @@ use crate::supervise::Tasks;
 
 /// A job is judged at most this often.
 const ROUND: Duration = Duration::from_secs(1);
-/// Jobs that wait are looked at again after this, whether something came or not: a rank that stopped sends nothing.
+/// Waiting jobs are looked at again after this even without new data: a rank that stopped sends nothing.
 const IDLE_ROUND: Duration = Duration::from_secs(15);
 /// Rests for each unit of work.
 const RESTS: u32 = 20;
-/// The longest rest: a job of thousands of ranks is still looked at every minute.
+/// The longest rest: even a job of thousands of ranks is judged every minute.
 const REST_MAX: Duration = Duration::from_secs(60);
-/// How long the last round may take when the daemon ends.
+/// Time limit of the last round when the daemon shuts down.
 const LAST_ROUND: Duration = Duration::from_secs(5);
 
 /// The task, while it runs.
@@ -46,15 +46,15 @@ struct Looking {
     judge: Judge,
     pokes: Pokes,
     alerts: Alerts,
-    /// Whether jobs are judged, or only looked at for their figures.
+    /// Whether jobs are judged, or only read for their figures.
     judging: bool,
-    /// Asks what holds the blocks of a leak, if that is not forbidden.
+    /// Asks processes which objects hold the blocks of a leak, unless that is forbidden.
     unasked: Option<Unasked>,
 }
 
 impl Judging {
-    /// Starts the task. With judging off it only puts the figures of jobs on the board; questions are judged in any case.
-    /// `holders` says whether processes may be asked what holds the blocks of a leak.
+    /// Starts the task. With judging off it only puts the figures of jobs on the board; queries are judged in any case.
+    /// `holders` says whether processes may be asked which objects hold the blocks of a leak.
     #[must_use]
     pub fn start(
         judge: Judge,
@@ -71,11 +71,11 @@ impl Judging {
         Self { looking, task }
     }
 
-    /// Judges what came since the last round, once everything is stored, and ends.
+    /// Judges what arrived since the last round, once everything is stored, and ends.
     pub async fn finish(self) {
         self.task.abort();
         if self.looking.judging && tokio::time::timeout(LAST_ROUND, self.looking.round(false)).await.is_err() {
-            tracing::warn!("the last round of judging did not end in time; the rest is judged on demand");
+            tracing::warn!("the last round of judging timed out; the rest is judged on demand");
         }
     }
 }
@@ -111,7 +111,7 @@ impl Looking {
         }
     }
 
-    /// Judges one job; says whether it goes on.
+    /// Judges one job; returns whether it is still running.
     async fn look(&self, poked: &Poked) -> Result<bool, ReadError> {
         let Poked { tenant, job: name, run, attempt } = poked;
         let job = Which::Run(name.clone(), *run).to_string();
@@ -143,7 +143,7 @@ impl Looking {
 
 fn facts(found: &Found, summary: &Summary) -> JobFacts {
     let imported = summary.source == Some(SourceKind::Import);
-    // A recording may have ended long ago: it is news since it was imported.
+    // A recording may have ended long ago: for alerts it counts as new from its import on.
     let heard_ns = found.sessions.iter().map(|session| session.heard_ns).max();
     JobFacts {
         tenant: found.job.tenant.clone(),

@@ -1,14 +1,15 @@
-//! Asks what holds the blocks of a site whose growth is a fact, without being asked to, unless the process's launcher or the
-//! operator forbids it.
+//! Asks a process, on the judge's initiative, which objects hold the blocks of a site whose growth is certain, unless the
+//! launcher or the operator forbids it.
 //!
-//! Guarantees: the judge never waits for it; of a finding one process is asked, the first by rank that may be: once, and again
-//! when the site has grown on and the holder has a length, so that the two answers say whether it grew with the bytes. A
-//! process is asked about one finding at a time, about [`SITES_MAX`] in all, not within its first seconds, and for no longer
-//! than [`SHARE`] of its time so far, all searches together. Where a search ended before it had looked everywhere and says of few blocks what holds them, it
-//! is asked again when it may take twice as long, [`TRIES_MAX`] times in all, and what is less grave waits for that.
-//! Refuses whatever has no site.
+//! Guarantees: the judge never waits for an answer. For each finding one process is asked, the eligible one of the lowest
+//! rank: once, and again when the site has grown and the holder has a length, so that the two answers show whether the
+//! holder grew with the bytes. A process is asked about one finding at a time and about [`SITES_MAX`] in all, not within
+//! its first seconds, and all searches together take at most 1/[`SHARE`] of its time so far. If a search ended early and
+//! explains few blocks, it is repeated when it may take twice as long, [`TRIES_MAX`] times in all; less severe findings
+//! wait for that.
+//! Refuses: findings without a site.
 //!
-//! (Over 400 lines: nearly half are tests of when a process is asked, beside the rules for it.)
+//! (Over 400 lines: nearly half are tests of when a process is asked, next to the rules for it.)
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -29,25 +30,25 @@ use crate::read::{Found, ReadError};
 use crate::store::{HoldersIndex, Says, SessionKey, Store};
 use crate::streams::Streams;
 
-/// Findings about which a session is asked at most.
+/// The most findings about which a session is asked.
 const SITES_MAX: usize = 3;
-/// How often it is asked about one of them, where its answer was lost on the way or says nothing yet.
+/// How often it is asked about one of them, if its answer was lost or explains nothing yet.
 const TRIES_MAX: u8 = 5;
-/// How often it is asked where it names holders.
+/// How often it is asked if it names holders.
 const ANSWERS_MAX: usize = 4;
-/// The last slice of a search is waited for so long: no question waits for the answer.
+/// How long to wait for the last slice of a search: no query waits for the answer.
 const WAIT_MAX: Duration = Duration::from_secs(120);
-/// One part in so many of a process's time is what searches may take, all together.
+/// Searches may take one part in this many of a process's time, all together.
 const SHARE: u32 = 200;
-/// A process that runs for less than this is left alone,
+/// A process younger than this is not asked,
 const AGE_MIN: Duration = Duration::from_secs(4);
-/// and one that may not be searched for as long as this yet.
+/// nor one that may not yet be searched for as long as this.
 const BUDGET_MS_MIN: u32 = 20;
-/// Rises after which growth is a fact,
+/// Growth is certain after this many increments,
 const RISES_MIN: u64 = 10;
-/// or the part of the device that what has grown there takes: one in so many.
+/// or if it takes one part in this many of the device.
 const DEVICE_PART: u64 = 100;
-/// It has grown on when a quarter more lives than when the process was asked.
+/// The site has grown if its live bytes rose by one part in this many since the process was asked.
 const GROWN_ON: u64 = 4;
 
 /// See the module.
@@ -59,25 +60,25 @@ pub(super) struct Unasked {
     tried: Arc<Mutex<HashMap<SessionKey, Tried>>>,
 }
 
-/// What a session was asked since its stream began, or since this daemon did.
+/// What a session was asked since its stream began, or since this daemon started.
 #[derive(Default)]
 struct Tried {
     is_under_way: bool,
     /// How often, by the finding's fingerprint.
     sites: HashMap<u64, u8>,
-    /// How long it stood still for it.
+    /// How long searches paused it.
     spent: Duration,
 }
 
-/// What became of a try.
+/// The outcome of a try.
 enum Try {
-    /// The process was asked, or is not to be.
+    /// The process was asked, or must not be asked.
     Done,
-    /// It was not, for now.
+    /// It was not asked this time.
     Later,
 }
 
-/// Which session is asked about which finding; given up when dropped.
+/// The right to ask a session about a finding; returned when dropped.
 struct Turn {
     of: Unasked,
     session: SessionKey,
@@ -105,7 +106,7 @@ impl Unasked {
         self.tried.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to ask about findings of a job of whose holders nothing is known, or which have grown on.
+    /// Begins to ask about findings of a job whose holders are unknown, or which have grown.
     pub fn look(&self, job: &Poked, found: &Arc<Found>, findings: &[Finding]) {
         self.tried().retain(|session, tried| tried.is_under_way || self.streams.is_streaming(*session));
         let mut waiting: HashSet<SessionKey> = HashSet::new();
@@ -127,7 +128,7 @@ impl Unasked {
                 continue;
             }
             let Some((turn, budget_ms)) = self.turn(session.key, site, age, at_least) else {
-                // What lesser ones would take it would have to save again.
+                // Less severe findings would use up the time that it has to save.
                 if is_cut_short(finding) && self.may_try(session.key, site) {
                     waiting.insert(session.key);
                 }
@@ -169,10 +170,12 @@ impl Unasked {
                 turn.counts = false;
                 return;
             }
-            Err(error) => tracing::warn!(job = job.job, %error, "what holds the blocks of a leak is not asked now"),
+            Err(error) => {
+                tracing::warn!(job = job.job, %error, "the holders of a leak's blocks could not be requested")
+            }
         }
         drop(turn);
-        // Whoever follows the job, and alerts, hear of it.
+        // Subscribers of the job and alerts are notified.
         self.pokes.poke(job);
     }
 
@@ -184,7 +187,7 @@ impl Unasked {
         session: SessionKey,
     ) -> Result<Try, ReadError> {
         let Some(site) = &finding.site else { return Ok(Try::Done) };
-        // What a daemon before this one asked counts, too.
+        // Requests of an earlier daemon count too.
         let mut before = self.store.holders_kept(found.job.key).await?;
         before.retain(|kept| kept.session == session && kept.unasked);
         if !is_left(&before, finding, &found.job.name) {
@@ -202,12 +205,12 @@ impl Unasked {
                 Outcome::Found(found)
             }
             Err(AskError::Busy) => return Ok(Try::Later),
-            // It may come again.
+            // It may reconnect.
             Err(AskError::Gone) => return Ok(Try::Done),
             Err(error) => Outcome::Failure(error.to_string()),
         };
         let id = finding.fingerprint(&found.job.name).to_string();
-        tracing::info!(job = found.job.name, rank, finding = id, "asked what holds the blocks of a leak");
+        tracing::info!(job = found.job.name, rank, finding = id, "requested the holders of a leak's blocks");
         let asked = v1::HoldersAsked {
             function: site.function.to_string(),
             file: site.file.to_string(),
@@ -222,21 +225,21 @@ impl Unasked {
     }
 }
 
-/// Who is asked, and for how long.
+/// Which process is asked, and for how long.
 struct Asking {
     rank: u32,
     line: Line,
     budget_ms: u32,
 }
 
-/// How long a search may take of a process that is so old and has stood still for so long; none where it is left alone.
+/// How long a search may take, given the process's age and the time searches have paused it; none if it is left alone.
 fn budget_ms(age: Duration, spent: Duration) -> Option<u32> {
     let left = (age / SHARE).saturating_sub(spent).as_millis();
     let budget_ms = u32::try_from(left).unwrap_or(u32::MAX).min(BUDGET_MS);
     (age >= AGE_MIN && budget_ms >= BUDGET_MS_MIN).then_some(budget_ms)
 }
 
-/// How long a search has to be for it to tell more than one that may have ended too early, or as much as one that did not.
+/// How long a search must be to learn more than one that ended early, or as much as a complete one.
 fn told_more_at(budget_ms: u32, outcome: &Result<HoldersFound, String>) -> u32 {
     match outcome {
         Ok(found) if is_cut(found) => budget_ms.saturating_mul(2).min(BUDGET_MS),
@@ -245,7 +248,7 @@ fn told_more_at(budget_ms: u32, outcome: &Result<HoldersFound, String>) -> u32 {
     }
 }
 
-/// Whether growth at a site is a fact, and worth to be asked about: whatever may come of it.
+/// Whether growth at a site is certain enough to ask about it, even if it turns out to be bounded.
 fn is_fact(finding: &Finding, device_bytes: Option<u64>) -> bool {
     let rises = finding.evidence.iter().find_map(|(name, value)| match value {
         EvidenceValue::Count(count) if name == "rises" => Some(*count),
@@ -256,8 +259,8 @@ fn is_fact(finding: &Finding, device_bytes: Option<u64>) -> bool {
     is_large || rises.is_some_and(|rises| rises >= RISES_MIN)
 }
 
-/// Whether a process is yet to say what holds a finding's blocks: nothing was answered; the search that the daemon began came
-/// to its end before it had found anything; or the site has grown on since, and it was asked once.
+/// Whether a process still has to answer what holds a finding's blocks: there is no answer; the daemon's own search ended
+/// before it had found anything; or the site has grown since the one time it was asked.
 fn is_open(finding: &Finding) -> bool {
     let Some(told) = &finding.holders else { return true };
     let Ok(found) = &told.asked.outcome else { return false };
@@ -270,13 +273,13 @@ fn is_open(finding: &Finding) -> bool {
     if found.holders.is_empty() {
         return false;
     }
-    // How much longer it has become can be said of what has a length.
+    // Growth is only known for holders with a length.
     let was_asked_once = told.pace.iter().all(Option::is_none);
     let has_length = found.holders.iter().any(|holder| holder.length.is_some());
     was_asked_once && has_length && finding.live_bytes.is_some_and(|now| has_grown_on(found, now))
 }
 
-/// Whether a search ended before it had looked everywhere, and says of few blocks what holds them.
+/// Whether a search ended early and explains few blocks.
 fn is_cut(found: &HoldersFound) -> bool {
     !found.complete && (found.holders.is_empty() || found.found_blocks < found.asked_blocks / 2)
 }
@@ -289,14 +292,14 @@ fn has_grown_on(found: &HoldersFound, live_bytes: u64) -> bool {
     live_bytes >= found.live_bytes.saturating_add(found.live_bytes / GROWN_ON).max(1)
 }
 
-/// Whether a session that gave these answers may be asked about a finding.
+/// Whether a session with these answers may be asked about a finding.
 fn is_left(before: &[HoldersIndex], finding: &Finding, job: &str) -> bool {
     let sites: HashSet<u64> = before.iter().map(|kept| kept.site).collect();
     let about: Vec<&HoldersIndex> = before.iter().filter(|kept| may_be_about(kept, finding, job)).collect();
     if about.is_empty() {
         return sites.len() < SITES_MAX;
     }
-    // (An answer that is kept is not told where it is damaged, or where too many are: it counts all the same.)
+    // (A stored answer counts even if it is damaged or left out.)
     let count = |says| about.iter().filter(|kept| kept.says == says).count();
     let is_answered = count(Says::Holders) >= ANSWERS_MAX || count(Says::Nothing) > 0;
     !is_answered && about.len() < usize::from(TRIES_MAX)
@@ -330,7 +333,7 @@ mod tests {
             assert!(turn(&unasked, 1, site).is_some());
         }
         assert!(turn(&unasked, 1, 200).is_none(), "one too many");
-        // An answer that is lost is asked for again, and not for ever.
+        // A lost answer is requested again, but not for ever.
         for _ in 1..TRIES_MAX {
             assert!(turn(&unasked, 1, 100).is_some());
         }
@@ -391,7 +394,7 @@ mod tests {
         assert!(
             is_fact(&live(1 << 30), device) && !is_fact(&live(100 << 20), device) && !is_fact(&live(1 << 30), None)
         );
-        // However sure the judge is.
+        // Regardless of the confidence.
         let mut suspected = rises(RISES_MIN);
         suspected.evidence.push(("suspected".into(), EvidenceValue::Text("few".into())));
         assert!(suspected.is_suspected() && may_be_asked_about(&suspected) && is_fact(&suspected, None));
@@ -431,7 +434,7 @@ mod tests {
         ] {
             assert!(!is_open(&known), "{:?}", known.holders);
         }
-        // It has grown on since: once more, so that the two say how the holder grew.
+        // It has grown since: once more, so that the two answers show how the holder grew.
         let grown = |bytes| Finding { live_bytes: Some(bytes), ..told(true, Ok(some.clone())) };
         assert!(is_open(&grown(125)) && !is_open(&grown(124)));
         let waits = HoldersFound { holders: vec![TensorHolder::default()], ..some.clone() };

@@ -1,9 +1,9 @@
-//! A job as its judge sees it: one watch a device of each session, fed from the store item by item.
+//! A job as its judge sees it: one watch per device of each session, fed from the store item by item.
 //!
-//! Guarantees: what a watch knows depends on the session's items and their order alone, not on how often it was asked; so a
-//! live job, an import and a daemon that was restarted say the same. Reads a bounded number of items at a time, and those
-//! that what was kept has seen not at all.
-//! Refuses: to take more memory than it is given, table by table.
+//! Guarantees: a watch's state depends only on the session's items and their order, not on how often it was queried. So a
+//! live job, an import and a restarted daemon report the same. A bounded number of items is read at a time; items that
+//! kept state has seen are not read.
+//! Refuses: to exceed its memory limit, checked table by table.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -24,13 +24,13 @@ use crate::read::stacks::open;
 use crate::read::{Found, ReadError};
 use crate::store::{ItemRow, SessionKey, SessionRow, Store};
 
-/// Items of one kind read at a time; their tables are unfolded one by one.
+/// Items of one kind read at a time; their tables are decoded one by one.
 const PAGE: u32 = 64;
 
-/// What the watches know of devices beside what is stored in rows.
+/// What the watches know of devices in addition to their stored rows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Watched {
-    /// The latest of each quantity that was measured.
+    /// The latest value of each measured quantity.
     pub last: HashMap<(SessionKey, u8), Sample>,
     /// Growth of the allocated bytes.
     pub growth: HashMap<(SessionKey, u8), f64>,
@@ -39,45 +39,45 @@ pub(crate) struct Watched {
 /// One session.
 pub struct SessionWatch {
     session: SessionKey,
-    /// What each device's watch begins with.
+    /// The initial facts of each device's watch.
     facts: BTreeMap<u8, RankFacts>,
     range: Range,
     /// All items up to this one have been seen.
     seen: u64,
-    /// Whether it was looked for what was kept of it.
+    /// Whether kept state was looked for.
     resumed: bool,
     progress: Progress,
     stacks: StackDictionary,
     told: Arc<Stacks>,
-    /// The number that a frame of the dictionary has in `told`.
+    /// For each frame of the dictionary, its number in `told`.
     frames: Vec<u32>,
-    /// A batch of stacks did not open: later ones have no names.
+    /// A batch of stacks could not be read: later ones have no names.
     nameless: bool,
     /// By device.
     pub watches: BTreeMap<u8, RankWatch>,
-    /// The highest of each quantity that was measured, by device.
+    /// The highest value of each measured quantity, by device.
     highest: BTreeMap<u8, Sample>,
-    /// The latest of each quantity that was measured, by device.
+    /// The latest value of each measured quantity, by device.
     last: BTreeMap<u8, Sample>,
-    /// The boundaries it has shown.
+    /// The boundaries that it has marked.
     shown: Seen,
-    /// Whether anything was measured of it.
+    /// Whether it has any samples.
     measured: bool,
 }
 
 impl SessionWatch {
-    /// Nothing seen yet.
+    /// A watch that has seen nothing yet.
     #[must_use]
     pub fn new(session: &SessionRow, range: Range) -> Self {
         let facts = session.info.devices.iter().map(|device| {
             let index = device.index.0;
-            // Indexes are no identities between processes: where nothing better is known, nothing is compared.
+            // Device indexes do not identify a device across processes: without a UUID nothing is compared.
             let device_id = device
                 .uuid
                 .as_ref()
                 .map(|uuid| format!("{} {uuid}", session.info.host.as_deref().unwrap_or_default()).into());
             let (rank, device_total_bytes) = (session.info.rank, device.total_bytes);
-            // The simulated device of tests calls itself so; its memory is the process's own.
+            // The simulated device of tests has such a name; its memory belongs to the process alone.
             let is_simulated = device.name.as_ref().is_some_and(|name| name.starts_with("Fake"));
             (
                 index,
@@ -103,7 +103,7 @@ impl SessionWatch {
         }
     }
 
-    /// Tells what the process is called by now.
+    /// Sets the process's current name.
     pub fn call(&mut self, process: &Process) {
         let name = if process.is_rank() { "" } else { process.name.as_str() };
         let role = process.peer_role();
@@ -113,7 +113,7 @@ impl SessionWatch {
         self.watches.values_mut().for_each(|watch| watch.set_process(name, role));
     }
 
-    /// Sees what is stored of the session up to `durable`, while it takes at most `allowed` bytes.
+    /// Reads what is stored of the session up to `durable`, while it takes at most `allowed` bytes.
     async fn catch_up(&mut self, store: &dyn Store, durable: u64, allowed: usize) -> Result<(), ReadError> {
         if !std::mem::replace(&mut self.resumed, true)
             && let Some((kept, seq)) = Kept::read(store, self.session, durable).await
@@ -125,7 +125,7 @@ impl SessionWatch {
             let mut rows = Vec::new();
             for kind in [ItemKind::Stacks, ItemKind::SiteTables, ItemKind::Samples] {
                 let mut page = store.items_after(self.session, kind, self.seen, PAGE).await?;
-                // There may be more of this kind: the others are seen no further, so that all keep their order.
+                // There may be more of this kind: the other kinds are read no further, so that all keep their order.
                 upto = upto.min(page.looked_to.unwrap_or(upto));
                 rows.append(&mut page.items);
             }
@@ -139,7 +139,7 @@ impl SessionWatch {
         Ok(())
     }
 
-    /// Goes on where it was kept, with the stacks that were known then.
+    /// Resumes from kept state, with the stacks that were known then.
     async fn resume(&mut self, store: &dyn Store, kept: Kept, seq: u64, allowed: usize) -> Result<(), ReadError> {
         let mut after = 0;
         loop {
@@ -158,7 +158,7 @@ impl SessionWatch {
         if !sound {
             tracing::warn!(
                 session = self.session,
-                "what was kept of a session's watch contradicts itself; its items are read instead"
+                "the saved state of a session's watch contradicts itself; its items are read instead"
             );
             (self.stacks, self.told, self.nameless) = Default::default();
             self.frames.clear();
@@ -170,7 +170,7 @@ impl SessionWatch {
         Ok(())
     }
 
-    /// Keeps what is known in the store, when it is time to. What goes wrong there costs nothing but time.
+    /// Keeps the state in the store when it is due. A failure costs only time.
     async fn keep(&mut self, store: &dyn Store, ended: bool) {
         if self.range != Range::default() || !self.progress.is_due(ended) {
             return;
@@ -181,7 +181,7 @@ impl SessionWatch {
         let keeping = Keeping { watches, highest, last, shown, measured: *measured, read_bytes };
         let Some(row) = kept::row(&keeping, self.seen, read_bytes) else { return };
         if let Err(error) = store.put_watch(self.session, &row).await {
-            tracing::debug!(session = self.session, %error, "what is known of a session could not be kept");
+            tracing::debug!(session = self.session, %error, "the state of a session's watch could not be saved");
         }
     }
 
@@ -229,20 +229,20 @@ impl SessionWatch {
             return;
         }
         self.measured = true;
-        // A device that was never allocated on is watched by nobody; of some only counters ever come.
+        // A device on which nothing was ever allocated has no watch; some devices only have counters.
         let device = sample.device.0;
         if sample.allocated_bytes.is_some_and(|bytes| bytes > 0) || self.watches.contains_key(&device) {
             watch(&mut self.watches, &self.told, &self.facts, device).sample(sample);
         }
     }
 
-    /// Tells the watches of stacks that came. They share what is told, so nobody may hold it while it grows.
+    /// Gives new stacks to the watches. They share the table, so they must release it while it grows.
     fn tell_stacks(&mut self) {
         self.watches.values_mut().for_each(|watch| watch.set_stacks(Arc::default()));
         let told = Arc::make_mut(&mut self.told);
         let known = self.stacks.innermost(0).len().min(STACKS_MAX);
         let new = &self.stacks.innermost(0)[told.len().min(known)..known];
-        // Frames of stacks that have no names say nothing.
+        // Frames of stacks without names are left out.
         let upto = new.iter().filter(|&&innermost| innermost != OUTSIDE).max().map_or(0, |last| *last as usize + 1);
         let from = told.nodes();
         for (frame, caller) in self.stacks.nodes(from).take(upto.saturating_sub(from)) {
@@ -265,7 +265,7 @@ impl SessionWatch {
     }
 }
 
-/// The watch of a device, made at its first table.
+/// The watch of a device, created at its first table.
 fn watch<'a>(
     watches: &'a mut BTreeMap<u8, RankWatch>,
     stacks: &Arc<Stacks>,
@@ -279,7 +279,7 @@ fn watch<'a>(
     })
 }
 
-/// A device that the session did not name is known by its process alone.
+/// The facts of a device; one that the session did not list has those of its process.
 fn facts_of(facts: &BTreeMap<u8, RankFacts>, device: u8) -> RankFacts {
     let known = facts.get(&device).or_else(|| facts.get(&u8::MAX)).cloned().unwrap_or_default();
     RankFacts { device, ..known }
@@ -299,8 +299,8 @@ impl JobWatch {
         Self { range, sessions: BTreeMap::new() }
     }
 
-    /// Sees what is stored of these sessions, as long as all of them take at most so many bytes; others are forgotten.
-    /// Tells after each session how many these are.
+    /// Reads what is stored of these sessions, as long as all of them take at most `allowed` bytes; other sessions are
+    /// dropped. Reports the total after each session.
     pub async fn catch_up(
         &mut self,
         store: &Arc<dyn Store>,
@@ -344,7 +344,7 @@ impl JobWatch {
         all.filter(|&(key, (&device, _))| counts(key, device)).map(|(_, (_, watch))| watch).collect()
     }
 
-    /// The highest of each quantity that was measured, by session and device.
+    /// The highest value of each measured quantity, by session and device.
     #[must_use]
     pub fn highest(&self) -> HashMap<(SessionKey, u8), Sample> {
         let of = |(&key, session): (&SessionKey, &SessionWatch)| {
@@ -354,7 +354,7 @@ impl JobWatch {
         self.sessions.iter().flat_map(of).collect()
     }
 
-    /// What is known of its devices beside what is stored in rows.
+    /// What is known of its devices in addition to their stored rows.
     #[must_use]
     pub fn watched(&self) -> Watched {
         let mut watched = Watched::default();
@@ -365,8 +365,8 @@ impl JobWatch {
         watched
     }
 
-    /// Whether anything beside events tells of a session's memory. A table of nothing is what a process leaves that was never
-    /// looked at, or has ended at once.
+    /// Whether anything other than events describes a session's memory. An empty table comes from a process that was
+    /// never sampled, or that ended at once.
     #[must_use]
     pub fn is_known(&self, key: SessionKey) -> bool {
         let holds = |levels: &Levels| levels.counters.reserved_bytes > 0 || levels.counters.allocated_bytes > 0;
@@ -374,7 +374,7 @@ impl JobWatch {
         self.sessions.get(&key).is_some_and(known)
     }
 
-    /// Where the boundaries of these sessions come from, and how their devices stood at the last of them.
+    /// Where the boundaries of these sessions come from, and the levels of their devices at the last of them.
     #[must_use]
     pub fn boundaries(&self, asked: &[SessionRow]) -> (Boundaries, BTreeMap<(SessionKey, u8), Levels>) {
         let of = |session: &SessionRow| self.sessions.get(&session.key).map(|watch| &watch.shown);
@@ -384,7 +384,7 @@ impl JobWatch {
         (shown::boundaries(shown()), levels.collect())
     }
 
-    /// Bytes that all of it takes.
+    /// Bytes of all watches.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.sessions.values().map(SessionWatch::bytes).sum()

@@ -1,8 +1,9 @@
-//! Accepting connections at every place at once.
+//! Accepts connections at all addresses.
 //!
-//! Guarantees: one stream gives the connections of all places, so that one server serves them; a handshake that does not
-//! end holds nobody up and has its end; where descriptors run out nothing spins: the silent connections go first, whoever
-//! still comes is told by a closed connection, and the log says it once. When the stream is dropped nobody listens any more.
+//! Guarantees: one stream yields the connections of all addresses, so that one server serves them. A handshake blocks
+//! no other connection and has a timeout. When file descriptors run out, the loop does not spin: connections without an
+//! admitted caller are closed first, new ones are closed at once, and this is logged once. Dropping the stream and
+//! every [`Stopper`] ends listening.
 
 use std::fs::File;
 use std::io;
@@ -26,38 +27,38 @@ use super::{Connection, Peer, Speaks, certificate};
 
 /// Accepted connections that wait for the server.
 const WAITING: usize = 16;
-/// TLS has to be agreed on in this time.
+/// Timeout of the TLS handshake.
 const HANDSHAKE_MAX: Duration = SILENCE_MAX;
-/// After an accept that failed; doubles each time.
+/// Pause after a failed accept; doubles each time.
 const BACKOFF: Duration = Duration::from_millis(100);
-/// After one for which somebody made room.
+/// Pause after a failed accept when a connection was closed to make room.
 const MAKING_ROOM: Duration = Duration::from_millis(10);
-/// It doubles up to this.
+/// The longest pause.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
-/// Connections that are turned away at once while descriptors are short, before the next pause.
+/// Connections that are closed in a row while descriptors are short, before the next pause.
 const TURNED_AWAY: usize = 64;
 
-/// A bound place.
+/// A bound address.
 pub(super) enum Listener {
     Unix(UnixListener),
     Tcp(TcpListener, Option<Arc<Certificates>>),
 }
 
-/// The connections of all places.
+/// The connections of all addresses.
 pub struct Incoming {
     accepted: mpsc::Receiver<Connection>,
     listening: Stopper,
 }
 
-/// What ends listening: at once, or with the last copy.
+/// Ends listening: when asked to, or when the last copy is dropped.
 #[derive(Clone)]
 pub struct Stopper(Arc<Mutex<Listening>>);
 
-/// What accepts, and the files of its sockets.
+/// The accepting tasks and the files of their sockets.
 type Listening = (JoinSet<()>, Vec<Socket>);
 
 impl Stopper {
-    /// No more connections are accepted; sockets lose their files.
+    /// Accepts no more connections and removes the sockets' files.
     pub fn stop(&self) {
         let listening = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         drop(listening);
@@ -81,7 +82,7 @@ impl Incoming {
         Self { accepted, listening: Stopper(Arc::new(Mutex::new((accepting, sockets)))) }
     }
 
-    /// Ends listening while what was accepted is still served.
+    /// A handle that ends listening while accepted connections are still served.
     pub fn stopper(&self) -> Stopper {
         self.listening.clone()
     }
@@ -108,7 +109,7 @@ impl Accepting {
     async fn run(mut self) {
         let mut handshakes = JoinSet::new();
         loop {
-            // What ended is forgotten.
+            // Forgets handshakes that have ended.
             while handshakes.try_join_next().is_some() {}
             match self.accept().await {
                 Ok(accepted) => {
@@ -116,7 +117,7 @@ impl Accepting {
                     self.admit(accepted, &mut handshakes).await;
                 }
                 Err(error) if is_short(&error) => self.relieve(&error).await,
-                // Of one connection: it was gone before it was accepted.
+                // This concerns one connection only: it was gone before it was accepted.
                 Err(error) => tracing::debug!(%error, "a connection could not be accepted"),
             }
         }
@@ -131,7 +132,7 @@ impl Accepting {
         }
     }
 
-    /// For the next connection, where there is TLS.
+    /// For the next connection, if there is TLS.
     fn acceptor(&self) -> Option<TlsAcceptor> {
         match &self.listener {
             Listener::Tcp(_, Some(certificates)) => Some(certificates.acceptor(self.speaks)),
@@ -157,7 +158,7 @@ impl Accepting {
         let connection = match accepted {
             Accepted::Unix(stream) => Connection::new(Pipe::Unix(stream), peer, place),
             Accepted::Tcp(stream, address) => {
-                // Small answers must not wait; a socket that refuses this is as good as gone.
+                // Small responses must not wait; a socket that refuses this option is as good as gone.
                 let _ = stream.set_nodelay(true);
                 if let Some(acceptor) = self.acceptor() {
                     let take = self.take.clone();
@@ -168,7 +169,7 @@ impl Accepting {
                                 let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
                                 let certificate = shown.map(|shown| Arc::new(certificate::read(shown)));
                                 let peer = Peer::Tcp { address, certificate };
-                                // An error means that the daemon ends.
+                                // An error means that the daemon is ending.
                                 let _ = take.send(Connection::new(Pipe::Tls(Box::new(stream)), peer, place)).await;
                             }
                             Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS was not agreed on"),
@@ -180,11 +181,12 @@ impl Accepting {
                 Connection::new(Pipe::Tcp(stream), peer, place)
             }
         };
-        // An error means that the daemon ends: this task ends with it.
+        // An error means that the daemon is ending, and this task with it.
         let _ = self.take.send(connection).await;
     }
 
-    /// Descriptors or memory ran out: those who never proved who they are make room, who waits is turned away, and then there is a pause.
+    /// Handles a lack of descriptors or memory: closes a connection without an admitted caller, else closes waiting
+    /// connections and pauses.
     async fn relieve(&mut self, error: &io::Error) {
         self.short.begin(error, self.connections.count());
         if self.connections.cut_unknown() {
@@ -204,12 +206,12 @@ impl Accepting {
     }
 }
 
-/// A time in which nothing can be accepted.
+/// A period in which nothing can be accepted.
 struct Short {
     is: bool,
     wait: Duration,
     failed: u64,
-    /// A descriptor that is given up to turn somebody away.
+    /// A spare descriptor, closed so that waiting connections can be accepted and closed.
     reserve: Option<File>,
 }
 
@@ -240,7 +242,7 @@ impl Short {
     }
 }
 
-/// No descriptor, no memory: the next accept fails as well.
+/// Out of descriptors or memory: the next accept fails as well.
 fn is_short(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }

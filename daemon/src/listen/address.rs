@@ -1,20 +1,20 @@
-//! Where to listen, as it is written: `unix:/path`, `127.0.0.1:7717`, `http://…`, `https://…`.
+//! Where to listen, as text: `unix:/path`, `127.0.0.1:7717`, `http://…`, `https://…`.
 //!
-//! Guarantees: what is printed can be read again. Refuses: names of hosts (a daemon binds addresses), relative paths.
+//! Guarantees: the printed form can be parsed again. Refuses: host names (a daemon binds addresses) and relative paths.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// A place to listen at.
+/// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// A socket in the file system.
     Unix {
         /// Its path.
         path: PathBuf,
-        /// The folder is memctl's own: it is made, and nobody else may enter it.
+        /// Whether the folder is private to memctl: it is created, and no other user may enter it.
         own_folder: bool,
         /// Who may connect.
         access: SocketAccess,
@@ -28,7 +28,7 @@ pub enum Listen {
     },
 }
 
-/// Who may connect to a socket. What they may do then is another question: the kernel tells who they are.
+/// Which users may connect to a socket. What they may do then depends on their role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SocketAccess {
     /// Its owner, and root.
@@ -44,7 +44,7 @@ impl SocketAccess {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Owner, Self::Group, Self::Everybody];
 
-    /// As `chmod` has it: to connect is to write.
+    /// As for `chmod`: connecting needs write permission.
     #[must_use]
     pub const fn mode(self) -> u32 {
         match self {
@@ -58,7 +58,7 @@ impl SocketAccess {
 /// Whether a port speaks TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encryption {
-    /// Where a certificate is configured.
+    /// If a certificate is configured.
     Configured,
     /// Never: `http://`.
     Plain,
@@ -66,19 +66,19 @@ pub enum Encryption {
     Tls,
 }
 
-/// A place that is none.
+/// Text that is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no place to listen at: give an address and port such as 127.0.0.1:7717, or unix:/path")]
 pub struct ListenAddressError(String);
 
 impl Listen {
-    /// The socket in a folder of memctl's own.
+    /// A socket in a private folder.
     #[must_use]
     pub fn private(path: &Path) -> Self {
         Self::Unix { path: path.to_owned(), own_folder: true, access: SocketAccess::Owner }
     }
 
-    /// Whether other machines reach it.
+    /// Whether other machines can reach it.
     #[must_use]
     pub fn is_remote(&self) -> bool {
         match self {
@@ -104,7 +104,7 @@ impl FromStr for Listen {
     fn from_str(text: &str) -> Result<Self, ListenAddressError> {
         let wrong = || ListenAddressError(text.to_owned());
         if let Some(path) = text.strip_prefix("unix:") {
-            // `unix:///path` is the other usual spelling.
+            // `unix:///path` is another common spelling.
             let path = Path::new(path.strip_prefix("//").unwrap_or(path));
             let is_one = path.is_absolute() && path.file_name().is_some();
             let socket = Self::Unix { path: path.to_owned(), own_folder: false, access: SocketAccess::Owner };

@@ -1,10 +1,10 @@
-//! How many connections there are, of whom, and which of them go when somebody needs their place.
+//! Limits on connections, and which connection is closed to make room.
 //!
-//! Guarantees: connections are bounded in all and for each peer, so that one peer leaves room for others. Connections whose
-//! callers the gate has admitted stay; those on which no caller ever proved an identity make room: a peer at its bound loses
-//! the oldest of its own, and where all places are taken the peer that has most of them does. The owner of the daemon has
-//! places of its own over its socket.
-//! (Over 400 lines: what is known of a connection, and who makes room by it; a third are tests.)
+//! Guarantees: connections are limited in total and per peer, so that one peer leaves room for others. A connection on
+//! which a caller was admitted is never evicted. A connection on which no caller was ever admitted makes room: a peer
+//! at its limit loses its own oldest one; when all places are taken, the peer with most of them does. The daemon's
+//! owner has spare places over its socket.
+//! (Over 400 lines: what is known of a connection, and which one makes room; a third are tests.)
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -16,37 +16,37 @@ use std::time::{Duration, Instant};
 
 use super::Peer;
 
-/// A connection with nothing under way for this long is closed.
+/// A connection without requests for this long is closed.
 pub(super) const IDLE_MAX: Duration = Duration::from_secs(600);
-/// Likewise one whose callers the gate has never admitted.
+/// The same for a connection on which no caller was ever admitted.
 const UNKNOWN_IDLE_MAX: Duration = Duration::from_secs(60);
 /// Connections of the daemon's own user and root over its socket, beyond all others.
 const OWNER_SPARE: usize = 16;
-/// A connection that has not said so much as HTTP/2's preface in this time is closed.
+/// A connection that has sent less than HTTP/2's preface in this time is closed.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Bounds of connections.
+/// Limits on connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// In all.
+    /// In total.
     pub total: usize,
-    /// From one address, or of one user.
+    /// From one address or one user.
     pub per_peer: usize,
 }
 
 impl Default for ConnectionLimits {
     fn default() -> Self {
-        // An agent has one; several hundred nodes of eight devices fit, also behind one address.
+        // An agent has one connection; several hundred nodes of eight devices fit, even behind one address.
         Self { total: 8_192, per_peer: 4_096 }
     }
 }
 
-/// Who counts as one peer.
+/// What counts as one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Whose {
     Process,
     User(u32),
-    /// An address; of IPv6 the network of a host.
+    /// An address; for IPv6 the host's /64 network.
     Address(IpAddr),
 }
 
@@ -82,26 +82,26 @@ impl fmt::Display for Whose {
     }
 }
 
-/// What is known of a connection while it lives; shared with its requests.
+/// The state of a connection while it lives; shared with its requests.
 pub(super) struct State {
     pub(super) whose: Whose,
     opened: Instant,
-    /// Milliseconds after `opened` at which a request began or ended last.
+    /// Milliseconds from `opened` to the last begin or end of a request.
     active_ms: AtomicU64,
     requests: AtomicU32,
-    /// Whether the gate has admitted a caller on it.
+    /// Whether a caller was admitted on it.
     admitted: AtomicBool,
     cut: AtomicBool,
     untaken: Mutex<Untaken>,
-    /// Of the task that serves the connection.
+    /// Waker of the task that serves the connection.
     waker: Mutex<Option<Waker>>,
 }
 
-/// Answers of which something is ready that the peer has yet to take, by a number of their own.
+/// Responses with data ready that the peer has yet to take, by number.
 #[derive(Default)]
 struct Untaken {
     next: u64,
-    /// Since when, and how long that may be.
+    /// Since when, and how long that may last.
     since: BTreeMap<u64, (Instant, Duration)>,
 }
 
@@ -119,7 +119,7 @@ impl State {
         })
     }
 
-    /// Whether the connection is to end; if not, `waker` hears of it.
+    /// Whether the connection must end; if not, `waker` is woken when it must.
     pub(super) fn is_cut(&self, waker: &Waker) -> bool {
         {
             let mut kept = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
@@ -127,11 +127,11 @@ impl State {
                 *kept = Some(waker.clone());
             }
         }
-        // Behind the waker: who cuts sets this first and wakes then.
+        // Read after the waker is stored: `cut` sets the flag first and wakes then.
         self.cut.load(Ordering::Acquire)
     }
 
-    /// Ends the connection, whatever is under way on it.
+    /// Ends the connection, even with requests under way.
     pub(super) fn cut(&self) {
         self.cut.store(true, Ordering::Release);
         if let Some(waker) = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -139,9 +139,9 @@ impl State {
         }
     }
 
-    /// A request begins; it ends when what is given back is dropped.
+    /// Begins a request; it ends when the returned value is dropped.
     pub(super) fn begin(self: &Arc<Self>) -> Underway {
-        // Relaxed, here and below: counters and stamps of their own, read by timers.
+        // Relaxed here and below: independent counters and stamps that timers read.
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.touch();
         Underway(self.clone())
@@ -155,7 +155,7 @@ impl State {
         self.active_ms.store(self.opened.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// An answer begins whose parts may wait so long for the peer to take them.
+    /// Begins a response whose parts may wait this long for the peer to take them.
     pub(super) fn answer(self: &Arc<Self>, patience: Duration) -> Taking {
         let mut untaken = self.untaken();
         untaken.next += 1;
@@ -168,13 +168,14 @@ impl State {
         self.untaken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why the connection has to go, if it has; `heard` says whether it has begun to speak.
+    /// Why the connection must be closed, if it must; `heard` says whether the peer has sent anything.
     pub(super) fn overdue(&self, heard: bool) -> Option<&'static str> {
         let age = self.opened.elapsed();
         if !heard {
             return (age >= SILENCE_MAX).then_some("it said nothing");
         }
-        // A peer may leave what it asked for in this process without its connection ever being full: by a window of nothing.
+        // With a flow-control window of zero, a peer can leave responses in this process without ever filling the
+        // connection.
         if self.untaken().since.values().any(|(since, patience)| since.elapsed() >= *patience) {
             return Some("it does not take its answers");
         }
@@ -184,12 +185,12 @@ impl State {
     }
 }
 
-/// What the gate tells a connection: put into its requests.
+/// Lets the gate mark a connection as admitted; part of each request's extensions.
 #[derive(Clone)]
 pub struct Admission(pub(super) Arc<State>);
 
 impl Admission {
-    /// The gate has admitted a caller on this connection.
+    /// Marks the connection: a caller was admitted on it.
     pub fn admitted(&self) {
         self.0.admitted.store(true, Ordering::Relaxed);
     }
@@ -205,7 +206,7 @@ impl Drop for Underway {
     }
 }
 
-/// An answer on its way to the peer.
+/// A response on its way to the peer.
 pub(super) struct Taking {
     state: Arc<State>,
     number: u64,
@@ -213,7 +214,7 @@ pub(super) struct Taking {
 }
 
 impl Taking {
-    /// Something is ready for the peer.
+    /// Data is ready for the peer.
     pub(super) fn ready(&self) {
         self.state.untaken().since.insert(self.number, (Instant::now(), self.patience));
     }
@@ -244,7 +245,7 @@ pub struct Connections {
     refused: AtomicU64,
 }
 
-/// A connection's place among them; given back when dropped.
+/// A connection's place; released when dropped.
 pub(super) struct Place {
     connections: Arc<Connections>,
     number: u64,
@@ -252,7 +253,7 @@ pub(super) struct Place {
 }
 
 impl Connections {
-    /// None yet.
+    /// Begins with no connections.
     #[must_use]
     pub fn new(limits: ConnectionLimits) -> Arc<Self> {
         Arc::new(Self { limits, inner: Mutex::default(), refused: AtomicU64::new(0) })
@@ -262,12 +263,12 @@ impl Connections {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connections that were taken so far.
+    /// Connections accepted so far.
     pub(crate) fn taken(&self) -> u64 {
         self.lock().next
     }
 
-    /// A place for a connection of this peer, or the bound that it is beyond.
+    /// Takes a place for a connection of this peer, or returns which limit it exceeds.
     pub(super) fn place(self: &Arc<Self>, peer: &Peer) -> Result<Place, String> {
         let whose = Whose::of(peer);
         let mut inner = self.lock();
@@ -288,7 +289,7 @@ impl Connections {
             None
         };
         if let Some(beyond) = beyond {
-            // A peer at its own bound makes room itself.
+            // A peer at its own limit makes room itself.
             let loses = if is_full { inner.most_unknown() } else { Some(whose) };
             let Some(number) = loses.and_then(|loses| inner.oldest_unknown(loses)) else {
                 self.refused.fetch_add(1, Ordering::Relaxed);
@@ -306,7 +307,7 @@ impl Connections {
         Ok(Place { connections: self.clone(), number, state })
     }
 
-    /// Ends the oldest connection on which no caller was ever admitted; whether there was one.
+    /// Ends the oldest connection on which no caller was ever admitted; returns whether there was one.
     pub(super) fn cut_unknown(&self) -> bool {
         let mut inner = self.lock();
         let victim = inner.living.iter().find(|(_, state)| !state.is_admitted()).map(|(number, _)| *number);
@@ -321,7 +322,7 @@ impl Connections {
         states.iter().for_each(|state| state.cut());
     }
 
-    /// How many there are.
+    /// How many connections there are.
     #[must_use]
     pub fn count(&self) -> usize {
         self.lock().living.len()
@@ -364,7 +365,7 @@ impl Inner {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // One that was pushed out is gone from the list already.
+        // An evicted connection is already gone from the list.
         self.connections.lock().remove(self.number);
     }
 }
@@ -389,7 +390,7 @@ mod tests {
         assert!(first.state.is_cut(waker) && !second.state.is_cut(waker) && !third.state.is_cut(waker));
         drop(first);
         assert_eq!(connections.count(), 3);
-        // Both of them prove who they are: neither goes.
+        // Both are admitted: neither is evicted.
         for place in [&second, &third] {
             Admission(place.state.clone()).admitted();
         }

@@ -1,11 +1,11 @@
-//! What a client's certificate says of its holder: common name, alternative names, fingerprint, last second.
+//! Reads a client's certificate: common name, alternative names, fingerprint and end of validity.
 //!
-//! Guarantees: reading is bounded by the certificate's own bytes and never panics; what cannot be read is left out.
-//! Refuses: to verify. Only certificates that TLS has verified come here.
+//! Guarantees: reading is bounded by the certificate's bytes and never panics; unreadable parts are left out. It does
+//! not verify: TLS has done so before.
 
 use super::ClientCertificate;
 
-/// Tags of DER, as far as a certificate's names go.
+/// DER tags needed for a certificate's names.
 const BOOLEAN: u8 = 0x01;
 const OCTET_STRING: u8 = 0x04;
 const OID: u8 = 0x06;
@@ -18,7 +18,7 @@ const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const VERSION: u8 = 0xa0;
 const EXTENSIONS: u8 = 0xa3;
-/// Kinds of alternative names that are text: addresses of mail, DNS names, URIs.
+/// Alternative names that are text: email addresses, DNS names, URIs.
 const TEXT_NAMES: [u8; 3] = [0x81, 0x82, 0x86];
 
 /// 2.5.4.3
@@ -34,7 +34,7 @@ pub(super) fn read(der: &[u8]) -> ClientCertificate {
     ClientCertificate { subject, names, fingerprint: sha256(der), not_after_s }
 }
 
-/// Whether it is an authority's own: TLS does not take that for a server's.
+/// Whether it is an authority's own certificate, which TLS clients refuse as a server's.
 pub(super) fn is_authority(der: &[u8]) -> bool {
     said(der).is_some_and(|said| said.is_authority)
 }
@@ -46,13 +46,13 @@ fn sha256(bytes: &[u8]) -> [u8; 32] {
     fingerprint
 }
 
-/// One value and what follows it.
+/// One value and the bytes after it.
 fn next(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, rest) = rest.split_first()?;
     let (length, rest) = match first {
         0..=0x7f => (usize::from(first), rest),
-        // Up to four bytes of length; DER has no indefinite ones.
+        // Up to four length bytes; DER has no indefinite lengths.
         0x81..=0x84 => {
             let (length, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
             (length.iter().fold(0_usize, |sum, byte| sum << 8 | usize::from(*byte)), rest)
@@ -63,12 +63,12 @@ fn next(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, value, rest))
 }
 
-/// The value with this tag, and what follows it.
+/// The value with this tag, and the bytes after it.
 fn expect(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     next(bytes).filter(|(found, _, _)| *found == tag).map(|(_, value, rest)| (value, rest))
 }
 
-/// The values in a row.
+/// The values in sequence.
 fn each(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let (tag, value, rest) = next(bytes)?;
@@ -114,7 +114,7 @@ fn seconds(tag: u8, time: &[u8]) -> Option<u64> {
         (GENERALIZED_TIME, 14) => (digits.get(..4)?.parse::<i64>().ok()?, &digits[4..]),
         _ => return None,
     };
-    // Two digits are those of 1950 to 2049.
+    // Two-digit years are 1950 to 2049.
     let year = match tag {
         UTC_TIME if year < 50 => 2000 + year,
         UTC_TIME => 1900 + year,
@@ -125,12 +125,12 @@ fn seconds(tag: u8, time: &[u8]) -> Option<u64> {
     if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }
-    // Years that begin in March have their odd day last.
+    // Counting years from March puts the leap day last.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days = 365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
     let since_year_0 = days + (153 * month + 2) / 5 + day - 1;
     let seconds = (since_year_0 - 719_468) * 86_400 + hour * 3_600 + minute * 60 + second;
-    // Before 1970: long over.
+    // Before 1970: long expired.
     Some(u64::try_from(seconds).unwrap_or(0))
 }
 

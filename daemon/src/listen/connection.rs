@@ -1,7 +1,7 @@
-//! One accepted connection: bytes in both directions, who is there, and the end of those that only take a place.
+//! One accepted connection: its bytes, its peer, and its end if it is idle or stalled.
 //!
-//! Guarantees: what is built on it (gRPC, HTTP) sees one type, whatever the connection is made of; one that says nothing,
-//! asks nothing for a while or does not read what it is sent ends by itself; [`super::Connections::cut_all`] ends it at once.
+//! Guarantees: gRPC and HTTP see one type for every transport. A connection closes itself if the peer sends
+//! nothing, makes no request for a while or does not read. [`super::Connections::cut_all`] closes it at once.
 
 use std::future::Future as _;
 use std::io;
@@ -19,14 +19,14 @@ use tonic::transport::server::Connected;
 use super::Peer;
 use super::caps::{Admission, Place, SILENCE_MAX, State, Underway, Whose};
 
-/// Bytes that begin a conversation: HTTP/2's preface. (A request of HTTP/1 has hardly less.)
+/// A connection has begun after this many bytes: most of HTTP/2's preface. (An HTTP/1 request is hardly shorter.)
 const BEGINNING: u64 = 16;
-/// A peer that takes no byte of what waits for it in this time is gone.
+/// A peer that takes no waiting byte for this long counts as gone.
 pub const STALLED_MAX: Duration = Duration::from_secs(30);
-/// How often a connection looks at its limits: the shortest of them.
+/// How often a connection checks its limits: the shortest of them.
 const LOOK_EVERY: Duration = SILENCE_MAX;
 
-/// What a connection is made of.
+/// The transport of a connection.
 pub(super) enum Pipe {
     Memory(DuplexStream),
     Unix(UnixStream),
@@ -39,7 +39,7 @@ pub struct Connection {
     pipe: Pipe,
     peer: Peer,
     state: Arc<State>,
-    /// Within this process there are no limits.
+    /// `None` within this process, where there are no limits.
     place: Option<Place>,
     heard: u64,
     look: Pin<Box<Sleep>>,
@@ -55,17 +55,17 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// A request begins on its connection, which is not idle until what is given back is dropped.
+    /// Begins a request; the connection is not idle until the returned value is dropped.
     pub(crate) fn begin(&self) -> Underway {
         self.state.begin()
     }
 
-    /// What the gate tells the connection.
+    /// Lets the gate mark the connection as admitted.
     pub(crate) fn admission(&self) -> Admission {
         Admission(self.state.clone())
     }
 
-    /// Who is at the other end.
+    /// The other end.
     pub(crate) fn peer(&self) -> &Peer {
         &self.peer
     }
@@ -88,18 +88,18 @@ impl Connection {
         Self::of(Pipe::Memory(pipe), Peer::Embedded, State::new(Whose::Process), None)
     }
 
-    /// Who is at the other end.
+    /// The other end.
     #[must_use]
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
 
-    /// Whether nobody on the way can read it.
+    /// Whether the connection is encrypted.
     pub(crate) fn is_encrypted(&self) -> bool {
         matches!(self.pipe, Pipe::Tls(_))
     }
 
-    /// An error once the connection has to end.
+    /// Fails once the connection must end.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.place.is_none() {
             return Ok(());
@@ -137,7 +137,7 @@ impl Connected for Connection {
     }
 }
 
-/// The same call on whatever the connection is made of.
+/// The same call for every transport.
 macro_rules! on_pipe {
     ($pipe:expr, $inner:ident => $call:expr) => {
         match $pipe {

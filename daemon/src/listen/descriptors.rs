@@ -1,16 +1,16 @@
-//! File descriptors: as many as the system lets this process have.
+//! File descriptors: as many as the system allows this process.
 //!
-//! Guarantees: the soft limit, which is low for the sake of programs that call select(2), becomes the hard one.
+//! Guarantees: the soft limit, which is low for programs that call select(2), is raised to the hard limit.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::ConnectionLimits;
 
-/// Descriptors that the store, files and programs need beside connections: an eighth, within these.
+/// Descriptors that the store, files and programs need in addition to connections: an eighth, within this range.
 const OTHERS: std::ops::RangeInclusive<u64> = 16..=256;
 
 impl ConnectionLimits {
-    /// No more than leaves descriptors for everything else. What is open now stays open.
+    /// Lowers the limits so that descriptors are left for everything else. Open descriptors are deducted.
     #[must_use]
     pub fn within(self, descriptors: Option<u64>) -> Self {
         let Some(descriptors) = descriptors else { return self };
@@ -29,7 +29,7 @@ impl ConnectionLimits {
     }
 }
 
-/// Raises the limit; gives what it is now, `None` where there is none.
+/// Raises the limit and returns it; `None` if there is none.
 pub fn raise_limit() -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {

@@ -1,10 +1,10 @@
-//! Listening: places, connections, and who is at the other end.
+//! Listening: addresses, connections and peers.
 //!
-//! Guarantees: every connection says who its peer is ([`Peer`]); all places are bound before one is served; a place that
-//! cannot be had is named with the way out; connections and what they hold are bounded, in all and for each peer.
+//! Guarantees: every connection knows its peer ([`Peer`]). All addresses are bound before one is served. An error about
+//! an address says what to do. Connections and what they hold are limited, in total and per peer.
 //!
-//! gRPC and HTTP are served alike: [`bind`], then [`Bound::accept`] gives a stream of [`Connection`]s for a server;
-//! [`Requests`] around the service puts the sender into every request, where [`Peer::of`] finds it.
+//! gRPC and HTTP are served alike: [`bind`], then [`Bound::accept`] returns a stream of [`Connection`]s for a server;
+//! [`Requests`] around the service puts the peer into every request, where [`Peer::of`] finds it.
 
 mod accept;
 mod address;
@@ -34,7 +34,7 @@ pub use peer::{ClientCertificate, Peer};
 pub use requests::{Held, RECEIVING_BYTES, Requests, Watched};
 pub use tls::{Certificates, ClientAuth, TlsError, TlsFiles};
 
-/// What is spoken at a place.
+/// The protocol spoken at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speaks {
     /// gRPC, over HTTP/2.
@@ -44,7 +44,7 @@ pub enum Speaks {
 }
 
 impl Speaks {
-    /// Its name in the negotiation of TLS.
+    /// Its name in ALPN.
     const fn alpn(self) -> &'static [u8] {
         match self {
             Self::Grpc => b"h2",
@@ -53,15 +53,15 @@ impl Speaks {
     }
 }
 
-/// A place that cannot be had.
+/// An address that cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {place}: {source}{hint}")]
 pub struct BindError {
-    /// The place.
+    /// The address.
     pub place: String,
-    /// What the system said.
+    /// The system's error.
     pub source: io::Error,
-    /// The way out.
+    /// What to do.
     pub hint: &'static str,
 }
 
@@ -92,7 +92,7 @@ impl BindError {
     }
 }
 
-/// Places that are bound and not served yet.
+/// Addresses that are bound and not served yet.
 pub struct Bound {
     listeners: Vec<Listener>,
     sockets: Vec<unix::Socket>,
@@ -101,10 +101,10 @@ pub struct Bound {
     certificates: Option<Arc<Certificates>>,
 }
 
-/// Binds every place; ports speak TLS as they say, with these certificates.
+/// Binds every address; ports that speak TLS use these certificates.
 ///
 /// # Errors
-/// The first place that cannot be had.
+/// The first address that cannot be bound.
 pub async fn bind(
     places: &[Listen],
     speaks: Speaks,
@@ -141,13 +141,13 @@ impl Bound {
         Ok(())
     }
 
-    /// The places as clients write them, with the ports that were chosen.
+    /// The addresses as clients write them, with the ports that the system chose.
     #[must_use]
     pub fn places(&self) -> &[String] {
         &self.places
     }
 
-    /// Accepts from now on; every connection takes a place among `connections`.
+    /// Starts to accept; every connection takes a place among `connections`.
     #[must_use]
     pub fn accept(self, connections: &Arc<Connections>) -> Incoming {
         Incoming::start(self.listeners, self.sockets, self.speaks, connections)

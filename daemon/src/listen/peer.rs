@@ -1,7 +1,7 @@
-//! Who is at the other end of a connection, as far as the connection itself tells.
+//! The other end of a connection, as far as the connection itself identifies it.
 //!
-//! Guarantees: nothing here was said by the peer without proof: a user's number comes from the kernel, an address from the
-//! network stack, a certificate was verified before it is here.
+//! Guarantees: nothing here is a mere claim of the peer. A uid comes from the kernel, an address from the network
+//! stack, and a certificate was verified before.
 //!
 //! Every request carries its peer: [`Peer::of`] finds it, over gRPC and over HTTP alike.
 
@@ -20,33 +20,34 @@ pub enum Peer {
         uid: u32,
         /// Its group.
         gid: u32,
-        /// The process, where the system tells. It may be gone, and another one may have its number.
+        /// The process, if the system reports it. It may have ended, and its number may be in use again.
         pid: Option<i32>,
     },
-    /// Somebody on the network.
+    /// A client on the network.
     Tcp {
-        /// Where from.
+        /// Its address.
         address: SocketAddr,
         /// The certificate that was verified.
         certificate: Option<Arc<ClientCertificate>>,
     },
 }
 
-/// What a client's certificate says of it.
+/// What a client's certificate says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCertificate {
     /// The common name of its subject; empty where there is none.
     pub subject: String,
-    /// Its alternative names: DNS names, URIs, addresses of mail.
+    /// Its alternative names: DNS names, URIs, email addresses.
     pub names: Vec<String>,
     /// SHA-256 of the certificate.
     pub fingerprint: [u8; 32],
-    /// The last second in which it counts, since the Unix epoch.
+    /// The last second in which it is valid, since the Unix epoch.
     pub not_after_s: Option<u64>,
 }
 
 impl ClientCertificate {
-    /// A name for people: the subject's, else the first alternative one. It is the client's own text, so escaped.
+    /// A name to display: the subject's, else the first alternative name. It is the client's own text and therefore
+    /// escaped.
     #[must_use]
     pub fn shown(&self) -> String {
         let name = Some(&self.subject).filter(|subject| !subject.is_empty()).or_else(|| self.names.first());
@@ -55,7 +56,7 @@ impl ClientCertificate {
 }
 
 impl Peer {
-    /// Who sent a request; `None` when it did not come over one of this crate's connections.
+    /// The sender of a request; `None` if it did not arrive over one of this crate's connections.
     #[must_use]
     pub fn of(extensions: &tonic::codegen::http::Extensions) -> Option<&Self> {
         extensions.get()

@@ -1,13 +1,12 @@
-//! Around every request: who sent it, that it is under way, and the bytes of messages that have not arrived whole.
+//! Wraps every request: records its sender, counts it as under way, and bounds the bytes of incomplete messages.
 //!
-//! gRPC gathers a message until it is whole, up to 8 MiB a stream; whoever sends all but the last byte holds that much.
-//! Guarantees: what is gathered is counted in one budget. Where the budget is used up a stream that brings more waits; the
-//! oldest message of the peer that holds most is given up when it has had its time, so that half a message for ever
-//! holds up nobody. A message that comes slower than a floor is given up in any case. An answer is given to its connection piece
-//! by piece, as the peer takes it, and a connection that takes nothing of what is ready for it ends; an answer that keeps a
-//! slot ([`Held`]) is given up where it is taken too slowly.
-//! Refuses: to give up what is small and young.
-//! (Over 400 lines: one budget, and every way in which a request takes of it and gives back.)
+//! Guarantees: incomplete messages count against one budget. gRPC buffers a message of up to 8 MiB a stream until it is
+//! complete, so a client could hold that much by withholding the last byte. When the budget is used up, a stream that
+//! needs more waits. The oldest message of the peer that holds most is given up after [`FAIR`], so that unfinished
+//! messages block no other peer. A message slower than [`SLOWEST`] is given up in any case. A response is passed to its
+//! connection in pieces as the peer takes them, and a connection whose peer takes nothing of it is closed. A response
+//! that keeps a slot ([`Held`]) is given up when the peer takes it too slowly.
+//! (Over 400 lines: one budget, and every way in which a request takes from it and returns to it.)
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -30,30 +29,30 @@ use super::connection::{Caller, STALLED_MAX};
 use super::watches::{WATCH, WATCH_MAX, Watch, Watches};
 use crate::slots;
 
-/// Bytes of messages that have not arrived whole, of all streams together.
+/// Budget for incomplete messages, over all streams.
 pub const RECEIVING_BYTES: usize = 128 << 20;
-/// Where the budget is used up, a message that has taken this long may be given up for others.
+/// When the budget is used up, a message this old may be given up for others.
 const FAIR: Duration = Duration::from_secs(3);
-/// Every message has this long, and beyond it as long as it takes at [`SLOWEST`] bytes a second.
+/// Every message may take this long, plus its time at [`SLOWEST`] bytes a second.
 const GRACE: Duration = Duration::from_secs(30);
-/// The slowest that a message may come.
+/// The lowest rate at which a message may arrive, in bytes a second.
 const SLOWEST: usize = 32 << 10;
-/// How often a stream that waits looks again.
+/// How often a waiting stream checks again.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Bytes of an answer that a connection is given at a time: a frame of HTTP/2.
+/// Bytes of a response passed to a connection at a time: one HTTP/2 frame.
 const PIECE: usize = 16 << 10;
-/// Calls that answer with a stream, which holds little of it in memory, and how long that may wait for its peer.
+/// Calls with a streamed response, which buffer little, and how long that little may wait for the peer.
 const STREAMS: [(&str, Option<Duration>); 4] = [
     ("/memctl.v1.Ingest/Push", None),
-    // Whoever reads it may be a person with a pager.
+    // It may be read by a person with a pager.
     ("/memctl.v1.Query/Export", Some(IDLE_MAX)),
     ("/grpc.health.v1.Health/Watch", None),
     ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Some(IDLE_MAX)),
 ];
-/// What comes before a message: a flag, and its length.
+/// Length of the prefix of a message: a flag and the message's length.
 const PREFIX: usize = 5;
 
-/// Puts this around every request.
+/// The layer around every request.
 #[derive(Clone)]
 pub struct Requests {
     budget: Arc<Budget>,
@@ -61,7 +60,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// With a budget of so many bytes for what has not arrived whole.
+    /// Uses this many bytes as the budget for incomplete messages.
     #[must_use]
     pub fn new(receiving_bytes: usize) -> Self {
         Self {
@@ -79,7 +78,7 @@ impl<S> Layer<S> for Requests {
     }
 }
 
-/// A service that is watched.
+/// A service wrapped by [`Requests`].
 #[derive(Clone)]
 pub struct Watched<S> {
     inner: S,
@@ -123,7 +122,7 @@ where
         Box::pin(async move {
             let mut answer = answering.await?;
             let held = answer.extensions_mut().remove::<Held>();
-            // The head is on its way; what comes behind it is ready.
+            // The head is being sent, so what follows is ready.
             taking.iter().for_each(Taking::ready);
             let rest = Bytes::new();
             let over = watch.is_some().then(|| Box::pin(tokio::time::sleep(WATCH_MAX)));
@@ -134,20 +133,20 @@ where
     }
 }
 
-/// What an answer keeps until it is sent or given up: put into its extensions by whoever makes it.
+/// What a response keeps until it is sent or given up. The handler puts it into the response's extensions.
 #[derive(Clone)]
 pub struct Held {
     _kept: Arc<dyn Send + Sync>,
 }
 
 impl Held {
-    /// Keeps this.
+    /// Keeps this value.
     pub fn new(kept: impl Send + Sync + 'static) -> Self {
         Self { _kept: Arc::new(kept) }
     }
 }
 
-/// How long what is ready of an answer may wait for its peer; `None`: for ever.
+/// How long a ready part of a response may wait for its peer; `None`: without limit.
 fn patience(path: &str) -> Option<Duration> {
     match STREAMS.iter().find(|(stream, _)| *stream == path) {
         Some((_, patience)) => *patience,
@@ -155,16 +154,16 @@ fn patience(path: &str) -> Option<Duration> {
     }
 }
 
-/// An answer; its request is under way until it is sent.
+/// A response. Its request counts as under way until the response is sent.
 struct Answer {
     body: Body,
-    /// Of a frame that the peer has yet to take.
+    /// The rest of a frame that the peer has yet to take.
     rest: Bytes,
-    /// When the frame has to be taken, where the answer keeps something.
+    /// When the frame must be taken, if the response keeps something.
     deadline: Option<Instant>,
-    /// Where the peer has to take it in time.
+    /// Set if the peer must take the response in time.
     taking: Option<Taking>,
-    /// When a watch ends.
+    /// When a health watch ends.
     over: Option<Pin<Box<Sleep>>>,
     _watch: Option<Watch>,
     _underway: Underway,
@@ -172,7 +171,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// What the peer has room for. It is copied, because a part of a message keeps all of it in memory.
+    /// The next piece. It is copied because a slice would keep the whole message in memory.
     fn piece(&mut self) -> Frame<Bytes> {
         let length = self.rest.len().min(PIECE);
         Frame::data(Bytes::copy_from_slice(&self.rest.split_to(length)))
@@ -183,7 +182,7 @@ impl HttpBody for Answer {
     type Data = Bytes;
     type Error = Status;
 
-    /// Asked for when the peer has room for more.
+    /// Called when the peer has room for more.
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = &mut *self;
         if this.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -223,12 +222,12 @@ impl HttpBody for Answer {
     }
 
     fn size_hint(&self) -> SizeHint {
-        // (What is left of a frame is not in the body's own.)
+        // (The body's own hint does not include the rest of a frame.)
         if self.rest.is_empty() { self.body.size_hint() } else { SizeHint::default() }
     }
 }
 
-/// The budget of what has not arrived whole.
+/// The budget for incomplete messages.
 struct Budget {
     bytes: usize,
     inner: Mutex<Gathering>,
@@ -255,14 +254,14 @@ impl Message {
     }
 }
 
-/// One stream's part of the budget.
+/// One stream's share of the budget.
 struct Entry {
     budget: Arc<Budget>,
     whose: Whose,
     number: Option<u64>,
 }
 
-/// What comes of asking for room.
+/// The result of a request for room.
 enum Room {
     Given,
     Wait,
@@ -278,7 +277,7 @@ impl Entry {
         self.budget.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The stream holds so many bytes of a message; a new message begins with none.
+    /// Lowers the stream's share to `bytes`; a new message restarts the clock.
     fn hold(&mut self, bytes: usize, is_same: bool) {
         let number = self.number;
         let mut inner = self.lock();
@@ -298,7 +297,7 @@ impl Entry {
         }
     }
 
-    /// Asks for room for more bytes.
+    /// Requests room for `more` bytes.
     fn ask(&mut self, more: usize, waker: &Waker) -> Room {
         let (whose, number, bytes) = (self.whose, self.number, self.budget.bytes);
         let mut inner = self.lock();
@@ -333,7 +332,7 @@ impl Entry {
         room
     }
 
-    /// Whether the message was given up, or has taken too long; if not, `waker` hears of it.
+    /// Whether the message was given up or is too slow; if not, `waker` is woken when it is given up.
     fn is_over(&self, waker: &Waker) -> bool {
         let Some(number) = self.number else { return false };
         let mut inner = self.lock();
@@ -344,7 +343,7 @@ impl Entry {
 }
 
 impl Gathering {
-    /// Somebody needs room: of the peer that holds most the oldest message goes, once it has had its time.
+    /// Gives up the oldest message of the peer that holds most, if it is older than [`FAIR`].
     fn give_one_up(&mut self, asks: u64) {
         let mut by_peer: HashMap<Whose, usize> = HashMap::new();
         for message in self.messages.values() {
@@ -359,7 +358,7 @@ impl Gathering {
             return;
         }
         victim.given_up = true;
-        // Its bytes are free once its stream has let go of them; that is when it wakes.
+        // Its bytes are free once its stream wakes and drops them.
         if let Some(waker) = victim.waker.take() {
             waker.wake();
         }
@@ -376,17 +375,17 @@ impl Drop for Entry {
     }
 }
 
-/// Where in the stream of messages the bytes stand.
+/// The position within the stream of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Framing {
-    /// Bytes of the next prefix that are there.
+    /// Received bytes of the next prefix.
     prefix: [u8; PREFIX],
     have: usize,
-    /// Bytes of the message that are missing.
+    /// Bytes of the message still missing.
     missing: usize,
-    /// Bytes of it that are there, the prefix included.
+    /// Bytes of it received, including the prefix.
     gathered: usize,
-    /// Messages that came whole.
+    /// Messages that are complete.
     whole: u64,
 }
 
@@ -414,7 +413,7 @@ impl Framing {
     }
 }
 
-/// A request's bytes on their way to the one who gathers messages of them.
+/// A request's bytes on their way to the decoder.
 struct Receiving {
     body: Body,
     entry: Entry,
@@ -466,7 +465,7 @@ impl HttpBody for Receiving {
         if let Some(frame) = this.waiting.take() {
             return this.give(frame, cx);
         }
-        // Who asks for more has taken every whole message: what it holds is the one that is not whole.
+        // The decoder polls only after it has taken every complete message, so what it holds is the incomplete one.
         let before = this.framing.whole;
         this.framing.whole = 0;
         this.entry.hold(this.framing.gathered, before == 0);
@@ -502,7 +501,7 @@ mod tests {
 
     use super::*;
 
-    /// As if so much time had passed.
+    /// Advances time by this much.
     fn pass(budget: &Budget, time: Duration) {
         budget.inner.lock().unwrap().messages.values_mut().for_each(|message| message.since -= time);
     }
@@ -579,7 +578,7 @@ mod tests {
         let (mut first, mut second, mut honest) = (entry(1), entry(1), entry(2));
         assert!(matches!(first.ask(40, waker), Room::Given));
         assert!(matches!(second.ask(40, waker), Room::Given));
-        assert!(matches!(honest.ask(30, waker), Room::Wait), "everybody has a moment");
+        assert!(matches!(honest.ask(30, waker), Room::Wait), "every message has a moment");
         pass(&budget, FAIR);
         assert!(matches!(honest.ask(30, waker), Room::Wait), "the bytes are still there");
         assert!(first.is_over(waker) && !second.is_over(waker) && !honest.is_over(waker));

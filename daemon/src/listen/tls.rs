@@ -1,8 +1,8 @@
-//! TLS of the daemon's ports: its certificate, who may connect, and both exchanged while it runs.
+//! TLS of the daemon's ports: its certificate and which clients may connect; both can be replaced while it runs.
 //!
-//! Guarantees: files that changed hold from the next connection on, and no connection that is there is touched; files that
-//! cannot be used change nothing and are said once. The protocol is TLS 1.2 or 1.3 by rustls.
-//! Refuses: a certificate without its key, and to start with files that cannot be used.
+//! Guarantees: changed files apply from the next connection on, and existing connections stay. Files that cannot be
+//! used change nothing and are logged once. The protocol is TLS 1.2 or 1.3 by rustls.
+//! Refuses: to start with unusable files, or with a certificate that does not match its key.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -16,17 +16,17 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{Speaks, certificate};
 
-/// How often the files are looked at.
+/// How often the files are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// Where TLS comes from.
+/// The files of TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The daemon's certificate with its chain, in PEM.
     pub cert: PathBuf,
     /// Its key, in PEM.
     pub key: PathBuf,
-    /// The authorities of clients' certificates, in PEM. Without them no client is asked for one.
+    /// The authorities of clients' certificates, in PEM. Without them clients are not asked for a certificate.
     pub client_ca: Option<PathBuf>,
     /// Whether a client must have one.
     pub client_auth: ClientAuth,
@@ -35,10 +35,10 @@ pub struct TlsFiles {
 /// Whether a client must have a certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientAuth {
-    /// Whoever has none is not connected.
+    /// A client without one cannot connect.
     #[default]
     Required,
-    /// One that is shown is verified.
+    /// A certificate is verified if the client presents one.
     Optional,
 }
 
@@ -59,7 +59,7 @@ impl TlsError {
 /// What the files looked like when they were read.
 type Stamp = Vec<Option<(SystemTime, u64)>>;
 
-/// What is in force: the same for both, but for the protocol that is offered.
+/// The configurations in force; they differ only in the protocol offered.
 struct Configs {
     grpc: Arc<ServerConfig>,
     http: Arc<ServerConfig>,
@@ -76,19 +76,19 @@ impl Certificates {
     /// Reads the files.
     ///
     /// # Errors
-    /// The first that cannot be used.
+    /// The first file that cannot be used.
     pub fn load(files: TlsFiles) -> Result<Arc<Self>, TlsError> {
         let stamp = stamp(&files);
         let configs = RwLock::new(configs(&files)?);
         Ok(Arc::new(Self { files, configs, stamp: Mutex::new(stamp) }))
     }
 
-    /// Reads the files again; the next connection gets what they say.
+    /// Reads the files again for the next connections.
     ///
     /// # Errors
-    /// The first file that cannot be used; what was in force remains.
+    /// The first file that cannot be used; the former configuration stays in force.
     pub fn reload(&self) -> Result<(), TlsError> {
-        // The look before the reading: what is written in between is seen the next time.
+        // Stamped before reading, so that a change in between is seen next time.
         let stamp = stamp(&self.files);
         *self.stamp.lock().unwrap_or_else(PoisonError::into_inner) = stamp;
         let configs = configs(&self.files)?;
@@ -96,13 +96,13 @@ impl Certificates {
         Ok(())
     }
 
-    /// Reloads whenever the files have changed; never ends.
+    /// Reloads the files whenever they change; never returns.
     pub async fn follow(self: Arc<Self>) {
         let mut look = tokio::time::interval(LOOK_EVERY);
         loop {
             look.tick().await;
             let this = self.clone();
-            // Files may lie on a network's drive.
+            // The files may be on a network drive.
             let looked = tokio::task::spawn_blocking(move || this.reload_if_changed()).await;
             match looked {
                 Ok(Some(Ok(()))) => {
@@ -169,7 +169,7 @@ fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
     };
     let chain = certificates(&files.cert)?;
     if chain.first().is_some_and(|own| certificate::is_authority(own)) {
-        // Other clients may take it; memctl's do not.
+        // Other clients may accept it; memctl's do not.
         tracing::warn!(
             cert = %files.cert.display(),
             "TLS: this is an authority's own certificate (CA:TRUE), which memctl's clients refuse as a server's; make one with CA:FALSE"
@@ -180,7 +180,7 @@ fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
     let mut config = builder.with_single_cert(chain, key).map_err(|error| {
         TlsError::new(&files.cert, format!("it does not go with the key {}: {error}", files.key.display()))
     })?;
-    // Nothing is resumed: a certificate that was good once is verified again with every connection, which lasts long.
+    // Sessions are never resumed, so that every new connection verifies the certificate; connections last long.
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)

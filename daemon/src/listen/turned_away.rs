@@ -1,8 +1,8 @@
-//! Telling whoever comes beyond a bound which one it is, before the connection is closed.
+//! Says to a refused connection which limit it exceeds before closing it.
 //!
-//! Guarantees: the words are in the peer's own protocol (the end of a connection of HTTP/2, or an answer of HTTP/1.1), so that
-//! its library hands them on; few are told at a time, each for a moment, and none of them takes a place.
-//! Refuses: to tell more of them: the others find a closed connection.
+//! Guarantees: the text uses the peer's protocol (GOAWAY in HTTP/2, a response in HTTP/1.1), so that the client's
+//! library reports it. Few connections are answered at a time, each briefly, and none takes a place; all others are
+//! closed without a word.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,38 +14,38 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-/// Told at the same time. Each holds a descriptor.
+/// Connections answered at the same time. Each holds a descriptor.
 const TOLD_MAX: usize = 32;
-/// And no longer than this.
+/// The longest that one is answered.
 const TELLING_MAX: Duration = Duration::from_secs(3);
-/// How long of that for a request to come, where one can be waited for.
+/// How long of that to wait for a request.
 const REQUEST_MAX: Duration = Duration::from_secs(1);
-/// How a connection of HTTP/2 begins.
+/// The first bytes of an HTTP/2 connection.
 const HTTP2: [u8; 3] = *b"PRI";
-/// All of that beginning.
+/// Length of HTTP/2's preface.
 const PREFACE_BYTES: usize = 24;
-/// The daemon's settings, empty: they come before anything else (RFC 9113, 3.4).
+/// The daemon's empty settings, which must be sent first (RFC 9113, 3.4).
 const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 
-/// A connection of which nothing is known but where it comes from.
+/// A connection of which only the origin is known.
 pub(super) enum Accepted {
     Unix(UnixStream),
     Tcp(TcpStream, SocketAddr),
 }
 
-/// Those who are being told.
+/// The refused connections that are being answered.
 #[derive(Default)]
 pub(super) struct TurnedAway {
     telling: JoinSet<()>,
 }
 
 impl TurnedAway {
-    /// Tells one, if there are not too many; never waits.
+    /// Answers one unless there are too many; never waits.
     pub(super) fn tell(&mut self, accepted: Accepted, acceptor: Option<TlsAcceptor>, words: String) {
         while self.telling.try_join_next().is_some() {}
         if self.telling.len() < TOLD_MAX {
             self.telling.spawn(async move {
-                // Whoever does not listen is not told.
+                // A peer that does not read in time gets nothing.
                 let _ = tokio::time::timeout(TELLING_MAX, told(accepted, acceptor, &words)).await;
             });
         }
@@ -66,7 +66,7 @@ async fn say(mut stream: impl AsyncRead + AsyncWrite + Unpin, words: &str) -> io
     let farewell = if beginning == HTTP2 {
         stream.write_all(&SETTINGS).await?;
         stream.flush().await?;
-        // Libraries hand the words to the requests that wait for an answer: before there is one, nobody hears them.
+        // Libraries report the text to requests that wait for a response, so there must be one first.
         let _ = tokio::time::timeout(REQUEST_MAX, request(&mut stream)).await;
         goaway(words)
     } else {
@@ -75,13 +75,13 @@ async fn say(mut stream: impl AsyncRead + AsyncWrite + Unpin, words: &str) -> io
     stream.write_all(&farewell).await?;
     stream.flush().await?;
     stream.shutdown().await?;
-    // What is not read here would be answered with a reset, which overtakes the words.
+    // Unread bytes would cause a reset, which overtakes the text.
     let mut rest = [0; 1_024];
     while stream.read(&mut rest).await? > 0 {}
     Ok(())
 }
 
-/// Reads up to the first request, which is a frame of headers, and no further (RFC 9113, 4.1 and 6.2).
+/// Reads up to the first request, a HEADERS frame, and no further (RFC 9113, 4.1 and 6.2).
 async fn request(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
     const HEADERS: u8 = 1;
     stream.read_exact(&mut [0; PREFACE_BYTES - HTTP2.len()]).await?;
@@ -96,7 +96,7 @@ async fn request(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
     }
 }
 
-/// The end of the connection (RFC 9113, 6.8): no stream was looked at.
+/// GOAWAY (RFC 9113, 6.8): no stream was processed.
 fn goaway(words: &str) -> Vec<u8> {
     const GOAWAY: u8 = 7;
     const ENHANCE_YOUR_CALM: u32 = 11;

@@ -1,8 +1,9 @@
 //! A socket in the file system.
 //!
-//! Guarantees: from its first moment on a socket is open to whom its mode says, by default its owner alone; one that somebody answers at is never taken away;
-//! of two daemons that start at once one gets it; on its way out a daemon removes its own socket and no other.
-//! Refuses: a folder of memctl's own that belongs to somebody else, or that is a link.
+//! Guarantees: from the start a socket is open only to those its mode allows, by default its owner. A socket with a
+//! listener is never removed. Of two daemons that start at once, one gets the path. On exit a daemon removes its own
+//! socket and no other.
+//! Refuses: a private folder that belongs to another user or is a link.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind};
@@ -16,14 +17,14 @@ use tokio::net::UnixListener;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1_024;
 
-/// A bound socket; its file goes with it.
+/// A bound socket; dropping it removes its file.
 pub(super) struct Socket {
     path: PathBuf,
-    /// Which file it is: another daemon's socket may be there by the time this one goes.
+    /// Identifies the file: by the time this is dropped, another daemon's socket may have taken the path.
     id: FileId,
 }
 
-/// Device, inode and when it changed last: inodes are used again.
+/// Device, inode and time of the last change: inodes are reused.
 type FileId = (u64, u64, i64, i64);
 
 fn id(found: &std::fs::Metadata) -> FileId {
@@ -36,7 +37,7 @@ pub(super) fn bound(path: &Path, own_folder: bool, mode: u32) -> io::Result<(Uni
     if own_folder {
         make_private(folder)?;
     }
-    // Looking, removing and binding are three steps: the folder's lock makes them one among daemons.
+    // Checking, removing and binding are three steps; the folder's lock makes them atomic among daemons.
     let lock = File::open(folder)?;
     flock(&lock, FlockOperation::LockExclusive)?;
     remove_stale(path)?;
@@ -44,10 +45,10 @@ pub(super) fn bound(path: &Path, own_folder: bool, mode: u32) -> io::Result<(Uni
         .map_err(|_| refused(format!("the path has {} bytes, and a socket's may have 107", path.as_os_str().len())))?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // Before it has a name: the file is made with this mode, and nobody can be faster.
+    // Set before the socket has a name: the file is created with this mode, which leaves no gap.
     fchmod(&socket, Mode::from_raw_mode(mode))?;
     bind(&socket, &address)?;
-    // The mask may have taken bits away.
+    // The umask may have removed bits.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     let made = std::fs::symlink_metadata(path)?;
     listen(&socket, BACKLOG)?;
@@ -55,13 +56,13 @@ pub(super) fn bound(path: &Path, own_folder: bool, mode: u32) -> io::Result<(Uni
     Ok((listener, Socket { path: path.to_owned(), id: id(&made) }))
 }
 
-/// The folder is there, is ours and lets nobody else in.
+/// Creates the folder, or checks that it is ours, and closes it to all others.
 fn make_private(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    // Not followed: a link may be led elsewhere by whoever made it.
+    // Links are not followed: their owner could redirect them.
     let found = std::fs::symlink_metadata(folder)?;
     let shown = folder.display();
     if !found.is_dir() {
@@ -77,7 +78,7 @@ fn make_private(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes what a daemon that died left; an error when somebody is there.
+/// Removes the socket of a daemon that died; fails if one listens there.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let found = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -87,7 +88,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         return Err(refused("there is something that is no socket".into()));
     }
     let address = SocketAddrUnix::new(path)?;
-    // Not blocking: a full queue means that somebody is there as well.
+    // Non-blocking: a full queue also means that a daemon listens there.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     match connect(&probe, &address) {
@@ -105,7 +106,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         let is_ours = std::fs::symlink_metadata(&self.path).is_ok_and(|found| id(&found) == self.id);
         if is_ours {
-            // What cannot be removed is stale for the next daemon, which replaces it.
+            // If the file cannot be removed, it is stale for the next daemon, which replaces it.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -123,8 +124,8 @@ mod tests {
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
         assert_eq!(path.parent().unwrap().metadata().unwrap().mode() & 0o777, 0o700);
         let error = bound(&path, true, 0o600).err().unwrap();
-        assert_eq!(error.kind(), ErrorKind::AddrInUse, "somebody is there");
-        // Killed: the file stays, nobody answers.
+        assert_eq!(error.kind(), ErrorKind::AddrInUse, "a daemon listens there");
+        // As after a kill: the file stays without a listener.
         std::mem::forget(socket);
         drop(listener);
         let (_listener, socket) = bound(&path, true, 0o600).unwrap();
@@ -167,7 +168,7 @@ mod tests {
         assert_eq!(std::fs::read(folder.path().join("file")).unwrap(), b"", "it is not touched");
         let long = folder.path().join("x".repeat(108));
         assert!(words(&long, false).contains("107"));
-        // An open folder of one's own is closed.
+        // An own folder that is open to others is closed.
         let open = folder.path().join("open");
         std::fs::create_dir(&open).unwrap();
         std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();

@@ -1,6 +1,7 @@
-//! Watches of the daemon's health: streams whose askers need no identity.
+//! Watches of the daemon's health: streams that need no authentication.
 //!
-//! Guarantees: a peer has [`WATCHES_PER_PEER`] at most, and each ends after [`WATCH_MAX`]; its asker begins another.
+//! Guarantees: a peer has at most [`WATCHES_PER_PEER`], and each ends after [`WATCH_MAX`]; the client then starts
+//! another.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,22 +13,22 @@ use super::caps::Whose;
 
 /// The call.
 pub(super) const WATCH: &str = "/grpc.health.v1.Health/Watch";
-/// Of one peer at a time.
+/// Per peer at a time.
 const WATCHES_PER_PEER: usize = 8;
-/// How long one lasts.
+/// How long a watch lasts.
 pub(super) const WATCH_MAX: Duration = Duration::from_secs(600);
 
-/// How many there are, by peer.
+/// Number of watches by peer.
 pub(super) type Watches = Arc<Mutex<HashMap<Whose, usize>>>;
 
-/// One of them, until it is dropped.
+/// One watch; it ends when dropped.
 pub(super) struct Watch {
     watches: Watches,
     whose: Whose,
 }
 
 impl Watch {
-    /// Another one of a peer.
+    /// Begins another watch of a peer.
     pub(super) fn begin(watches: &Watches, whose: Whose) -> Result<Self, Status> {
         let mut counts = watches.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(whose).or_default();

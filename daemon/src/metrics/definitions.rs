@@ -1,13 +1,14 @@
-//! Every metric that there is: name, kind, labels and meaning, in one table.
+//! The table of all metrics: name, kind, labels and meaning.
 //!
-//! Guarantees: [`ALL`] is complete; docs/metrics.md says the same, which a test compares. Names and base units are those that
-//! Prometheus asks for. Refuses labels that grow with what a training does: no stacks, no sites, no sessions.
+//! Guarantees: [`ALL`] is complete; docs/metrics.md says the same, which a test checks. Names and base units follow
+//! Prometheus.
+//! Refuses: labels that grow with a training: no stacks, no sites, no sessions.
 
 use super::family::{Definition, Kind};
 
-/// Whose figures they are: an attempt of a run of a job.
+/// The labels of a job: an attempt of a run.
 const JOB: &[&str] = &["job", "tenant", "run", "attempt"];
-/// A device of a process of a job. `gpu`, `UUID` and `host` join with what dcgm-exporter tells.
+/// The labels of a device of a process. `gpu`, `UUID` and `host` match those of dcgm-exporter.
 pub const DEVICE: &[&str] = &["job", "tenant", "run", "attempt", "rank", "process", "host", "gpu", "UUID"];
 
 macro_rules! metrics {
@@ -17,20 +18,20 @@ macro_rules! metrics {
             pub static $constant: Definition =
                 Definition { name: $name, kind: Kind::$kind, labels: $labels, help: $help };
         )*
-        /// Every metric, in the order in which they are told.
+        /// Every metric, in the order of the output.
         pub static ALL: &[&Definition] = &[$(&$constant),*];
     };
 }
 
 metrics! {
     BUILD = Gauge "memctl_build_info" &["version", "store", "schema"],
-        "Always 1; the labels tell the version of memctl, the kind of the store and its schema.";
+        "Always 1; the labels are the version of memctl, the kind of the store and its schema.";
     READY = Gauge "memctl_ready" &[], "Whether the daemon is ready, as /readyz says.";
     STORE_UP = Gauge "memctl_store_up" &[], "Whether the store has answered the last probe.";
     STORE_PROBE = Gauge "memctl_store_probe_duration_seconds" &[], "How long the store took to answer the last probe.";
     STORE_JOBS = Gauge "memctl_store_jobs" &[], "Attempts of jobs in the store.";
     STORE_BYTES = Gauge "memctl_store_payload_bytes" &[], "Payload bytes in the store: what agents sent and retention has not removed.";
-    STORE_SIZE = Gauge "memctl_store_size_bytes" &[], "Bytes that the store takes on its disk, whatever for.";
+    STORE_SIZE = Gauge "memctl_store_size_bytes" &[], "Total disk usage of the store, in bytes.";
     STORE_DAMAGED = Gauge "memctl_store_damaged_items" &[], "Stored items that were not what was stored when they were read: answers are given without them.";
     STORE_EVENTS = Gauge "memctl_store_events" &[], "Events in the store, those that retention has removed included.";
     STORE_EXPIRED = Gauge "memctl_store_expired_events" &[], "Events that retention has removed.";
@@ -45,7 +46,7 @@ metrics! {
     QUEUE = Gauge "memctl_ingest_queue_bytes" &[], "Bytes that wait for their commit, of all sessions.";
     QUEUE_MAX = Gauge "memctl_ingest_queue_limit_bytes" &[], "Bytes that may wait for their commit; beyond, streams are not read.";
     REFUSED = Counter "memctl_streams_refused_total" &["reason"], "Streams of agents that were refused, by reason.";
-    DROPPED = Counter "memctl_events_dropped_total" &["reason"], "Events that agents dropped and counted, by reason, as far as this daemon was told.";
+    DROPPED = Counter "memctl_events_dropped_total" &["reason"], "Events that agents dropped and counted, by reason, as far as they were reported to this daemon.";
     COMMITS = Histogram "memctl_commit_duration_seconds" &[], "How long the store took to commit what had gathered.";
     COMMITS_FAILED = Counter "memctl_commit_failures_total" &[], "Sessions whose part of a commit failed: their streams end and are resumed.";
     JUDGE_LAG = Gauge "memctl_judge_lag_seconds" &[], "For how long the oldest data that the judge has not seen has been waiting.";
@@ -54,15 +55,15 @@ metrics! {
     JUDGE_MEMORY_MAX = Gauge "memctl_judge_memory_limit_bytes" &[], "Bytes of memory that the judge may keep; beyond, it forgets the jobs that were not asked for longest.";
     ALERTS = Gauge "memctl_alerts" &["state"], "Alerts by state: pending, firing or resolved.";
     ALERTS_REFUSED = Counter "memctl_alerts_refused_total" &[], "Alerts that were not created because there were too many.";
-    NOTIFIED = Counter "memctl_notifications_total" &["receiver", "outcome"], "Alerts that a receiver was told of (delivered), or could not be told of (failed).";
+    NOTIFIED = Counter "memctl_notifications_total" &["receiver", "outcome"], "Alerts that were delivered to a receiver, or could not be (failed).";
     TASK_UP = Gauge "memctl_task_up" &["task"], "Whether a task of the daemon runs.";
-    RESTARTS = Counter "memctl_task_restarts_total" &["task"], "How often a task of the daemon failed and was started anew.";
+    RESTARTS = Counter "memctl_task_restarts_total" &["task"], "How often a task of the daemon failed and was restarted.";
     RELOADS = Counter "memctl_config_reloads_total" &["outcome"], "How often the configuration was read again on SIGHUP: applied or refused.";
     RELOADED = Gauge "memctl_config_last_reload_successful" &[], "Whether the last SIGHUP was followed; 1 before the first.";
     EXPORTS = Counter "memctl_otlp_exports_total" &["outcome"], "How often all metrics were sent by OTLP: delivered or failed. Absent where they are not sent.";
     JOBS_SHOWN = Gauge "memctl_jobs_exported" &[], "Jobs that have series here: those that run or ended within the last 15 minutes.";
     JOBS_LEFT_OUT = Gauge "memctl_jobs_not_exported" &[], "Jobs that would have series here and have none, because there are too many.";
-    JOB_INFO = Gauge "memctl_job_info" &["job", "tenant", "run", "attempt", "state"], "Always 1; the label tells the job's state: running, finished, failed or lost.";
+    JOB_INFO = Gauge "memctl_job_info" &["job", "tenant", "run", "attempt", "state"], "Always 1; the label is the job's state: running, finished, failed or lost.";
     JOB_RANKS = Gauge "memctl_job_ranks" &["job", "tenant", "run", "attempt", "state"], "Processes of the job by their state.";
     JOB_EXPECTED = Gauge "memctl_job_expected_ranks" JOB, "Ranks that the launcher said there would be.";
     JOB_DEVICES = Gauge "memctl_job_devices" JOB, "Devices that the job's processes use.";
@@ -82,7 +83,7 @@ metrics! {
     ALLOCATED = Gauge "memctl_allocator_allocated_bytes" DEVICE, "Bytes that the allocator has handed out, at the last boundary.";
     RESERVED = Gauge "memctl_allocator_reserved_bytes" DEVICE, "Bytes that the allocator holds from the driver, at the last boundary.";
     PEAK = Gauge "memctl_allocator_peak_allocated_bytes" DEVICE, "Most bytes that the allocator had handed out at a time since the process began.";
-    DEVICE_USED = Gauge "memctl_device_used_bytes" DEVICE, "Bytes in use on the device by everybody, as the driver measures.";
+    DEVICE_USED = Gauge "memctl_device_used_bytes" DEVICE, "Bytes in use on the device by all processes, as measured by the driver.";
     DEVICE_TOTAL = Gauge "memctl_device_memory_bytes" DEVICE, "Bytes of the device.";
     GROWTH = Gauge "memctl_growth_bytes_per_epoch" DEVICE, "Growth of the allocated bytes from epoch end to epoch end, over the last 64 epochs.";
     FRAGMENTATION = Gauge "memctl_fragmentation_ratio" DEVICE, "Share of the reserved bytes that no live block uses, at the last boundary.";

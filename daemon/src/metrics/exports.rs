@@ -1,11 +1,11 @@
-//! How often metrics were sent to a receiver of OTLP.
+//! Counts exports of metrics by OTLP.
 //!
 //! Guarantees: counting never waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How exports went; clones count the same.
+/// Outcomes of exports; clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub struct Exports {
     counts: Arc<[AtomicU64; 2]>,
@@ -15,12 +15,12 @@ impl Exports {
     /// How many were delivered, and how many were not.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
-        // Relaxed: figures for people.
+        // Relaxed: statistics.
         let [delivered, failed] = &*self.counts;
         (delivered.load(Ordering::Relaxed), failed.load(Ordering::Relaxed))
     }
 
-    /// Counts one.
+    /// Counts one export.
     pub(crate) fn note(&self, delivered: bool) {
         self.counts[usize::from(!delivered)].fetch_add(1, Ordering::Relaxed);
     }

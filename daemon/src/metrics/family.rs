@@ -1,22 +1,22 @@
-//! What a metric is, and one moment's figures of it: neutral, so that the text of `/metrics` and OTLP are made of the same.
+//! Metrics and their values at one moment, independent of the output format: `/metrics` and OTLP are both made from them.
 //!
 //! Guarantees: a family has the labels of its definition, in that order, and no others.
 
 use crate::histogram::Distribution;
 
-/// What a metric counts.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Goes up and down.
     Gauge,
-    /// Only goes up, until the daemon starts anew.
+    /// Only goes up, until the daemon restarts.
     Counter,
-    /// How values are distributed.
+    /// A distribution of values.
     Histogram,
 }
 
 impl Kind {
-    /// As the exposition format and the documentation have it.
+    /// The name in the exposition format and the documentation.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -27,12 +27,12 @@ impl Kind {
     }
 }
 
-/// A metric: what never changes about it.
+/// The fixed part of a metric.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Definition {
     /// Its name, with its unit.
     pub name: &'static str,
-    /// What it counts.
+    /// Its kind.
     pub kind: Kind,
     /// Its labels.
     pub labels: &'static [&'static str],
@@ -43,9 +43,9 @@ pub struct Definition {
 /// One figure.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// A gauge's or a counter's.
+    /// The value of a gauge or a counter.
     Number(f64),
-    /// A histogram's.
+    /// The value of a histogram.
     Histogram(Distribution),
 }
 

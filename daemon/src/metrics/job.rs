@@ -1,7 +1,7 @@
 //! A job's series.
 //!
-//! Guarantees: at most [`SERIES_MAX`] series a job, whatever it is; of a job with many devices the extremes are shown, the
-//! same ones as long as they are not clearly beaten, and aggregates over all. Jobs beyond `JOBS_MAX` are counted.
+//! Guarantees: at most [`SERIES_MAX`] series per job. A job with many devices shows its extremes, the same ones as long
+//! as they are not clearly exceeded, and aggregates over all devices. Jobs beyond `JOBS_MAX` are counted.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use crate::board::{DeviceFigures, JobFigures};
 
 /// Series of one job.
 pub const SERIES_MAX: usize = 100;
-/// Jobs that are shown: with [`SERIES_MAX`] some 25,000 series, which a small Prometheus takes in its stride.
+/// The most jobs with series: with [`SERIES_MAX`] about 25,000 series, which a small Prometheus handles easily.
 const JOBS_MAX: usize = 256;
-/// Devices of a job that have series of their own: a whole node, mostly.
+/// The most devices of a job with series of their own: usually a whole node.
 const DEVICES_MAX: usize = 8;
-/// Kinds and severities of findings that are told apart; the mildest of more are told as one.
+/// The most combinations of kind and severity of findings; the mildest beyond it are merged.
 const FINDINGS_MAX: usize = 11;
-/// What stands for the kinds that are not told apart.
+/// The kind of merged findings.
 const OTHER: &str = "other";
-/// Labels come from agents; longer ones say no more.
+/// Labels come from agents; longer ones are cut.
 const LABEL_CHARS_MAX: usize = 256;
 
-/// The families of these jobs; `kept` is what the store keeps for a job, by its key.
+/// The families of these jobs; `kept` is the stored size of a job, by its key.
 #[must_use]
 pub fn families(jobs: &[Arc<JobFigures>], kept: &HashMap<i64, u64>) -> Vec<Family> {
     let shown = &jobs[..jobs.len().min(JOBS_MAX)];
@@ -56,7 +56,7 @@ fn with<'a>(job: &'a [String; 4], more: &[&'a str]) -> Vec<&'a str> {
     job.iter().map(String::as_str).chain(more.iter().copied()).collect()
 }
 
-/// A figure that a job may have.
+/// A value that a job may have.
 type OfJob = (&'static Definition, fn(&JobFigures) -> Option<f64>);
 
 const FIGURES: [OfJob; 10] = [
@@ -93,7 +93,7 @@ fn of_jobs(jobs: &[Arc<JobFigures>]) -> Vec<Family> {
     [vec![info, ranks], figures, vec![findings]].concat()
 }
 
-/// The worst first; what there is no room for is told as one.
+/// The worst first; those beyond the limit are merged.
 fn tell_findings(job: &JobFigures, own: &[String; 4], family: &mut Family) {
     let worst: Vec<_> = job.findings.iter().rev().collect();
     let told = if worst.len() > FINDINGS_MAX { FINDINGS_MAX - 1 } else { worst.len() };
@@ -106,7 +106,7 @@ fn tell_findings(job: &JobFigures, own: &[String; 4], family: &mut Family) {
     }
 }
 
-/// A metric, and what it is of a device.
+/// A metric, and how it is read from a device.
 type Reading = (&'static Definition, fn(&DeviceFigures) -> Option<u64>);
 
 fn aggregates(jobs: &[Arc<JobFigures>]) -> Vec<Family> {
@@ -122,7 +122,7 @@ fn aggregates(jobs: &[Arc<JobFigures>]) -> Vec<Family> {
                 values.sort_unstable();
                 let (Some(min), Some(max)) = (values.first(), values.last()) else { continue };
                 let sum: f64 = values.iter().map(|value| *value as f64).sum();
-                // The lower of two in the middle: a value that a device has.
+                // The lower of two middle values, so that a device has it.
                 let median = values[(values.len() - 1) / 2];
                 let own = labels(job);
                 for (name, value) in
@@ -136,7 +136,7 @@ fn aggregates(jobs: &[Arc<JobFigures>]) -> Vec<Family> {
         .collect()
 }
 
-/// A figure that a device may have.
+/// A value that a device may have.
 type OfDevice = (&'static Definition, fn(&DeviceFigures) -> Option<f64>);
 
 const OF_DEVICES: [OfDevice; 8] = [
@@ -173,8 +173,8 @@ fn of_devices(jobs: &[Arc<JobFigures>]) -> Vec<Family> {
     families
 }
 
-/// The devices to show: all of a small job; of a large one the first rank, what was lost, and what has most or least of
-/// something.
+/// The devices to show: all of a small job; of a large one the first rank, lost processes, and the devices with the
+/// highest or lowest values.
 fn extremes(devices: &[DeviceFigures]) -> BTreeSet<usize> {
     if devices.len() <= DEVICES_MAX {
         return (0..devices.len()).collect();
@@ -182,7 +182,7 @@ fn extremes(devices: &[DeviceFigures]) -> BTreeSet<usize> {
     let bytes = |value: Option<u64>| value.map(|bytes| bytes as f64);
     let highest = |read: &dyn Fn(&DeviceFigures) -> Option<f64>| {
         let known = devices.iter().enumerate().filter_map(|(at, device)| Some((at, read(device)?)));
-        // Of equals the first: then a job of equal ranks shows the same ones in every scrape.
+        // The first of equals, so that a job of equal ranks shows the same ones in every scrape.
         known.reduce(|best, next| if next.1 > best.1 { next } else { best }).map(|(at, _)| at)
     };
     let wanted = [
@@ -194,7 +194,7 @@ fn extremes(devices: &[DeviceFigures]) -> BTreeSet<usize> {
         highest(&|device| device.fragmentation_ratio),
         highest(&|device| bytes(device.allocated_bytes).map(|bytes| -bytes)),
     ];
-    // Figures of one step differ by chance: the room that is left goes to the ranks in their order.
+    // Figures of one step differ by chance; the remaining room goes to the ranks in order.
     let mut shown: BTreeSet<usize> = wanted.into_iter().flatten().collect();
     for at in 0..devices.len() {
         if shown.len() >= DEVICES_MAX {

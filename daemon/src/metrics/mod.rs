@@ -1,11 +1,11 @@
-//! Metrics: figures of the daemon and of the jobs that run, for Prometheus and OpenTelemetry.
+//! Metrics of the daemon and of running jobs, for Prometheus and OpenTelemetry.
 //!
-//! Guarantees: the number of series is bounded by what [`job`] says; each part of the daemon counts its own, and what is told
-//! is gathered from them when somebody asks; a store that is away costs the figures of the store and no others.
-//! Refuses labels that grow with what a training does.
+//! Guarantees: the number of series is bounded by the limits in [`job`]. Each part of the daemon counts for itself, and a
+//! scrape gathers the values. If the store is unavailable, only its own metrics are missing.
+//! Refuses: labels that grow with a training.
 //!
-//! - [`definitions`]: every metric; [`family`]: what one is; [`text`]: as Prometheus reads it.
-//! - [`job`]: the series of a job, from what the judge has left on the board; `own`: those of the daemon; `process`.
+//! - [`definitions`]: every metric; [`family`]: the types; [`text`]: the format of Prometheus.
+//! - [`job`]: the series of a job, from the board; `own`: those of the daemon; `process`.
 
 pub mod definitions;
 mod exports;
@@ -32,7 +32,7 @@ use crate::store::{Scope, Store, Tenant};
 use crate::streams::Streams;
 use crate::supervise::Tasks;
 
-/// The parts of the daemon that are asked; clones ask the same ones.
+/// The parts of the daemon that have metrics; clones share them.
 #[derive(Clone)]
 pub struct Sources {
     pub(crate) store: Arc<dyn Store>,
@@ -47,7 +47,7 @@ pub struct Sources {
     pub(crate) judge: Judge,
     /// The connections of each port.
     pub(crate) ports: Vec<(&'static str, Arc<Connections>)>,
-    /// How sending them by OTLP goes, where they are sent.
+    /// The outcomes of OTLP exports, if there are any.
     pub(crate) exports: Option<Exports>,
     pub(crate) started_ns: u64,
     pub(crate) known: Arc<Mutex<own::StoreFigures>>,
@@ -58,8 +58,8 @@ impl Sources {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The figures as they are now, as a scope shows them: of the jobs its own, of the daemon what is nobody's; sums over all
-    /// tenants for those alone who see all of them.
+    /// The current values that a scope may see: those of its jobs, and those of the daemon that belong to no tenant. Sums
+    /// over all tenants are only for callers who see all of them.
     pub async fn gather(&self, scope: &Scope) -> Vec<Family> {
         let mut families = own::families(self, scope).await;
         let mut jobs = self.board.shown();

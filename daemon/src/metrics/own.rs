@@ -1,7 +1,7 @@
-//! The daemon's own series: what it took, stored, judged and told, and how its parts do.
+//! The daemon's own series: ingest, storage, judging, notifications, and the state of its parts.
 //!
-//! Guarantees: told without the store, but for the figures of the store itself, which are read at most every few seconds, by
-//! one reader, and left out while the store does not answer.
+//! Guarantees: collected without the store, except for the store's own figures. These are read at most every few seconds,
+//! by one reader, and left out while the store does not respond.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use super::family::{Definition, Family, Point, Value};
 use super::{Exports, Sources, process};
 use crate::store::{Scope, StoreError, Totals};
 
-/// The store's sums are read no more often.
+/// The store's sums are read at most this often.
 const STORE_EVERY: Duration = Duration::from_secs(10);
-/// What jobs keep is added up over all their rows: as often as retention does it.
+/// The stored size of jobs is a sum over all their rows, computed as often as retention does.
 const KEPT_EVERY: Duration = Duration::from_secs(60);
-/// A scrape waits no longer for them; the next one finds them.
+/// How long a scrape waits for them; the next one finds them.
 const STORE_WAIT: Duration = Duration::from_millis(500);
 
-/// What was read of the store last.
+/// The last figures of the store.
 #[derive(Default)]
 pub(crate) struct StoreFigures {
     read: Option<Instant>,
     reading: bool,
     known: Option<Known>,
     kept_read: Option<Instant>,
-    /// What every job keeps, by its key.
+    /// The stored size of every job, by its key.
     kept: Arc<HashMap<i64, u64>>,
 }
 
@@ -49,13 +49,13 @@ struct Known {
     alerts: [(&'static str, u64); 3],
 }
 
-/// The daemon's families, as a scope shows them.
+/// The daemon's families that a scope may see.
 pub(super) async fn families(sources: &Sources, scope: &Scope) -> Vec<Family> {
     let known = figures(sources).await;
     let mut families = vec![build(known.as_ref())];
     families.extend(health(sources));
     families.push(Family::single(&metrics::STREAMS, sources.streams.count(scope) as f64));
-    // How much others do, and whom the daemon tells, is not for a tenant.
+    // The activity of others, and the daemon's receivers, are not for a tenant.
     if *scope == Scope::All {
         families.extend(store(known.as_ref(), sources.store.damaged().len() as u64));
         families.extend(connections(sources));
@@ -115,7 +115,7 @@ fn connections(sources: &Sources) -> Vec<Family> {
 
 fn ingest(sources: &Sources) -> Vec<Family> {
     let counts = &sources.ingest.counts;
-    // Relaxed: figures for people.
+    // Relaxed: statistics.
     let read = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed) as f64;
     let mut items = Family::new(&metrics::ITEMS);
     counts.items().for_each(|(kind, count)| items.add(&[item_kind(kind)], count as f64));
@@ -203,7 +203,7 @@ fn reloads(sources: &Sources) -> Vec<Family> {
     vec![family, truth(&metrics::RELOADED, last)]
 }
 
-/// What is known of the store: read anew when it is old, by one reader at a time.
+/// The figures of the store, read again if they are old, by one reader at a time.
 async fn figures(sources: &Sources) -> Option<Known> {
     let begin = {
         let mut figures = sources.figures();
@@ -213,11 +213,11 @@ async fn figures(sources: &Sources) -> Option<Known> {
         begin
     };
     if begin {
-        // Nobody waits for this one.
+        // This runs in the background.
         let adding = sources.clone();
         tokio::spawn(async move { read_kept(&adding).await });
         let reader = sources.clone();
-        // A task of its own: a scrape that is given up must not leave a query half way, nor wait for a slow one.
+        // A task of its own: a cancelled scrape must not interrupt a query, nor wait for a slow one.
         let reading = tokio::spawn(async move {
             let outcome = read(&reader).await;
             let mut figures = reader.figures();
@@ -227,7 +227,7 @@ async fn figures(sources: &Sources) -> Option<Known> {
                 Err(error) => tracing::debug!(%error, "the figures of the store cannot be read"),
             }
         });
-        // Late figures are those of the next scrape.
+        // If they are late, the next scrape has them.
         let _ = tokio::time::timeout(STORE_WAIT, reading).await;
     }
     let known = sources.figures().known.clone();
@@ -242,7 +242,7 @@ async fn read(sources: &Sources) -> Result<Known, StoreError> {
     Ok(Known { kind: info.kind, schema: info.schema_version, totals, size_bytes, alerts })
 }
 
-/// What jobs keep, anew when it is old; what is there stays where that fails.
+/// Reads the stored size of jobs again if it is old; on an error the old one stays.
 async fn read_kept(sources: &Sources) {
     let is_old = {
         let mut figures = sources.figures();
@@ -257,6 +257,6 @@ async fn read_kept(sources: &Sources) {
     }
     match sources.store.kept_bytes().await {
         Ok(kept) => sources.figures().kept = Arc::new(kept.into_iter().collect()),
-        Err(error) => tracing::debug!(%error, "what jobs keep cannot be added up"),
+        Err(error) => tracing::debug!(%error, "the stored size of jobs cannot be computed"),
     }
 }

@@ -1,6 +1,6 @@
-//! The daemon as a process: what every Prometheus client tells of its own.
+//! The daemon as a process: the standard metrics of Prometheus clients.
 //!
-//! Guarantees: what the system does not tell is left out, never told as 0.
+//! Guarantees: a value that the system does not provide is left out, never reported as 0.
 
 use super::definitions::{CPU, FILES, FILES_MAX, RESIDENT, STARTED, VIRTUAL};
 use super::family::Family;
@@ -26,7 +26,8 @@ pub fn families(started_ns: u64) -> Vec<Family> {
     families
 }
 
-/// A field of `/proc/self/stat` by its number in proc(5), from 3 on: the second, the program's name, may hold anything.
+/// A field of `/proc/self/stat` by its number in proc(5), from 3 on: the second one, the program's name, may contain
+/// anything.
 fn field(stat: &str, number: usize) -> Option<f64> {
     let (_, behind) = stat.rsplit_once(')')?;
     behind.split_whitespace().nth(number - 3)?.parse().ok()

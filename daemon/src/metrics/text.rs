@@ -1,17 +1,17 @@
 //! The text that Prometheus reads: version 0.0.4 of its exposition format.
 //!
-//! Guarantees: whatever a label holds, it comes out as one value on one line; numbers are written so that they are read back
-//! unchanged; a metric without series is left out.
+//! Guarantees: a label with any content is one value on one line; numbers are written so that parsing restores them
+//! exactly; a metric without series is left out.
 
 use std::fmt::Write as _;
 
 use super::family::{Family, Point, Value};
 use crate::histogram::Distribution;
 
-/// What the answer to a scrape calls itself.
+/// The content type of the response.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Writes families.
+/// Renders families.
 #[must_use]
 pub fn render(families: &[Family]) -> String {
     let mut text = String::with_capacity(families.iter().map(|family| 160 + family.points.len() * 120).sum());
@@ -55,7 +55,7 @@ fn labels(names: &[&str], point: &Point, bound: Option<f64>) -> String {
     if all.is_empty() { String::new() } else { format!("{{{}}}", all.join(",")) }
 }
 
-/// A label's value: a backslash, a quote and the end of a line would end it.
+/// Escapes a label's value: backslash, quote and line break.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -70,7 +70,7 @@ fn number(value: f64) -> String {
     } else if value.is_infinite() {
         (if value > 0.0 { "+Inf" } else { "-Inf" }).to_owned()
     } else {
-        // Rust writes the shortest decimal that is read back as the same number, never an exponent.
+        // Rust writes the shortest decimal that parses to the same number, never an exponent.
         value.to_string()
     }
 }

@@ -1,8 +1,8 @@
-//! Families as OTLP's messages.
+//! Converts families to OTLP messages.
 //!
-//! Guarantees: names, labels and values are those of `/metrics`; units are UCUM's; a message stays below the
-//! 4 MiB that receivers read, whatever labels hold. Counters are cumulative and tell since when, but for those of jobs,
-//! which may be older than the daemon.
+//! Guarantees: names, labels and values are those of `/metrics`; units are UCUM's. A message stays below the 4 MiB that
+//! receivers accept, regardless of its labels. Counters are cumulative and have a start time, except those of jobs, which
+//! may be older than the daemon.
 
 use super::wire::{
     AnyValue, CUMULATIVE, Data, ExportRequest, Gauge, Histogram, HistogramDataPoint, InstrumentationScope, KeyValue,
@@ -11,20 +11,20 @@ use super::wire::{
 use crate::metrics::Family;
 use crate::metrics::family::{Definition, Kind, Point, Value};
 
-/// Bytes of one message, as they are estimated from above: half of what receivers read.
+/// The largest message, by an upper estimate: half of what receivers accept.
 pub(super) const BYTES_MAX: usize = 2 << 20;
-/// Of a point beside its labels, and of a label beside its text.
+/// Overhead of a point without its labels, and of a label without its text.
 const POINT_BYTES: usize = 64;
 const LABEL_BYTES: usize = 16;
 
-/// When figures were taken, and since when the daemon counts; ns since the Unix epoch.
+/// When the values were taken, and since when the daemon counts; in nanoseconds since the Unix epoch.
 #[derive(Clone, Copy)]
 pub(super) struct Times {
     pub(super) taken_ns: u64,
     pub(super) started_ns: u64,
 }
 
-/// The messages that tell these families.
+/// The messages that contain these families.
 pub(super) fn requests(families: &[Family], resource: &[(String, String)], times: Times) -> Vec<ExportRequest> {
     let mut messages = vec![Vec::new()];
     let mut room = BYTES_MAX;
@@ -48,7 +48,7 @@ pub(super) fn requests(families: &[Family], resource: &[(String, String)], times
     messages.into_iter().filter(|metrics| !metrics.is_empty()).map(|metrics| request(metrics, resource)).collect()
 }
 
-/// How many of the first points fit, and what they take.
+/// How many of the first points fit, and their size.
 fn fitting(definition: &Definition, points: &[Point], room: usize) -> (usize, usize) {
     let (mut count, mut bytes) = (0, POINT_BYTES + definition.name.len() + definition.help.len());
     for point in points {
@@ -94,7 +94,7 @@ fn metric(definition: &Definition, points: &[Point], times: Times) -> Metric {
     Metric { name, description, unit: unit(definition.name).into(), data: Some(data) }
 }
 
-/// The unit that a name ends with, as UCUM writes it.
+/// The unit at the end of a name, in UCUM notation.
 fn unit(name: &str) -> &'static str {
     let name = name.strip_suffix("_total").unwrap_or(name);
     match name.rsplit('_').next() {
@@ -106,7 +106,7 @@ fn unit(name: &str) -> &'static str {
     }
 }
 
-/// Since when a series counts; 0 is "not known".
+/// The start time of a series; 0 means unknown.
 fn since(definition: &Definition, times: Times) -> u64 {
     match definition.kind {
         Kind::Gauge => 0,

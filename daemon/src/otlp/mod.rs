@@ -1,9 +1,9 @@
-//! Metrics to an OpenTelemetry receiver: the families of `/metrics`, sent by OTLP every minute or so, where OpenTelemetry's
-//! variables name a receiver.
+//! Sends the families of `/metrics` to an OpenTelemetry receiver by OTLP, every minute by default, if OpenTelemetry's
+//! environment variables name one.
 //!
-//! Guarantees: it is off unless an endpoint is named; it waits for nobody and nobody waits for it: one export at a time, each
-//! message with a time limit, what cannot be delivered is forgotten, since the next export tells the same counters. A
-//! receiver that does not answer is told in the log once, and once when it does again.
+//! Guarantees: off unless an endpoint is named. It blocks nothing: one export at a time, with a timeout for each message.
+//! A message that cannot be delivered is dropped, since the next export has the same counters. If the receiver does not
+//! respond, this is logged once, and once more when it responds again.
 
 mod convert;
 mod send;
@@ -16,14 +16,14 @@ use crate::config::otlp::Settings;
 use crate::metrics::{Exports, Sources};
 use crate::store::Scope;
 
-/// Sends what the daemon's sources tell.
+/// Sends the metrics of the daemon's sources.
 pub struct Exporter {
     settings: Settings,
     receiver: send::Receiver,
     exports: Exports,
 }
 
-/// What was said last of how exports go.
+/// The last logged state of exports.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Said {
     Well,
@@ -40,7 +40,7 @@ impl Exporter {
         Ok(Self { receiver: send::Receiver::new(settings.clone())?, settings, exports: Exports::default() })
     }
 
-    /// How exports went.
+    /// The outcomes of exports.
     #[must_use]
     pub fn exports(&self) -> Exports {
         self.exports.clone()
@@ -52,7 +52,7 @@ impl Exporter {
         tracing::info!(endpoint = %self.settings.endpoint, protocol = ?self.settings.protocol, seconds = every.as_secs_f64(),
             "metrics are sent by OTLP");
         let mut ticks = interval_at(Instant::now() + every, every);
-        // After an export that took long the next one comes an interval later, not several at once.
+        // After a slow export the next one follows an interval later, not several at once.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut said = Said::Well;
         loop {
@@ -63,7 +63,7 @@ impl Exporter {
         }
     }
 
-    /// Everything once; the first failure ends it.
+    /// One export; the first failure ends it.
     async fn export(&self, sources: &Sources) -> Result<Option<String>, String> {
         let families = sources.gather(&Scope::All).await;
         let times = convert::Times { taken_ns: now_ns(), started_ns: sources.started_ns };
@@ -75,12 +75,12 @@ impl Exporter {
     }
 }
 
-/// Says what is new.
+/// Logs changes.
 fn tell(said: Said, outcome: Result<Option<String>, String>) -> Said {
     match (said, outcome) {
         (Said::Failed, Err(_)) => Said::Failed,
         (_, Err(reason)) => {
-            tracing::warn!(reason, "metrics cannot be delivered by OTLP; it is tried again at every interval");
+            tracing::warn!(reason, "metrics cannot be delivered by OTLP; retrying at every interval");
             Said::Failed
         }
         (Said::Partly, Ok(Some(_))) => Said::Partly,

@@ -1,7 +1,8 @@
 //! One message to the receiver: a POST over HTTP/1.1, or a call of gRPC over HTTP/2, by the same client.
 //!
-//! Guarantees: one message has one time limit for everything (name, connection, TLS, answer); an answer is read up to a bound;
-//! headers are never told. Refuses redirects.
+//! Guarantees: one timeout covers a whole message (name, connection, TLS, response). A response is read up to a limit.
+//! Headers are never logged.
+//! Refuses: redirects.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use http_body_util::{BodyExt as _, Full};
@@ -17,11 +18,11 @@ use super::wire::{ExportRequest, ExportResponse};
 use crate::alerts::certificates;
 use crate::config::otlp::{Protocol, Settings, decoded};
 
-/// Bytes of an answer that are read.
+/// Bytes of a response that are read.
 const ANSWER_BYTES_MAX: usize = 16 << 10;
-/// Characters of a receiver's words that are told.
+/// Characters of a receiver's message that are logged.
 const WORDS_MAX: usize = 300;
-/// What comes before gRPC's message: not compressed, and its length.
+/// The prefix of a gRPC message: a flag (not compressed) and its length.
 const PREFIX: usize = 5;
 
 /// The receiver.
@@ -40,7 +41,8 @@ impl Receiver {
         let tls = certificates::client(is_encrypted, settings.ca_file.as_deref(), settings.identity.clone())?;
         let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
         let mut client = Client::builder(TokioExecutor::new());
-        // A message on a connection of its own: they are rare, and a connection that died meanwhile is a lost message.
+        // Each message uses its own connection: messages are rare, and one sent on a connection that died meanwhile would
+        // be lost.
         client.pool_max_idle_per_host(0);
         let client = match settings.protocol {
             Protocol::Http => client.build(builder.enable_http1().build()),
@@ -49,7 +51,7 @@ impl Receiver {
         Ok(Self { settings, client })
     }
 
-    /// Delivers a message; the words of a receiver that did not take all of it.
+    /// Delivers a message; returns the receiver's reason if it did not accept all of it.
     ///
     /// # Errors
     /// Why it was not delivered.
@@ -74,15 +76,15 @@ impl Receiver {
                 match said("grpc-status") {
                     Some("0") => body.get(PREFIX..).unwrap_or_default(),
                     Some(code) => {
-                        // gRPC writes its message percent-encoded.
+                        // gRPC's message is percent-encoded.
                         let words = said("grpc-message").and_then(decoded).unwrap_or_default();
                         return Err(format!("gRPC status {code}{}", behind(&words)));
                     }
-                    None => return Err("what answers there does not speak gRPC".into()),
+                    None => return Err("the server there does not speak gRPC".into()),
                 }
             }
         };
-        // What is no answer of OTLP's says nothing of what was not taken.
+        // A body that is not an OTLP response says nothing about refused points.
         let partial = ExportResponse::decode(body).ok().and_then(|answer| answer.partial_success);
         let refused = partial.filter(|partial| partial.rejected_data_points > 0 || !partial.error_message.is_empty());
         Ok(refused.map(|partial| {
@@ -113,7 +115,7 @@ impl Receiver {
     }
 }
 
-/// An answer's body, up to the bound, and its headers before and behind.
+/// A response's body, up to the limit, and its headers and trailers.
 async fn read(answer: Response<Incoming>) -> Result<(Vec<u8>, HeaderMap, HeaderMap), String> {
     let (head, mut body) = answer.into_parts();
     let (mut bytes, mut tail) = (Vec::new(), HeaderMap::new());
@@ -129,13 +131,13 @@ async fn read(answer: Response<Incoming>) -> Result<(Vec<u8>, HeaderMap, HeaderM
     Ok((bytes, head.headers, tail))
 }
 
-/// The receiver's words behind ours, on one line.
+/// Appends the receiver's message, on one line.
 fn behind(words: &str) -> String {
     let words: String = words.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(WORDS_MAX).collect();
     if words.is_empty() { words } else { format!(": {}", words.escape_debug()) }
 }
 
-/// The cause that says most: "Connection refused" rather than "client error (Connect)".
+/// The innermost cause, which says most: "Connection refused" rather than "client error (Connect)".
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {

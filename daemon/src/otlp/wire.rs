@@ -1,7 +1,7 @@
-//! OTLP's messages, as far as metrics need them, by the numbers of opentelemetry-proto 1.x.
+//! The OTLP messages that metrics need, with the field numbers of opentelemetry-proto 1.x.
 //!
-//! Guarantees: what is left out here is optional there; tests decode with the types that OpenTelemetry publishes. (Those come
-//! with OpenTelemetry's SDK, which is why they are not used here.)
+//! Guarantees: the omitted fields are optional. Tests decode with the types that OpenTelemetry publishes. (Those depend
+//! on OpenTelemetry's SDK, so they are not used here.)
 
 use prost::{Message, Oneof};
 
@@ -63,7 +63,7 @@ pub(super) enum Data {
     Histogram(Histogram),
 }
 
-/// What is counted is counted since the start, not since the last message.
+/// Counts are since the start, not since the last message.
 pub(super) const CUMULATIVE: i32 = 2;
 
 #[derive(Clone, PartialEq, Message)]

@@ -1,7 +1,8 @@
-//! What lives at the peak of one device: by class, by module and by site.
+//! Live memory at the peak of one device: by class, by module and by site.
 //!
-//! Guarantees: one replay to the peak, as for its ledger, and the same classes; at most [`PARTS_MAX`] parts are told, those with
-//! most bytes, and how many are not is said. Refuses more than one process at a time.
+//! Guarantees: one replay to the peak, as for its ledger, with the same classes. At most [`PARTS_MAX`] parts are
+//! returned, the largest, with the number of omitted ones.
+//! Refuses: more than one process at a time.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -23,15 +24,15 @@ use crate::read::job::find;
 use crate::store::{Selection, Store};
 use crate::streams::Streams;
 
-/// Parts told.
+/// The most parts returned.
 const PARTS_MAX: usize = 256;
-/// Modules told.
+/// The most modules returned.
 const MODULES_MAX: usize = 64;
 
 /// Bytes and blocks.
 type Sum = (u64, u64);
 
-/// Answers the question.
+/// Answers the request.
 pub(super) async fn anatomy(
     store: &dyn Store,
     streams: &Streams,
@@ -40,7 +41,7 @@ pub(super) async fn anatomy(
     let found = find(store, selection).await?;
     let [session] = found.sessions.as_slice() else {
         return Err(ReadError::Invalid(
-            "the peak is taken apart for one process: rank=N, and process=NAME where it has several".into(),
+            "the peak's anatomy is of one process: give rank=N, and process=NAME if the rank has several".into(),
         ));
     };
     let Some(row) = found.devices_of(session.key).first() else {
@@ -49,7 +50,7 @@ pub(super) async fn anatomy(
     let chunks = store.chunks(session.key, row.info.index.0, Selection::default()).await?;
     let Some(position) = peak(store, session, row, &chunks, true).await? else {
         return Err(ReadError::Invalid(format!(
-            "no event of rank {} is stored (any more): what lives at the peak is told by single events",
+            "no events of rank {} are stored (any more), and the memory at the peak is computed from single events",
             session.info.rank
         )));
     };
@@ -92,7 +93,7 @@ impl Told {
     fn new(classed: &[(Class, &BlockState)], resolve: &dyn Fn(StackId) -> Stack) -> Self {
         let order: Vec<StackId> = classed.iter().map(|(_, block)| block.stack).collect();
         let known = Modules::new(&order, resolve);
-        // By stack first: there are far fewer of them than blocks.
+        // By stack first: there are far fewer stacks than blocks.
         let mut by_stack: BTreeMap<(Class, StackId), (usize, Sum)> = BTreeMap::new();
         for (at, (class, block)) in classed.iter().enumerate() {
             add(&mut by_stack.entry((*class, block.stack)).or_insert((at, (0, 0))).1, (block.size, 1));
@@ -127,7 +128,7 @@ impl Told {
     }
 }
 
-/// Saturating: the figures came over the wire.
+/// Saturating: the figures come from the network.
 fn add(sum: &mut Sum, (bytes, blocks): Sum) {
     *sum = (sum.0.saturating_add(bytes), sum.1.saturating_add(blocks));
 }

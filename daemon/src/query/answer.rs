@@ -1,4 +1,4 @@
-//! What several answers share, on the wire: a job and its processes, completeness, a frame.
+//! Parts that several responses share: a job and its processes, completeness, a frame.
 
 use memctl_model::{Completeness, Frame, SourceKind};
 use memctl_proto::v1;
@@ -12,7 +12,7 @@ pub(super) fn found_job(found: &Found, streams: &Streams) -> v1::Job {
     job(&found.job, found.summary(streams))
 }
 
-/// A job; nobody has judged it.
+/// A job without a verdict.
 pub(super) fn job(job: &JobRow, summary: Summary) -> v1::Job {
     let Summary { state, ended_ns, source, ranks, processes, earlier_sessions, events, stored_bytes } = summary;
     let JobRow { tenant, name, attempt, started_ns, world_size, labels, attempts, run, arrived_ns, .. } = job;
@@ -44,7 +44,7 @@ pub(super) fn job(job: &JobRow, summary: Summary) -> v1::Job {
     }
 }
 
-/// How complete what an answer rests on is.
+/// How complete the data behind a response is.
 pub(super) fn completeness(completeness: Completeness) -> v1::Completeness {
     let Completeness { exact, events_stored, events_dropped, events_expired, gaps } = completeness;
     v1::Completeness { exact, events_stored, events_dropped, events_expired, gaps }

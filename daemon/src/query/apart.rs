@@ -1,8 +1,8 @@
-//! Answers are worked out apart from the tasks that serve connections.
+//! Computes responses on threads of their own, apart from the tasks that serve connections.
 //!
-//! Guarantees: an answer has a slot from before it is worked out until it is sent; it runs on a thread of its own, so that
-//! a replay of millions of events holds up neither ingest nor health nor the daemon's end; it ends at its next pause once its
-//! asker is gone; a fault in it costs this answer and not the connection's others.
+//! Guarantees: a response holds a slot from before it is computed until it is sent. It runs on a thread of its own, so a
+//! replay of millions of events blocks neither ingest nor health checks nor shutdown. It ends at its next pause once the
+//! client has disconnected. A fault in it costs this response and no other on the connection.
 
 use std::future::Future;
 use std::time::Duration;
@@ -17,22 +17,24 @@ use crate::read::ReadError;
 use crate::slots::{HasSlot, Slot, Slots};
 use crate::supervise;
 
-/// For a slot: an asker in a terminal waits rather than asking again.
+/// How long to wait for a slot: a client in a terminal should wait rather than retry.
 pub(super) const SLOT_WAIT: Duration = Duration::from_secs(20);
 
-/// A slot for a caller's answer.
+/// A slot for a caller's response.
 ///
 /// # Errors
-/// None was given back in time.
+/// No slot became free in time.
 pub(crate) async fn slot(answers: &Slots, caller: &Caller) -> Result<Slot, Status> {
     let busy = || {
         let most = answers.of_a_tenant();
-        Status::resource_exhausted(format!("{most} answers are under way, as many as one tenant may have; ask again"))
+        Status::resource_exhausted(format!(
+            "too many concurrent requests (the limit for one tenant is {most}); try again later"
+        ))
     };
     answers.take(caller.tenant_name()).await.ok_or_else(busy)
 }
 
-/// The slot of a request: none where the HTTP port, which asks, has one already.
+/// The slot of a request; `None` if the HTTP port makes it, which holds one already.
 pub(super) async fn slot_of<T>(answers: &Slots, request: &Request<T>) -> Result<Option<Slot>, Status> {
     if request.extensions().get::<HasSlot>().is_some() {
         return Ok(None);
@@ -40,7 +42,7 @@ pub(super) async fn slot_of<T>(answers: &Slots, request: &Request<T>) -> Result<
     slot(answers, &Caller::of(request)?).await.map(Some)
 }
 
-/// Works out an answer; the response keeps the slot until it is sent.
+/// Computes a response, which keeps the slot until it is sent.
 pub(super) async fn apart<T: Send + 'static>(
     slot: Option<Slot>,
     answer: impl Future<Output = Result<T, ReadError>> + Send + 'static,
@@ -61,13 +63,13 @@ async fn worked_out<T: Send + 'static>(
     answer: impl Future<Output = Result<T, ReadError>> + Send + 'static,
 ) -> Result<T, ReadError> {
     let runtime = Handle::current();
-    // Dropped with the question.
+    // Dropped with the request.
     let (_asker, gone) = oneshot::channel::<()>();
     let work = tokio::task::spawn_blocking(move || {
         runtime.block_on(async {
             tokio::select! {
                 biased;
-                _ = gone => Err(ReadError::Fault("the asker went away".to_owned())),
+                _ = gone => Err(ReadError::Fault("the client disconnected".to_owned())),
                 answer = answer => answer,
             }
         })
@@ -83,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    /// An answer that computes without end, and pauses as a replay does.
+    /// A response that computes without end, and pauses as a replay does.
     async fn endless(rounds: Arc<AtomicU64>, ended: Arc<AtomicBool>) -> Result<(), ReadError> {
         struct Ended(Arc<AtomicBool>);
         impl Drop for Ended {
@@ -107,7 +109,7 @@ mod tests {
         let (rounds, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let asked = tokio::spawn(apart(None, endless(rounds.clone(), ended.clone())));
         while rounds.load(Ordering::Relaxed) < 2 {
-            // The one thread of this runtime goes on.
+            // This runtime's only thread stays responsive.
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert!(!ended.load(Ordering::Acquire));

@@ -1,7 +1,8 @@
-//! A stretch of one device's allocator around a moment: what lived in it, block by block, for a picture that is scrubbed.
+//! A stretch of one device's allocator around a moment: the blocks that lived in it, for a picture that can be scrubbed.
 //!
-//! Guarantees: one replay from the keyframe before the stretch, of at most [`STRETCH`] events behind it; at most
-//! [`BLOCKS_MAX`] blocks are told, the largest, and how many are not is said. Refuses more than one device at a time.
+//! Guarantees: one replay from the keyframe before the stretch, of at most [`STRETCH`] events after it. At most
+//! [`BLOCKS_MAX`] blocks are returned, the largest, with the number of omitted ones.
+//! Refuses: more than one device at a time.
 
 use std::cmp::Reverse;
 
@@ -26,29 +27,29 @@ use crate::read::stacks::dictionary;
 use crate::store::{ChunkRow, DeviceRow, EpochEndRow, Selection, SessionRow, Store};
 use crate::streams::Streams;
 
-/// Events of a stretch; some tens of steps of a training.
+/// Events of a stretch: some tens of training steps.
 pub(super) const STRETCH: u64 = 1 << 15;
-/// Blocks told: some forty bytes each.
+/// The most blocks returned: about forty bytes each.
 const BLOCKS_MAX: usize = 150_000;
-/// Points of the course.
+/// Points of the timeline.
 const POINTS: u64 = 1_024;
 
 /// A moment of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
-    /// When most was allocated.
+    /// When allocated bytes were highest.
     Peak,
-    /// The last that is stored.
+    /// The end of the recording.
     End,
     /// The end of an epoch.
     EpochEnd(u32),
-    /// A time, ns since the Unix epoch.
+    /// A time, in nanoseconds since the Unix epoch.
     Time(u64),
-    /// Behind so many events.
+    /// After this many events.
     Event(u64),
 }
 
-/// The device that is looked at, and what is stored of it.
+/// The device, and what is stored of it.
 struct Device<'a> {
     store: &'a dyn Store,
     session: &'a SessionRow,
@@ -57,7 +58,7 @@ struct Device<'a> {
     epoch_ends: Vec<EpochEndRow>,
 }
 
-/// Answers the question.
+/// Answers the request.
 pub(super) async fn blocks(
     store: &dyn Store,
     streams: &Streams,
@@ -67,7 +68,7 @@ pub(super) async fn blocks(
     let found = find(store, selection).await?;
     let [session] = found.sessions.as_slice() else {
         return Err(ReadError::Invalid(
-            "blocks are shown of one process: rank=N, and process=NAME where it has several".into(),
+            "blocks are of one process: give rank=N, and process=NAME if the rank has several".into(),
         ));
     };
     let Some(row) = found.devices_of(session.key).first() else {
@@ -76,7 +77,7 @@ pub(super) async fn blocks(
     let chunks = store.chunks(session.key, row.info.index.0, Selection::default()).await?;
     if chunks.is_empty() {
         return Err(ReadError::Invalid(format!(
-            "no event of rank {} is stored (any more): blocks are told by single events",
+            "no events of rank {} are stored (any more), and blocks are computed from single events",
             session.info.rank
         )));
     }
@@ -214,12 +215,12 @@ impl Device<'_> {
     }
 }
 
-/// What a replay of the stretch leaves behind.
+/// What a replay of the stretch collects.
 struct Watch {
     lives: Lives,
     course: Course,
     cursor: MarkCursor,
-    /// Epoch ends, sorted by event: where no mark tells what is under way.
+    /// Epoch ends, sorted by event: used where no mark names the epoch.
     ends: Vec<(u64, u32, u64)>,
     every: u64,
     first_ns: Option<u64>,
@@ -284,7 +285,7 @@ impl Told {
         let of = |frame: &memctl_model::Frame| Frame::from(answer::frame(frame));
         let seen = |event: u64| (event != OPEN).then_some(event);
         for block in order {
-            // (A block that the stretch began with is asked for at its beginning.)
+            // (A block that lived before the stretch is looked up at the stretch's beginning.)
             let class = known.class_at(block.addr, block.from.max(first)).unwrap_or(Class::Unknown);
             let told = || {
                 let stack = dictionary.stack(block.stack);

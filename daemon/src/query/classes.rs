@@ -1,8 +1,9 @@
-//! What live memory was for over time, from the site tables of a device's boundaries.
+//! Live memory by class over time, from the site tables of a device's boundaries.
 //!
-//! Guarantees: the ends of epochs of the whole stretch that is asked for, and the steps within it as far as [`BYTES_MAX`] of
-//! stored tables reach; at most [`POINTS_MAX`] boundaries are told, and how many are not is said. One page of items is in memory
-//! at a time. Refuses more than one process at a time.
+//! Guarantees: all epoch ends of the requested range, and the steps within it until [`BYTES_MAX`] of stored tables are
+//! read. At most [`POINTS_MAX`] boundaries are returned, with the number of omitted ones. One page of items is in memory
+//! at a time.
+//! Refuses: more than one process at a time.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -24,29 +25,29 @@ use crate::read::stacks::{dictionary, open};
 use crate::store::{EpochEndRow, Selection, SessionRow, Store};
 use crate::streams::Streams;
 
-/// Boundaries told: more than a picture has columns for.
+/// The most boundaries returned: more than a picture has columns for.
 const POINTS_MAX: usize = 512;
-/// Ends of epochs among them.
+/// The most epoch ends among them.
 const ENDS_MAX: usize = 128;
-/// Stored bytes of tables that are opened for the steps of an answer.
+/// Stored bytes of tables that are read for the steps of a response.
 const BYTES_MAX: usize = 32 << 20;
 /// Items read at once.
 const PAGE: u32 = 64;
 
-/// What is read for an answer.
+/// The data that is read for a response.
 struct Reading<'a> {
     session: &'a SessionRow,
     device: u8,
-    /// From the first to the last moment that is asked for.
+    /// The first and the last moment of the request.
     times_ns: (u64, u64),
     stacks: StackDictionary,
-    /// What the blocks of a stack are, as the events around the peak tell.
+    /// The class of a stack's blocks, according to the events around the peak.
     known: HashMap<StackId, Class>,
     /// By time, event and kind.
     points: BTreeMap<(u64, u64, u8), Point>,
 }
 
-/// Answers the question.
+/// Answers the request.
 pub(super) async fn classes(
     store: &dyn Store,
     streams: &Streams,
@@ -55,7 +56,7 @@ pub(super) async fn classes(
     let found = find(store, selection).await?;
     let [session] = found.sessions.as_slice() else {
         return Err(ReadError::Invalid(
-            "classes over time are told of one process: rank=N, and process=NAME where it has several".into(),
+            "classes over time are of one process: give rank=N, and process=NAME if the rank has several".into(),
         ));
     };
     let Some(row) = found.devices_of(session.key).first() else {
@@ -95,7 +96,7 @@ pub(super) async fn classes(
 }
 
 impl Reading<'_> {
-    /// The ends of epochs, evenly chosen of too many.
+    /// The ends of epochs; an even choice if there are too many.
     async fn ends(&mut self, store: &dyn Store, ends: &[&EpochEndRow]) -> Result<(), ReadError> {
         let inside: Vec<&&EpochEndRow> = ends.iter().filter(|end| self.is_asked(end.time_ns)).collect();
         let last = inside.len().saturating_sub(1);
@@ -111,10 +112,11 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// All other boundaries, from the last end of an epoch before what is asked for; up to which moment, where it ends early.
+    /// All other boundaries, from the last epoch end before the requested range on. Returns the moment up to which it
+    /// read, if it stopped early.
     async fn steps(&mut self, store: &dyn Store, ends: &[&EpochEndRow]) -> Result<Option<u64>, ReadError> {
         let before = ends.iter().filter(|end| end.time_ns < self.times_ns.0).map(|end| end.table_seq).max();
-        // (The item with the epoch's end may have the first steps of the next one as well.)
+        // (The item with the epoch's end may also contain the first steps of the next epoch.)
         let mut next = Some(before.unwrap_or(1).saturating_sub(1));
         let (mut read, mut seen_ns) = (0_usize, 0);
         while let Some(after) = next {
@@ -135,7 +137,7 @@ impl Reading<'_> {
         Ok(None)
     }
 
-    /// Adds the tables of an item; the time of its last one.
+    /// Adds the tables of an item; returns the time of its last one.
     fn tables(&mut self, content: Content, seq: u64, is_it: impl Fn(&SiteTable) -> bool) -> Result<u64, ReadError> {
         let Content::SiteTables(tables) = content else { return Ok(0) };
         let (device, times_ns, mut last) = (self.device, self.times_ns, 0);
@@ -160,7 +162,7 @@ impl Reading<'_> {
             points.insert((table.time_ns, table.at_event, table.boundary as u8), point);
         };
         tables.each(take).map_err(ReadError::wire(self.session.key, seq))?;
-        // (Some more than are told: the choice is even over the whole stretch.)
+        // (More than are returned, so that the choice is even over the whole range.)
         halve(points);
         Ok(last)
     }
@@ -170,12 +172,12 @@ impl Reading<'_> {
     }
 }
 
-/// Whether a boundary is told before others.
+/// Whether a boundary takes precedence over others.
 fn is_end(point: &Point) -> bool {
     point.boundary != Boundary::StepEnd.name() && point.boundary != Boundary::WindowEnd.name()
 }
 
-/// Keeps memory bounded where there are very many steps.
+/// Bounds the memory when there are very many steps.
 fn halve(points: &mut BTreeMap<(u64, u64, u8), Point>) {
     if points.len() > 64 * POINTS_MAX {
         let mut at = 0_usize;
@@ -186,7 +188,7 @@ fn halve(points: &mut BTreeMap<(u64, u64, u8), Point>) {
     }
 }
 
-/// As many as are told: the ends of epochs, and of the others an even choice.
+/// As many as are returned: the ends of epochs, and an even choice of the others.
 fn thinned(points: Vec<Point>) -> (Vec<Point>, u64) {
     if points.len() <= POINTS_MAX {
         return (points, 0);

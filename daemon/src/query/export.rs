@@ -1,6 +1,7 @@
-//! Streams what is stored of a job, rank by rank, so that a reader can rebuild it: session, stacks, the state before the first event, chunks, marks.
+//! Streams the stored data of a job, rank by rank, so that a reader can rebuild it: session, stacks, the state before the
+//! first event, chunks, marks.
 //!
-//! Guarantees: holds a few chunks in memory, whatever the job's size; waits for the reader.
+//! Guarantees: holds a few chunks in memory regardless of the job's size; waits for the reader.
 
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ const PAYLOADS: usize = 8;
 pub(super) type Parts = mpsc::Receiver<Result<ExportPart, Status>>;
 type Out = mpsc::Sender<Result<ExportPart, Status>>;
 
-/// The reader went away.
+/// The reader disconnected.
 struct Gone;
 
 enum Ended {
@@ -63,7 +64,7 @@ pub(super) async fn export(store: Arc<dyn Store>, request: v1::ExportRequest) ->
     let (out, parts) = mpsc::channel(PARTS);
     tokio::spawn(async move {
         if let Err(Ended::Failed(error)) = send(&*store, &found, chosen, request.without_events, &out).await {
-            // The reader learns it as the stream's end; when it is gone, nobody needs to.
+            // The reader receives it as the stream's end; if the reader is gone, it is not needed.
             let _ = out.send(Err(error.into())).await;
         }
     });
@@ -152,7 +153,7 @@ mod tests {
 
     const CHUNKS: u64 = 40;
 
-    /// A job of many chunks, which nothing here opens.
+    /// A job of many chunks that are never decoded.
     async fn recorded() -> Arc<MemoryStore> {
         let store = Arc::new(MemoryStore::new());
         let info =
@@ -188,7 +189,7 @@ mod tests {
         let selection = Some(v1::Selection { job: "job".into(), ..v1::Selection::default() });
         let request = v1::ExportRequest { selection, ..v1::ExportRequest::default() };
         let mut parts = export(store.clone(), request).await.unwrap();
-        // The chunks' rows are read before the first payload comes; the reader's slowness keeps most payloads unread.
+        // The rows of chunks are read before the first payload; a slow reader leaves most payloads unread.
         while !matches!(parts.recv().await.unwrap().unwrap().body, Some(Body::Chunk(_))) {}
         store.expire(Retention { bytes: Some(1), ..Retention::default() }, 2).await.unwrap();
         let mut last = None;

@@ -1,4 +1,5 @@
-//! `frag`: how each rank's free memory lies, what pins it, whether a request would fail; and what was asked of the driver.
+//! `frag`: how each rank's free memory is split up, which blocks pin it, whether a request would fail, and the driver
+//! calls.
 
 use std::sync::Arc;
 
@@ -142,7 +143,7 @@ fn list(list: &FreeList) -> v1::FreeList {
     }
 }
 
-/// Blocks that strand memory, for an answer.
+/// Blocks that strand memory, for a response.
 pub(super) fn holder(holder: &Holder) -> v1::Holder {
     let Holder { pin, stack } = holder;
     v1::Holder {

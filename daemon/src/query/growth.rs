@@ -15,12 +15,12 @@ use crate::read::side_by_side::side_by_side;
 use crate::read::stacks::{dictionary, open_epoch_ends};
 use crate::store::{EpochEndRow, SessionKey, Store};
 
-/// Epoch ends looked at per rank; of longer runs an even choice with both ends.
+/// Epoch ends looked at per rank; longer runs are sampled evenly, including both ends.
 const EPOCHS: usize = 128;
 /// Sites reported.
 const SITES: usize = 20;
 
-/// What grew at one site.
+/// The growth of one site.
 #[derive(Default)]
 struct Site {
     ranks: Vec<v1::RankGrowth>,
@@ -64,7 +64,7 @@ pub(super) async fn growth(
         .collect())
 }
 
-/// Notes which growth a finding explains, and names the call through which most of the rest comes.
+/// Marks growth that a finding explains, and names the call that most of the rest passes through.
 pub(super) fn explained(sites: &mut [v1::SiteGrowth], findings: &[Finding], job: &str) -> Option<v1::GrowthThrough> {
     let plain = |frame: &v1::Frame| Frame {
         function: frame.function.as_str().into(),
@@ -108,7 +108,7 @@ struct Rank {
     stacks: StackDictionary,
 }
 
-/// Reads a rank; nothing where no two tables can be compared.
+/// Reads a rank; returns nothing if no two tables can be compared.
 async fn rank(
     store: Arc<dyn Store>,
     session: SessionKey,
@@ -130,7 +130,7 @@ impl Rank {
         let site_of = |stack: StackId| stacks.site(stack).cloned().unwrap_or_else(unknown);
         let last = tables.iter().map(|table| table.epoch).max();
         let first = tables.iter().map(|table| table.epoch).min();
-        // What each stack held at first: of a site the stack is shown that grew most.
+        // The initial bytes of each stack: a site shows the stack that grew most.
         let mut before: HashMap<StackId, u64> = HashMap::new();
         for row in tables.iter().filter(|table| Some(table.epoch) == first).flat_map(|table| &table.rows) {
             let bytes = before.entry(row.stack).or_default();
@@ -147,7 +147,7 @@ impl Rank {
         let mut live: HashMap<Frame, (u64, u64, StackId, u64)> = HashMap::new();
         for row in tables.iter().filter(|table| Some(table.epoch) == last).flat_map(|table| &table.rows) {
             let (bytes, blocks, most, most_bytes) = live.entry(site_of(row.stack)).or_default();
-            // Saturating: the figures came over the wire.
+            // Saturating: the figures come from the network.
             *bytes = bytes.saturating_add(row.bytes);
             *blocks = blocks.saturating_add(row.blocks);
             let gained = gained(row.stack);

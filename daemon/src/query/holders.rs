@@ -1,8 +1,8 @@
-//! Which Python object holds the tensors of a site: asked of the running process over its own stream.
+//! Finds which Python object holds the tensors of a site, by asking the running process over its own stream.
 //!
-//! Guarantees: one process is asked, and only one that runs; where no site is named it is that of the worst growth. Whatever
-//! stands in the way is said with the way out; the answer is kept with the job. Refuses to answer for a process that has
-//! ended.
+//! Guarantees: one process is asked, and only a running one. Without a named site, the site of the worst growth is used.
+//! Every obstacle is reported with its remedy; the answer is kept with the job.
+//! Refuses: a process that has ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,26 +22,26 @@ use crate::read::stacks::dictionary;
 use crate::store::{SessionRow, Store};
 use crate::streams::Streams;
 
-/// How long the last slice of a search is waited for, beside the slices themselves: between them the program goes on for
-/// several times as long, and a busy machine takes its time.
+/// How long to wait for the last slice of a search, in addition to the slices themselves: between slices the program runs
+/// for several times as long, and a busy machine takes longer.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// How long another ask is waited for, and how often it is looked.
+/// How long to wait for another request to the process, and how often to check.
 const BUSY_MAX: Duration = Duration::from_secs(10);
 const BUSY_LOOK: Duration = Duration::from_millis(50);
-/// So many times as long as its slices a search lasts.
+/// A search lasts this many times as long as its slices.
 const RESTS: u32 = 8;
-/// Processes whose stacks are looked through for a site.
+/// Processes whose stacks are searched for a site.
 const PROCESSES_MAX: usize = 16;
 
-/// What is asked about.
+/// The subject of the request.
 enum Wanted {
-    /// The words of a person.
+    /// The user's text.
     Named(String),
-    /// What was found to grow, at a site.
+    /// A finding of growth with a site.
     Grown(Box<Finding>),
 }
 
-/// Who is asked, and about which of its stacks.
+/// The process to ask, and which of its stacks to ask about.
 struct Chosen<'a> {
     session: &'a SessionRow,
     line: Line,
@@ -49,7 +49,7 @@ struct Chosen<'a> {
     stacks: Vec<u32>,
 }
 
-/// Answers a question about holders.
+/// Answers a request about holders.
 pub(super) async fn holders(
     store: &Arc<dyn Store>,
     streams: &Streams,
@@ -64,7 +64,7 @@ pub(super) async fn holders(
         _ => return Err(ReadError::Invalid(format!("a budget is at most {} s", BUDGET_MS_MAX / 1_000))),
     };
     if selection.ranks.len() > 1 {
-        return Err(ReadError::Invalid("one rank is asked at a time: each stands still for it".to_owned()));
+        return Err(ReadError::Invalid("name one rank: each rank that is asked pauses for the search".to_owned()));
     }
     let found = Arc::new(find(&**store, &selection).await?);
     if !found.goes_on(streams) {
@@ -96,7 +96,7 @@ pub(super) async fn holders(
         outcome: Some(v1::holders_asked::Outcome::Found(told.clone())),
     };
     if let Err(error) = keep(&**store, session.key, &asked).await {
-        tracing::warn!(job = found.job.name, %error, "an answer about holders is told and not kept");
+        tracing::warn!(job = found.job.name, %error, "an answer about holders could not be stored");
     }
     Ok(v1::Holders {
         job: Some(answer::found_job(&found, streams)),
@@ -109,7 +109,7 @@ pub(super) async fn holders(
     })
 }
 
-/// Asks as soon as nobody else does: the daemon may just be asking by itself.
+/// Sends the request once no other one is running: the daemon may be asking on its own initiative.
 async fn asked(line: &Line, stacks: &[u32], budget_ms: u32, wait: Duration) -> Result<v1::HoldersFound, AskError> {
     let until = tokio::time::Instant::now() + BUSY_MAX;
     loop {
@@ -120,7 +120,7 @@ async fn asked(line: &Line, stacks: &[u32], budget_ms: u32, wait: Duration) -> R
     }
 }
 
-/// The worst growth of what was asked for that has a site.
+/// The worst growth in the selection that has a site.
 async fn worst(
     store: &Arc<dyn Store>,
     judge: &Judge,
@@ -143,7 +143,7 @@ async fn worst(
     })
 }
 
-/// The first process that streams here and has the site.
+/// The first process that streams to this daemon and has the site.
 async fn choose<'a>(
     store: &dyn Store,
     streams: &Streams,
@@ -168,14 +168,14 @@ async fn choose<'a>(
     let name = &found.job.name;
     Err(ReadError::NotNow(match (asked.as_slice(), wanted) {
         ([], _) => format!(
-            "no process of job {name} that this is about streams to this daemon: ask the daemon that it streams to (--daemon URL), or another rank (--rank)"
+            "the selected processes of job {name} do not stream to this daemon: use the daemon that they stream to (--daemon URL), or another rank (--rank)"
         ),
         (asked, Wanted::Named(words)) => format!(
             "{} of job {name} allocated nothing at {words:?}; `memctl sites --job {name}` lists the sites",
             asked.join(", ")
         ),
         (asked, Wanted::Grown(_)) => format!(
-            "the stacks of what grows on {} of job {name} are not stored yet: ask again in a moment",
+            "the stacks of the growing site on {} of job {name} are not stored yet: try again in a moment",
             asked.join(", ")
         ),
     }))

@@ -1,10 +1,11 @@
-//! Query: every question that the command line asks, answered from the store.
+//! Query: every request of the command line, answered from the store.
 //!
-//! Guarantees: a question sees the jobs of its caller's tenant and no others; every answer says how complete it is; figures come from epoch ends, rollups and site tables
-//! where these tell, and from replay only where they do not; an answer's memory is bounded. What a running process alone can
-//! tell (`holders`) is asked of it, if the configuration allows that.
+//! Guarantees: a request sees only the jobs of its caller's tenant. Every response reports how complete its data is.
+//! Figures come from epoch ends, rollups and site tables where possible, and from a replay otherwise. The memory of a
+//! response is bounded. Data that only a running process has (`holders`) is requested from it, if the configuration
+//! allows that.
 //!
-//! (Over 400 lines: one service, whose calls share what they are answered from.)
+//! (Over 400 lines: one service, whose calls share the data that they are answered from.)
 
 mod anatomy;
 mod answer;
@@ -61,13 +62,13 @@ use apart::{apart, slot_of, with_slot};
 use replayed::Replays;
 use tiles::Tiles;
 
-/// Jobs listed at most.
+/// The most jobs in a list.
 const JOBS_MAX: u32 = 10_000;
 
-/// Questions to training processes at a time.
+/// The most concurrent requests to training processes.
 const ASKING_MAX: usize = 16;
 
-/// How long a list of jobs may take to judge them; jobs that were judged before answer at once.
+/// How long a list of jobs may take to judge them; jobs that were judged before are listed at once.
 const JUDGING: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// The query service.
@@ -81,19 +82,19 @@ pub struct QueryService {
     tasks: Tasks,
     tiles: Arc<Tiles>,
     replays: Arc<Replays>,
-    /// Slots for answers, of gRPC and HTTP together.
+    /// Slots for responses, of gRPC and HTTP together.
     answers: Slots,
-    /// Slots for questions that a training process answers: they wait, and hold little.
+    /// Slots for requests that a training process answers: they wait, and use little memory.
     asking: Slots,
-    /// Where the HTTP port is.
+    /// The addresses of the HTTP port.
     http: Vec<String>,
-    /// Whether processes may be asked what holds their tensors.
+    /// Whether processes may be asked which objects hold their tensors.
     holders: bool,
     started_ns: u64,
 }
 
 impl QueryService {
-    /// A service over a store; streams and ingest tell what is under way, alerts hear of jobs that are deleted.
+    /// A service over a store; streams and ingest supply the live state, alerts are notified of deleted jobs.
     #[must_use]
     pub fn new(
         store: Arc<dyn Store>,
@@ -122,25 +123,26 @@ impl QueryService {
         }
     }
 
-    /// Tells where the HTTP port is.
+    /// Sets the addresses of the HTTP port.
     #[must_use]
     pub fn with_http(self, http: Vec<String>) -> Self {
         Self { http, ..self }
     }
 
-    /// Whether processes may be asked what holds their tensors.
+    /// Sets whether processes may be asked which objects hold their tensors.
     #[must_use]
     pub fn with_holders(self, holders: bool) -> Self {
         Self { holders, ..self }
     }
 
-    /// Slots for answers.
+    /// Slots for responses.
     #[must_use]
     pub fn answers(&self) -> &Slots {
         &self.answers
     }
 
-    /// The store as a caller sees it. Where a caller of all tenants asks for a job by its name, it is one tenant's.
+    /// The store as a caller sees it. If a caller of all tenants names a job, it is restricted to the one tenant that has
+    /// it.
     async fn seen(&self, caller: &Caller, job: &str) -> Result<Arc<dyn Store>, ReadError> {
         let scope = self.scope(caller, job).await?;
         Ok(Scoped::of(&self.store, &scope))
@@ -157,10 +159,10 @@ impl QueryService {
         Ok(self.seen(&caller, job).await?)
     }
 
-    /// A stretch of one device's allocator, which the page alone asks for: see `query/blocks.rs`.
+    /// A stretch of one device's allocator, only for the page: see `query/blocks.rs`.
     ///
     /// # Errors
-    /// As every question's.
+    /// As for every request.
     pub async fn blocks(&self, caller: &Caller, selection: v1::Selection, at: At) -> Result<Blocks, Status> {
         let store = self.seen(caller, &selection.job).await?;
         let streams = self.streams.clone();
@@ -168,11 +170,11 @@ impl QueryService {
         Ok(answer.into_inner())
     }
 
-    /// A tile of one device's timeline, which the page alone asks for: see `query/tiles/`. `session` is the one whose earlier
-    /// tiles the asker has.
+    /// A tile of one device's timeline, only for the page: see `query/tiles/`. `session` is the one whose earlier tiles
+    /// the client has.
     ///
     /// # Errors
-    /// As every question's.
+    /// As for every request.
     pub async fn tile(
         &self,
         caller: &Caller,
@@ -185,47 +187,47 @@ impl QueryService {
         Ok(apart(None, answer).await?.into_inner())
     }
 
-    /// What live memory was for over time, which the page alone asks for: see `query/classes.rs`.
+    /// Live memory by class over time, only for the page: see `query/classes.rs`.
     ///
     /// # Errors
-    /// As every question's.
+    /// As for every request.
     pub async fn classes(&self, caller: &Caller, selection: v1::Selection) -> Result<Classes, Status> {
         let (store, streams) = (self.seen(caller, &selection.job).await?, self.streams.clone());
         let answer = async move { classes::classes(&*store, &streams, &selection).await };
         Ok(apart(None, answer).await?.into_inner())
     }
 
-    /// What lives at the peak of one device, which the page alone asks for: see `query/anatomy.rs`.
+    /// Live memory at the peak of one device, only for the page: see `query/anatomy.rs`.
     ///
     /// # Errors
-    /// As every question's.
+    /// As for every request.
     pub async fn anatomy(&self, caller: &Caller, selection: v1::Selection) -> Result<Anatomy, Status> {
         let (store, streams) = (self.seen(caller, &selection.job).await?, self.streams.clone());
         let answer = async move { anatomy::anatomy(&*store, &streams, &selection).await };
         Ok(apart(None, answer).await?.into_inner())
     }
 
-    /// What other settings would have held, which the page alone asks for: see `query/replayed/settings.rs`.
+    /// Memory under other allocator settings, only for the page: see `query/replayed/settings.rs`.
     ///
     /// # Errors
-    /// As every question's; another replay is under way.
+    /// As for every request; another replay is running.
     pub async fn what_if(&self, caller: &Caller, wanted: Wanted) -> Result<WhatIf, Status> {
         let store = self.seen(caller, &wanted.selection.job).await?;
         let (streams, replays) = (self.streams.clone(), self.replays.clone());
         Ok(apart(None, async move { replays.what_if(store, &streams, wanted).await }).await?.into_inner())
     }
 
-    /// What other sizes would hold, which the page alone asks for: see `query/replayed/sizes.rs`.
+    /// Memory at other sizes, only for the page: see `query/replayed/sizes.rs`.
     ///
     /// # Errors
-    /// As every question's; another replay is under way.
+    /// As for every request; another replay is running.
     pub async fn fit(&self, caller: &Caller, wanted: Sizes) -> Result<Fit, Status> {
         let store = self.seen(caller, &wanted.selection.job).await?;
         let (streams, replays) = (self.streams.clone(), self.replays.clone());
         Ok(apart(None, async move { replays.fit(store, &streams, wanted).await }).await?.into_inner())
     }
 
-    /// Ends an export whose caller would no longer be let in.
+    /// Ends an export once its caller loses access.
     fn guarded(&self, caller: Caller, mut parts: export::Parts) -> export::Parts {
         let (gate, (out, guarded)) = (self.gate.clone(), tokio::sync::mpsc::channel(1));
         tokio::spawn(async move {
@@ -237,7 +239,7 @@ impl QueryService {
                 };
                 let Some(part) = part else { return };
                 let last = part.is_err();
-                // An error means that the reader went away.
+                // An error means that the reader disconnected.
                 if out.send(part).await.is_err() || last {
                     return;
                 }
@@ -255,7 +257,7 @@ impl QueryService {
             [] => Ok(Scope::All),
             [only] => Ok(Scope::One(Tenant::stored(only))),
             several => Err(ReadError::Invalid(format!(
-                "tenants {} have a job of this name: name one with --tenant",
+                "several tenants have a job of this name: {}; choose one with --tenant",
                 several.join(", ")
             ))),
         }
@@ -266,7 +268,7 @@ impl QueryService {
         let narrowed = !request.states.is_empty() || !request.labels.is_empty();
         let until = tokio::time::Instant::now() + JUDGING;
         let mut jobs = Vec::new();
-        // What is filtered out does not count against the limit.
+        // Filtered jobs do not count against the limit.
         for job in self.store.jobs_in(&caller.scope, if narrowed { JOBS_MAX } else { limit }).await? {
             if jobs.len() >= limit as usize {
                 break;
@@ -279,7 +281,7 @@ impl QueryService {
                 continue;
             }
             if request.judge {
-                // A job that takes longer, or cannot be judged, is listed as not judged.
+                // A job that takes longer, or cannot be judged, is listed without a verdict.
                 answer.verdict = tokio::time::timeout_at(until, self.verdict(&job)).await.ok().and_then(Result::ok);
             }
             jobs.push(answer);
@@ -311,7 +313,7 @@ impl QueryService {
     async fn status(&self, caller: &Caller) -> Result<v1::Status, ReadError> {
         let scope = &caller.scope;
         let (info, totals) = (self.store.info().await?, self.store.totals_in(scope).await?);
-        // Where the store lies, and what is under way, is for those who see all of it.
+        // The location and load of the store are only for callers who see all of it.
         let whole = *scope == Scope::All;
         Ok(v1::Status {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -336,7 +338,7 @@ impl QueryService {
 
     async fn holders(&self, caller: &Caller, request: v1::HoldersRequest) -> Result<Response<v1::Holders>, Status> {
         if !self.holders {
-            let words = "this daemon's configuration forbids to ask what holds tensors (holders = \"off\")";
+            let words = "this daemon's configuration forbids requests for holders (holders = \"off\")";
             return Err(ReadError::Forbidden(words.to_owned()).into());
         }
         let job = request.selection.as_ref().map_or("", |selection| &selection.job);
@@ -359,10 +361,10 @@ impl QueryService {
         let Some(first) = store.job(&which, attempt).await? else {
             return Err(no_job(&*store, &which, attempt).await);
         };
-        // The run that is meant now: while it goes, the next one becomes the newest.
+        // Fix the run now: once it is deleted, the next one becomes the newest.
         let doomed = if all_runs { Which::Newest(first.name.clone()) } else { first.address() };
         let (mut answer, mut last) = (v1::DeleteJobResponse::default(), None);
-        // All attempts, or the one that was named.
+        // All attempts, or the named one.
         while let Some(job) = store.job(&doomed, attempt).await? {
             let sessions = store.sessions(job.key).await?;
             if sessions.iter().any(|session| self.streams.is_streaming(session.key)) {
@@ -377,7 +379,7 @@ impl QueryService {
                 answer.runs.push(job.label());
             }
         }
-        // Where a run or an attempt is left, only what the deleted one and those before it raised is over.
+        // If a run or an attempt is left, only alerts of the deleted one and of those before it end.
         let everything = store.job(&Which::Newest(first.name.clone()), None).await?.is_none();
         let (started_ns, attempt) = last.filter(|_| !everything).unwrap_or((now_ns(), u32::MAX));
         let run = if everything { EVERY_RUN } else { first.run };
@@ -391,7 +393,7 @@ fn task((name, state): (&'static str, TaskState)) -> v1::TaskStatus {
     v1::TaskStatus { name: name.to_owned(), running, restarts, failure }
 }
 
-/// What alerting needs to know of runs that are gone with everything stored for them, up to this one.
+/// What alerting needs to know of deleted runs, up to this one.
 fn gone(JobRow { tenant, name, .. }: &JobRow, run: u32, started_ns: u64, attempt: u32) -> JobFacts {
     JobFacts {
         tenant: tenant.clone(),
@@ -413,7 +415,7 @@ impl Query for QueryService {
 
     async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Result<Response<v1::ListJobsResponse>, Status> {
         let caller = Caller::of(&request)?;
-        // (A list without verdicts is small, and what shells complete names from.)
+        // (A list without verdicts is small, and is used for shell completion.)
         let slot = if request.get_ref().judge { slot_of(&self.answers, &request).await? } else { None };
         Ok(with_slot(self.jobs(&caller, request.into_inner()).await?, slot))
     }

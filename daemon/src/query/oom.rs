@@ -1,4 +1,4 @@
-//! `oom`: the requests that failed, each with the arithmetic that explains it.
+//! `oom`: the failed requests, each with the arithmetic that explains it.
 
 use std::sync::Arc;
 
@@ -87,7 +87,7 @@ fn answer(report: &oom::Report) -> v1::OomReport {
     }
 }
 
-/// Bytes by class, most first.
+/// Bytes by class, largest first.
 pub(super) fn classes(shares: &Shares) -> Vec<v1::ClassBytes> {
     shares.ranked().into_iter().map(|(class, bytes)| v1::ClassBytes { class: class.name().to_owned(), bytes }).collect()
 }

@@ -1,7 +1,7 @@
-//! One device of one process as a report shows it: how it stands, how it stood before its teardown, how it grows.
+//! One device of one process in a report: its levels now and before its teardown, and its growth.
 //!
-//! Guarantees: whatever decides something about ranks (outliers, findings that tell them apart) decides it on this type; the
-//! wire's message is made of it once, at the end.
+//! Guarantees: every comparison of ranks (outliers, findings that distinguish them) uses this type; the wire message is
+//! built from it once, at the end.
 
 use memctl_analysis::growth::{EpochBytes, growth_bytes_per_epoch};
 use memctl_model::{Boundary, Completeness, Counters, JobState, Sample};
@@ -14,7 +14,7 @@ use crate::read::job::{completeness, state};
 use crate::store::{DeviceRow, EpochEndRow, SessionRow};
 use crate::streams::Streams;
 
-/// Bytes of the allocator at one moment; what nobody told is not known.
+/// Bytes of the allocator at one moment; `None` is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Amounts {
     pub allocated_bytes: Option<u64>,
@@ -31,20 +31,20 @@ pub(super) struct Rank<'a> {
     completeness: Completeness,
     /// At the boundary of [`Self::levels_at`].
     pub levels: Amounts,
-    /// The last boundary before the teardown, of a session that has ended.
+    /// The last boundary before the teardown, if the session has ended.
     levels_at: Option<Boundary>,
-    /// What teardown has left.
+    /// The levels after teardown.
     left: Amounts,
     pub peaks: Amounts,
     fragmentation_ratio: Option<f64>,
     pub growth_bytes_per_epoch: Option<f64>,
-    /// What was measured last.
+    /// The latest measurement.
     pub sample: Option<Sample>,
-    /// The highest of each quantity that was measured.
+    /// The highest value of each measured quantity.
     highest: Option<Sample>,
     /// Figures that stand out from the other ranks'.
     pub stands_out: Vec<&'static str>,
-    /// Ids of findings that tell it apart.
+    /// Ids of findings that distinguish it.
     pub findings: Vec<String>,
 }
 
@@ -84,24 +84,24 @@ impl<'a> Rank<'a> {
         }
     }
 
-    /// Its number.
+    /// Its rank.
     pub fn number(&self) -> u32 {
         self.session.info.rank
     }
 
-    /// Whose figures these are.
+    /// Session and device.
     pub fn key(&self) -> (i64, u8) {
         (self.session.key, self.device.info.index.0)
     }
 
-    /// Bytes of the device that nobody uses, as far as they were measured.
+    /// Free bytes of the device, if they were measured.
     pub fn device_free_bytes(&self) -> Option<u64> {
         let total = self.sample.and_then(|sample| sample.device_total_bytes).or(self.device.info.total_bytes)?;
         let used = self.device_used_bytes()?;
         Some(total.saturating_sub(used))
     }
 
-    /// A session that has ended is shown as its last boundary left it: the end of the record is what teardown has left.
+    /// Shows a session that has ended at its last boundary: at the end of the recording only what teardown left is live.
     pub fn before_teardown(&mut self, levels: Option<&Levels>) {
         let Some(Levels { boundary, counters }) = levels.filter(|_| self.session.end.is_some()) else { return };
         self.left = std::mem::replace(&mut self.levels, Amounts::of(counters));
@@ -109,8 +109,8 @@ impl<'a> Rank<'a> {
         self.levels_at = Some(*boundary);
     }
 
-    /// Adds what was measured. A framework that tells no events (JAX) has only that: its own counters stand for the figures
-    /// that events would give.
+    /// Adds measurements. A framework without events (JAX) has nothing else, so its own counters replace the figures that
+    /// events would give.
     pub fn measured(&mut self, sample: Option<&Sample>, highest: Option<&Sample>) {
         (self.sample, self.highest) = (sample.copied().map(|sample| self.as_of_now(sample)), highest.copied());
         let Some(sample) = sample.filter(|sample| sample.allocated_bytes.is_some()) else { return };
@@ -124,7 +124,7 @@ impl<'a> Rank<'a> {
         }
     }
 
-    /// A measurement without what the allocator has outgrown since: less than it holds now was measured before it held that.
+    /// Drops measured values that are smaller than what the allocator holds now: they are out of date.
     fn as_of_now(&self, sample: Sample) -> Sample {
         let is_of_now = |bytes: &u64| *bytes >= self.levels.reserved_bytes.unwrap_or(0);
         let device_used_bytes = sample.device_used_bytes.filter(is_of_now);
@@ -132,14 +132,14 @@ impl<'a> Rank<'a> {
         Sample { device_used_bytes, process_used_bytes, ..sample }
     }
 
-    /// Bytes of the device in use by everybody, as of now.
+    /// Bytes of the device in use by all processes, if up to date.
     fn device_used_bytes(&self) -> Option<u64> {
         let held = self.levels.reserved_bytes.unwrap_or(0);
         let measured = self.sample.and_then(|sample| sample.device_used_bytes).or(self.device.device_used_bytes);
         measured.filter(|used| *used >= held)
     }
 
-    /// For the answer.
+    /// For the response.
     pub fn into_wire(self) -> v1::RankReport {
         let (info, device) = (&self.session.info, self.device);
         v1::RankReport {

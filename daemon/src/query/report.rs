@@ -1,4 +1,4 @@
-//! What `memctl query` prints: a job, its ranks at their latest boundary, their epoch ends, what grew.
+//! The response of `memctl query`: a job, its ranks at their latest boundary, their epoch ends, and what grew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::read::samples;
 use crate::store::{EpochEndRow, SessionKey, Store};
 use crate::streams::Streams;
 
-/// Rates of one leak differ by so much at most, as a share: by what else comes and goes beside it.
+/// Rates of one leak differ by at most this share, because of other memory that is allocated and freed.
 const SAME_RATE: f64 = 0.05;
 
 /// Answers a report request.
@@ -44,15 +44,16 @@ pub(super) async fn report(
     let mut ranks = ranks(&found, &epoch_ends, streams, &judgement);
     let (samples, mut growth) =
         tokio::try_join!(samples::latest(&**store, &found), growth(store, &found, &epoch_ends))?;
-    // What the judge has seen of all measurements.
+    // The highest values over all measurements that the judge has seen.
     let highest = judge.highest(found.job.key).await;
     for rank in &mut ranks {
         rank.measured(samples.get(&rank.key()), highest.get(&rank.key()));
     }
     let job = &found.job.name;
     let growth_through = explained(&mut growth, &judgement.findings, job);
-    let spread = standing::compare(&mut ranks);
+    // What is usual among ranks is of the rates that are shown.
     one_rate(&mut ranks, &judgement.findings);
+    let spread = standing::compare(&mut ranks);
     standing::tell_apart(&mut ranks, &judgement.findings, job);
     Ok(v1::Report {
         job: Some(answer::found_job(&found, streams)),
@@ -70,8 +71,8 @@ pub(super) async fn report(
     })
 }
 
-/// Of one leak one rate is told: where a single one explains what a rank grows by, the rank grows as its finding says. (All
-/// live memory and that of one line differ by what else comes and goes.)
+/// Reports one rate for one leak: if a single leak explains a rank's growth, the rank gets the finding's rate. (The rates
+/// of all live memory and of one line differ by other memory that is allocated and freed.)
 fn one_rate(ranks: &mut [Rank<'_>], findings: &[Finding]) {
     for rank in ranks {
         let of_rank = |finding: &&Finding| {
@@ -88,7 +89,7 @@ fn one_rate(ranks: &mut [Rank<'_>], findings: &[Finding]) {
     }
 }
 
-/// The part of a job that was asked for.
+/// The selected part of a job.
 fn range(selection: &v1::Selection) -> Range {
     let epochs = (selection.first_epoch.is_some() || selection.last_epoch.is_some())
         .then(|| (selection.first_epoch.unwrap_or(0), selection.last_epoch.unwrap_or(u32::MAX)));
@@ -97,7 +98,7 @@ fn range(selection: &v1::Selection) -> Range {
     Range { epochs, times_ns }
 }
 
-/// What is wrong, judged over all ranks and told of those that were asked for.
+/// The findings, judged over all ranks and reported for the selected ones.
 async fn judgement(
     store: &Arc<dyn Store>,
     judge: &Judge,

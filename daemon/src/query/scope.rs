@@ -1,6 +1,6 @@
-//! What an answer from single events rests on: `frag`, `oom` and `ledger` look at events and at nothing else.
+//! Coverage of responses that rest on single events: `frag`, `oom` and `ledger` use events and nothing else.
 //!
-//! Guarantees: a kind that such an answer is about is among the judged or, with the reason, among the not judged.
+//! Guarantees: each kind that such a response is about is listed as judged or, with the reason, as not judged.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +11,14 @@ use memctl_proto::v1;
 use crate::read::job::Found;
 use crate::store::SessionRow;
 
-/// What was looked at, and what not.
+/// What was judged, and what not.
 pub(super) struct Scope {
     judged: Judged,
     not_judged: Vec<NotJudged>,
 }
 
 impl Scope {
-    /// Of an answer about these kinds. `whole`: the question is about every rank.
+    /// For a response about these kinds. `whole`: the request is about every rank.
     pub fn new(found: &Found, kinds: &[FindingKind], whole: bool) -> Self {
         let recorded: Vec<Recorded> = found.sessions.iter().map(|session| recorded(found, session)).collect();
         let mut not_judged = coverage::not_judged(&recorded, found.job.world_size, whole);
@@ -40,7 +40,7 @@ impl Scope {
         Self { judged, not_judged }
     }
 
-    /// Notes a gap in each of these kinds.
+    /// Adds a gap to each of these kinds.
     pub fn gap(&mut self, kinds: &[FindingKind], gap: Gap, reason: &str, remedy: &str) {
         for &kind in kinds {
             let known = self.not_judged.iter().any(|not| not.kind == kind && not.gap >= gap);
@@ -59,7 +59,7 @@ impl Scope {
         coverage::of_ended(&mut self.not_judged);
     }
 
-    /// For an answer.
+    /// For the response.
     pub fn into_wire(self) -> (Option<v1::Judged>, Vec<v1::NotJudged>) {
         (Some((&self.judged).into()), self.not_judged.iter().map(Into::into).collect())
     }

@@ -1,4 +1,4 @@
-//! Live memory by allocation site at one moment: from a site table where one was taken, else by replay.
+//! Live memory by allocation site at one moment: from a site table if one was taken then, otherwise by replay.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,7 +15,7 @@ use prost::Message as _;
 use super::answer::{self, frame};
 use super::report::wanted;
 use super::timeline::{Span, chosen, devices_of, span};
-use crate::explain::classed::{Classed, Until, largest};
+use crate::explain::classed::{Classed, Until};
 use crate::read::error::ReadError;
 use crate::read::job::find;
 use crate::read::mark_cursor::MarkCursor;
@@ -24,7 +24,7 @@ use crate::read::stacks::{dictionary, open};
 use crate::store::{ChunkRow, DeviceRow, EpochEndRow, Selection, SessionKey, SessionRow, Store};
 use crate::streams::Streams;
 
-/// A moment's figures on one device.
+/// The figures of a moment on one device.
 struct State {
     time_ns: u64,
     /// Events before it.
@@ -50,11 +50,11 @@ struct Question<'a> {
     job: &'a str,
 }
 
-/// Bytes of an answer's sites as they are encoded, shared out over its devices.
+/// The most encoded bytes of a response's sites, shared among its devices.
 const ANSWER_BYTES: usize = 4 << 20;
-/// What each device has at least: its largest sites.
+/// The least that each device gets: its largest sites.
 const DEVICE_BYTES_MIN: usize = 1 << 10;
-/// Devices whose sites have classes, each of which takes a replay of the events around the moment.
+/// The most devices whose sites have classes: each takes a replay of the events around the moment.
 const CLASSED_MAX: usize = 8;
 
 /// Answers a sites request.
@@ -70,7 +70,7 @@ pub(super) async fn sites(
     let budget = (ANSWER_BYTES / devices).max(DEVICE_BYTES_MIN);
     let question = Question { store, selection: &selection, epoch_ends: &epoch_ends, job: &found.job.name };
     let mut ranks = Vec::new();
-    // Without events nobody knows whose memory it is, and a table of nothing would say that none is.
+    // Without events, the owners of memory are unknown; an empty table would claim that there are none.
     for session in found.sessions.iter().filter(|session| session.events > 0) {
         for device in devices_of(&found, session) {
             let Some(state) = question.state(session, device, request.moment).await? else { continue };
@@ -85,7 +85,7 @@ pub(super) async fn sites(
     Ok(v1::Sites { job: Some(answer::found_job(&found, streams)), completeness, ranks })
 }
 
-/// The last table of an item that is the one.
+/// The last table of an item that matches.
 fn last_of(
     session: SessionKey,
     seq: u64,
@@ -146,7 +146,7 @@ impl Question<'_> {
         Err(ReadError::Expired { what: format!("the site table of rank {}", session.info.rank) })
     }
 
-    /// The end of the last epoch of the selection; where none has ended, the end of what is stored.
+    /// The end of the last epoch of the selection; if none has ended, the end of the recording.
     async fn at_last_epoch_end(&self, session: &SessionRow, device: u8) -> Result<Option<State>, ReadError> {
         match self.ends(session, device).filter(|end| wanted(end, self.selection)).last() {
             Some(end) => self.at_epoch_end(session, device, end.epoch).await.map(Some),
@@ -154,7 +154,7 @@ impl Question<'_> {
         }
     }
 
-    /// The last table of all, which the end of a session leaves behind; of a session that runs, its latest step's.
+    /// The last table of all: the one at the end of a session, or that of the latest step of a running one.
     async fn at_end(&self, session: &SessionRow, device: u8) -> Result<Option<State>, ReadError> {
         let latest = self.store.devices(session.job).await?;
         let latest = latest.into_iter().find(|row| row.session == session.key && row.info.index.0 == device);
@@ -207,12 +207,12 @@ impl Question<'_> {
             let span = span(self.selection, self.epoch_ends, session, device);
             part_is_stored(session, chunks.first(), span)?;
         }
-        // (Of a selection that cuts chunks at both ends the highest chunk may have its peak outside; then the
-        // answer is the highest moment of that chunk inside.)
+        // (If the selection cuts chunks at both ends, the peak of the highest chunk may lie outside; then the answer is
+        // the highest moment of the part inside.)
         let span = span(self.selection, self.epoch_ends, session, device);
         let first = highest.index.first_event;
         let mut replay = Replay::before(self.store, session, device, self.epoch_ends, first).await?;
-        // The state in which the chunk (or the selection within it) begins may itself be the highest.
+        // The highest moment may be the state at the beginning of the chunk, or of the selection within it.
         let mut peak = (replay.at_event(), highest.index.first_ns, replay.map().levels().allocated_bytes);
         replay
             .run(first + highest.index.count, |number, event, map| {
@@ -228,7 +228,7 @@ impl Question<'_> {
         self.replayed(session, device, peak.0, Some((highest, peak.1))).await
     }
 
-    /// Retention takes the oldest chunks first, and the highest moment may have been among them.
+    /// Retention removes the oldest chunks first, and the peak may have been in one of them.
     async fn peak_is_stored(&self, session: &SessionRow, device: u8, highest: &ChunkRow) -> Result<(), ReadError> {
         let rows = self.store.devices(session.job).await?;
         let row = rows.iter().find(|row| row.session == session.key && row.info.index.0 == device);
@@ -252,7 +252,7 @@ impl Question<'_> {
             || chunk.map_or((0, 0), |chunk| (chunk.index.last_epoch, chunk.index.last_step)),
             |end| (end.epoch, end.step),
         );
-        // Marks know the step itself; an epoch's end and a chunk only know one that comes later.
+        // Marks know the step itself; an epoch's end and a chunk only know a later one.
         let cursor = MarkCursor::at(self.store, session.key, time_ns).await?;
         Ok(Some(State {
             time_ns,
@@ -266,7 +266,7 @@ impl Question<'_> {
     }
 }
 
-/// Refuses where retention removed the moment at which most was allocated.
+/// Refuses if retention removed the peak.
 pub(super) fn peak_is_stored(
     session: &SessionRow,
     device: Option<&DeviceRow>,
@@ -286,8 +286,8 @@ pub(super) fn peak_is_stored(
     }
 }
 
-/// Refuses where the part of the job that was asked for begins with events that retention removed: the highest moment of it
-/// may have been among them. `first`: the first chunk of that part which is stored.
+/// Refuses if the selected part of the job begins with events that retention removed: its peak may have been among them.
+/// `first`: the first stored chunk of that part.
 pub(super) fn part_is_stored(session: &SessionRow, first: Option<&ChunkRow>, span: Span) -> Result<(), ReadError> {
     let begins_before =
         first.is_none_or(|first| span.events.0 < first.index.first_event && span.times_ns.0 < first.index.first_ns);
@@ -312,7 +312,7 @@ async fn answer(
     let mut by_stack: BTreeMap<StackId, v1::SiteStack> = BTreeMap::new();
     for row in &state.rows {
         let site = by_stack.entry(row.stack).or_default();
-        // Saturating: the figures came over the wire.
+        // Saturating: the figures come from the network.
         site.bytes = site.bytes.saturating_add(row.bytes);
         site.blocks = site.blocks.saturating_add(row.blocks);
         site.births.push(v1::BirthBytes { epoch: row.birth_epoch, bytes: row.bytes, blocks: row.blocks });
@@ -347,7 +347,8 @@ async fn answer(
     })
 }
 
-/// What most bytes of each site are for: as the events around the moment show; where those are gone, as its stack says.
+/// What each site's memory is for, where nearly all of it is for one thing: as the events around the moment show; where those
+/// are gone, as its stack says.
 async fn classes(
     store: &dyn Store,
     (session, device): (&SessionRow, u8),
@@ -355,12 +356,15 @@ async fn classes(
     stacks: &StackDictionary,
 ) -> Result<HashMap<StackId, Class>, ReadError> {
     let chunks = store.chunks(session.key, device, Selection::default()).await?;
-    let known = match Classed::around(store, session, device, &chunks, (state.at, Until::Later), stacks).await {
+    let shown = match Classed::around(store, session, device, &chunks, (state.at, Until::Later), stacks).await {
         Ok(around) => around.by_stack_at(state.at),
         Err(ReadError::Expired { .. }) => HashMap::new(),
         Err(error) => return Err(error),
     };
     let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
-    let by_row = Classifier::new(&resolve).by_row(&state.rows, &known);
-    Ok(largest(state.rows.iter().zip(by_row).map(|(row, class)| (row.stack, class, row.bytes))))
+    let by_rule = Classifier::new(&resolve).by_row(&state.rows, &HashMap::new());
+    let each = state.rows.iter().zip(by_rule);
+    Ok(each
+        .filter_map(|(row, class)| Some((row.stack, shown.get(&row.stack).copied().unwrap_or(Some(class))?)))
+        .collect())
 }

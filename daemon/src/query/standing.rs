@@ -1,4 +1,4 @@
-//! The ranks side by side: what is usual among them, which figures of which rank stand out, which findings tell them apart.
+//! Compares the ranks: the usual values, the figures of ranks that stand out, and the findings that distinguish ranks.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use memctl_proto::v1;
 
 use super::rank::Rank;
 
-/// A figure that ranks are compared by.
+/// A figure by which ranks are compared.
 struct Figure {
     name: &'static str,
     read: fn(&Rank<'_>) -> Option<f64>,
@@ -33,7 +33,7 @@ const FIGURES: [Figure; 7] = [
     },
 ];
 
-/// Marks what stands out, and says what is usual.
+/// Marks figures that stand out, and returns the usual values.
 pub(super) fn compare(ranks: &mut [Rank<'_>]) -> Vec<v1::Spread> {
     let mut all = Vec::new();
     for Figure { name, read, measure } in FIGURES {
@@ -48,7 +48,7 @@ pub(super) fn compare(ranks: &mut [Rank<'_>]) -> Vec<v1::Spread> {
     all
 }
 
-/// Notes with each rank the findings that tell it apart from the others.
+/// Records for each rank the findings that distinguish it from the others.
 pub(super) fn tell_apart(ranks: &mut [Rank<'_>], findings: &[Finding], job: &str) {
     let known: BTreeSet<u32> = ranks.iter().map(|rank| rank.number()).collect();
     for finding in findings.iter().filter(|finding| tells_ranks_apart(finding, known.len())) {

@@ -1,4 +1,4 @@
-//! Memory over time: replayed event by event while that is little work, else from the chunks' rollups.
+//! Memory over time: replayed event by event while that is little work, otherwise from the chunks' rollups.
 
 use memctl_analysis::timeline::{Bucket, Timeline};
 use memctl_model::limits::TIMELINE_POINTS_MAX;
@@ -16,13 +16,14 @@ use crate::read::stacks::open;
 use crate::store::{ChunkRow, EpochEndRow, Selection, SessionRow, Store};
 use crate::streams::Streams;
 
-/// Points per rank when the question names no number.
+/// Points per rank if the request gives no number.
 const POINTS: u32 = 240;
-/// Chunks replayed per rank at most: two million events, some tens of milliseconds. Beyond, rollups are fine enough.
+/// The most chunks replayed per rank: two million events, some tens of milliseconds. Beyond that, rollups are fine
+/// enough.
 const REPLAY_CHUNKS: usize = 32;
-/// Points in an answer: each takes 100 bytes, and three times as many as JSON.
+/// Points in a response: each takes 100 bytes, and three times that as JSON.
 const ANSWER_POINTS: usize = 32_768;
-/// Marks in an answer, per device, and in all.
+/// Marks in a response, per device and in total.
 const MARKS_MAX: usize = 2_000;
 const ANSWER_MARKS: usize = 16_384;
 
@@ -82,7 +83,7 @@ pub(super) fn devices_of<'a>(found: &'a Found, session: &'a SessionRow) -> impl 
     found.devices_of(session.key).iter().map(|device| device.info.index.0)
 }
 
-/// The store's selection of a question's.
+/// The store's form of a request's selection.
 pub(super) fn chosen(selection: &v1::Selection) -> Result<Selection, ReadError> {
     let times = (selection.since_ns.unwrap_or(0), selection.until_ns.unwrap_or(u64::MAX));
     let epochs = (selection.first_epoch.unwrap_or(0), selection.last_epoch.unwrap_or(u32::MAX));
@@ -118,7 +119,7 @@ async fn buckets(
     replay
         .run(last.index.first_event + last.index.count, |number, event, map| {
             if number <= span.events.0 || number <= first.index.first_event || event.time_ns < start {
-                // What stands when the selection begins; 0 is before every begin.
+                // The levels before the selection begins; time 0 precedes every beginning.
                 timeline.push(0, map.levels());
             } else if number <= span.events.1 && event.time_ns <= end {
                 timeline.push(event.time_ns, map.levels());
@@ -136,12 +137,12 @@ pub(super) struct Span {
     pub events: (u64, u64),
 }
 
-/// What a question's selection means on a device: an epoch lies between the end of the one before and its own.
+/// The span of a selection on a device: an epoch lies between the end of the previous one and its own.
 pub(super) fn span(selection: &v1::Selection, epoch_ends: &[EpochEndRow], session: &SessionRow, device: u8) -> Span {
     let ends = || epoch_ends.iter().filter(|end| end.session == session.key && end.device == device);
     let before = selection.first_epoch.and_then(|first| ends().rfind(|end| end.epoch < first));
     let last = selection.last_epoch.and_then(|last| ends().rfind(|end| end.epoch <= last));
-    // An epoch that is under way has no end yet.
+    // A running epoch has no end yet.
     let last = last.filter(|end| selection.last_epoch == Some(end.epoch));
     let (since, until) = (selection.since_ns.unwrap_or(0), selection.until_ns.unwrap_or(u64::MAX));
     Span {
@@ -171,7 +172,7 @@ fn rollup(chunk: &ChunkRow) -> Rollup {
         max: levels(chunk.levels.allocated_max, chunk.levels.reserved_max),
         counts: {
             let mut counts = [0; memctl_model::Action::ALL.len()];
-            // How they divide is not stored beside the chunk; that there are some is what counts here.
+            // The distribution over kinds is not stored with the chunk; only the total matters here.
             counts[0] = chunk.index.count;
             counts
         },
@@ -191,11 +192,11 @@ fn answer_points(
     buckets
         .iter()
         .map(|bucket| {
-            // The epoch under way: the one whose end comes next, else what the last chunk says.
+            // The current epoch: the one that ends next, or else that of the last chunk.
             let next = ends.iter().find(|end| end.time_ns.saturating_add(1) >= bucket.end_ns);
             let last = chunks.last().map_or((0, 0), |chunk| (chunk.index.last_epoch, chunk.index.last_step));
             let (epoch, step) = next.map_or(last, |end| (end.epoch, end.step));
-            // Marks know the step itself; an epoch's end and a chunk only know its last.
+            // Marks know the step itself; an epoch's end and a chunk only know its last one.
             cursor.advance(bucket.end_ns, |_| ());
             v1::TimelinePoint {
                 first_ns: bucket.start_ns,
@@ -212,7 +213,7 @@ fn answer_points(
         .collect()
 }
 
-/// The marks of a session within a selection's times, and those of the items around.
+/// The marks of a session within a selection's times, and those of the items around it.
 pub(super) async fn stored_marks(
     store: &dyn Store,
     session: &SessionRow,
@@ -228,10 +229,10 @@ pub(super) async fn stored_marks(
     Ok(all)
 }
 
-/// Epoch boundaries within a selection, and steps and phases as far as they are few.
+/// Epoch boundaries within a selection, and steps and phases if they are few.
 fn shown(all: &[Mark], chosen: Selection, (span, marks_max): (Span, usize)) -> Vec<v1::TimelineMark> {
     let is_within = |mark: &&Mark| {
-        // The epoch before ends at the very time at which the selection begins.
+        // The previous epoch ends at the very time at which the selection begins.
         let is_chosen = match (&mark.kind, chosen.epochs) {
             (MarkKind::EpochBegin(epoch) | MarkKind::EpochEnd(epoch), Some((first, last))) => {
                 (first..=last).contains(epoch)

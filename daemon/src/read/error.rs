@@ -1,4 +1,4 @@
-//! Why a question has no answer, and the one table from there to gRPC's status codes.
+//! Why a request fails, and the one table that maps this to gRPC status codes.
 
 use memctl_proto::WireError;
 use memctl_proto::chunk::ChunkError;
@@ -9,15 +9,15 @@ use crate::store::StoreError;
 /// Bytes of a message.
 const MESSAGE_MAX: usize = 2 << 10;
 
-/// Why a question has no answer.
+/// Why a request fails.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// No such job.
     #[error("no job {name:?} here{}; `memctl jobs` lists the jobs", meant(.like))]
     NoJob {
-        /// The job asked for.
+        /// The requested job.
         name: String,
-        /// What may have been meant.
+        /// Similar names.
         like: Vec<String>,
     },
     /// Nothing is stored at all.
@@ -28,9 +28,9 @@ pub enum ReadError {
     NoRank {
         /// The job.
         job: String,
-        /// The rank asked for.
+        /// The requested rank.
         rank: u32,
-        /// The ranks there are.
+        /// The existing ranks.
         known: String,
     },
     /// The job has no such process.
@@ -38,9 +38,9 @@ pub enum ReadError {
     NoProcess {
         /// The job.
         job: String,
-        /// The process asked for.
+        /// The requested process.
         process: String,
-        /// The processes there are.
+        /// The existing processes.
         known: String,
     },
     /// No process of the selection uses such a device.
@@ -48,9 +48,9 @@ pub enum ReadError {
     NoDevice {
         /// The job.
         job: String,
-        /// The index asked for.
+        /// The requested index.
         device: u32,
-        /// The indexes there are.
+        /// The existing indexes.
         known: String,
     },
     /// The job has no such epoch.
@@ -58,12 +58,12 @@ pub enum ReadError {
     NoEpoch {
         /// The job.
         job: String,
-        /// The epoch asked for.
+        /// The requested epoch.
         epoch: u32,
-        /// The epochs there are.
+        /// The existing epochs.
         known: String,
     },
-    /// The selection holds nothing.
+    /// The selection is empty.
     #[error("job {job} has no epoch end in that range; it has those of epochs {first} to {last}")]
     Nothing {
         /// The job.
@@ -73,7 +73,7 @@ pub enum ReadError {
         /// Its last epoch.
         last: u32,
     },
-    /// What the question needs was removed by retention.
+    /// Retention removed the data that the request needs.
     #[error("{what} is no longer stored: retention removed it; site tables and epoch ends are still there")]
     Expired {
         /// What was needed.
@@ -85,19 +85,19 @@ pub enum ReadError {
         /// The job.
         name: String,
     },
-    /// What is asked of a running process has no answer now.
+    /// A running process cannot answer now.
     #[error("{0}")]
     NotNow(String),
-    /// Others are answered first.
+    /// The daemon is busy with other requests.
     #[error("{0}")]
     Busy(String),
-    /// Whoever set the daemon up forbids it.
+    /// The daemon's configuration forbids it.
     #[error("{0}")]
     Forbidden(String),
-    /// A request that makes no sense.
+    /// An invalid request.
     #[error("{0}")]
     Invalid(String),
-    /// What is stored does not open.
+    /// Stored data cannot be decoded.
     #[error("stored item {seq} of session {session} cannot be decoded: {reason}")]
     Damaged {
         /// The session's key.
@@ -107,17 +107,17 @@ pub enum ReadError {
         /// What is wrong.
         reason: String,
     },
-    /// The answer would take more memory than it may.
+    /// The response would exceed its memory limit.
     #[error("{what} takes more than {bytes_max} bytes of memory; {remedy}")]
     TooLarge {
-        /// What would take it.
+        /// What exceeds it.
         what: String,
         /// The limit.
         bytes_max: usize,
-        /// What helps.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// The code that answers has a fault.
+    /// The daemon has a fault.
     #[error("internal error of the daemon: {0}")]
     Fault(String),
     /// The store failed.
@@ -147,7 +147,7 @@ impl ReadError {
 impl From<ReadError> for Status {
     fn from(error: ReadError) -> Self {
         let mut message = error.to_string();
-        // A name in it came with the question, and gRPC sends messages as a header, which is small.
+        // It contains a name from the request, and gRPC sends messages in a header, which is small.
         if message.len() > MESSAGE_MAX {
             message.truncate(message.floor_char_boundary(MESSAGE_MAX));
             message.push('…');

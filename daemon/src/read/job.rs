@@ -1,4 +1,4 @@
-//! A job as a question means it: its sessions, how it is doing, how complete it is.
+//! A job as selected by a request: its sessions, its state, its completeness.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -13,30 +13,31 @@ use crate::clock::now_ns;
 use crate::store::{DeviceRow, JobRow, SessionKey, SessionRow, Store, Which};
 use crate::streams::Streams;
 
-/// A session that is not streaming and was not heard of for this long is lost: three times the longest wait between attempts to reach the daemon.
+/// A session without a stream from which nothing was heard for this long is lost: three times the longest wait between
+/// attempts to reach the daemon.
 const LOST_AFTER_NS: u64 = 30_000_000_000;
 
-/// A job with its sessions, one a process.
+/// A job with its sessions, one per process.
 pub(crate) struct Found {
     pub job: JobRow,
     /// By rank, then by start.
     pub sessions: Vec<SessionRow>,
-    /// Of these sessions, by session, then by index.
+    /// Devices of these sessions, by session, then by index.
     pub devices: Vec<DeviceRow>,
-    /// Processes of the job that were not asked for.
+    /// Processes of the job that were not selected.
     pub others: Vec<SessionRow>,
-    /// Sessions whose place another one has taken: a process that attached again, an earlier run.
+    /// Sessions that another one has replaced: a process that attached again, an earlier run.
     pub earlier: Vec<SessionRow>,
-    /// What all its processes are called.
+    /// The names of all its processes.
     processes: HashMap<SessionKey, Process>,
 }
 
-/// Newest jobs that are looked through for a name like the one asked for.
+/// The newest jobs among which a similar name is searched.
 const JOBS_ASKED: u32 = 1_000;
-/// Runs that are named where one is asked for that is not there.
+/// How many runs are named if the requested one does not exist.
 const RUNS_NAMED: usize = 3;
 
-/// Which job a selection means.
+/// The job that a selection means.
 pub(crate) fn which(selection: &v1::Selection) -> Which {
     match selection.launcher {
         Some(launcher) => Which::OfLauncher(selection.job.clone(), launcher),
@@ -44,7 +45,7 @@ pub(crate) fn which(selection: &v1::Selection) -> Which {
     }
 }
 
-/// There is no such job, and what may have been meant.
+/// The error for a job that does not exist, with similar names.
 pub(crate) async fn no_job(store: &dyn Store, which: &Which, attempt: Option<u32>) -> ReadError {
     let there = match store.jobs(JOBS_ASKED).await {
         Ok(jobs) => jobs,
@@ -53,7 +54,7 @@ pub(crate) async fn no_job(store: &dyn Store, which: &Which, attempt: Option<u32
     let series = which.name().unwrap_or_default();
     let runs = there.iter().filter(|job| job.name == series).map(JobRow::label);
     let like = match which.run() {
-        // The name is right: which runs are there is what helps.
+        // The name is right: list the existing runs.
         Some(_) if there.iter().any(|job| job.name == series) => runs.take(RUNS_NAMED).collect(),
         _ => like::names(series, there.iter().map(|job| job.name.clone())),
     };
@@ -61,7 +62,7 @@ pub(crate) async fn no_job(store: &dyn Store, which: &Which, attempt: Option<u32
     ReadError::NoJob { name, like }
 }
 
-/// Finds the job of a selection and narrows it to the processes and devices asked for.
+/// Finds the job of a selection and narrows it to the selected processes and devices.
 pub(crate) async fn find(store: &dyn Store, selection: &v1::Selection) -> Result<Found, ReadError> {
     let which = which(selection);
     let Some(job) = store.job(&which, selection.attempt).await? else {
@@ -90,12 +91,12 @@ pub(crate) async fn find(store: &dyn Store, selection: &v1::Selection) -> Result
     Ok(found)
 }
 
-/// A process answers to its name and to its role: `worker` asks for all workers.
+/// A process matches its name and its role: `worker` selects all workers.
 fn answers_to(process: &Process, name: &str) -> bool {
     process.name == name || process.role.as_deref() == Some(name)
 }
 
-/// Whether the job has the ranks and processes that are asked for.
+/// Checks that the job has the selected ranks and processes.
 fn check(
     job: &JobRow,
     sessions: &[SessionRow],
@@ -116,7 +117,7 @@ fn check(
     Ok(())
 }
 
-/// The job with all its processes: those that were not asked for still say what is usual.
+/// The job with all its processes: even those that are not selected determine what is usual.
 pub(crate) async fn everybody(
     store: &dyn Store,
     found: &Arc<Found>,
@@ -130,11 +131,11 @@ pub(crate) async fn everybody(
     Ok(Arc::new(find(store, &v1::Selection { ranks, processes, devices, ..selection.clone() }).await?))
 }
 
-/// A process sees every device of its machine and mostly uses one: the others are no part of the answer. Of a session that
-/// used none (yet) its first stands for it.
+/// Drops unused devices: a process sees every device of its machine and mostly uses one. A session that has used none
+/// (yet) keeps its first one.
 fn drop_unused(devices: &mut Vec<DeviceRow>) {
     let is_used = |device: &DeviceRow| {
-        // Reading the allocator's state leaves an event on every device, whether it was used or not.
+        // Reading the allocator's state leaves an event on every device, used or not.
         device
             .latest
             .map_or(device.events > 0, |latest| latest.peaks.reserved_bytes > 0 || latest.counters.reserved_bytes > 0)
@@ -159,14 +160,15 @@ fn ranks(known: &BTreeSet<u32>) -> String {
     }
 }
 
-/// The first of many.
+/// The first 16 of many.
 fn listed(all: impl Iterator<Item = String>, count: usize) -> String {
     let shown: Vec<String> = all.take(16).collect();
     format!("{}{}", shown.join(", "), if count > 16 { ", …" } else { "" })
 }
 
 impl Found {
-    /// The devices of a session. (Found by halves: a job may have thousands of sessions, and most answers walk over all.)
+    /// The devices of a session. (A binary search: a job may have thousands of sessions, and most responses loop over all
+    /// of them.)
     pub fn devices_of(&self, session: SessionKey) -> &[DeviceRow] {
         let first = self.devices.partition_point(|device| device.session < session);
         let rest = self.devices.get(first..).unwrap_or_default();
@@ -178,13 +180,13 @@ impl Found {
         self.sessions.iter().map(|session| (session.key, session)).collect()
     }
 
-    /// What a session's process is called.
+    /// The name of a session's process.
     pub fn process(&self, session: SessionKey) -> &Process {
         static NOBODY: Process = Process { name: String::new(), role: None, is_child: false };
         self.processes.get(&session).unwrap_or(&NOBODY)
     }
 
-    /// The same for an answer.
+    /// The same for a response.
     pub fn process_name(&self, session: &SessionRow) -> String {
         self.process(session.key).name.clone()
     }
@@ -201,7 +203,7 @@ impl Found {
         self.devices.iter().any(|device| device.ooms > 0) || self.sessions.iter().any(died)
     }
 
-    /// Leaves the devices with these indexes, and the processes that use one of them.
+    /// Keeps the devices with these indexes, and the processes that use one of them.
     fn narrow(&mut self, wanted: &[u32]) -> Result<(), ReadError> {
         if wanted.is_empty() {
             return Ok(());
@@ -219,7 +221,7 @@ impl Found {
         Ok(())
     }
 
-    /// Ranks that the answer is about.
+    /// The number of ranks in the response.
     pub fn rank_count(&self) -> usize {
         self.sessions.iter().map(|session| session.info.rank).collect::<HashSet<_>>().len()
     }
@@ -229,11 +231,11 @@ impl Found {
         Summary::new(&self.job, self.sessions.iter().chain(&self.others).chain(&self.earlier), streams)
     }
 
-    /// How complete what the answer rests on is.
+    /// The completeness of the data behind the response.
     pub fn completeness(&self, streams: &Streams) -> Completeness {
         let all = self.sessions.iter().chain(&self.others).chain(&self.earlier);
         let whole = Completeness { exact: !is_partial_import(&self.job, all), ..Completeness::default() };
-        // Saturating: the figures came over the wire.
+        // Saturating: the figures come from the network.
         self.sessions.iter().map(|session| completeness(session, streams)).fold(whole, |sum, one| Completeness {
             exact: sum.exact && one.exact,
             events_stored: sum.events_stored.saturating_add(one.events_stored),
@@ -248,13 +250,13 @@ impl Found {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Summary {
     pub state: JobState,
-    /// Of one that does not run any more.
+    /// Set if it no longer runs.
     pub ended_ns: Option<u64>,
-    /// Of its first session.
+    /// The source of its first session.
     pub source: Option<SourceKind>,
     pub ranks: u32,
     pub processes: u32,
-    /// Sessions whose place another one has taken.
+    /// Sessions that another one has replaced.
     pub earlier_sessions: u32,
     pub events: u64,
     pub stored_bytes: u64,
@@ -289,10 +291,11 @@ impl Summary {
     }
 }
 
-/// How a job is doing whose processes are in these states, each with whether another process of the job started it.
+/// The state of a job from the states of its processes, each with whether another process of the job started it.
 fn overall(states: &[(JobState, bool)], is_partial: bool) -> JobState {
     let has = |wanted| states.iter().any(|&(state, _)| state == wanted);
-    // How a job ended its main processes say: they see what becomes of those that they start, and mostly end them.
+    // The main processes decide how a job ended: they see the ends of the processes that they start, and mostly cause
+    // them.
     let of_mains = |wanted| states.iter().any(|&(state, is_child)| state == wanted && !is_child);
     if has(JobState::Running) {
         JobState::Running
@@ -305,7 +308,7 @@ fn overall(states: &[(JobState, bool)], is_partial: bool) -> JobState {
     }
 }
 
-/// Whether an import was cut short: its files told how many ranks there are, and some never came.
+/// Whether an import was cut short: its files give the number of ranks, and some are missing.
 fn is_partial_import<'a>(job: &JobRow, sessions: impl Iterator<Item = &'a SessionRow>) -> bool {
     let mut ranks: Vec<u32> = Vec::new();
     for session in sessions {
@@ -319,7 +322,7 @@ fn is_partial_import<'a>(job: &JobRow, sessions: impl Iterator<Item = &'a Sessio
     job.world_size.is_some_and(|world| (ranks.len() as u64) < u64::from(world))
 }
 
-/// How a session is doing.
+/// The state of a session.
 pub(crate) fn state(session: &SessionRow, streams: &Streams) -> JobState {
     match &session.end {
         Some(end) if end.failure.is_some() => JobState::Failed,
@@ -331,7 +334,8 @@ pub(crate) fn state(session: &SessionRow, streams: &Streams) -> JobState {
     }
 }
 
-/// How complete a session is. After its end the law must hold: produced = stored + dropped; one that was lost did not say what it produced.
+/// The completeness of a session. After its end, produced = stored + dropped must hold; a lost session did not report
+/// what it produced.
 pub(crate) fn completeness(session: &SessionRow, streams: &Streams) -> Completeness {
     let dropped = session.end.as_ref().map_or(session.dropped, |end| end.dropped).total();
     let whole = match &session.end {

@@ -1,21 +1,21 @@
-//! Names like one that there is not: what may have been meant.
+//! Similar names, for errors about a name that does not exist.
 //!
-//! Guarantees: bounded work, whatever is asked for; the nearest first. Refuses to guess far: what differs in a third of its
-//! letters is another name.
+//! Guarantees: bounded work for any input; the nearest first.
+//! Refuses: distant guesses. A name that differs in more than a third of its letters is not similar.
 
-/// Names told at most.
+/// The most names returned.
 const TOLD: usize = 3;
 /// Letters of a name that are compared.
 const LETTERS_MAX: usize = 128;
 
-/// Of these names those like `asked`, the nearest first; among equals in their order.
+/// The names in `there` that are similar to `asked`, the nearest first; equals keep their order.
 pub(crate) fn names(asked: &str, there: impl Iterator<Item = String>) -> Vec<String> {
     let letters: Vec<char> = lower(asked);
     let mut like: Vec<(usize, String)> = Vec::new();
     for name in there {
         let other = lower(&name);
         let far = distance(&letters, &other);
-        // A beginning that was typed no further is near, too.
+        // A beginning of a name is similar, too.
         let begins = letters.len() >= 3 && other.starts_with(&letters);
         let near = far * 3 <= letters.len().max(other.len()) || begins;
         if near && name != asked && !like.iter().any(|(_, known)| *known == name) {
@@ -30,7 +30,7 @@ fn lower(name: &str) -> Vec<char> {
     name.chars().flat_map(char::to_lowercase).take(LETTERS_MAX).collect()
 }
 
-/// Letters to be put in, left out or changed (Levenshtein).
+/// Number of letters to insert, delete or change (Levenshtein).
 fn distance(from: &[char], to: &[char]) -> usize {
     let mut row: Vec<usize> = (0..=to.len()).collect();
     for (at, letter) in from.iter().enumerate() {

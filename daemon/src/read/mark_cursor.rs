@@ -1,8 +1,8 @@
-//! The training loop under a replay: which epoch, step and phase an event belongs to, from the stored marks.
+//! The position in the training loop during a replay: the epoch, step and phase of an event, from the stored marks.
 //!
-//! Guarantees: an end takes effect behind the events of its own instant, a begin before them, as when they were recorded.
-//! Refuses to claim a phase that nobody marked, with one exception: what a thread without Python frames allocates between a
-//! forward pass and the optimizer is the backward pass, because autograd's threads are those without frames.
+//! Guarantees: an end takes effect after the events of its own instant, a begin before them, as when they were recorded.
+//! Refuses: to claim an unmarked phase, with one exception: allocations of a thread without Python frames, between a
+//! forward pass and the optimizer, belong to the backward pass, because autograd's threads have no frames.
 
 use std::sync::Arc;
 
@@ -15,18 +15,18 @@ use super::error::ReadError;
 use super::stacks::open;
 use crate::store::{Selection, SessionKey, Store};
 
-/// Items of marks that are read for one stretch: each holds up to four thousand marks, a stretch has a million events.
+/// Items of marks that are read for one stretch: each has up to four thousand marks, a stretch has a million events.
 const ITEMS_MAX: usize = 1024;
 
-/// A place in a session's marks that moves forward with the events.
+/// A position in a session's marks that moves forward with the events.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MarkCursor {
     marks: Arc<[Mark]>,
     next: usize,
     epoch: Option<u32>,
-    /// The step under way.
+    /// The current step.
     step: Option<u64>,
-    /// The one under way, or the last one before: what is allocated between two steps is older than the second one.
+    /// The current step, or the previous one: an allocation between two steps is older than the second one.
     last_step: Option<u64>,
     eval: bool,
     train: bool,
@@ -35,10 +35,10 @@ pub(crate) struct MarkCursor {
     after_forward: bool,
 }
 
-/// Marks of so long before a process's end tell in which step it was.
+/// Marks of this long before a process's end determine its step.
 const LAST_NS: u64 = 60_000_000_000;
 
-/// Where the loop of a session was when it ended: epoch, step, and whether that step was under way.
+/// The position of a session's loop at its end: epoch, step, and whether that step was running.
 pub(crate) async fn at_the_end(
     store: &dyn Store,
     session: SessionKey,
@@ -50,8 +50,8 @@ pub(crate) async fn at_the_end(
     Ok((cursor.epoch, cursor.step.or(cursor.last_step), cursor.step.is_some()))
 }
 
-/// When the last step, epoch or window of a session ended, as far as that lies within the last minute before its end: what
-/// was measured later is its teardown.
+/// When the last step, epoch or window of a session ended, if that is within the last minute before its end: later
+/// measurements belong to its teardown.
 pub(crate) async fn last_boundary_ns(
     store: &dyn Store,
     session: SessionKey,
@@ -66,7 +66,7 @@ pub(crate) async fn last_boundary_ns(
     Ok(ends.map(|mark| mark.time_ns).max())
 }
 
-/// A step's boundary that was passed.
+/// A step boundary that was passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passed {
     StepBegin(u64),
@@ -86,7 +86,7 @@ impl MarkCursor {
         Ok(Self::of(marks))
     }
 
-    /// Where the loop was at a moment: the marks of the minute before tell, of long steps those of the hour before.
+    /// The position at a moment, from the marks of the minute before, or with long steps of the hour before.
     pub async fn at(store: &dyn Store, session: SessionKey, time_ns: u64) -> Result<Self, ReadError> {
         let mut cursor = Self::default();
         for back_ns in [LAST_NS, 60 * LAST_NS] {
@@ -101,15 +101,15 @@ impl MarkCursor {
 
     /// The marks of a session, in any order.
     pub fn of(mut marks: Vec<Mark>) -> Self {
-        // Items come in the order of their sending, marks of several threads may be out of order by a little.
+        // Items are in sending order; marks of several threads may be slightly out of order.
         marks.sort_by_key(|mark| mark.time_ns);
         let mut cursor = Self::default();
         cursor.enter(&marks);
         Self { marks: marks.into(), ..cursor }
     }
 
-    /// Where the loop was before the first of these marks: the first of a kind tells, if it is an end, what was under way,
-    /// and if it is a begin, what was over.
+    /// The position before the first of these marks: the first mark of a kind shows what was running, if it is an end,
+    /// and what was over, if it is a begin.
     fn enter(&mut self, marks: &[Mark]) {
         let mut told = [false; 6];
         for mark in marks {
@@ -127,22 +127,22 @@ impl MarkCursor {
         }
     }
 
-    /// Epoch under way, as far as a mark told it.
+    /// The current epoch, if a mark gave it.
     pub fn epoch(&self) -> Option<u32> {
         self.epoch
     }
 
-    /// Step under way.
+    /// The current step.
     pub fn step(&self) -> Option<u64> {
         self.step
     }
 
-    /// Step under way, or the last one before, as far as a mark told it.
+    /// The current step, or the previous one, if a mark gave it.
     pub fn last_step(&self) -> Option<u64> {
         self.last_step
     }
 
-    /// Moves before an event of this time; `passed` hears of every step's boundary on the way.
+    /// Moves to before an event of this time; `passed` is called for every step boundary on the way.
     pub fn advance(&mut self, time_ns: u64, mut passed: impl FnMut(Passed)) {
         while let Some(mark) = self.marks.get(self.next).filter(|mark| precedes(mark, time_ns)) {
             match mark.kind {
@@ -189,7 +189,7 @@ impl MarkCursor {
         }
     }
 
-    /// What the marks know of the birth of what this event allocates; where they do not, `birth` stays.
+    /// Sets what the marks know about the birth of this event's allocation; the rest of `birth` stays.
     pub fn refine(&mut self, event: &Event, birth: &mut Birth) {
         self.advance(event.time_ns, |_| ());
         birth.epoch = self.epoch.unwrap_or(birth.epoch);

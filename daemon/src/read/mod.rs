@@ -1,8 +1,7 @@
-//! A stored job, read: its rows, what its processes are called, its stacks and marks, the state of a device at any event.
+//! Reading a stored job: its rows, the names of its processes, its stacks and marks, the state of a device at any event.
 //!
-//! Guarantees: whoever asks about a job (the judge, a question, an explanation) finds it here and in the same way; memory is
-//! bounded by what is read at a time; what retention removed is an error and never a wrong state. Refuses to judge anything
-//! and to know the wire's answers.
+//! Guarantees: the judge, queries and explanations all read jobs through this module. Memory is bounded by what is read
+//! at a time. Expired data is an error and never a wrong state. It neither judges nor knows wire responses.
 
 pub(crate) mod error;
 pub(crate) mod job;

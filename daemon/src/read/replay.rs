@@ -1,7 +1,7 @@
-//! Replay: the state of a device at any event, from the keyframe before it and the chunks between.
+//! Replay: the state of a device at any event, from the preceding keyframe and the chunks between.
 //!
-//! Guarantees: reads at most a bounded number of payloads at a time, and pauses between them, so that it ends with its asker; what retention removed is an error,
-//! never a wrong state.
+//! Guarantees: reads a bounded number of payloads at a time, and pauses between them, so that it ends when its client
+//! disconnects. Expired data is an error, never a wrong state.
 
 use memctl_analysis::{Birth, BlockMap};
 use memctl_model::{Event, Keyframe};
@@ -25,14 +25,14 @@ pub(crate) struct Replay<'a> {
     decoder: Decoder,
     /// Epoch ends of this device, by event.
     epochs: Vec<(u64, u32, u64)>,
-    /// What marks tell of births, where somebody wants it.
+    /// The marks for the births of blocks, if they are needed.
     cursor: Option<MarkCursor>,
     at_event: u64,
-    /// Items that never came left a hole that was passed.
+    /// A gap of missing items was passed.
     jumped: bool,
 }
 
-/// What a visitor wants.
+/// Whether to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Go {
     On,
@@ -65,24 +65,24 @@ impl<'a> Replay<'a> {
         Ok(Self { store, session, device, map, decoder, epochs, cursor: None, at_event, jumped: false })
     }
 
-    /// Goes on from a state that an earlier replay of this device had behind so many events.
+    /// Continues from a state that an earlier replay of this device reached after `at_event` events.
     pub fn from(mut self, at_event: u64, map: BlockMap) -> Self {
         (self.at_event, self.map) = (at_event, map);
         self
     }
 
-    /// Blocks are born in the steps and phases that these marks tell.
+    /// Blocks are born in the steps and phases of these marks.
     pub fn with_cursor(mut self, cursor: MarkCursor) -> Self {
         self.cursor = Some(cursor);
         self
     }
 
-    /// The event before which the state stands.
+    /// The number of events that the state includes.
     pub fn at_event(&self) -> u64 {
         self.at_event
     }
 
-    /// Whether the state rests on a hole: items that never came.
+    /// Whether items are missing before the state.
     pub fn jumped(&self) -> bool {
         self.jumped
     }
@@ -92,7 +92,7 @@ impl<'a> Replay<'a> {
         &self.map
     }
 
-    /// Applies events up to (not including) `until`; `visit` sees each one with the state behind it.
+    /// Applies events up to (not including) `until`; `visit` gets each one with the state after it.
     pub async fn run(
         &mut self,
         until: u64,
@@ -123,7 +123,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// A chunk must begin where the state stands, unless what is between was dropped or lost on the way.
+    /// A chunk must begin at the current state, unless the events between were dropped or lost.
     fn expect(&mut self, chunk: &ChunkRow) -> Result<(), ReadError> {
         if chunk.index.first_event <= self.at_event {
             return Ok(());
@@ -157,7 +157,7 @@ impl<'a> Replay<'a> {
             while self.epochs.get(births).is_some_and(|&(at, ..)| at <= number) {
                 births += 1;
             }
-            // Events belong to the epoch whose end comes next; behind the last one to the epoch after it.
+            // Events belong to the epoch that ends next, or after the last end to the epoch after it.
             let mut birth = match self.epochs.get(births) {
                 Some(&(_, epoch, step)) => Birth { epoch, step, phase: None },
                 None => Birth { epoch: chunk.index.last_epoch, step: chunk.index.last_step, phase: None },

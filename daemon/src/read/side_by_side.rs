@@ -1,7 +1,7 @@
-//! Work on several ranks at the same time: a question waits for all of them, and most of it is arithmetic.
+//! Concurrent work on several ranks: a request waits for all of them, and most of it is arithmetic.
 //!
-//! Guarantees: what comes of it is seen in the order in which it was asked for; no more is under way than
-//! there are processors for, and [`AT_ONCE`] at most; nothing goes on once nobody waits for the answer.
+//! Guarantees: results are delivered in the order of the requests. The number of concurrent works is at most the number
+//! of processors, and at most [`AT_ONCE`]. All of them end when the caller is dropped.
 
 use std::num::NonZero;
 use std::thread::available_parallelism;
@@ -10,13 +10,13 @@ use tokio::task::JoinSet;
 
 use super::error::ReadError;
 
-/// Ranks at the same time, at most: each opens a connection to the store.
+/// The most ranks at the same time: each opens a connection to the store.
 const AT_ONCE: usize = 4;
 
-/// Runs all works, and shows `each` what they come to.
+/// Runs all works, and passes their results to `each`.
 ///
 /// # Errors
-/// The first of theirs, in their order.
+/// The first error, in their order.
 pub(crate) async fn side_by_side<T, W>(works: Vec<W>, mut each: impl FnMut(T)) -> Result<(), ReadError>
 where
     T: Send + 'static,
@@ -25,12 +25,12 @@ where
     let at_once = available_parallelism().map_or(1, NonZero::get).min(AT_ONCE);
     let mut works = works.into_iter().enumerate();
     while works.len() > 0 {
-        // Dropped, it ends what is under way.
+        // Dropping it ends the running works.
         let mut together = JoinSet::new();
         for (place, work) in works.by_ref().take(at_once) {
             together.spawn(async move { (place, work.await) });
         }
-        // A panic goes on in here, as if nothing had been spawned.
+        // A panic propagates, as if nothing had been spawned.
         let mut done = together.join_all().await;
         done.sort_by_key(|(place, _)| *place);
         for (_, come_to) in done {

@@ -1,4 +1,4 @@
-//! A session's items, opened: its stacks, read once per question, and its tables.
+//! Decodes a session's items: its stacks, read once per request, and its tables.
 
 use memctl_model::{Boundary, SiteTable};
 use memctl_proto::item::{Content, Packed};
@@ -8,12 +8,12 @@ use memctl_proto::{StackDictionary, v1};
 use super::error::ReadError;
 use crate::store::{ItemRow, SessionKey, Store};
 
-/// Opens a stored item.
+/// Decodes a stored item.
 pub(crate) fn open(session: SessionKey, row: &ItemRow) -> Result<Content, ReadError> {
     packed(session, row)?.open().map_err(ReadError::wire(session, row.seq))
 }
 
-/// The tables of a stored item that end one of these epochs, which are sorted; none if it holds no tables.
+/// The tables of a stored item that end one of these epochs, which are sorted; empty if it has no tables.
 pub(crate) fn open_epoch_ends(session: SessionKey, row: &ItemRow, epochs: &[u32]) -> Result<Vec<SiteTable>, ReadError> {
     let Content::SiteTables(tables) = open(session, row)? else { return Ok(Vec::new()) };
     let wanted = |boundary, epoch| boundary == Boundary::EpochEnd && epochs.binary_search(&epoch).is_ok();
@@ -28,12 +28,12 @@ fn packed(session: SessionKey, row: &ItemRow) -> Result<Packed, ReadError> {
 /// Items read at once; [`PAGE_BYTES`](crate::store::PAGE_BYTES) bounds their bytes.
 const PAGE: u32 = 512;
 
-/// The batches of stacks of a session, as stored, a page at a time: no more than one is in memory unpacked.
+/// The stored batches of a session's stacks, a page at a time: only one is in memory unpacked.
 pub(crate) struct Batches<'a> {
     store: &'a dyn Store,
     session: SessionKey,
     page: std::vec::IntoIter<ItemRow>,
-    /// Behind which item the next page begins; none when there is no more.
+    /// The item after which the next page begins; `None` after the last page.
     next: Option<u64>,
 }
 
@@ -42,7 +42,7 @@ impl<'a> Batches<'a> {
         Self { store, session, page: Vec::new().into_iter(), next: Some(0) }
     }
 
-    /// The next one and its number.
+    /// The next batch and its number.
     pub async fn next(&mut self) -> Result<Option<(u64, v1::StackBatch)>, ReadError> {
         loop {
             if let Some(row) = self.page.next() {
@@ -59,7 +59,7 @@ impl<'a> Batches<'a> {
     }
 }
 
-/// The dictionary of a session's stacks. Behind a batch that never came, stacks have no names.
+/// The dictionary of a session's stacks. After a missing batch, stacks have no names.
 pub(crate) async fn dictionary(store: &dyn Store, session: SessionKey) -> Result<StackDictionary, ReadError> {
     let mut dictionary = StackDictionary::default();
     let mut batches = Batches::of(store, session);

@@ -1,6 +1,6 @@
 //! A daemon inside another process, over pipes in memory.
 //!
-//! Guarantees: it is the daemon of the ports, with the same services and the same end; its one client is its process.
+//! Guarantees: it has the services and the shutdown of a daemon with ports; its only client is its process.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::query::QueryService;
 use crate::store::{Retention, Store};
 use crate::streams::Streams;
 
-/// What an embedded daemon has for its last commit and its last judgement: somebody waits for it, and sees that it works.
+/// How long an embedded daemon has for its last commit and final analysis: its caller waits for it and sees progress.
 const EMBEDDED_FINISH: Duration = Duration::from_secs(40);
 /// Bytes of a pipe between an embedded daemon and its process.
 const PIPE_BYTES: usize = 1 << 20;
@@ -44,14 +44,14 @@ pub struct Embedded {
     reporting: JoinSet<()>,
     sources: Sources,
     query: Arc<QueryService>,
-    /// Nobody changes it; the task that asks for it ends with the daemon.
+    /// Never changed; the task that watches it ends with the daemon.
     _retention: watch::Sender<Retention>,
     store: Arc<dyn Store>,
     closing: watch::Sender<bool>,
 }
 
 impl Embedded {
-    /// Starts one over a store, with the built-in alert rules.
+    /// Starts a daemon over a store, with the built-in alert rules.
     ///
     /// # Errors
     /// See [`ServeError`].
@@ -59,7 +59,7 @@ impl Embedded {
         Self::start_with(store, Rules::default()).await
     }
 
-    /// Starts one over a store with alert rules; receivers are told of nothing before something was judged.
+    /// Starts a daemon over a store with alert rules; receivers get nothing before something was analysed.
     ///
     /// # Errors
     /// See [`ServeError`].
@@ -93,7 +93,7 @@ impl Embedded {
         let (connections, incoming) = mpsc::channel::<Result<Connection, std::io::Error>>(16);
         let mut down = shut_down.subscribe();
         let serving = tokio::spawn(router.serve_with_incoming_shutdown(ReceiverStream::new(incoming), async move {
-            // An error means that the handle is gone: that is a shutdown, too.
+            // An error means that the handle is gone, which is a shutdown too.
             let _ = down.wait_for(|down| *down).await;
         }));
         let connector = tower::service_fn(move |_: Uri| {
@@ -107,7 +107,7 @@ impl Embedded {
                 Ok::<_, std::io::Error>(TokioIo::new(ours))
             }
         });
-        // The address is never looked up: the connector ignores it.
+        // The address is never resolved: the connector ignores it.
         let channel = Endpoint::from_static("http://embedded").connect_with_connector_lazy(connector);
         Ok(Self {
             channel,
@@ -133,10 +133,11 @@ impl Embedded {
         self.channel.clone()
     }
 
-    /// Serves the page on a port of this machine, for 0 a free one, until it is stopped; gives the address that opens it once.
+    /// Serves the page on a port of this machine (0: a free one) until the daemon stops. Returns an address that signs
+    /// in once.
     ///
     /// # Errors
-    /// The port cannot be had, or the system has no random numbers.
+    /// The port cannot be bound, or the system has no random numbers.
     pub async fn page(&mut self, port: u16) -> Result<String, ServeError> {
         let place = Listen::Tcp { address: (Ipv4Addr::LOCALHOST, port).into(), encryption: Encryption::Plain };
         let bound = listen::bind(&[place], Speaks::Http, None).await?;
@@ -149,10 +150,10 @@ impl Embedded {
         Ok(format!("{address}{path}"))
     }
 
-    /// Ends it: what was taken is committed, the store is closed.
+    /// Stops it: received items are committed and the store is closed.
     ///
     /// # Errors
-    /// When the store cannot be closed.
+    /// The store cannot be closed.
     pub async fn stop(self) -> Result<(), ServeError> {
         let Self {
             channel,
@@ -174,7 +175,7 @@ impl Embedded {
         shut_down.send_replace(true);
         streams.end_all();
         drop(channel);
-        // Its one client is this process: nothing is gained by cutting short what it reads.
+        // Its only client is this process, so cutting connections early gains nothing.
         if tokio::time::timeout(DRAIN, &mut serving).await.is_err() {
             serving.abort();
         }

@@ -1,6 +1,6 @@
 //! The daemon as a server: on ports and sockets, or inside another process over pipes in memory ([`Embedded`]).
 //!
-//! Guarantees: it says what it bound before it serves; on shutdown streams end, everything taken is
+//! Guarantees: it logs the addresses it bound before it serves. On shutdown streams end, everything received is
 //! committed and acknowledged, and the store is closed before `serve` returns.
 
 mod embedded;
@@ -28,16 +28,16 @@ use crate::reload::{InForce, Reread};
 use crate::service_manager::ServiceManager;
 use crate::store::{self, Retention, Store, StoreError};
 
-/// How long a shutdown may take in all.
+/// How long a shutdown may take in total.
 const DRAIN: Duration = Duration::from_secs(9);
-/// How much of it peers have to close their connections; then they are cut.
+/// How much of it peers have to close their connections before these are cut.
 const CLOSING: Duration = Duration::from_secs(4);
-/// How much of it is kept for the last verdicts, where the store is slow.
+/// How much of it is reserved for the final analysis if the store is slow.
 const VERDICTS: Duration = Duration::from_secs(2);
 /// Why the daemon does not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The address cannot be had.
+    /// The address cannot be bound.
     #[error(transparent)]
     Listen(#[from] BindError),
     /// The certificates cannot be used.
@@ -52,16 +52,16 @@ pub enum ServeError {
     /// A file that OpenTelemetry's variables name cannot be used.
     #[error("metrics cannot be sent by OTLP: {0}")]
     Otlp(String),
-    /// There is no key for the page.
+    /// No key for the page could be made.
     #[error("no random number is available for the page's key: {0}")]
     Key(String),
-    /// gRPC reflection does not know its own protos.
+    /// gRPC reflection cannot read its own descriptors.
     #[error("reflection: {0}")]
     Reflection(String),
 }
 
-/// Serves at the places of `config.listen` until `shutdown` resolves; `ready` hears what was bound, for gRPC and for HTTP. What comes out of `reread` is
-/// put in force as far as it can be.
+/// Serves at the addresses of `config.listen` until `shutdown` resolves. `ready` receives the bound addresses, for gRPC
+/// and for HTTP. Configurations from `reread` are applied as far as possible.
 ///
 /// # Errors
 /// See [`ServeError`].
@@ -71,9 +71,9 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
     reread: Reread,
 ) -> Result<(), ServeError> {
-    // The places first: they are what the lock file tells the next one.
+    // Addresses are bound first: the lock file names them to the next daemon.
     for place in config.exposed() {
-        tracing::warn!(%place, "--insecure: whoever reaches this place can read and change everything, and what is said there can be read on the way");
+        tracing::warn!(%place, "--insecure: any client that reaches this address can read and change everything, and its traffic is not encrypted");
     }
     for (place, words) in config.opened() {
         tracing::warn!(%place, "socket_mode: {words}");
@@ -105,7 +105,7 @@ pub async fn serve(
     let told = (http_places.clone(), config.holders);
     let parts = parts(store, config.limits, retention, judging, (rules, Notifying::Always), access, told).await?;
     let info = parts.store.info().await?;
-    // Known before anybody asks: a store that hangs from now on keeps nobody from the daemon's own figures.
+    // Looked up before any request: if the store hangs later, the daemon's own metrics can still be read.
     parts.gate.is_open().await?;
     tracing::info!(
         listen = places.join(", "),
@@ -169,7 +169,7 @@ pub async fn serve(
             },
             None => shutdown.await,
         }
-        // A client that comes now finds no socket, and starts or waits for the next service.
+        // A client that connects now finds no socket, and starts or waits for the next service.
         stop_listening.stop();
         manager.stopping();
         tracing::info!("shutting down: streams are ended and received items committed");
@@ -186,7 +186,7 @@ pub async fn serve(
     finish(began + DRAIN, committing, expiring, judging, alerting, (&*store, reporting)).await
 }
 
-/// Places for connections, of gRPC and of HTTP: floods of one do not take the other's.
+/// Connection limits of gRPC and of HTTP: a flood on one does not use up the other's.
 fn connections(config: &Config, http: &Bound, descriptors: Option<u64>) -> (Arc<Connections>, Arc<Connections>) {
     if http.places().is_empty() {
         return (Connections::new(config.connections.within(descriptors)), Connections::new(http::limits(descriptors)));
@@ -196,7 +196,7 @@ fn connections(config: &Config, http: &Bound, descriptors: Option<u64>) -> (Arc<
     (Connections::new(config.connections.within(left)), Connections::new(of_http))
 }
 
-/// Waits for the server; connections that do not close are cut. Gives when the shutdown began.
+/// Waits for the server and cuts connections that do not close. Returns when the shutdown began.
 async fn drain(
     serving: impl Future<Output = Result<(), tonic::transport::Error>>,
     mut end: watch::Receiver<bool>,
@@ -208,7 +208,7 @@ async fn drain(
             result?;
             return Ok(Instant::now());
         }
-        // An error means that the server went first.
+        // An error means that the server ended first.
         _ = end.wait_for(|ended| *ended) => {}
     }
     let began = Instant::now();
@@ -219,14 +219,14 @@ async fn drain(
     let left = connections.count();
     connections.cut_all();
     tracing::warn!(connections = left, seconds = CLOSING.as_secs(), "connections that did not close were ended");
-    // One that was cut is gone as soon as its task runs.
+    // A cut connection is gone once its task runs.
     if let Ok(result) = tokio::time::timeout(Duration::from_secs(1), &mut serving).await {
         result?;
     }
     Ok(began)
 }
 
-/// The last commit, the last verdicts, the last notifications, the end of the store; until `deadline` in all.
+/// The last commit, the final analysis, the last notifications and closing the store; until `deadline` in total.
 async fn finish(
     deadline: Instant,
     committing: JoinHandle<()>,
@@ -241,16 +241,16 @@ async fn finish(
             "the store was still writing at the end; what it had not confirmed was not acknowledged, and agents send it again"
         );
     }
-    // Everything is stored now: the last verdicts, then the last notifications.
+    // Everything is stored now: the final analysis, then the last notifications.
     let last_words = async {
         judging.finish().await;
         alerting.finish().await;
     };
     if tokio::time::timeout_at(deadline, last_words).await.is_err() {
-        tracing::warn!("the last judgement did not end in time; what it would have said is said after the next start");
+        tracing::warn!("the final analysis did not end in time; it is repeated after the next start");
     }
     let closing = async {
-        // Nobody asks a store that is closed: that it does not answer would be taken for a fault.
+        // Probing stops first: a closed store would be reported as a fault.
         reporting.shutdown().await;
         let totals = store.totals().await?;
         store.close().await?;

@@ -1,7 +1,7 @@
-//! The parts of a daemon, put together: everything between the sockets and the store.
+//! Assembles the parts of a daemon: everything between the sockets and the store.
 //!
-//! Guarantees: windows, message sizes and streams per connection are bounded on purpose; every call passes the budget of what
-//! has not arrived whole, the guard and the gate, in that order.
+//! Guarantees: windows, message sizes and streams per connection are limited. Every call passes the budget of
+//! incomplete messages, the guard and the gate, in that order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,19 +40,20 @@ use crate::store::{Retention, Store};
 use crate::streams::Streams;
 use crate::supervise::Tasks;
 
-/// HTTP/2 window of a stream: what a daemon with thousands of agents may have to buffer for each. On a local network it does not limit throughput.
+/// HTTP/2 window of a stream: what a daemon with thousands of agents may have to buffer for each. On a local network it
+/// does not limit throughput.
 const STREAM_WINDOW: u32 = 256 << 10;
-/// HTTP/2 window of a connection: what it may bring before anybody reads it.
+/// HTTP/2 window of a connection: what it may send before the daemon reads it.
 const CONNECTION_WINDOW: u32 = 512 << 10;
 /// Calls under way on one connection.
 const STREAMS_PER_CONNECTION: u32 = 64;
-/// Bytes of headers that are read.
+/// Limit of the bytes of headers.
 const HEADER_BYTES: u32 = 16 << 10;
-/// Dead peers are noticed after this and [`KEEPALIVE_ANSWER`].
+/// A dead peer is noticed after this plus [`KEEPALIVE_ANSWER`].
 const KEEPALIVE: Duration = Duration::from_secs(20);
 const KEEPALIVE_ANSWER: Duration = Duration::from_secs(10);
 
-/// The services behind what is asked of every call: whose it is, whether the daemon can answer, and who may.
+/// The services behind the checks of every call: its peer, whether the store answers, and its rights.
 type Gated = Router<Stack<GateLayer, Stack<GuardLayer, Stack<Requests, Identity>>>>;
 
 /// Everything between the sockets and the store.
@@ -71,7 +72,7 @@ pub(super) struct Parts {
     pub(super) streams: Streams,
     pub(super) store: Arc<dyn Store>,
     pub(super) shut_down: watch::Sender<bool>,
-    /// Nothing more is taken, whoever still holds a stream.
+    /// Set to accept no more items, even from open streams.
     pub(super) closing: watch::Sender<bool>,
 }
 
@@ -160,7 +161,7 @@ pub(super) async fn parts(
                 .max_decoding_message_size(MESSAGE_BYTES_MAX)
                 .max_encoding_message_size(MESSAGE_BYTES_MAX),
         )
-        // Answers grow with the job (sites, timelines): bounded, but larger than items.
+        // Responses grow with the job (sites, timelines): limited, but larger than items.
         .add_service(QueryServer::from_arc(query.clone()).max_encoding_message_size(64 << 20))
         .add_service(PageServer::new(page).max_encoding_message_size(64 << 20))
         .add_service(AccessServer::new(AccessService::new(store.clone(), gate.clone())))

@@ -1,14 +1,14 @@
-//! Tokens and the audit log as the store keeps them.
+//! Rows of tokens and of the audit log.
 //!
-//! Guarantees: both are bounded; of a token's secret only its hash is kept. Refuses: to know what a role may do.
+//! Guarantees: both are limited in number; only the hash of a token's secret is stored.
 
 use super::opening::SecretHash;
 
-/// Tokens that are kept, those that were revoked or have expired included.
+/// Limit of stored tokens, including revoked and expired ones.
 pub const TOKENS_MAX: u64 = 10_000;
-/// Entries of the audit log about what was done.
+/// Limit of audit entries about completed actions.
 pub const AUDIT_DONE_MAX: u64 = 100_000;
-/// Entries about what was refused: whoever tries often cannot push out what was done.
+/// Limit of audit entries about refusals: repeated attempts cannot push out completed actions.
 pub const AUDIT_REFUSED_MAX: u64 = 10_000;
 
 /// One token.
@@ -16,26 +16,26 @@ pub const AUDIT_REFUSED_MAX: u64 = 10_000;
 pub struct TokenRow {
     /// Its public half, by which it is found.
     pub id: u64,
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Its role's name.
     pub role: String,
     /// Its tenant's name, `*` for all.
     pub tenant: String,
-    /// Jobs that it may write to: a name in which `*` stands for anything.
+    /// Pattern of the jobs that it may write to; `*` matches anything.
     pub jobs: String,
     /// The hash of its secret half.
     pub secret: SecretHash,
     /// When it was made, nanoseconds since the Unix epoch.
     pub created_ns: u64,
-    /// When it stops to count.
+    /// When it expires.
     pub expires_ns: Option<u64>,
     /// When it was revoked.
     pub revoked_ns: Option<u64>,
 }
 
 impl TokenRow {
-    /// Whether it counts at this moment.
+    /// Whether it is valid at this moment.
     #[must_use]
     pub fn counts(&self, now_ns: u64) -> bool {
         self.revoked_ns.is_none() && self.expires_ns.is_none_or(|expires_ns| now_ns < expires_ns)
@@ -45,22 +45,22 @@ impl TokenRow {
 /// One entry of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct AuditRow {
-    /// Its number; given by the store.
+    /// Its number, assigned by the store.
     pub id: i64,
     /// When, nanoseconds since the Unix epoch.
     pub time_ns: u64,
     /// The tenant that it concerns, `*` for all.
     pub tenant: String,
-    /// Who.
+    /// The caller's name.
     pub caller: String,
-    /// From where.
+    /// The caller's address.
     pub peer: String,
-    /// What was asked for.
+    /// The action requested.
     pub action: String,
-    /// Of what.
+    /// What the action concerns.
     pub subject: String,
     /// Whether it was refused.
     pub refused: bool,
-    /// What came of it.
+    /// The result.
     pub outcome: String,
 }

@@ -1,7 +1,7 @@
-//! Where a store is: `memory:`, `sqlite:PATH`, `postgres://…`; and opening it.
+//! The address of a store (`memory:`, `sqlite:PATH`, `postgres://…`), and opening it.
 //!
-//! Guarantees: an address prints without its password, also in `Debug`.
-//! Refuses: what it does not know, naming the forms it does.
+//! Guarantees: an address prints without its password, also in `Debug`. An error about an unknown form names the known
+//! ones.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::{MemoryStore, PostgresStore, SqliteStore, Store, StoreError};
 /// Where a store is.
 #[derive(Clone, PartialEq, Eq)]
 pub enum StoreAddress {
-    /// In this process, gone with it.
+    /// In this process; lost when it ends.
     Memory,
     /// A file.
     Sqlite(PathBuf),
@@ -22,7 +22,7 @@ pub enum StoreAddress {
     Postgres(String),
 }
 
-/// An address that is none.
+/// Text that is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{shown:?} is no store: give sqlite:PATH, postgres://USER@HOST/DATABASE or memory:")]
 pub struct AddressError {
@@ -62,10 +62,11 @@ impl fmt::Debug for StoreAddress {
     }
 }
 
-/// Opens a store; `holder` is what another one is told that finds a SQLite file in use (the daemon's address, say).
+/// Opens a store. `holder` (for example the daemon's address) is what an error reports to another process that finds a
+/// SQLite file in use.
 ///
 /// # Errors
-/// What [`SqliteStore::open`] and [`PostgresStore::open`] say.
+/// Those of [`SqliteStore::open`] and [`PostgresStore::open`].
 pub async fn open(address: &StoreAddress, holder: &str) -> Result<Arc<dyn Store>, StoreError> {
     Ok(match address {
         StoreAddress::Memory => Arc::new(MemoryStore::new()),
@@ -74,10 +75,10 @@ pub async fn open(address: &StoreAddress, holder: &str) -> Result<Arc<dyn Store>
     })
 }
 
-/// Opens a store for reading: nothing of it changes, and what would change it is refused.
+/// Opens a store read-only: nothing in it changes, and writes are refused.
 ///
 /// # Errors
-/// What [`SqliteStore::open_read_only`] and [`PostgresStore::open_read_only`] say.
+/// Those of [`SqliteStore::open_read_only`] and [`PostgresStore::open_read_only`].
 pub async fn open_read_only(address: &StoreAddress) -> Result<Arc<dyn Store>, StoreError> {
     Ok(match address {
         StoreAddress::Memory => Arc::new(MemoryStore::new()),

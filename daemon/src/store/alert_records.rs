@@ -1,8 +1,8 @@
-//! Records of alerting: alerts and silences, as numbered bodies that only whoever knows their version may change.
+//! Records of alerting: alerts and silences, as numbered bodies that change only if the caller knows their version.
 //!
-//! Guarantees: one table and one rule for both, the same on all stores. The rule (compare and set) is also what keeps two
-//! daemons on one database from telling the same thing twice: whoever wins the change tells.
-//! Refuses: to read bodies; records beyond their bounds.
+//! Guarantees: all stores use one table and one rule for both. The rule (compare and set) also keeps two daemons on one
+//! database from sending the same notification twice: only the one whose change succeeds sends it.
+//! Refuses: records over their limits.
 
 use bytes::Bytes;
 use memctl_model::limits::LABEL_BYTES_MAX;
@@ -23,7 +23,7 @@ pub enum AlertKind {
 }
 
 impl AlertKind {
-    /// The number in the databases; never changes.
+    /// The number in the databases; it never changes.
     pub(super) const fn number(self) -> i64 {
         match self {
             Self::Alert => 1,
@@ -39,7 +39,7 @@ impl AlertKind {
         }
     }
 
-    /// So many are kept at most; further ones are [`PutOutcome::Full`].
+    /// How many are stored at most; further ones are [`PutOutcome::Full`].
     #[must_use]
     pub const fn most(self) -> u64 {
         match self {
@@ -48,8 +48,8 @@ impl AlertKind {
         }
     }
 
-    /// Whether a tenant that has `own` of `all` records may have one more: as many as stay free for others. So no tenant
-    /// takes the room of another one, however many tenants there are, and one that is alone has half of it.
+    /// Whether a tenant that has `own` of `all` records may have another: only while it has fewer than are free. So no
+    /// tenant can take the room of others, and a single one can use half of it.
     #[must_use]
     pub const fn has_room(self, all: u64, own: u64) -> bool {
         own < self.most().saturating_sub(all)
@@ -63,13 +63,13 @@ pub struct AlertRecord {
     pub kind: AlertKind,
     /// Its number, unique within its kind.
     pub id: u64,
-    /// How often it was changed; 1 when it is new. Given by the store.
+    /// How often it was changed; 1 for a new one. Assigned by the store.
     pub version: u64,
-    /// The tenant whose it is; `*` for a silence of all tenants' alerts.
+    /// The tenant that owns it; `*` for a silence of all tenants' alerts.
     pub tenant: String,
-    /// The job it is about; empty for silences.
+    /// Its job; empty for silences.
     pub job: String,
-    /// When something has to be done about it, nanoseconds since the Unix epoch; for a silence its end.
+    /// When it is due, nanoseconds since the Unix epoch; for a silence its end.
     pub due_ns: u64,
     /// The message.
     pub body: Bytes,
@@ -78,26 +78,26 @@ pub struct AlertRecord {
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AlertPut {
-    /// The record as it shall be; its version is not looked at.
+    /// The new record; its version is ignored.
     pub record: AlertRecord,
-    /// The version that it must have; 0: it must not be there.
+    /// The version that it must have; 0: it must not exist.
     pub expected_version: u64,
-    /// It shall go.
+    /// Whether to remove it.
     pub remove: bool,
 }
 
-/// What became of a change.
+/// The result of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutOutcome {
-    /// It was made; the version is one higher now.
+    /// It was made; the version is now one higher.
     Done,
-    /// Somebody else changed the record since it was read.
+    /// The record was changed since it was read.
     Conflict,
     /// There are too many of its kind.
     Full,
 }
 
-/// Which records.
+/// Selects records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AlertSelection<'s> {
     /// All of a kind, by id.
@@ -109,13 +109,13 @@ pub enum AlertSelection<'s> {
         /// The job's name.
         job: &'s str,
     },
-    /// These alerts; what is not there is left out.
+    /// These alerts; missing ones are left out.
     Ids(&'s [u64]),
     /// Alerts that are due, the longest overdue first.
     Due {
-        /// The time until which they are.
+        /// The time by which they are due.
         before_ns: u64,
-        /// So many at most.
+        /// How many at most.
         limit: u32,
     },
 }
@@ -135,7 +135,7 @@ pub(super) fn check(puts: &[AlertPut]) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// A time as SQL orders it.
+/// A time that fits SQL's signed integers.
 pub(super) fn ordered(time_ns: u64) -> i64 {
     time_ns.min(SUM_MAX).cast_signed()
 }

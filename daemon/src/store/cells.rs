@@ -1,9 +1,8 @@
-//! Rows of either database, read cell by cell in the order of the statements' columns.
+//! Reads rows of either database cell by cell, in the order of the statements' columns.
 //!
-//! Guarantees: integers that were written bit-cast come back as the `u64` they were; anything that does not read
-//! as what it must be is a [`Fault::Damaged`], never a panic.
-//! Refuses: to know SQL; the column order is agreed with the `.sql` files of both backends.
-//! (Over 400 lines: one reader a record, each in the order of its statement.)
+//! Guarantees: bit-cast integers read back as the original `u64`. A cell with an invalid value is a [`Fault::Damaged`],
+//! never a panic. The column order is that of the `.sql` files of both backends.
+//! (Over 400 lines: one reader per record, each in the order of its statement.)
 
 use bytes::Bytes;
 use memctl_model::{Dropped, SessionInfo};
@@ -23,14 +22,14 @@ use super::rows::{
 use super::runs::{self, Grouped, Launched};
 use super::wire_form;
 
-/// What went wrong inside a backend, before it has a place and an operation.
+/// A failure inside a backend, before it has a place and an operation.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The database said no.
+    /// The database reported an error.
     Sql(sqlx::Error),
-    /// The database holds this.
+    /// The database holds this invalid value.
     Damaged(String),
-    /// An answer that is complete already.
+    /// A complete error already.
     Told(StoreError),
 }
 
@@ -51,7 +50,7 @@ impl From<StoreError> for Fault {
     }
 }
 
-/// The few types that cells have.
+/// The types of cells.
 pub(super) trait Cells {
     fn int(&self, column: usize) -> Result<i64, Fault>;
     fn int_or_null(&self, column: usize) -> Result<Option<i64>, Fault>;
@@ -60,12 +59,12 @@ pub(super) trait Cells {
     fn blob(&self, column: usize) -> Result<Vec<u8>, Fault>;
     fn blob_or_null(&self, column: usize) -> Result<Option<Vec<u8>>, Fault>;
 
-    /// A `u64` as it was bit-cast.
+    /// A bit-cast `u64`.
     fn word(&self, column: usize) -> Result<u64, Fault> {
         Ok(self.int(column)?.cast_unsigned())
     }
 
-    /// A `u64` as it was bit-cast, or nothing.
+    /// A bit-cast `u64`, or NULL.
     fn word_or_null(&self, column: usize) -> Result<Option<u64>, Fault> {
         Ok(self.int_or_null(column)?.map(i64::cast_unsigned))
     }
@@ -75,7 +74,7 @@ pub(super) trait Cells {
         narrowed(self.int(column)?)
     }
 
-    /// A number that must fit a smaller type, or nothing.
+    /// A number that must fit a smaller type, or NULL.
     fn small_or_null<T: TryFrom<i64>>(&self, column: usize) -> Result<Option<T>, Fault> {
         self.int_or_null(column)?.map(narrowed).transpose()
     }
@@ -128,7 +127,7 @@ pub(super) fn alert_record(row: &impl Cells) -> Result<AlertRecord, Fault> {
     })
 }
 
-/// `session_find.sql`: the session as it is opened, and what the next hello is measured by.
+/// `session_find.sql`: the opened session, and what the next hello is compared with.
 pub(super) fn held(row: &impl Cells) -> Result<(OpenedSession, Held), Fault> {
     let opened = OpenedSession {
         key: row.int(0)?,
@@ -206,9 +205,10 @@ pub(super) fn session(row: &impl Cells) -> Result<SessionRow, Fault> {
 }
 
 impl SessionState {
-    /// The row that callers see.
+    /// The row for callers.
     ///
-    /// What the segments show counts, and not what was exported: a setting may be misspelt, come too late, or be overruled.
+    /// What the segments show takes precedence over the exported setting, which may be misspelt, set too late, or
+    /// overruled.
     pub(super) fn into_row(self, key: SessionKey, mut info: memctl_model::SessionInfo) -> SessionRow {
         let Self {
             job,
@@ -338,7 +338,7 @@ pub(super) fn chunk(row: &impl Cells) -> Result<ChunkRow, Fault> {
     })
 }
 
-/// `items.sql`, `items_at.sql`, `items_after.sql`, `keyframe_before.sql`: the item, and whether it is what was stored.
+/// `items.sql`, `items_at.sql`, `items_after.sql`, `keyframe_before.sql`: the item, and whether it is undamaged.
 pub(super) fn item(row: &impl Cells) -> Result<(ItemRow, bool), Fault> {
     let payload = Bytes::from(row.blob(12)?);
     let is_sound = row.int_or_null(13)?.is_none_or(|sum| sum == checksum(&payload));
@@ -352,7 +352,7 @@ pub(super) fn item(row: &impl Cells) -> Result<(ItemRow, bool), Fault> {
     Ok((item, is_sound))
 }
 
-/// `items_after.sql`: what was found sound, and where it ends.
+/// `items_after.sql`: the undamaged items, and where the page ends.
 pub(super) fn page(items: Vec<ItemRow>, limit: u32, rows: &[impl Cells]) -> Result<ItemPage, Fault> {
     let Some(last) = rows.last() else { return Ok(ItemPage::default()) };
     Ok(ItemPage::new(items, limit, rows.len(), last.word(14)?, last.word(0)?))
@@ -403,14 +403,14 @@ pub(super) fn spending(row: &impl Cells) -> Result<Spending, Fault> {
     })
 }
 
-/// `watch.sql`: what was kept, unless it is not what was stored.
+/// `watch.sql`: the stored state, unless it is damaged.
 pub(super) fn watch(row: &impl Cells) -> Result<Option<WatchRow>, Fault> {
     let (seq, form, state) = (row.word(0)?, row.text(1)?, row.blob(2)?);
     let sound = checksum(&state) == row.int(3)?;
     Ok(sound.then(|| WatchRow { seq, form, state: state.into() }))
 }
 
-/// `holders_kept.sql`: what is known of an answer. Odd values cost what they say, and no other answer anything.
+/// `holders_kept.sql`: an answer's index. An invalid value loses only its own information.
 pub(super) fn holders_index(row: &impl Cells) -> Result<HoldersIndex, Fault> {
     Ok(HoldersIndex {
         session: row.int(0)?,
@@ -424,14 +424,14 @@ pub(super) fn holders_index(row: &impl Cells) -> Result<HoldersIndex, Fault> {
     })
 }
 
-/// `holders.sql`: the answer, and whether it is what was stored.
+/// `holders.sql`: the answer, and whether it is undamaged.
 pub(super) fn holders(row: &impl Cells) -> Result<(HoldersRow, bool), Fault> {
     let (index, answer) = (holders_index(row)?, row.blob(8)?);
     let is_sound = checksum(&answer) == row.int(9)?;
     Ok((HoldersRow { index, answer: answer.into() }, is_sound))
 }
 
-/// A sum that came in two halves, because a sum of many may not fit 63 bits: of `x >> 32` and of `x & 0xffffffff`.
+/// A sum in two halves, of `x >> 32` and of `x & 0xffffffff`, because a large sum may not fit 63 bits.
 fn halves(row: &impl Cells, column: usize) -> Result<u64, Fault> {
     let (high, low) = (i128::from(row.int(column)?), i128::from(row.int(column + 1)?));
     Ok(u64::try_from((high << 32) + low).unwrap_or(u64::MAX))
@@ -451,7 +451,7 @@ pub(super) fn totals(row: &impl Cells) -> Result<Totals, Fault> {
     })
 }
 
-/// `job_sums.sql`: what a job holds, and the events of it that are to be remembered as expired if it goes by age or by hand.
+/// `job_sums.sql`: what a job holds, and how many of its events count as expired if it is removed by age or by hand.
 pub(super) fn job_sums(row: &impl Cells) -> Result<(Expired, ExpiredWhole), Fault> {
     let (stored, expired) = (halves(row, 3)?, halves(row, 5)?);
     let gone = Expired {
@@ -465,7 +465,7 @@ pub(super) fn job_sums(row: &impl Cells) -> Result<(Expired, ExpiredWhole), Faul
     Ok((gone, ExpiredWhole { stored_events: stored, expired_events: expired }))
 }
 
-/// The event counts of a job that goes whole.
+/// The event counts of a job that is removed whole.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExpiredWhole {
     stored_events: u64,
@@ -473,7 +473,7 @@ pub(super) struct ExpiredWhole {
 }
 
 impl ExpiredWhole {
-    /// By age: all its events have expired now.
+    /// By age: all its events expire.
     pub(super) fn by_age(self) -> i64 {
         i64::try_from(self.stored_events).unwrap_or(i64::MAX)
     }

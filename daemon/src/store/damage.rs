@@ -1,9 +1,8 @@
-//! Stored items, and answers about holders, that are no longer what was stored.
+//! Tracks stored items and answers about holders that are damaged.
 //!
-//! Guarantees: a damaged item costs itself and nothing else: it is left out of what is read, told in the log once, and
-//! listed for whoever asks. Items that versions without checksums stored are taken as they are; a chunk has checksums of
-//! its own, which are compared when it is decoded.
-//! Refuses: to keep more than [`LISTED_MAX`] names.
+//! Guarantees: damage of one item affects nothing else: it is left out of every read, logged once, and listed by
+//! [`Damage::list`]. Items stored by versions without checksums are trusted; a chunk has checksums of its own, which
+//! are compared when it is decoded. At most [`LISTED_MAX`] names are kept.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -12,10 +11,10 @@ use super::cells::Fault;
 use super::holders::{HoldersIndex, HoldersRow};
 use super::rows::{ItemRow, SessionKey};
 
-/// Damaged items that are remembered; more of them are a damaged disk, which `memctl check` looks at.
+/// How many damaged items are remembered; more mean a damaged disk, for which there is `memctl check`.
 const LISTED_MAX: usize = 4_096;
 
-/// What reading came across.
+/// Damage found while reading.
 #[derive(Debug, Default)]
 pub(super) struct Damage {
     /// Items, by session and number.
@@ -25,7 +24,7 @@ pub(super) struct Damage {
 }
 
 impl Damage {
-    /// The items that are sound.
+    /// Leaves out damaged rows.
     pub(super) fn without<'r, R: 'r>(
         &self,
         session: SessionKey,
@@ -44,27 +43,27 @@ impl Damage {
         Ok(sound)
     }
 
-    /// Remembers an item, and says so the first time.
+    /// Remembers an item, and logs it the first time.
     pub(super) fn found(&self, session: SessionKey, seq: u64) {
         if is_new(&self.items, (session, seq)) {
             tracing::error!(session, seq, "item {seq} of session {session} is damaged: it is left out of every answer");
         }
     }
 
-    /// An answer about holders, if it is sound; says so the first time that it is not.
+    /// Returns an undamaged answer about holders; logs a damaged one the first time.
     pub(super) fn sound(&self, (row, is_sound): (HoldersRow, bool)) -> Option<HoldersRow> {
         let HoldersIndex { session, asked_ns, .. } = row.index;
         if !is_sound && is_new(&self.answers, (session, asked_ns)) {
             tracing::error!(
                 session,
                 asked_ns,
-                "an answer about holders of session {session} is damaged: it is told beside no finding"
+                "an answer about holders of session {session} is damaged: no finding shows it"
             );
         }
         is_sound.then_some(row)
     }
 
-    /// All damaged items, by session and number.
+    /// All damaged items found, by session and number.
     pub(super) fn list(&self) -> Vec<(SessionKey, u64)> {
         self.items.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
     }
@@ -99,7 +98,7 @@ mod tests {
         fn record(&self, _: &Id, _: &Record<'_>) {}
         fn record_follows_from(&self, _: &Id, _: &Id) {}
         fn event(&self, _: &Event<'_>) {
-            // Relaxed: one thread counts.
+            // Relaxed: a single thread counts.
             self.0.fetch_add(1, Ordering::Relaxed);
         }
         fn enter(&self, _: &Id) {}

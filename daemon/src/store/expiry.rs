@@ -1,12 +1,13 @@
-//! What goes when there is too much, decided once for all three stores.
+//! What is removed when a store exceeds its limits; one rule for all three stores.
 //!
-//! Guarantees: everything that a job has stored counts: payloads, and what their rows, its sessions, devices and epoch ends
-//! take. No more goes than is needed. The tenant that spends most gives first, until it is like the next; of its jobs the
-//! biggest gives its oldest chunks, ended sessions' before others'. Where a tenant's chunks are not enough, what the judge keeps
-//! of its jobs goes, which is made anew when somebody asks, then their answers about holders, the oldest first; then whole jobs
-//! of its that have ended go, the oldest first, then site tables, marks and samples. What a running session told last always
-//! stays, and so do stacks.
-//! Refuses: to know where anything lies; a store says what it holds and takes away what it is told.
+//! Guarantees: everything that a job stores counts: payloads, and the rows of items, sessions, devices and epoch ends.
+//! No more is removed than needed. The tenant that uses most loses data first, until it equals the next; of its jobs
+//! the biggest loses its oldest chunks, those of ended sessions first. If a tenant's chunks do not suffice, further
+//! data is removed in this order: the analyser's cached state, which is regenerated on request; answers about holders,
+//! oldest first; whole ended jobs, oldest first; site tables, marks and samples. The latest data of a running session
+//! always stays, and so do stacks.
+//!
+//! The rule knows nothing of databases: a store reports what it holds and removes what it is asked to.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,33 +19,33 @@ use memctl_proto::v1::ItemKind;
 use super::StoreError;
 use super::rows::{Expired, Retention, SessionKey};
 
-/// Items that go in one transaction: a few milliseconds' work, so that appends wait no longer than that.
+/// Items removed per transaction: a few milliseconds' work, so that appends wait no longer than that.
 pub(super) const BATCH_ITEMS: i64 = 256;
-/// What two that spend alike give in turns.
+/// How much each of two equal jobs loses in turn.
 const STEP_BYTES: u64 = 1 << 20;
-/// The rows of an item and their places in indexes, as measured in SQLite and Postgres.
+/// Size of an item's rows and index entries, measured in SQLite and Postgres.
 const ITEM_ROW_BYTES: u64 = 256;
 const SESSION_ROW_BYTES: u64 = 512;
 pub(super) const SMALL_ROW_BYTES: u64 = 128;
-/// A session without an end that was not heard of for so long, of the time that the store knows, runs no more.
+/// A session without an end counts as ended if it was last heard this long before the store's latest time.
 const RUNNING_NS: u64 = 24 * 3_600 * 1_000_000_000;
-/// A session that was heard of later than this from now was heard by a clock that went wrong.
+/// A session heard later than this from now was recorded by a wrong clock.
 pub(super) const FUTURE_NS: u64 = 24 * 3_600 * 1_000_000_000;
 
-/// What a job has stored.
+/// What a job stores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spending {
     pub job: i64,
     pub tenant: String,
-    /// When any of its sessions was heard last.
+    /// When any of its sessions was last heard.
     pub heard_ns: u64,
-    /// When a session of it that has not ended was heard last; 0 when all have.
+    /// When one of its sessions that have not ended was last heard; 0 if all have.
     pub open_heard_ns: u64,
-    /// Bytes, of everything.
+    /// Bytes of everything.
     pub bytes: u64,
 }
 
-/// What a job's bytes are made of.
+/// The parts of a job's bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Kept {
     pub payload_bytes: u64,
@@ -60,7 +61,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// All of it.
+    /// Their sum.
     pub(super) fn bytes(self) -> u64 {
         let Self {
             payload_bytes,
@@ -88,21 +89,21 @@ impl Kept {
     }
 }
 
-/// Which items of a job.
+/// A part of a job's items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Chunks, and with them the keyframes that no remaining one needs.
+    /// Chunks, and the keyframes that no remaining chunk needs.
     Chunks,
     /// Site tables, marks and samples.
     Rest,
 }
 
-/// An item that may go.
+/// An item that may be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub job: i64,
     pub session: SessionKey,
-    /// Of a chunk.
+    /// The device, for a chunk.
     pub device: u8,
     pub kind: i32,
     pub seq: u64,
@@ -115,14 +116,14 @@ impl Candidate {
         self.kind == ItemKind::Chunk as i32
     }
 
-    /// What went with it.
+    /// What its removal counts as.
     pub(super) fn gone(&self) -> Expired {
         let Self { events, bytes, .. } = *self;
         Expired { chunks: u64::from(self.is_chunk()), items: 1, events, bytes, ..Expired::default() }
     }
 }
 
-/// As many candidates, from the first on, as it takes to free `excess_bytes`; all of them if they do not suffice.
+/// The first candidates that together free `excess_bytes`; all of them if they do not suffice.
 pub(super) fn victims(candidates: Vec<Candidate>, excess_bytes: u64) -> Vec<Candidate> {
     let mut freed = 0_u64;
     candidates
@@ -138,15 +139,15 @@ pub(super) fn victims(candidates: Vec<Candidate>, excess_bytes: u64) -> Vec<Cand
 /// A store whose jobs can be made smaller.
 #[async_trait]
 pub(super) trait Shrink: Sync {
-    /// What every job has stored.
+    /// What every job stores.
     async fn spending(&self) -> Result<Vec<Spending>, StoreError>;
     /// Removes a batch of a job's oldest items, as many as it takes to free `excess_bytes`, in one transaction.
     async fn take(&self, job: i64, part: Part, excess_bytes: u64) -> Result<Expired, StoreError>;
-    /// Removes what the judge keeps of a job.
+    /// Removes the analyser's cached state of a job.
     async fn take_watches(&self, job: i64) -> Result<Expired, StoreError>;
     /// Removes a job's oldest answers about holders, as many as it takes to free `excess_bytes`.
     async fn take_holders(&self, job: i64, excess_bytes: u64) -> Result<Expired, StoreError>;
-    /// Removes a job if it was not heard of since.
+    /// Removes a job, unless it was heard since.
     async fn take_job(&self, job: i64, heard_ns: u64) -> Result<Expired, StoreError>;
 }
 
@@ -175,7 +176,7 @@ pub(super) async fn shrink(store: &dyn Shrink, policy: &Retention) -> Result<Exp
     Ok(gone)
 }
 
-/// What a tenant gives.
+/// What a tenant loses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Chunks,
@@ -185,10 +186,10 @@ enum Stage {
     Rest,
 }
 
-/// In this order.
+/// The order of removal.
 const STAGES: [Stage; 5] = [Stage::Chunks, Stage::Watches, Stage::Holders, Stage::EndedJobs, Stage::Rest];
 
-/// Who gives what, and by how much it spends more than whoever would give after it.
+/// What is removed next, and by how much its job uses more than the next candidate.
 struct Giver {
     at: usize,
     stage: Stage,
@@ -212,7 +213,7 @@ impl Books {
         spending.open_heard_ns > 0 && spending.open_heard_ns >= self.latest_ns.saturating_sub(RUNNING_NS)
     }
 
-    /// Brings the jobs in scope below a limit, as far as that can be; `whole`: ended jobs may go altogether.
+    /// Brings the jobs in scope below a limit as far as possible; `whole`: ended jobs may be removed.
     async fn shrink(
         &mut self,
         store: &dyn Shrink,
@@ -221,7 +222,7 @@ impl Books {
         whole: bool,
     ) -> Result<Expired, StoreError> {
         let mut gone = Expired::default();
-        // Who had nothing more to give, of what.
+        // Stages and jobs with nothing left to remove.
         let mut spent: BTreeSet<(Stage, i64)> = BTreeSet::new();
         loop {
             let stored = self.jobs.iter().filter(|spending| scope(spending)).map(|spending| spending.bytes);
@@ -248,7 +249,7 @@ impl Books {
         }
     }
 
-    /// Who gives next: of the tenant that spends most, and can give at all, whoever gives first.
+    /// Selects what is removed next, from the tenant that uses most and still has something to remove.
     fn next(&self, scope: Scope<'_>, whole: bool, spent: &BTreeSet<(Stage, i64)>) -> Option<Giver> {
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
         for spending in self.jobs.iter().filter(|spending| scope(spending)) {
@@ -270,7 +271,7 @@ impl Books {
         })
     }
 
-    /// Who gives first at a stage, and by how much it spends more than the next.
+    /// The job that loses data first at a stage, and by how much it uses more than the next.
     fn of_tenant(&self, stage: Stage, may_give: &dyn Fn(&Spending) -> bool) -> Option<Giver> {
         let mut givers: Vec<(usize, &Spending)> =
             self.jobs.iter().enumerate().filter(|(_, spending)| may_give(spending)).collect();
@@ -287,7 +288,7 @@ impl Books {
 }
 
 impl Expired {
-    /// What it made free: payloads and the rows of items. (What a whole job had besides goes with the job.)
+    /// What it freed: payloads and the rows of items. (The other rows of a whole job are gone with its entry.)
     fn freed(&self) -> u64 {
         self.bytes.saturating_add(self.items.saturating_mul(ITEM_ROW_BYTES))
     }
@@ -305,8 +306,8 @@ impl AddAssign for Expired {
     }
 }
 
-/// Before this moment a job must have been heard of last to go by age: the age counts from what was stored last, so that
-/// a clock that goes forward alone makes nothing old.
+/// Jobs last heard before this moment are removed by age. The age counts from the latest stored data, so a clock that
+/// jumps forward makes nothing old.
 pub(super) fn cutoff(now_ns: u64, latest_ns: Option<u64>, age_ns: u64) -> u64 {
     now_ns.min(latest_ns.unwrap_or(0)).saturating_sub(age_ns)
 }

@@ -1,4 +1,4 @@
-//! Who gives, and how much, on books kept in memory.
+//! Which jobs lose data, and how much, with books in memory.
 
 use std::sync::Mutex;
 
@@ -94,7 +94,7 @@ impl Shrink for Shelf {
     }
 }
 
-/// What is left of each job after a policy: key, chunks, tables.
+/// What a policy leaves of each job: key, chunks, tables.
 async fn left(jobs: &[Job], policy: Retention) -> Vec<(i64, u64, u64)> {
     let shelf = Shelf(Mutex::new(jobs.to_vec()));
     shrink(&shelf, &policy).await.unwrap();
@@ -125,7 +125,7 @@ async fn what_the_judge_keeps_goes_before_jobs_do_and_behind_chunks() {
         shelf.0.into_inner().unwrap().iter().map(|job| (job.chunks, job.tables, job.watch_bytes)).collect::<Vec<_>>()
     };
     assert_eq!(left_of(vec![with.clone()], policy(12)).await, [(1, 8, 3 * MIB)], "chunks are enough");
-    assert_eq!(left_of(vec![with.clone()], policy(9)).await, [(0, 8, 0)], "it goes, and the job stays");
+    assert_eq!(left_of(vec![with.clone()], policy(9)).await, [(0, 8, 0)], "it is removed, and the job stays");
     assert_eq!(left_of(vec![with], policy(7)).await, []);
 }
 
@@ -147,8 +147,8 @@ async fn answers_about_holders_go_behind_what_the_judge_keeps_and_before_jobs_do
     assert_eq!(left_of(vec![with(1, 8)], per_job(15)).await, [(0, MIB, 6, 8)], "chunks are enough");
     assert_eq!(left_of(vec![with(1, 8)], per_job(14)).await, [(0, 0, 6, 8)]);
     assert_eq!(left_of(vec![with(1, 8)], per_job(11)).await, [(0, 0, 3, 8)], "no more than is needed");
-    assert_eq!(left_of(vec![with(1, 8)], per_job(5)).await, [(0, 0, 0, 5)], "tables go last");
-    // Two that spend alike give in turns, and no job goes while there are answers.
+    assert_eq!(left_of(vec![with(1, 8)], per_job(5)).await, [(0, 0, 0, 5)], "tables are removed last");
+    // Two equal jobs lose data in turns, and no job is removed while there are answers.
     let policy = Retention { bytes: Some(20 * MIB), ..Retention::default() };
     assert_eq!(left_of(vec![with(1, 8), with(2, 8)], policy).await, [(0, 0, 2, 8), (0, 0, 2, 8)]);
 }
@@ -161,12 +161,12 @@ async fn a_tenant_within_its_quota_keeps_what_it_has() {
     let kept = left(&jobs, quota(None, 20 * MIB)).await;
     assert_eq!(kept[0], (1, 10, 0));
     assert_eq!(kept[1..].iter().map(|(_, chunks, tables)| chunks + tables).sum::<u64>(), 20);
-    // Also when its chunks are not enough: its tables go before the other tenant's chunks.
+    // The same if its chunks do not suffice: its tables go before the other tenant's chunks.
     let jobs = [job(1, "quiet", 10, 0, false), job(2, "noisy", 5, 60, true)];
     let only_all = Retention { bytes: Some(25 * MIB), ..Retention::default() };
     assert_eq!(left(&jobs, only_all).await, [(1, 10, 0), (2, 1, 14)]);
     let jobs = [job(1, "quiet", 10, 0, false), job(2, "noisy", 80, 2, true), job(3, "noisy", 60, 0, false)];
-    // The whole store's limit takes from who has most.
+    // The whole store's limit takes from the largest user.
     let kept = left(&jobs, quota(Some(25 * MIB), 20 * MIB)).await;
     assert_eq!(kept[0], (1, 10, 0));
     assert_eq!(kept[1..].iter().map(|(_, chunks, tables)| chunks + tables).sum::<u64>(), 15);
@@ -186,13 +186,13 @@ async fn when_chunks_are_not_enough_the_oldest_ended_job_goes_before_a_running_o
     assert_eq!(left(&jobs, policy(31)).await, [(1, 1, 10), (2, 0, 10), (3, 0, 10)]);
     assert_eq!(left(&jobs, policy(25)).await, [(1, 1, 10), (3, 0, 10)]);
     assert_eq!(left(&jobs, policy(5)).await, [(1, 1, 4)]);
-    assert_eq!(left(&jobs, policy(0)).await, [(1, 1, 1)], "what a running job told last stays");
+    assert_eq!(left(&jobs, policy(0)).await, [(1, 1, 1)], "the latest data of a running job stays");
 }
 
 #[test]
 fn age_counts_from_what_was_stored_last() {
     assert_eq!(cutoff(1_000, Some(900), 100), 800);
-    assert_eq!(cutoff(1_000_000, Some(900), 100), 800, "a clock that goes forward alone makes nothing old");
+    assert_eq!(cutoff(1_000_000, Some(900), 100), 800, "a clock that jumps forward makes nothing old");
     assert_eq!(cutoff(500, Some(900), 100), 400, "a clock that went back does not either");
     assert_eq!(cutoff(1_000, None, 100), 0);
 }

@@ -1,9 +1,8 @@
-//! Answers about holders as a store keeps them, and which of them go, decided once for all three stores.
+//! Stored answers about holders, and which of them are removed; one rule for all three stores.
 //!
-//! Guarantees: the answers of a job have the order in which they came, whatever the clock does in between; the latest are
-//! kept, [`HOLDERS_KEPT`] of a session, [`JOB_HOLDERS_KEPT`] and [`JOB_HOLDERS_BYTES`] of a job. What has to be known to
-//! choose among them is known without reading them.
-//! Refuses: to read an answer.
+//! Guarantees: a job's answers keep the order of their arrival, even if the clock jumps. The latest are kept:
+//! [`HOLDERS_KEPT`] per session, [`JOB_HOLDERS_KEPT`] and [`JOB_HOLDERS_BYTES`] per job. The index suffices to choose
+//! among them without decoding any.
 
 use bytes::Bytes;
 
@@ -11,14 +10,14 @@ use super::expiry::SMALL_ROW_BYTES;
 use super::plan::SUM_MAX;
 use super::rows::SessionKey;
 
-/// Answers about holders that are kept of a session; the oldest goes where one more comes.
+/// Answers kept per session; another one replaces the oldest.
 pub const HOLDERS_KEPT: usize = 64;
-/// Answers that are kept of a job, which may have thousands of sessions,
+/// Answers kept per job, which may have thousands of sessions,
 pub const JOB_HOLDERS_KEPT: usize = 256;
 /// and their bytes.
 pub const JOB_HOLDERS_BYTES: u64 = 4 << 20;
 
-/// How much an answer says; what says more is told before what says less.
+/// How much an answer says; an answer that says more is shown first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Says {
     /// Why there is none.
@@ -26,67 +25,67 @@ pub enum Says {
     Nothing,
     /// That no holder was found.
     NoHolder,
-    /// Who the holders are.
+    /// The holders.
     Holders,
 }
 
 impl Says {
     const ALL: [Self; 3] = [Self::Nothing, Self::NoHolder, Self::Holders];
 
-    /// As it is stored.
+    /// The stored form.
     pub(super) fn number(self) -> i64 {
         self as i64
     }
 
-    /// What another version stored for something else says nothing to this one.
+    /// A number from another version counts as `Nothing`.
     pub(super) fn of_number(number: i64) -> Self {
         Self::ALL.into_iter().find(|says| says.number() == number).unwrap_or_default()
     }
 }
 
-/// What is known of an answer without reading it.
+/// An answer's index, readable without decoding the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldersIndex {
-    /// Whose process was asked.
+    /// The session whose process was queried.
     pub session: SessionKey,
-    /// When the answer came, ns since the Unix epoch. What is put gets a later time than all that its job has.
+    /// When the answer arrived, ns since the Unix epoch. A new answer gets a later time than all others of its job.
     pub asked_ns: u64,
-    /// The fingerprint of the finding that it was asked about; none where a person named the site.
+    /// The fingerprint of the finding in question; none if a person named the site.
     pub finding: Option<u64>,
-    /// The site that it was asked about, as a hash: whoever reads the answer sees whether it is that one.
+    /// Hash of the site in question; readers of the answer verify the site itself.
     pub site: u64,
-    /// Whether the daemon asked by itself.
+    /// Whether the daemon queried by itself.
     pub unasked: bool,
     /// How much it says.
     pub says: Says,
-    /// The epoch in which it counted a holder's tensors, if it did.
+    /// The epoch in which it counted a holder's tensors, if any.
     pub counted_epoch: Option<u32>,
     /// Bytes of the answer.
     pub bytes: u64,
 }
 
-/// What a process was asked about the holders of its tensors, and what came of it.
+/// A query for the holders of a process's tensors, and its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldersRow {
-    /// What is known of it.
+    /// Its index.
     pub index: HoldersIndex,
-    /// A `memctl.v1.HoldersAsked`, which the store does not read.
+    /// A `memctl.v1.HoldersAsked`, which the store does not decode.
     pub answer: Bytes,
 }
 
 impl HoldersIndex {
-    /// By what it is found within its job.
+    /// Its key within the job.
     pub(super) fn key(&self) -> (SessionKey, u64) {
         (self.session, self.asked_ns)
     }
 
-    /// What it takes with its row.
+    /// Its size including its row.
     pub(super) fn spends(&self) -> u64 {
         self.bytes.saturating_add(SMALL_ROW_BYTES)
     }
 }
 
-/// When a new answer has come, after all that its job has (`kept`, the oldest first), and which of these go for it.
+/// The time of a new answer, later than all others of its job (`kept`, oldest first), and which of these it replaces.
 pub(super) fn put(kept: &[HoldersIndex], row: &HoldersRow) -> (u64, Vec<HoldersIndex>) {
     let HoldersRow { index: new, answer } = row;
     let after_all = kept.last().map_or(0, |latest| latest.asked_ns.saturating_add(1));
@@ -104,12 +103,12 @@ pub(super) fn put(kept: &[HoldersIndex], row: &HoldersRow) -> (u64, Vec<HoldersI
         of_session += usize::from(is_own);
         bytes += row.bytes;
     }
-    // The oldest first, as whoever else removes them: so two cannot wait for each other.
+    // Oldest first, like every other removal, so that two transactions cannot deadlock.
     gone.reverse();
     (asked_ns, gone)
 }
 
-/// As many answers of a job, the oldest first, as it takes to free so many bytes.
+/// The oldest answers of a job that together free this many bytes.
 pub(super) fn victims(mut kept: Vec<HoldersIndex>, excess_bytes: u64) -> Vec<HoldersIndex> {
     let mut freed = 0_u64;
     let needed = kept.iter().take_while(|row| {
@@ -138,7 +137,7 @@ mod tests {
         }
     }
 
-    /// What an answer gets, and what goes for it.
+    /// The time of a new answer, and the keys of those it replaces.
     fn put(kept: &[HoldersIndex], new: &HoldersIndex) -> (u64, Vec<HoldersIndex>) {
         super::put(kept, &HoldersRow { index: new.clone(), answer: vec![0; new.bytes as usize].into() })
     }
@@ -153,7 +152,7 @@ mod tests {
         let kept = [row(1, 5, 1), row(2, 9, 1)];
         assert_eq!(put(&kept, &row(1, 20, 1)), (20, vec![]));
         assert_eq!(put(&kept, &row(1, 9, 1)), (10, vec![]), "of one moment");
-        assert_eq!(put(&kept, &row(1, 0, 1)), (10, vec![]), "a clock that went back");
+        assert_eq!(put(&kept, &row(1, 0, 1)), (10, vec![]), "the clock went back");
         assert_eq!(put(&kept, &row(1, u64::MAX, 1)).0, SUM_MAX);
         assert_eq!(put(&[row(1, SUM_MAX, 1)], &row(1, 3, 1)), (SUM_MAX, vec![]), "in the other's place");
     }
@@ -164,7 +163,7 @@ mod tests {
         assert_eq!(keys(&put(&own[1..], &row(1, 99, 1)).1), []);
         assert_eq!(keys(&put(&own, &row(1, 99, 1)).1), [(1, 0)]);
         assert_eq!(keys(&put(&own, &row(2, 99, 1)).1), [], "another session");
-        // A clock that went back does not push out the newest.
+        // With a clock that went back, the newest still stays.
         assert_eq!(keys(&put(&own, &row(1, 0, 1)).1), [(1, 0)]);
         let of_many: Vec<_> = (0..JOB_HOLDERS_KEPT as u64).map(|at| row(at as i64, at, 1)).collect();
         assert_eq!(keys(&put(&of_many, &row(999, 999, 1)).1), [(0, 0)]);
@@ -172,7 +171,7 @@ mod tests {
         let large = [row(1, 1, 1), row(2, 2, third), row(3, 3, third), row(4, 4, 1)];
         assert_eq!(keys(&put(&large, &row(5, 5, third - 2)).1), []);
         assert_eq!(keys(&put(&large, &row(5, 5, third)).1), [(1, 1)]);
-        assert_eq!(keys(&put(&large, &row(5, 5, third + 2)).1), [(1, 1), (2, 2)], "what is older goes, too");
+        assert_eq!(keys(&put(&large, &row(5, 5, third + 2)).1), [(1, 1), (2, 2)], "older ones are removed, too");
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! A store in memory: for tests, simulation and trying things out.
 //!
-//! Guarantees: everything the other stores do except to outlive the process; memory grows with what is stored.
-//! Refuses: nothing of its own.
-//! (Over 400 lines: one file is the whole trait, which the databases do in SQL.)
+//! Guarantees: it does everything the other stores do except outlive the process. Memory grows with what is stored.
+//! (Over 400 lines: the whole trait in one file; the databases do this in SQL.)
 
 mod expire;
 
@@ -76,14 +75,14 @@ struct Session {
 }
 
 impl MemoryStore {
-    /// An empty one.
+    /// An empty store.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     fn inner(&self) -> Result<MutexGuard<'_, Inner>, StoreError> {
-        // Every change is made after everything that can fail, so a poisoned lock guards whole data.
+        // Every change follows everything that can fail, so a poisoned lock still guards valid data.
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         if inner.closed { Err(StoreError::Closed { place: PLACE.into() }) } else { Ok(inner) }
     }
@@ -549,7 +548,7 @@ impl Inner {
         Ok(OpenedSession { key, job: state.job, run, durable_seq: state.durable_seq, ended: state.end.is_some() })
     }
 
-    /// What is known of the series that a new session belongs to.
+    /// What is known of the series of a new session.
     fn series(&self, opening: &Opening<'_>) -> Series {
         let Opening { tenant, info, now_ns, .. } = opening;
         let jobs: Vec<(i64, &Job)> = self
@@ -628,7 +627,7 @@ impl Inner {
             present
                 .extend(session.items.range(session.state.durable_seq.saturating_add(1)..).map(|(seq, _)| (key, *seq)));
         }
-        // Nothing below can fail, so nothing is ever half done.
+        // Nothing below can fail, so no change is ever partial.
         let plan = plan(PLACE, appends, states, present)?;
         for planned in plan.items {
             if let Some(session) = self.sessions.get_mut(&planned.session) {
@@ -693,7 +692,7 @@ impl Inner {
         gone
     }
 
-    /// When anything was heard last, as far as a clock that went wrong did not hear it; such sessions are heard now.
+    /// The latest time that anything was heard. Sessions that a wrong clock dated into the future are set to now.
     fn heard_latest(&mut self, now_ns: u64) -> Option<u64> {
         for session in self.sessions.values_mut() {
             if session.state.heard_ns > now_ns.saturating_add(FUTURE_NS) {
@@ -730,7 +729,7 @@ impl Inner {
         self.jobs.iter().map(of).collect()
     }
 
-    /// In the order in which they came.
+    /// In the order of arrival.
     fn holders_kept(&self, job: i64) -> Vec<HoldersIndex> {
         let rows = self.sessions_of(job).flat_map(|(_, session)| session.holders.values());
         let mut kept: Vec<HoldersIndex> = rows.map(|row| row.index.clone()).collect();

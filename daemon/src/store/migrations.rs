@@ -1,7 +1,7 @@
-//! The migrations, embedded: numbered alike for both databases, never changed once released.
+//! The embedded migrations. Both databases use the same numbers; a released migration never changes.
 //!
-//! Guarantees: the numbers of both lists are the same (a test compares the folders with the lists).
-//! Refuses: to go back; a database of a newer memctl is told from its number before anything is written.
+//! Guarantees: both lists have the same numbers (a test compares the folders with the lists).
+//! Refuses: downgrades; the number of a newer memctl's database is detected before anything is written.
 
 use sqlx::SqlSafeStr;
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
@@ -33,15 +33,15 @@ const POSTGRES: &[Step] = &[
     (8, "runs", include_str!("../../../migrations/postgres/0008_runs.sql")),
 ];
 
-/// The newest schema this program knows, the same on both.
+/// The newest schema that this program knows, the same for both.
 pub(super) const NEWEST: i64 = SQLITE[SQLITE.len() - 1].0;
 
-/// SQLite's: the table of what was applied lies beside the others.
+/// SQLite's; the table of applied migrations is in the same file.
 pub(super) fn sqlite() -> Migrator {
     migrator(SQLITE, "memctl_migration")
 }
 
-/// Postgres's: everything lies in a schema of its own, so that the database may be shared.
+/// Postgres's; everything is in its own schema, so that the database can be shared.
 pub(super) fn postgres() -> Migrator {
     migrator(POSTGRES, "memctl.migration")
 }
@@ -52,12 +52,13 @@ fn migrator(steps: &'static [Step], table: &'static str) -> Migrator {
     };
     let mut migrator = Migrator::with_migrations(steps.iter().map(migration).collect());
     migrator.dangerous_set_table_name(table);
-    // SQLite's writer is alone; Postgres is guarded by a table lock, because advisory locks do not pass every proxy.
+    // SQLite has a single writer. Postgres is guarded by a table lock, because advisory locks do not work through every
+    // proxy.
     migrator.set_locking(false);
     migrator
 }
 
-/// What a migration that did not go says of the database.
+/// Translates a failed migration.
 pub(super) fn fault(place: &str, error: MigrateError) -> Fault {
     match error {
         MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => error.into(),

@@ -1,10 +1,11 @@
-//! Who may open, and go on with, a session.
+//! Which callers may open and continue a session.
 //!
-//! Guarantees: a session that is there is continued only by a hello of the same tenant that names the same job, attempt and
-//! rank and brings the secret that the first one brought; where the first one brought none (an older agent), by the same
-//! caller. A session that has ended takes nothing more, whoever asks. The rule is one function, which every store calls under its write lock.
-//! Refuses: to tell a stranger what differs; and to find a session of one tenant for another, because its id is stored
-//! mixed with the tenant's name.
+//! Guarantees: an existing session is continued only by a hello of the same tenant that names the same job, attempt and
+//! rank and presents the secret of the first hello; without a secret in the first one (an older agent), only by the
+//! same caller. A session that has ended takes no more items. The rule is one function, which every store calls under
+//! its write lock.
+//! Refuses: to say what differs. A tenant cannot find another's session, because its id is stored mixed with the
+//! tenant's name.
 
 use memctl_model::{SessionId, SessionInfo, SourceKind};
 use sha2::{Digest as _, Sha256};
@@ -15,14 +16,14 @@ use super::tenant::{DEFAULT_TENANT, Tenant};
 /// The hash of a session's secret.
 pub type SecretHash = [u8; 32];
 
-/// What a hello brings.
+/// What a hello contains.
 #[derive(Clone, Debug)]
 pub struct Opening<'o> {
-    /// Whose session it is.
+    /// The session's tenant.
     pub tenant: &'o Tenant,
-    /// What it says of itself.
+    /// Its description.
     pub info: &'o SessionInfo,
-    /// Who brings it, as the audit log calls them.
+    /// The caller, as named in the audit log.
     pub owner: &'o str,
     /// The hash of its secret; older agents have none.
     pub secret: Option<SecretHash>,
@@ -30,7 +31,7 @@ pub struct Opening<'o> {
     pub now_ns: u64,
 }
 
-/// A session that is there, as far as the next hello is measured by it.
+/// An existing session, with what the next hello is compared with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// Its job.
@@ -39,7 +40,7 @@ pub struct Held {
     pub attempt: u32,
     /// Its rank.
     pub rank: u32,
-    /// Who opened it.
+    /// The caller that opened it.
     pub owner: String,
     /// The hash of its secret.
     pub secret: Option<Vec<u8>>,
@@ -54,7 +55,7 @@ impl Opening<'_> {
         stored_id(self.tenant, self.info.id)
     }
 
-    /// When the run that it may begin was started, or imported: what orders a list of runs.
+    /// When the run that it may begin was started or imported; lists of runs are ordered by this.
     #[must_use]
     pub fn arrived_ns(&self) -> u64 {
         match self.info.source {
@@ -63,21 +64,22 @@ impl Opening<'_> {
         }
     }
 
-    /// Whether this hello may go on with a session that is there.
+    /// Whether this hello may continue an existing session.
     #[must_use]
     pub fn may_continue(&self, held: &Held) -> bool {
         let SessionInfo { job, attempt, rank, .. } = self.info;
         let proved = match (&held.secret, &self.secret) {
             (Some(known), Some(brought)) => same(known, brought),
             (Some(_), None) => false,
-            // Sessions of before there were secrets have no owner, either.
+            // Sessions from before secrets existed have no owner either.
             (None, _) => held.owner.is_empty() || held.owner == self.owner,
         };
         proved && (held.job.as_str(), held.attempt, held.rank) == (job.as_str(), *attempt, *rank)
     }
 }
 
-/// Two tenants may hold the same recording, whose id follows from its content: neither finds the other's.
+/// The stored id. Two tenants may hold the same recording, whose id derives from its content: neither finds the
+/// other's.
 #[must_use]
 pub fn stored_id(tenant: &Tenant, id: SessionId) -> SessionId {
     if tenant.name() == DEFAULT_TENANT {
@@ -89,13 +91,13 @@ pub fn stored_id(tenant: &Tenant, id: SessionId) -> SessionId {
     SessionId(stored)
 }
 
-/// The hash of a secret, as it is kept. Secrets are random and long, so that a fast hash is enough.
+/// The stored hash of a secret. Secrets are random and long, so a fast hash suffices.
 #[must_use]
 pub fn hash(secret: &[u8]) -> SecretHash {
     Sha256::digest(secret).into()
 }
 
-/// Whether two hashes are the same, in a time that does not tell where they differ.
+/// Compares two hashes in a time that does not reveal where they differ.
 #[must_use]
 pub fn same(known: &[u8], brought: &[u8]) -> bool {
     let differ = known.iter().zip(brought).fold(0, |differ, (a, b)| differ | (a ^ b));
@@ -143,7 +145,7 @@ mod tests {
         for wrong in &wrong {
             assert!(!opening(wrong, Some(b"mine"), "me").may_continue(&held(Some(b"mine"), false)));
         }
-        // Without a secret: the same caller.
+        // Without a secret: the same caller only.
         assert!(opening(&info, None, "me").may_continue(&held(None, false)));
         assert!(!opening(&info, None, "you").may_continue(&held(None, false)));
         assert!(!opening(&info, Some(b"new"), "you").may_continue(&held(None, true)));
@@ -154,7 +156,7 @@ mod tests {
     fn an_id_of_one_tenant_is_not_found_by_another() {
         let (a, b) = (Tenant::named("a").unwrap(), Tenant::named("b").unwrap());
         let id = SessionId([7; 16]);
-        assert_eq!(stored_id(&Tenant::default(), id), id, "what was stored before there were tenants is found");
+        assert_eq!(stored_id(&Tenant::default(), id), id, "ids stored before tenants existed are found");
         assert_ne!(stored_id(&a, id), stored_id(&b, id));
         assert_ne!(stored_id(&a, id), id);
         assert_eq!(stored_id(&a, id), stored_id(&a, id));

@@ -1,8 +1,8 @@
-//! What an append amounts to, decided once for all three stores: which items are new, and the sums afterwards.
+//! What an append changes, one rule for all three stores: which items are new, and the resulting sums.
 //!
-//! Guarantees: pure; the same appends on the same state give the same plan, so the stores cannot differ in what
-//! they count. A plan of an append that is stored already is empty.
-//! Refuses: whatever [`Append::check`] refuses, sessions that are not there, and items after a session's end.
+//! Guarantees: pure; the same appends on the same state give the same plan, so all stores count alike. The plan of an
+//! append that is already stored is empty.
+//! Refuses: all that [`Append::check`] refuses, unknown sessions, and items after a session's end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,15 +11,15 @@ use memctl_model::{Dropped, SessionEnd, SessionInfo};
 use super::rows::{Append, DeviceUpdate, EpochEndRow, Gap, NewItem, SessionKey};
 use super::{StoreError, wire_form};
 
-/// Sums stop here instead of overflowing: databases count in signed 64 bits.
+/// Limit of sums, instead of an overflow: databases count in signed 64 bits.
 pub(super) const SUM_MAX: u64 = i64::MAX as u64;
 
-/// Adds counts, stopping at [`SUM_MAX`].
+/// Adds counts, up to [`SUM_MAX`].
 pub(super) fn add(sum: u64, more: u64) -> u64 {
     sum.saturating_add(more).min(SUM_MAX)
 }
 
-/// The checksum of a payload, as it is stored.
+/// The stored checksum of a payload.
 pub(super) fn checksum(payload: &[u8]) -> i64 {
     i64::from(crc32c::crc32c(payload))
 }
@@ -42,7 +42,7 @@ pub(super) struct SessionState {
     pub expandable: Option<bool>,
 }
 
-/// An item that is to be stored.
+/// An item to be stored.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlannedItem<'a> {
     pub job: i64,
@@ -50,16 +50,16 @@ pub(super) struct PlannedItem<'a> {
     pub item: &'a NewItem,
 }
 
-/// Everything one transaction writes.
+/// Everything that one transaction writes.
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
     pub items: Vec<PlannedItem<'a>>,
     pub gaps: Vec<(SessionKey, Gap)>,
-    /// One update a device, however many appends named it.
+    /// One update per device, however many appends name it.
     pub devices: BTreeMap<(SessionKey, u8), DeviceUpdate>,
-    /// By session, device and epoch; the last one counts.
+    /// By session, device and epoch; the last one wins.
     pub epoch_ends: BTreeMap<(SessionKey, u8, u32), &'a EpochEndRow>,
-    /// The sessions as they are afterwards.
+    /// The sessions' resulting states.
     pub sessions: BTreeMap<SessionKey, SessionState>,
 }
 
@@ -68,7 +68,7 @@ pub(super) fn sessions_of(appends: &[Append]) -> BTreeSet<SessionKey> {
     appends.iter().map(|append| append.session).collect()
 }
 
-/// Plans appends, given the sessions as they are and the items that are there above their durable seq.
+/// Plans appends, given the sessions' states and the items already stored above their durable seq.
 pub(super) fn plan<'a>(
     place: &str,
     appends: &'a [Append],
@@ -109,7 +109,7 @@ impl<'a> Plan<'a> {
     /// Devices and epoch ends.
     fn figures(&mut self, append: &'a Append, new: &[&NewItem]) {
         let partly = new.len() < append.items.len();
-        // What an item that is there already told was counted with it.
+        // The figures of an item that is already stored were counted with it.
         let is_known = |seq: u64| {
             let among = |items: &[&NewItem]| items.binary_search_by_key(&seq, |item| item.seq).is_ok();
             partly && !among(new) && append.items.binary_search_by_key(&seq, |item| item.seq).is_ok()
@@ -137,7 +137,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Gaps above what is durable; one that begins below begins above it.
+    /// Gaps above the durable seq; one that begins below it is cut there.
     fn gaps(&mut self, append: &Append, state: &mut SessionState) {
         for gap in &append.gaps {
             let first = gap.first.max(state.durable_seq + 1);
@@ -157,12 +157,12 @@ impl SessionState {
             if item.is_chunk() {
                 self.events = add(self.events, item.index.count);
             }
-            // Until the last word tells by reason, what the chunks announced is what is known.
+            // Until the last item reports drops by reason, the chunks' announcements are what is known.
             let announced = item.levels.map_or(0, |levels| levels.dropped_before);
             self.dropped.ring_full = add(self.dropped.ring_full, announced);
         }
         for expandable in append.devices.iter().filter_map(|update| update.expandable) {
-            // Pools of one's own have ordinary segments whatever the setting is: one that is expandable decides.
+            // Custom pools have ordinary segments under any setting, so a single expandable segment decides.
             self.expandable = Some(expandable || self.expandable.unwrap_or(false));
         }
         self.durable_seq = self.durable_seq.max(append.durable_seq);
@@ -188,7 +188,7 @@ fn chunk_sums(items: &[&NewItem], device: u8) -> (u64, u64) {
         })
 }
 
-/// Adds what is added and replaces what is replaced.
+/// Adds counts and replaces latest values.
 fn merge(into: &mut DeviceUpdate, next: &DeviceUpdate) {
     into.events = add(into.events, next.events);
     into.ooms = add(into.ooms, next.ooms);
@@ -199,7 +199,7 @@ fn merge(into: &mut DeviceUpdate, next: &DeviceUpdate) {
     into.alloc_retries = next.alloc_retries.or(into.alloc_retries);
 }
 
-/// A session's description as it is stored, if it can be.
+/// A session's stored description, if it can be stored.
 pub(super) fn check_session(info: &SessionInfo) -> Result<Vec<u8>, StoreError> {
     let refused = |what: String| StoreError::Refused { session: 0, what };
     if info.started_ns > SUM_MAX {

@@ -1,7 +1,7 @@
-//! What goes into the store and what comes out, free of any database.
+//! The store's input and output records, independent of any database.
 //!
-//! Guarantees: [`Append::check`] and [`Selection::overlaps`] say in Rust what every database holds to.
-//! Refuses: to derive anything of a database or of the wire; backends own their rows.
+//! Guarantees: [`Append::check`] and [`Selection::overlaps`] define in Rust what every database does. Backends have
+//! rows of their own.
 //! (Over 400 lines: a list of records.)
 
 use bytes::Bytes;
@@ -36,13 +36,13 @@ pub struct OpenedSession {
     pub job: i64,
     /// The number of its run.
     pub run: u32,
-    /// All items up to this one are stored (or known to be missing); 0 when new.
+    /// All items up to this one are stored (or known to be missing); 0 for a new session.
     pub durable_seq: u64,
-    /// Whether its end is stored: it takes nothing more.
+    /// Whether its end is stored: it takes no more items.
     pub ended: bool,
 }
 
-/// A hole in a session's sequence: these items never came.
+/// A gap in a session's sequence: these items are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
     /// First missing seq.
@@ -58,21 +58,22 @@ pub struct Append {
     pub session: SessionKey,
     /// The items, ascending by seq, all above the session's durable seq.
     pub items: Vec<NewItem>,
-    /// Holes found before or between these items.
+    /// Gaps before or between these items.
     pub gaps: Vec<Gap>,
     /// The session's durable seq once this is stored.
     pub durable_seq: u64,
-    /// Items that came again and were left out.
+    /// Duplicate items that were ignored.
     pub duplicates: u64,
-    /// When the session was heard last, ns since the Unix epoch.
+    /// When the session was last heard, ns since the Unix epoch.
     pub heard_ns: u64,
     /// New figures of devices.
     pub devices: Vec<DeviceUpdate>,
-    /// Epoch ends found in these items; one that is there already (same device and epoch) is replaced.
+    /// Epoch ends found in these items; they replace stored ones of the same device and epoch.
     pub epoch_ends: Vec<EpochEndRow>,
-    /// The session's last word, when it is among these items.
+    /// The session's end, if it is among these items.
     pub end: Option<SessionEnd>,
-    /// Events dropped, as the session's last word tells; the session keeps the higher figure. What chunks announce (`dropped_before`) is added by the store.
+    /// Events dropped, from the session's last item; the session keeps the higher figure. The store adds what chunks
+    /// announce (`dropped_before`).
     pub dropped: Dropped,
 }
 
@@ -83,7 +84,7 @@ pub struct NewItem {
     pub seq: u64,
     /// What it is.
     pub kind: ItemKind,
-    /// Its bytes as they came.
+    /// Its bytes as received.
     pub payload: Bytes,
     /// Size before compression; 0 = not compressed.
     pub unpacked_bytes: u32,
@@ -93,16 +94,16 @@ pub struct NewItem {
     pub levels: Option<ChunkLevels>,
 }
 
-/// What an item covers, so that it is found without opening it.
+/// What an item covers, so that it is found without decoding it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct ItemIndex {
-    /// Device, for chunks, keyframes; `None` for what concerns the session.
+    /// Device, for chunks and keyframes; `None` if it concerns the session.
     pub device: Option<u8>,
     /// Time of its first entry, ns since the Unix epoch.
     pub first_ns: u64,
     /// Time of its last entry.
     pub last_ns: u64,
-    /// Index of its first event within the device's stream; for keyframes the event it stands before.
+    /// Index of its first event within the device's stream; for keyframes, the event that they precede.
     pub first_event: u64,
     /// Events (chunks) or entries (others).
     pub count: u64,
@@ -116,7 +117,7 @@ pub struct ItemIndex {
     pub last_step: u64,
 }
 
-/// The part of a chunk's rollup that timelines are made of.
+/// The part of a chunk's rollup that timelines use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct ChunkLevels {
     /// Allocated bytes after its last event.
@@ -140,7 +141,7 @@ pub struct ChunkLevels {
 /// New figures of one device of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DeviceUpdate {
-    /// The item that they come from: they count when it is new. 0: they count when anything of the append is.
+    /// The item that they come from: they count if it is new. 0: they count if any item of the append is.
     pub seq: u64,
     /// Device index.
     pub device: u8,
@@ -152,17 +153,17 @@ pub struct DeviceUpdate {
     pub epochs: u64,
     /// Steps that have ended, to add.
     pub steps: u64,
-    /// The latest boundary's figures, if any came.
+    /// The figures of the latest sample point, if any.
     pub latest: Option<Latest>,
-    /// Latest measured bytes in use on the device, if any came.
+    /// Latest measured bytes in use on the device, if any.
     pub device_used_bytes: Option<u64>,
-    /// Latest measured allocator retries, if any came.
+    /// Latest measured allocator retries, if any.
     pub alloc_retries: Option<u64>,
-    /// Whether segments that were seen are expandable, if any was.
+    /// Whether the segments seen are expandable, if any was seen.
     pub expandable: Option<bool>,
 }
 
-/// Figures of a device at its latest boundary.
+/// Figures of a device at its latest sample point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Latest {
     /// Nanoseconds since the Unix epoch.
@@ -192,7 +193,7 @@ pub struct JobRow {
     pub attempt: u32,
     /// Earliest start of its sessions, ns since the Unix epoch.
     pub started_ns: u64,
-    /// Ranks in the job, if any session said so.
+    /// Ranks in the job, if a session reported it.
     pub world_size: Option<u32>,
     /// Labels of the first session that had any.
     pub labels: Vec<(String, String)>,
@@ -202,18 +203,18 @@ pub struct JobRow {
     pub run: u32,
     /// Whether the series has other runs.
     pub has_other_runs: bool,
-    /// When it was started, or imported: ns since the Unix epoch.
+    /// When it was started or imported: ns since the Unix epoch.
     pub arrived_ns: u64,
 }
 
 impl JobRow {
-    /// What means this run and no other, whatever is stored later.
+    /// Addresses this run and no other, even as further runs are stored.
     #[must_use]
     pub fn address(&self) -> Which {
         Which::Run(self.name.clone(), self.run)
     }
 
-    /// What a person reads: the name alone where that is this run.
+    /// The label to display: the name alone if it is unique.
     #[must_use]
     pub fn label(&self) -> String {
         if self.run > 1 || self.has_other_runs { self.address().to_string() } else { self.name.clone() }
@@ -227,13 +228,13 @@ pub struct SessionRow {
     pub key: SessionKey,
     /// Its job's key.
     pub job: i64,
-    /// What it said of itself.
+    /// Its own description.
     pub info: SessionInfo,
     /// All items up to this one are stored or known to be missing.
     pub durable_seq: u64,
-    /// When it was heard last, ns since the Unix epoch (the daemon's clock).
+    /// When it was last heard, ns since the Unix epoch (the daemon's clock).
     pub heard_ns: u64,
-    /// Its last word.
+    /// Its end, if stored.
     pub end: Option<SessionEnd>,
     /// Events stored (those that expired included).
     pub events: u64,
@@ -241,15 +242,15 @@ pub struct SessionRow {
     pub stored_bytes: u64,
     /// Items stored now.
     pub stored_items: u64,
-    /// Events dropped, as far as the items told.
+    /// Events dropped, as far as reported.
     pub dropped: Dropped,
     /// Events removed by retention.
     pub expired_events: u64,
-    /// Items that came twice.
+    /// Duplicate items.
     pub duplicates: u64,
-    /// Items that never came.
+    /// Missing items.
     pub missing_items: u64,
-    /// Expandable segments are exported and not in force: `info` has what is.
+    /// Whether expandable segments are exported but not in force: `info` has the setting in force.
     pub overruled: bool,
 }
 
@@ -258,7 +259,7 @@ pub struct SessionRow {
 pub struct DeviceRow {
     /// The session.
     pub session: SessionKey,
-    /// Who it is.
+    /// Its description.
     pub info: DeviceInfo,
     /// Events stored.
     pub events: u64,
@@ -268,7 +269,7 @@ pub struct DeviceRow {
     pub epochs: u64,
     /// Steps that have ended.
     pub steps: u64,
-    /// The latest boundary's figures.
+    /// The figures of the latest sample point.
     pub latest: Option<Latest>,
     /// Latest measured bytes in use on the device.
     pub device_used_bytes: Option<u64>,
@@ -277,7 +278,7 @@ pub struct DeviceRow {
 }
 
 impl DeviceRow {
-    /// Whether anything tells of its memory. Levels of nothing are what a process leaves of which nothing was recorded.
+    /// Whether anything is known of its memory. A process without recorded events leaves levels of zero.
     #[must_use]
     pub fn is_known(&self) -> bool {
         let holds = |latest: Latest| {
@@ -345,39 +346,41 @@ pub struct ItemRow {
 /// Some items of a kind, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ItemPage {
-    /// Those that are sound.
+    /// The undamaged ones.
     pub items: Vec<ItemRow>,
-    /// The number of the last one that was looked at, sound or not: more may follow. `None` when nothing does.
+    /// The number of the last one inspected, damaged or not; more may follow. `None` if nothing follows.
     pub looked_to: Option<u64>,
 }
 
-/// Payloads of one page of items, beside the last: an item may have eight MiB, and a judge reads three kinds at a time.
+/// Limit of the payloads of one page of items, except the last: an item may have 8 MiB, and an analyser reads three
+/// kinds at a time.
 pub const PAGE_BYTES: u64 = 16 << 20;
 
 impl ItemPage {
-    /// A page for which `limit` items at most were asked, of which `rows` came, with so many bytes, the last of this number.
+    /// The page for a query of at most `limit` items that returned `rows`, with `bytes` in total and `last` as the last
+    /// number.
     pub(super) fn new(items: Vec<ItemRow>, limit: u32, rows: usize, bytes: u64, last: u64) -> Self {
         let full = rows >= limit as usize || bytes >= PAGE_BYTES;
         Self { items, looked_to: full.then_some(last) }
     }
 }
 
-/// Which items: those that overlap all of the given ranges (bounds included).
+/// Selects the items that overlap all of the given ranges (bounds included).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Selection {
     /// Times, ns since the Unix epoch.
     pub times_ns: Option<(u64, u64)>,
     /// Epochs.
     pub epochs: Option<(u32, u32)>,
-    /// Events of the device's stream: from the first, up to and including the last.
+    /// Events of the device's stream: from the first to the last, inclusive.
     pub events: Option<(u64, u64)>,
 }
 
 impl Selection {
     /// Whether an item is selected. Its events are those of its device: a chunk covers `count` of them (an empty one
-    /// the place where it stands), another item one; an item of the whole session is not narrowed by events.
+    /// its position), another item one; an item of the whole session matches all events.
     ///
-    /// The SQL of the databases says the same; the conformance suite compares them.
+    /// The SQL of the databases does the same; the conformance suite compares them.
     #[must_use]
     pub fn overlaps(&self, index: &ItemIndex, is_chunk: bool) -> bool {
         let times = self.times_ns.is_none_or(|(from, to)| index.first_ns <= to && index.last_ns >= from);
@@ -391,11 +394,11 @@ impl Selection {
 }
 
 impl Append {
-    /// Whether this can be stored: everything a database orders or adds fits in 63 bits, items ascend, chunks have
-    /// a device and levels, gaps lie in order and below the new durable seq.
+    /// Checks that this can be stored: everything that a database orders or adds fits 63 bits, items ascend, chunks
+    /// have a device and levels, gaps are in order and below the new durable seq.
     ///
     /// # Errors
-    /// A sentence about the first thing that is wrong. A store refuses the same.
+    /// A sentence about the first mistake. A store refuses the same.
     pub fn check(&self) -> Result<(), String> {
         const MAX: u64 = i64::MAX as u64;
         let fits =
@@ -435,10 +438,10 @@ impl NewItem {
         self.kind == ItemKind::Chunk
     }
 
-    /// Whether it can be stored, see [`Append::check`].
+    /// Checks that it can be stored, see [`Append::check`].
     ///
     /// # Errors
-    /// A sentence about what is wrong.
+    /// A sentence about the mistake.
     pub fn check(&self) -> Result<(), String> {
         let ItemIndex { device, first_ns, last_ns, first_event, count, .. } = self.index;
         if self.is_chunk() != self.levels.is_some() || (self.is_chunk() && device.is_none()) {
@@ -468,20 +471,20 @@ fn check_device(device: u8) -> Result<(), String> {
     }
 }
 
-/// What is kept.
+/// The retention policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Retention {
-    /// Jobs that have not been heard of for longer go whole.
+    /// Jobs without new data for longer are removed whole.
     pub age_ns: Option<u64>,
-    /// Bytes that all jobs may keep, everything counted; who has most gives first.
+    /// Limit of the bytes of all jobs, everything counted; the largest user loses data first.
     pub bytes: Option<u64>,
-    /// Bytes that one attempt of a job may keep.
+    /// Limit of the bytes of one attempt of a job.
     pub bytes_per_job: Option<u64>,
-    /// Bytes that the jobs of one tenant may keep.
+    /// Limit of the bytes of the jobs of one tenant.
     pub bytes_per_tenant: Option<u64>,
 }
 
-/// What went.
+/// What was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Expired {
     /// Jobs removed whole.
@@ -498,14 +501,14 @@ pub struct Expired {
     pub bytes: u64,
 }
 
-/// What the judge knows of a session after its items up to a number: its own form, which the store does not read.
+/// The analyser's state of a session after its items up to a number, in a form that the store does not decode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchRow {
     /// The number.
     pub seq: u64,
-    /// Which form it has: whoever does not know it reads the items instead.
+    /// The form's name: a program that does not know it reads the items instead.
     pub form: String,
-    /// It.
+    /// The state.
     pub state: Bytes,
 }
 
@@ -520,9 +523,9 @@ pub struct Totals {
     pub events: u64,
     /// Payload bytes stored now.
     pub stored_bytes: u64,
-    /// Items that came twice.
+    /// Duplicate items.
     pub duplicates: u64,
-    /// Items that never came.
+    /// Missing items.
     pub missing_items: u64,
     /// Events removed by retention.
     pub expired_events: u64,

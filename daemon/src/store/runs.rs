@@ -1,22 +1,22 @@
-//! Runs: which run of a series a job's name means, and which run a session belongs to.
+//! Runs: which run a job's name refers to, and which run a session belongs to.
 //!
-//! A job's name is a series. What is launched together (a `memctl run`, an `attach` of all ranks, an import) is one run of
-//! it, numbered in the order of arrival; restarts of a launch are attempts of its run.
+//! A job's name is a series of runs. What is launched together (a `memctl run`, an `attach` of all ranks, an import) is
+//! one run, numbered in order of arrival; restarts of a launch are attempts of its run.
 //!
-//! Guarantees: pure; every store decides by `Series::run_of`, under its write lock.
-//! Refuses: to let a launch into the run of another one whose places are taken.
+//! Guarantees: pure; every store decides with `Series::run_of`, under its write lock. A launch never joins a run of
+//! another launch whose ranks are taken.
 
 use std::fmt;
 
 use memctl_model::SessionInfo;
 
-/// Processes of one launch begin within this time, where nothing else says that they belong together.
+/// Processes of one launch begin within this time, if nothing else shows that they belong together.
 const TOGETHER_NS: u64 = 600_000_000_000;
 
-/// Which job is meant.
+/// Selects a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// The run that was started or imported last, of any name.
+    /// The run of any name that was started or imported last.
     Latest,
     /// The newest run of a name.
     Newest(String),
@@ -27,7 +27,7 @@ pub enum Which {
 }
 
 impl Which {
-    /// What a person wrote: `latest` (or nothing), `NAME`, `NAME#RUN`. (No name holds a `#`.)
+    /// Parses `latest` (or nothing), `NAME`, `NAME#RUN`. (No name contains a `#`.)
     #[must_use]
     pub fn written(text: &str) -> Self {
         if text.is_empty() || text == "latest" {
@@ -37,7 +37,7 @@ impl Which {
         text.split_once('#').and_then(run).unwrap_or_else(|| Self::Newest(text.to_owned()))
     }
 
-    /// The name of the series, where one is named.
+    /// The name of the series, if given.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         match self {
@@ -46,7 +46,7 @@ impl Which {
         }
     }
 
-    /// The number of the run, where it is named.
+    /// The number of the run, if given.
     #[must_use]
     pub fn run(&self) -> Option<u32> {
         match self {
@@ -55,7 +55,7 @@ impl Which {
         }
     }
 
-    /// The launcher, where it is named.
+    /// The launcher, if given.
     #[must_use]
     pub fn launcher(&self) -> Option<u64> {
         match self {
@@ -75,10 +75,10 @@ impl fmt::Display for Which {
     }
 }
 
-/// What is known of a series when a session of it is opened.
+/// What is known of a series when one of its sessions is opened.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(super) struct Series {
-    /// The number of its newest run; 0 where it has none.
+    /// The number of its newest run; 0 if there is none.
     pub newest: u32,
     /// The newest run with a session of the same launcher.
     pub of_launcher: Option<Launched>,
@@ -86,11 +86,11 @@ pub(super) struct Series {
     pub of_group: Option<Grouped>,
 }
 
-/// A run of which a session of the launcher is known.
+/// A run with a session of the same launcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Launched {
     pub run: u32,
-    /// The same process was attached in it before.
+    /// Whether the same process was attached in it before.
     pub has_process: bool,
 }
 
@@ -100,39 +100,39 @@ pub(super) struct Grouped {
     pub run: u32,
     /// The highest of its attempts.
     pub highest_attempt: u32,
-    /// When the session's own attempt began, where that is there.
+    /// When the session's own attempt began, if that exists.
     pub started_ns: Option<u64>,
-    /// Ranks of the session's own attempt, where it is known.
+    /// Ranks of the session's own attempt, if known.
     pub world_size: Option<u32>,
-    /// A session of the same attempt has the same rank.
+    /// Whether a session of the same attempt has the same rank.
     pub is_taken: bool,
-    /// A session of the same attempt was heard within [`TOGETHER_NS`] and has not ended.
+    /// Whether a session of the same attempt was heard within [`TOGETHER_NS`] and has not ended.
     pub goes_on: bool,
 }
 
-/// The group under which a session is stored; empty where it has none.
+/// The group under which a session is stored; empty if it has none.
 pub(super) fn group_of(info: &SessionInfo) -> &str {
     info.launch.group.as_deref().unwrap_or_default()
 }
 
-/// Heard before this, a session does not go on.
+/// A session last heard before this does not count as running.
 pub(super) fn heard_since_ns(now_ns: u64) -> u64 {
     now_ns.saturating_sub(TOGETHER_NS)
 }
 
-/// Whether it is the same process, by what it says of itself.
+/// Whether both describe the same process.
 pub(super) fn is_process(known: &SessionInfo, info: &SessionInfo) -> bool {
     info.pid.is_some() && (known.pid, &known.host) == (info.pid, &info.host)
 }
 
-/// Whether sessions of one group are looked at: without a group a launcher that is known tells launches apart, unless a
-/// person numbered the attempt.
+/// Whether the group decides. Without a group, a known launcher distinguishes launches, unless a person numbered the
+/// attempt.
 pub(super) fn by_group(info: &SessionInfo) -> bool {
     info.launch.group.is_some() || info.launch.launcher.is_none() || info.attempt > 0
 }
 
 impl Series {
-    /// The run that a session belongs to, and whether that is there.
+    /// The run that a session belongs to, and whether it exists.
     pub(super) fn run_of(&self, info: &SessionInfo) -> (u32, bool) {
         let new = (self.newest.saturating_add(1), false);
         if let Some(run) = info.launch.into_run.filter(|run| (1..=self.newest).contains(run)) {
@@ -149,7 +149,7 @@ impl Series {
 }
 
 impl Grouped {
-    /// Whether a session that another launcher started belongs to this run.
+    /// Whether a session started by another launcher belongs to this run.
     fn takes(&self, info: &SessionInfo) -> bool {
         if info.attempt > self.highest_attempt {
             return true;
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn a_launch_is_a_run() {
         assert_eq!(Series::default().run_of(&info(0, launched(1))), (1, false));
-        // Another launch, although a run of the name goes on and has room.
+        // Another launch, although a run of the name is active and has room.
         assert_eq!(series(None, Some(known())).run_of(&info(0, launched(1))), (4, false));
         let own = Some(Launched { run: 2, has_process: false });
         assert_eq!(series(own, Some(known())).run_of(&info(0, launched(1))), (2, true));

@@ -1,7 +1,7 @@
-//! A store as one tenant sees it: the jobs, sums and log entries of others are not there.
+//! A store restricted to one tenant: it does not show the jobs, sums and log entries of others.
 //!
-//! Guarantees: whatever is asked by a name is answered from within the scope. What is asked by a key is not checked again:
-//! keys come from rows that were found within the scope, never from outside.
+//! Guarantees: lookups by name stay within the scope. Lookups by key are not checked again: keys come from rows found
+//! within the scope, never from outside.
 //! Refuses: to open sessions of other tenants.
 
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct Scoped {
 }
 
 impl Scoped {
-    /// A store as this scope shows it.
+    /// Restricts a store to this scope.
     #[must_use]
     pub fn of(store: &Arc<dyn Store>, scope: &Scope) -> Arc<dyn Store> {
         match scope {

@@ -1,8 +1,8 @@
 //! What a URL may show.
 //!
-//! Guarantees: no password, however odd.
+//! Guarantees: it never shows a password, however unusual.
 
-/// A URL without password and without parameters (a password may be among them); anything else as it is.
+/// A URL without its password and parameters (which may hold a password); any other text unchanged.
 pub(super) fn without_secrets(url: &str) -> String {
     let (scheme, rest) = match (url.split_once("://"), url.split_once(':')) {
         (Some(parts), _) => parts,
@@ -10,8 +10,8 @@ pub(super) fn without_secrets(url: &str) -> String {
         _ => return url.into(),
     };
     let user = |text: &str| text.split([':', '?', '@']).next().unwrap_or_default().to_owned();
-    // A password may hold any character: the user part ends at the last @ before the parameters, and where there is
-    // none before them, what looks like parameters may be a part of the password.
+    // A password may hold any character. The user part ends at the last @ before the parameters; without an @ before
+    // them, what looks like parameters may be part of the password.
     let before_parameters = rest.split('?').next().unwrap_or_default();
     match before_parameters.rsplit_once('@') {
         Some((secret, host)) => format!("{scheme}://{}@{host}", user(secret)),

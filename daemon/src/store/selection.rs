@@ -1,7 +1,7 @@
-//! A selection as the six bounds that the statements take: times, epochs, events, each pair null or not.
+//! A selection as the statements' six bounds: times, epochs, events, each pair null or not.
 //!
-//! Guarantees: what databases hold stays below 2^63, so an upper bound beyond it is as good as 2^63 - 1, and a lower
-//! bound beyond it becomes a range that nothing lies in.
+//! Guarantees: stored values stay below 2^63, so an upper bound beyond it becomes 2^63 - 1, and a lower bound beyond it
+//! becomes an empty range.
 
 use super::rows::Selection;
 

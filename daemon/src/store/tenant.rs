@@ -1,12 +1,12 @@
-//! Tenants: to whom jobs, alerts and silences belong, and whose of them a question may see.
+//! Tenants, which own jobs, alerts and silences, and the scope that a request may see.
 //!
-//! Guarantees: a tenant's name is short and plain, so that it can stand in a log line, a label and a command.
+//! Guarantees: a tenant's name is short and plain, so that it fits log lines, labels and commands.
 
 use std::sync::Arc;
 
 /// Bytes of a tenant's name.
 const NAME_BYTES_MAX: usize = 64;
-/// The tenant of whoever names none.
+/// The tenant of callers that name none.
 pub const DEFAULT_TENANT: &str = "default";
 
 /// One tenant.
@@ -20,7 +20,7 @@ impl Default for Tenant {
 }
 
 impl Tenant {
-    /// A tenant by its name: letters, digits, `-`, `_` and `.`, beginning with a letter or digit.
+    /// Parses a tenant's name: letters, digits, `-`, `_` and `.`, beginning with a letter or digit.
     ///
     /// # Errors
     /// What is wrong with the name.
@@ -37,7 +37,7 @@ impl Tenant {
         ))
     }
 
-    /// A tenant as the store has it; what was checked when it was written is not checked again.
+    /// A stored tenant, which was checked when it was written.
     #[must_use]
     pub(crate) fn stored(name: &str) -> Self {
         Self(name.into())
@@ -56,18 +56,18 @@ impl std::fmt::Display for Tenant {
     }
 }
 
-/// Whose jobs a question may see.
+/// The tenants whose data a request may see.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Scope {
-    /// Everybody's.
+    /// All tenants.
     #[default]
     All,
-    /// One tenant's.
+    /// One tenant.
     One(Tenant),
 }
 
 impl Scope {
-    /// For SQL: the tenant's name, or nothing where all are meant.
+    /// For SQL: the tenant's name, or nothing for all.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         match self {
@@ -76,7 +76,7 @@ impl Scope {
         }
     }
 
-    /// Whether a tenant's are among them.
+    /// Whether a tenant is in the scope.
     #[must_use]
     pub fn admits(&self, tenant: &Tenant) -> bool {
         match self {
@@ -85,7 +85,7 @@ impl Scope {
         }
     }
 
-    /// What both admit. No tenant has an empty name, so that of two different tenants nothing is left.
+    /// The intersection. No tenant has an empty name, so that two different tenants have nothing in common.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         match (self, other) {

@@ -1,7 +1,7 @@
-//! What only Rust reads is kept as the wire's messages: a column of bytes that old and new versions can read.
+//! Columns that only Rust reads hold messages of the wire, which old and new versions can read.
 //!
-//! Guarantees: what is written reads back equal, or is refused when it is written; all `u64` values survive.
-//! Refuses: to be a place for anything that SQL filters, orders or adds; that has columns of its own.
+//! Guarantees: what is written reads back equal, or is refused when written; all `u64` values survive. Values that SQL
+//! filters, orders or adds have columns of their own.
 
 use memctl_model::{DeviceIndex, DeviceInfo, SessionEnd, SessionInfo};
 use memctl_proto::v1;
@@ -14,7 +14,7 @@ pub(super) fn session_info(info: &SessionInfo) -> Result<Vec<u8>, String> {
     let bytes = v1::SessionInfo::from(info).encode_to_vec();
     match read_session_info(&bytes) {
         Ok(read) if read == *info => Ok(bytes),
-        Ok(_) => Err("its description does not survive being written".into()),
+        Ok(_) => Err("its description does not read back as written".into()),
         Err(what) => Err(what),
     }
 }
@@ -23,7 +23,7 @@ pub(super) fn read_session_info(bytes: &[u8]) -> Result<SessionInfo, String> {
     decode::<v1::SessionInfo>(bytes)?.try_into().map_err(|error: memctl_proto::WireError| error.to_string())
 }
 
-/// A job's labels: a description of which nothing else is filled in.
+/// A job's labels: a description with nothing else set.
 pub(super) fn labels(labels: &[(String, String)]) -> Vec<u8> {
     let labels = labels.iter().map(|(key, value)| v1::Label { key: key.clone(), value: value.clone() }).collect();
     v1::SessionInfo { labels, ..Default::default() }.encode_to_vec()
@@ -33,7 +33,7 @@ pub(super) fn read_labels(bytes: &[u8]) -> Result<Vec<(String, String)>, String>
     Ok(decode::<v1::SessionInfo>(bytes)?.labels.into_iter().map(|label| (label.key, label.value)).collect())
 }
 
-/// A session's last word.
+/// A session's end.
 pub(super) fn session_end(end: &SessionEnd) -> Vec<u8> {
     v1::SessionEnd::from(end).encode_to_vec()
 }
@@ -51,12 +51,12 @@ pub(super) fn read_device_info(bytes: &[u8]) -> Result<DeviceInfo, String> {
     decode::<v1::DeviceInfo>(bytes)?.try_into().map_err(|error: memctl_proto::WireError| error.to_string())
 }
 
-/// What is known of a device that its session did not announce.
+/// The description of a device that its session did not announce.
 pub(super) fn unannounced(device: u8) -> DeviceInfo {
     DeviceInfo { index: DeviceIndex(device), ..Default::default() }
 }
 
-/// Figures at a boundary: a site table without rows says just that.
+/// Figures at a sample point: a site table without rows.
 pub(super) fn latest(latest: &Latest) -> Vec<u8> {
     let Latest { time_ns, epoch, step, counters, peaks, exact } = latest;
     v1::SiteTable {
@@ -83,7 +83,7 @@ pub(super) fn read_latest(bytes: &[u8]) -> Result<Latest, String> {
     })
 }
 
-/// An epoch's end, all but its keys.
+/// An epoch's end without its keys.
 pub(super) fn epoch_end(row: &EpochEndRow) -> Vec<u8> {
     let EpochEndRow {
         session: _,

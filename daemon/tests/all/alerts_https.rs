@@ -1,5 +1,5 @@
-//! HTTPS: a receiver with a certificate of its own authority is told; one whose certificate nobody vouches for is not; one
-//! that asks for the daemon's certificate is shown it.
+//! HTTPS: a receiver with a certificate of its configured authority gets alerts; one whose certificate no authority
+//! signed does not; one that requires a client certificate gets the daemon's.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
-/// A server that answers everything with 200; its address and its certificate. `clients` is who has to vouch for them.
+/// A server that answers everything with 200; returns its address and certificate. `clients` is the authority that must
+/// have signed clients' certificates.
 async fn server(clients: Option<&CertificateDer<'static>>) -> (String, String) {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
@@ -41,7 +42,7 @@ async fn server(clients: Option<&CertificateDer<'static>>) -> (String, String) {
         while let Ok((stream, _)) = listener.accept().await {
             let acceptor = acceptor.clone();
             tokio::spawn(async move {
-                // A client that does not trust it goes away.
+                // A client that does not trust it disconnects.
                 let Ok(mut stream) = acceptor.accept(stream).await else { return };
                 let mut buffer = vec![0; 1 << 16];
                 let _ = stream.read(&mut buffer).await;
@@ -87,7 +88,7 @@ async fn a_receiver_that_asks_for_a_certificate_is_shown_it() {
         std::fs::write(folder.path().join(name), text).unwrap();
         folder.path().join(name).display().to_string()
     };
-    // An authority, and the daemon's certificate from it.
+    // An authority, and a certificate of the daemon signed by it.
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let authority_key = rcgen::KeyPair::generate().unwrap();
@@ -114,5 +115,5 @@ async fn a_receiver_that_asks_for_a_certificate_is_shown_it() {
     assert_eq!(said, [("log", true), ("shown", true), ("hidden", false)], "{answers:?}");
     alerting.finish().await;
     let half = Rules::parse(&receiver("half", &format!("cert_file = \"{cert}\"\n")), "r.toml").unwrap_err();
-    assert!(half.to_string().contains("it needs key_file beside it"), "{half}");
+    assert!(half.to_string().contains("needs key_file as well"), "{half}");
 }

@@ -1,4 +1,4 @@
-//! Stores and receivers with real servers, in one program: every file tests what its name says.
+//! Tests of stores and receivers against real servers, in one program.
 
 mod alerts_https;
 mod store;

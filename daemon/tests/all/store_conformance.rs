@@ -1,7 +1,7 @@
-//! One suite, three stores: whatever holds on one holds on all.
+//! One suite for all three stores: they must behave alike.
 //!
-//! Postgres: every test makes a database of its own on the throw-away cluster that MEMCTL_TEST_POSTGRES names
-//! (an administrator's URL); without it these tests fail.
+//! Postgres: every test creates its own database on the throw-away cluster that MEMCTL_TEST_POSTGRES names (an
+//! administrator's URL); without it these tests fail.
 
 use crate::store;
 

@@ -1,5 +1,5 @@
-//! Backups of either database restored into either, while others write; what a check finds, and what it does not.
-//! (Over 400 lines: each case is a story of its own, on both databases.)
+//! Backups of either database restored into either, with concurrent writers; what a check finds, and what it does not.
+//! (Over 400 lines: each case stands alone, on both databases.)
 
 use crate::store;
 
@@ -39,7 +39,7 @@ impl Ground {
         open_store(&self.address, "a test").await.unwrap()
     }
 
-    /// Runs a statement behind the store's back.
+    /// Runs a statement without the store's knowledge.
     async fn run(&self, statement: &str) {
         match &self.address {
             StoreAddress::Sqlite(path) => {
@@ -67,7 +67,7 @@ impl Ground {
     }
 }
 
-/// Something of everything, and a job that is gone.
+/// Some data of every kind, and a deleted job.
 async fn fill(store: &dyn Store) {
     for (id, job) in [(1, "a"), (2, "a"), (3, "b"), (4, "gone")] {
         let key = open(store, id, job, id).await;
@@ -107,7 +107,7 @@ async fn fill(store: &dyn Store) {
     store.put_alert_records(&[AlertPut { record, expected_version: 0, remove: false }]).await.unwrap();
 }
 
-/// Everything that can be asked.
+/// The results of all queries.
 async fn contents(store: &dyn Store) -> String {
     let mut told = format!("{:?}\n", store.totals().await.unwrap());
     told += &format!("{:?}\n", store.alert_records(AlertSelection::All(AlertKind::Silence)).await.unwrap());
@@ -148,7 +148,7 @@ async fn goes_from_to(from: Backend, to: Backend) {
         use std::os::unix::fs::PermissionsExt as _;
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600, "private to its owner");
     }
-    // What comes in later is not in it.
+    // Later data is not in the backup.
     open(&*store, 9, "later", 0).await;
     store.close().await.unwrap();
     let restored = restore(&file, &target.address, false).await.unwrap();
@@ -156,7 +156,7 @@ async fn goes_from_to(from: Backend, to: Backend) {
     assert_eq!(restored.totals.stored_bytes, copied.totals.stored_bytes);
     let store = target.open().await;
     assert_eq!(contents(&*store).await, before);
-    // It goes on, and no key comes back.
+    // The restored store works, and no key is reused.
     let key = open(&*store, 10, "new", 0).await;
     assert!(key > 4, "{key}");
     store.append(vec![append(key, vec![chunk(1, 0)])]).await.unwrap();
@@ -191,7 +191,7 @@ async fn postgres_to_postgres() {
     goes_from_to(Backend::Postgres, Backend::Postgres).await;
 }
 
-/// A backup in the midst of appends is one moment, and the appends lose nothing.
+/// A backup during appends is the state at one moment, and no append is lost.
 async fn is_one_moment(backend: Backend) {
     let folder = tempfile::tempdir().unwrap();
     let ground = Ground::make(backend, folder.path(), "live").await;
@@ -227,7 +227,7 @@ async fn is_one_moment(backend: Backend) {
         assert_eq!(target.check(false).await.problems, []);
         let restored = target.open().await;
         let rows = restored.sessions(restored.job(&Which::Latest, None).await.unwrap().unwrap().key).await.unwrap();
-        // An append names all four: each session is as far as the others.
+        // An append names all four sessions, so all must be equally far.
         assert!(rows.iter().all(|row| row.durable_seq == rows[0].durable_seq && row.events == row.durable_seq * 10));
         assert_eq!(copied.totals.events, rows.iter().map(|row| row.events).sum::<u64>());
         restored.close().await.unwrap();
@@ -330,7 +330,7 @@ async fn a_backup_with_a_changed_item_is_restored_only_when_asked_for() {
     assert_eq!(restore(&file, &target.address, true).await.unwrap().totals.jobs, 2);
 }
 
-/// Statements that break a store, and what is said of each.
+/// Statements that damage a store, and what the check reports.
 const BREAKS: [(&str, &str); 9] = [
     ("UPDATE memctl.session SET stored_items = stored_items + 1 WHERE rank = 1", "items are stored, and"),
     ("UPDATE memctl.session SET stored_bytes = stored_bytes - 1 WHERE rank = 1", "bytes are stored, and its items are"),
@@ -387,7 +387,7 @@ async fn a_deep_check_reads_every_item() {
         store.close().await.unwrap();
         let checked = ground.check(true).await;
         assert_eq!((checked.problems, checked.items_read, checked.items_without_checksum), (vec![], 40, 0));
-        // One whose bytes changed, one of an older version whose bytes changed, one of another length.
+        // An item with changed bytes, one of an older version with changed bytes, one with another length.
         let sqlite = backend == Backend::Sqlite;
         let blob = if sqlite { "x'ffff'" } else { "'\\xffff'::bytea" };
         ground.run(&format!("UPDATE memctl.payload SET bytes = {blob} WHERE seq IN (7, 8)")).await;
@@ -414,7 +414,7 @@ async fn a_deep_check_reads_every_answer_about_holders() {
         for asked_ns in 1..=5 {
             store.put_holders(&made::holders(key, asked_ns, 20)).await.unwrap();
         }
-        // One that is what was stored, and no answer.
+        // An undamaged row that does not decode as an answer.
         let mut odd = made::holders(key, 6, 20);
         odd.answer = vec![0xff, 0xff].into();
         store.put_holders(&odd).await.unwrap();
@@ -428,7 +428,7 @@ async fn a_deep_check_reads_every_answer_about_holders() {
         let said = "the answer about holders of 3 ns is damaged: its bytes are not those that were stored (checksum)";
         assert_eq!(bytes.what, said);
         assert!(decoding.what.starts_with("the answer about holders of 6 ns is damaged: "), "{problems:?}");
-        // It costs itself.
+        // Only the damaged item is affected.
         let store = ground.open().await;
         assert_eq!(store.holders_kept(job).await.unwrap().len(), 6);
         assert_eq!(store.holders(job, key, 3).await.unwrap(), None);
@@ -458,5 +458,5 @@ async fn a_damaged_page_is_told_and_does_not_end_a_check() {
             Err(_) => refused += 1,
         }
     }
-    assert!(told >= 5, "{told} damages were told, {refused} files could not be opened at all");
+    assert!(told >= 5, "{told} damages were reported, {refused} files could not be opened at all");
 }

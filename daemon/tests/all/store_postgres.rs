@@ -1,4 +1,4 @@
-//! What only a server can do: two daemons on one database, lost connections, standbys, serializable isolation.
+//! What only a server has: two daemons on one database, lost connections, standbys, serializable isolation.
 
 use crate::store;
 
@@ -19,7 +19,7 @@ async fn open_error(url: &str) -> StoreError {
 
 #[tokio::test]
 async fn many_may_open_an_empty_database_at_once() {
-    // A few times: which statements meet is a matter of luck, and each pair has an error of its own.
+    // Repeated, because it is random which statements collide, and each pair has its own error.
     for _ in 0..5 {
         let database = Database::make().await;
         let tasks: Vec<_> = (0..8)
@@ -117,7 +117,7 @@ async fn a_full_server_takes_nothing_half_and_goes_on_when_there_is_room() {
     let store = opened(&database.url).await;
     let key = open(&store, 1, "job", 0).await;
     let mut connection = database.connect().await;
-    // The server's own words for a full disk, in the middle of the transaction: chunks come after payloads.
+    // The server's own message for a full disk, in the middle of the transaction: chunks follow payloads.
     for statement in [
         "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no space left on device' USING ERRCODE = 'disk_full'; END $$",
         "CREATE TRIGGER full_disk BEFORE INSERT ON memctl.chunk EXECUTE FUNCTION full_disk()",
@@ -146,7 +146,7 @@ async fn lost_connections_are_made_anew() {
     for seq in 1..=10 {
         let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'memctl' AND datname = current_database()";
         lost += sqlx::query(end).fetch_all(&mut connection).await.unwrap().len();
-        // One may learn of the loss; sent again it is stored once.
+        // A caller may see the loss; after a repeat the append is stored once.
         for _ in 0..10 {
             match store.append(vec![append(key, vec![chunk(seq, 0)])]).await {
                 Ok(()) => {

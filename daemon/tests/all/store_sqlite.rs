@@ -1,5 +1,5 @@
-//! What only a file can go through: crashes, second openers, strange and damaged files, full disks.
-//! (Over 400 lines: each fault is a story of its own.)
+//! What only a file has: crashes, second openers, foreign and damaged files, full disks.
+//! (Over 400 lines: each fault stands alone.)
 
 use crate::store;
 
@@ -30,7 +30,7 @@ fn large(seq: u64) -> NewItem {
     NewItem { payload: payload(seq, 64 << 10), ..chunk(seq, 0) }
 }
 
-/// What is stored of the first session is whole: `durable` chunks with their payloads and sums.
+/// The first session is stored consistently: `durable` chunks with their payloads and sums.
 async fn assert_whole(store: &SqliteStore, key: i64, durable: u64) {
     let job = store.job(&Which::Latest, None).await.unwrap().unwrap();
     let row = store.sessions(job.key).await.unwrap().remove(0);
@@ -119,12 +119,12 @@ async fn the_second_opener_learns_who_is_first() {
     first.close().await.unwrap();
     let second = opened(&path).await.unwrap();
     drop(second);
-    // What a dead holder left behind means nothing, nor does what is no holder's.
+    // The content that a dead holder left has no effect, nor does other text.
     std::fs::write(folder.path().join("memctl.db.lock"), vec![0xff; 10_000]).unwrap();
     opened(&path).await.unwrap().close().await.unwrap();
 }
 
-/// Back to what lay there before migration 3.
+/// Restores the schema from before migration 3.
 const BEFORE_3: [&str; 17] = [
     "DROP TABLE holders",
     "DROP TABLE watch",
@@ -217,7 +217,7 @@ async fn files_of_others_are_left_alone() {
         assert!(error.to_string().contains(&path.display().to_string()), "{error}");
         assert!(std::fs::read(path).unwrap() == before, "{} was changed", path.display());
     }
-    // Empty ones are nobody's.
+    // Empty files belong to no program.
     let empty = folder.path().join("empty.db");
     std::fs::write(&empty, "").unwrap();
     opened(&empty).await.unwrap().close().await.unwrap();
@@ -237,7 +237,7 @@ async fn places_that_cannot_be_are_told() {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_folder_that_cannot_be_written_is_told() {
-    // Nobody can make files in /sys, not even an administrator, for whom permissions mean nothing.
+    // No user can create files in /sys, not even an administrator, who bypasses permissions.
     let Err(error) = opened(Path::new("/sys/memctl.db")).await else { panic!("opened") };
     assert!(matches!(&error, StoreError::ReadOnly { .. }), "{error}");
     assert!(error.to_string().contains("make it writable or use another data folder"), "{error}");
@@ -275,7 +275,7 @@ async fn a_damaged_file_is_an_error_and_never_a_panic() {
             assert!(error.to_string().contains(&path.display().to_string()), "{error}");
         }
     }
-    assert!(told >= 5, "{told} damages were seen");
+    assert!(told >= 5, "{told} damaged files were noticed");
 }
 
 #[tokio::test]
@@ -308,7 +308,7 @@ async fn a_blob_that_is_no_message_is_damage() {
     }
 }
 
-/// Fills the store up to its limit, sees that nothing is half there, makes room and goes on.
+/// Fills the store up to its limit, checks that nothing is partial, frees space and continues.
 async fn fill_and_go_on(store: &SqliteStore, make_room: impl AsyncFnOnce(&SqliteStore)) {
     let key = open(store, 1, "job", 0).await;
     let (mut durable, mut refused) = (0, 0);
@@ -348,7 +348,7 @@ async fn a_full_file_takes_nothing_half_and_goes_on_when_there_is_room() {
     store.close().await.unwrap();
 }
 
-/// A small file system of its own, which takes an administrator to mount.
+/// A file system of its own, which only an administrator can mount.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
@@ -422,14 +422,14 @@ async fn a_store_that_is_only_read_stays_as_it_is() {
     store.append(vec![append(key, (1..=5).map(large).collect())]).await.unwrap();
     let answer = holders(key, 7, 60_000);
     store.put_holders(&answer).await.unwrap();
-    // Beside the one that writes.
+    // While another process writes.
     let beside = SqliteStore::open_read_only(&path).await.unwrap();
     assert_whole(&beside, key, 5).await;
     store.append(vec![append(key, (6..=9).map(large).collect())]).await.unwrap();
     assert_whole(&beside, key, 9).await;
     beside.close().await.unwrap();
     store.close().await.unwrap();
-    // Where nobody does.
+    // Without a writer.
     std::fs::remove_file(folder.path().join("memctl.db.lock")).unwrap();
     let before = std::fs::read(&path).unwrap();
     let store = SqliteStore::open_read_only(&path).await.unwrap();
@@ -444,7 +444,7 @@ async fn a_store_that_is_only_read_stays_as_it_is() {
     let job = store.job(&Which::Latest, None).await.unwrap().unwrap().key;
     assert_eq!(store.holders(job, key, 7).await.unwrap(), Some(answer));
     store.expire(Retention::default(), NOW_NS).await.unwrap();
-    // Nobody writes what is taken to stay as it is.
+    // A file that is read as it is cannot be opened for writing.
     let Err(error) = opened(&path).await else { panic!("it is being read") };
     assert!(matches!(&error, StoreError::InUse { .. }), "{error}");
     std::fs::remove_file(folder.path().join("memctl.db.lock")).unwrap();
@@ -494,7 +494,7 @@ async fn a_removed_lock_file_lets_nobody_in() {
     let first = opened(&path).await.unwrap();
     let key = open(&first, 1, "job", 0).await;
     let lock = folder.path().join("memctl.db.lock");
-    // In this process, and in another one.
+    // From this process and from another one.
     std::fs::remove_file(&lock).unwrap();
     let Err(error) = opened(&path).await else { panic!("two have it") };
     assert!(matches!(&error, StoreError::InUse { .. }), "{error}");
@@ -507,7 +507,7 @@ async fn a_removed_lock_file_lets_nobody_in() {
     let said = [other.stdout, other.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     assert!(!other.status.success() && said.contains("InUse") && said.contains("was removed"), "{said}");
-    // The one that has it goes on, and gives it up.
+    // The holder continues, and then releases it.
     first.append(vec![append(key, vec![large(1)])]).await.unwrap();
     first.close().await.unwrap();
     opened(&path).await.unwrap().close().await.unwrap();
@@ -526,7 +526,7 @@ async fn a_flipped_bit_costs_one_item_and_is_told() {
     let mut connection = raw(&path).await;
     let flip = "UPDATE payload SET bytes = CAST(substr(bytes, 1, 9) || x'00' || substr(bytes, 11) AS BLOB) WHERE seq BETWEEN 101 AND 164 OR seq IN (7, 202)";
     connection.execute(flip).await.unwrap();
-    // As a version without checksums stored it.
+    // As stored by a version without checksums.
     connection.execute("UPDATE payload SET checksum = NULL WHERE seq = 8").await.unwrap();
     connection.close().await.unwrap();
     let store = opened(&path).await.unwrap();
@@ -539,12 +539,12 @@ async fn a_flipped_bit_costs_one_item_and_is_told() {
     let asked: Vec<u64> = (5..=9).collect();
     let read = store.items_at(key, &asked).await.unwrap();
     assert_eq!(read.iter().map(|item| item.seq).collect::<Vec<_>>(), [5, 6, 8, 9]);
-    // A page of damaged ones is not the end, and neither is one with some.
+    // Neither a page of damaged items nor one with some of them ends the listing.
     let after = store.items_after(key, ItemKind::SiteTables, 100, 64).await.unwrap();
     assert_eq!((after.items, after.looked_to), (vec![], Some(164)));
     let after = store.items_after(key, ItemKind::SiteTables, 90, 20).await.unwrap();
     assert_eq!((after.items.len(), after.looked_to), (10, Some(110)));
-    // The keyframe before does as well.
+    // The previous keyframe works as well.
     let keyframe = store.keyframe_before(key, 0, 30).await.unwrap().unwrap();
     assert_eq!(keyframe.seq, 201);
     assert!(store.damaged().contains(&(key, 202)));

@@ -1,6 +1,6 @@
-//! Databases as every earlier version left them, with data: opened today they answer as if today's version had stored it.
+//! Databases with data from every earlier version: opened today, they answer as if today's version had stored it.
 //!
-//! Such a database is made by the migrations of that version and by rows as it wrote them.
+//! Such a database is made by that version's migrations, and by rows as that version wrote them.
 
 use crate::store;
 
@@ -49,7 +49,7 @@ fn migrator(backend: Backend, count: usize) -> Migrator {
     migrator
 }
 
-/// Rows as a version wrote them: what `today` stores, in SQL.
+/// Rows as a version wrote them: today's rows, in SQL.
 struct Rows(Backend);
 
 impl Rows {
@@ -67,7 +67,7 @@ impl Rows {
         format!("INSERT INTO {} ({columns}){overriding} VALUES ({})", self.table(table), values.join(", "))
     }
 
-    /// What the first version wrote, with what the schema of `count` steps counts besides.
+    /// What the first version wrote, plus what the schema after `count` steps adds.
     fn of_schema(&self, count: usize) -> Vec<String> {
         let mut rows = self.all();
         if count >= 5 {
@@ -203,7 +203,7 @@ async fn today(store: &dyn Store) {
     store.append(vec![sent]).await.unwrap();
 }
 
-/// Everything that can be asked, without keys.
+/// The results of all queries, without keys.
 async fn contents(store: &dyn Store) -> String {
     let job = store.job(&Which::written("job"), None).await.unwrap().unwrap();
     let mut session = store.sessions(job.key).await.unwrap().remove(0);
@@ -232,7 +232,7 @@ async fn goes_on(store: Arc<dyn Store>) {
     let key = open(&*store, 2, "job", 1).await;
     store.append(vec![append(key, vec![chunk(1, 0), item(2, ItemKind::Marks, None)])]).await.unwrap();
     assert_eq!(store.totals().await.unwrap().sessions, 2);
-    // Sessions of before get what came later, too.
+    // Sessions from before get later columns too.
     let job = store.job(&Which::written("job"), None).await.unwrap().unwrap().key;
     for session in store.sessions(job).await.unwrap() {
         let row = made::holders(session.key, NOW_NS + session.key.unsigned_abs(), 9);

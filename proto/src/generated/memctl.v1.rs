@@ -34,19 +34,19 @@ pub struct SessionInfo {
     pub parent_pid: ::core::option::Option<u32>,
     #[prost(string, optional, tag = "16")]
     pub role: ::core::option::Option<::prost::alloc::string::String>,
-    /// How the boundaries of a recording that marks none were found.
+    /// How boundaries were inferred in a recording without marks.
     #[prost(string, optional, tag = "17")]
     pub found_by: ::core::option::Option<::prost::alloc::string::String>,
     /// What started the process on its host: a `memctl run`, an import, the parent of all ranks.
     #[prost(fixed64, optional, tag = "18")]
     pub launcher: ::core::option::Option<u64>,
-    /// What the processes of one launch have in common over all hosts.
+    /// What the processes of one launch share across all hosts.
     #[prost(string, optional, tag = "19")]
     pub launch_group: ::core::option::Option<::prost::alloc::string::String>,
     /// It was attached by its own program, not by `memctl run`.
     #[prost(bool, tag = "20")]
     pub attached: bool,
-    /// The number of the run that it belongs to, where a person said so.
+    /// The number of the run that it belongs to, where a person gave one.
     #[prost(uint32, optional, tag = "21")]
     pub into_run: ::core::option::Option<u32>,
 }
@@ -119,7 +119,7 @@ pub struct Dropped {
     #[prost(uint64, tag = "3")]
     pub shutdown: u64,
 }
-/// Marks in columns: they come in thousands and repeat.
+/// Marks in columns: there are thousands, and they repeat.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MarkBatch {
     /// Resolution of the times in nanoseconds.
@@ -128,12 +128,13 @@ pub struct MarkBatch {
     /// Time of the first mark in units of the resolution since the Unix epoch.
     #[prost(uint64, tag = "2")]
     pub first: u64,
-    /// Difference to the mark before, in the same unit, zigzag.
+    /// Difference from the previous mark, in the same unit, zigzag.
     #[prost(sint64, repeated, tag = "3")]
     pub deltas: ::prost::alloc::vec::Vec<i64>,
     #[prost(enumeration = "MarkKind", repeated, tag = "4")]
     pub kinds: ::prost::alloc::vec::Vec<i32>,
-    /// One a mark: the epoch, the step's difference to the step mark before (zigzag), the phase's number, or an index into `names`.
+    /// Per mark: the epoch, the difference from the previous step mark (zigzag), the phase's number, or an index into
+    /// `names`.
     #[prost(uint64, repeated, tag = "5")]
     pub values: ::prost::alloc::vec::Vec<u64>,
     #[prost(string, repeated, tag = "6")]
@@ -141,7 +142,8 @@ pub struct MarkBatch {
 }
 /// New entries of the session's dictionary of stacks.
 ///
-/// (A frame of the file `<owner>` is no call: it is the innermost of its stack, its function the name of whose memory it is.)
+/// (A frame of the file `<owner>` is not a call: it is the innermost of its stack, and its function is the name of the
+/// memory's owner.)
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StackBatch {
     /// Id of the first new string; ids count up from 0.
@@ -165,7 +167,7 @@ pub struct StackBatch {
     /// Id of the first new stack; ids count up from 1 (0 = no stack).
     #[prost(uint32, tag = "7")]
     pub first_stack: u32,
-    /// Per new stack: frames shared, at the outer end, with the stack before it in this batch.
+    /// Per new stack: frames shared, at the outer end, with the previous stack in this batch.
     #[prost(uint32, repeated, tag = "8")]
     pub stack_shared: ::prost::alloc::vec::Vec<u32>,
     /// Per new stack: number of frames that follow in stack_frames.
@@ -175,8 +177,8 @@ pub struct StackBatch {
     #[prost(uint32, repeated, tag = "10")]
     pub stack_frames: ::prost::alloc::vec::Vec<u32>,
 }
-/// Site tables of one or more devices in the order in which they were taken. The first table of a
-/// device in a batch is whole; each later one holds the rows that changed (a row with 0 blocks is gone).
+/// Site tables of one or more devices in the order in which they were taken. The first table of a device in a batch is
+/// whole; each later one has the changed rows (a row with 0 blocks was removed).
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SiteTableBatch {
     #[prost(message, repeated, tag = "1")]
@@ -221,7 +223,7 @@ pub struct SiteTable {
     /// Number of the phase in which the blocks were born, 0 = none; left out when all are 0.
     #[prost(uint32, repeated, tag = "16")]
     pub birth_phases: ::prost::alloc::vec::Vec<u32>,
-    /// Whether the boundary was found and not given by a mark.
+    /// Whether the boundary was inferred and not given by a mark.
     #[prost(bool, tag = "17")]
     pub found: bool,
     /// Segments of private pools in columns, sorted by stack.
@@ -332,10 +334,10 @@ pub struct Sample {
     pub host_rss_bytes: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "16")]
     pub children_rss_bytes: ::core::option::Option<u64>,
-    /// Device memory of the communicators of PyTorch's process groups, where NCCL tells (2.29.7).
+    /// Device memory of the communicators of PyTorch's process groups, where NCCL reports it (2.29.7).
     #[prost(uint64, optional, tag = "17")]
     pub nccl_bytes: ::core::option::Option<u64>,
-    /// What the process was seen to use so far that hands device memory on.
+    /// Features that share device memory, as far as the process was seen to use them so far.
     #[prost(enumeration = "MemorySharing", repeated, tag = "18")]
     pub sharing: ::prost::alloc::vec::Vec<i32>,
 }
@@ -543,19 +545,19 @@ impl MemorySharing {
         }
     }
 }
-/// From the daemon. A later one takes the place of an earlier one.
+/// From the daemon. A later request replaces an earlier one.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HoldersAsk {
-    /// Comes back in the answer.
+    /// Identifies the answer.
     #[prost(uint64, tag = "1")]
     pub id: u64,
     /// The session's stacks of the site.
     #[prost(uint32, repeated, tag = "2")]
     pub stacks: ::prost::alloc::vec::Vec<u32>,
-    /// How long the search may stop the trainer.
+    /// How long the search may pause the trainer.
     #[prost(uint32, tag = "3")]
     pub budget_ms: u32,
-    /// After this nobody waits for the answer any more.
+    /// After this the caller has stopped waiting.
     #[prost(uint32, tag = "4")]
     pub wait_ms: u32,
 }
@@ -573,12 +575,12 @@ pub mod holders_answer {
     pub enum Body {
         #[prost(message, tag = "2")]
         Found(super::HoldersFound),
-        /// Why nothing was searched, or what was found cannot be told: one sentence.
+        /// Why there was no search, or no usable result: one sentence.
         #[prost(string, tag = "3")]
         Failure(::prost::alloc::string::String),
     }
 }
-/// What the search came to. All of it at most 64 KiB.
+/// The result of the search, at most 64 KiB in all.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HoldersFound {
     /// Live blocks of the site, and their bytes.
@@ -586,22 +588,22 @@ pub struct HoldersFound {
     pub live_blocks: u64,
     #[prost(uint64, tag = "2")]
     pub live_bytes: u64,
-    /// Of these the oldest were asked about, 256 at most.
+    /// The request was about the oldest of these, 256 at most.
     #[prost(uint32, tag = "3")]
     pub asked_blocks: u32,
-    /// Blocks of those that were asked about for which a holder was found.
+    /// Blocks of the request for which a holder was found.
     #[prost(uint32, tag = "4")]
     pub found_blocks: u32,
-    /// Objects of the interpreter that were looked at.
+    /// Objects of the interpreter that were visited.
     #[prost(uint64, tag = "5")]
     pub objects: u64,
-    /// How long the trainer stood still for it, all slices together.
+    /// How long the trainer was paused for it, all slices together.
     #[prost(uint64, tag = "6")]
     pub took_us: u64,
-    /// Whether the whole interpreter was looked through; otherwise the budget ended it, or a part could not be looked into.
+    /// Whether the whole interpreter was searched; otherwise the budget ended it, or a part could not be searched.
     #[prost(bool, tag = "7")]
     pub complete: bool,
-    /// What was not looked at, in sentences.
+    /// What was not searched, in sentences.
     #[prost(string, repeated, tag = "8")]
     pub not_looked_at: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Most blocks first, 8 at most.
@@ -616,7 +618,7 @@ pub struct HoldersFound {
     #[prost(uint64, tag = "12")]
     pub longest_us: u64,
 }
-/// How much a holder may hold. Absent where it is not known.
+/// The bound of a holder. Absent where it is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HolderBound {
     #[prost(bool, tag = "1")]
@@ -627,7 +629,7 @@ pub struct HolderBound {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TensorHolder {
-    /// list, dict, attribute, closure, hook, …; a reader shows kinds that it does not know as they are.
+    /// list, dict, attribute, closure, hook, …; a reader shows unknown kinds unchanged.
     #[prost(string, tag = "1")]
     pub kind: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
@@ -635,7 +637,7 @@ pub struct TensorHolder {
     /// From the root to the tensor, one step each, 12 at most.
     #[prost(string, repeated, tag = "3")]
     pub chain: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Of the blocks that were asked about.
+    /// Blocks of the request.
     #[prost(uint32, tag = "4")]
     pub blocks: u32,
     #[prost(uint64, tag = "5")]
@@ -648,7 +650,7 @@ pub struct TensorHolder {
     /// `list`, `collections.deque`, `functools.lru_cache`, …
     #[prost(string, tag = "8")]
     pub type_name: ::prost::alloc::string::String,
-    /// The variable or attribute, and the module, class or function whose it is.
+    /// The variable or attribute, and the module, class or function that has it.
     #[prost(string, optional, tag = "9")]
     pub name: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(string, optional, tag = "10")]
@@ -658,7 +660,7 @@ pub struct TensorHolder {
     pub length: ::core::option::Option<u64>,
     #[prost(message, optional, tag = "12")]
     pub bound: ::core::option::Option<HolderBound>,
-    /// Of a thread: which, and where it is; and how many threads hold the same.
+    /// For a thread: which one, and where it is; and how many threads hold the same.
     #[prost(string, optional, tag = "13")]
     pub thread: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(uint32, tag = "14")]
@@ -668,20 +670,20 @@ pub struct TensorHolder {
     #[prost(enumeration = "HolderPattern", tag = "16")]
     pub pattern: i32,
 }
-/// What a process was asked, and what came of it, as it is kept with the job.
+/// A request to a process and its outcome, as stored with the job.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HoldersAsked {
-    /// The site that was asked about.
+    /// The site in question.
     #[prost(string, tag = "1")]
     pub function: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub file: ::prost::alloc::string::String,
     #[prost(uint32, tag = "3")]
     pub line: u32,
-    /// The finding whose site it is; empty where the question named the site.
+    /// The finding with that site; empty where the caller named the site.
     #[prost(string, tag = "4")]
     pub finding: ::prost::alloc::string::String,
-    /// Whether the daemon asked by itself.
+    /// Whether the daemon asked on its own.
     #[prost(bool, tag = "5")]
     pub unasked: bool,
     #[prost(uint32, tag = "6")]
@@ -700,7 +702,7 @@ pub mod holders_asked {
         Failure(::prost::alloc::string::String),
     }
 }
-/// What is known of the holders of a finding's blocks.
+/// The known holders of a finding's blocks.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FindingHolders {
     #[prost(uint32, tag = "1")]
@@ -709,7 +711,7 @@ pub struct FindingHolders {
     pub process: ::prost::alloc::string::String,
     #[prost(fixed64, tag = "3")]
     pub asked_ns: u64,
-    /// Whether the daemon asked by itself.
+    /// Whether the daemon asked on its own.
     #[prost(bool, tag = "4")]
     pub unasked: bool,
     #[prost(uint32, tag = "5")]
@@ -717,10 +719,10 @@ pub struct FindingHolders {
     /// All of it in words.
     #[prost(string, tag = "8")]
     pub sentence: ::prost::alloc::string::String,
-    /// Of each holder that was found, in the same order.
+    /// For each holder that was found, in the same order.
     #[prost(message, repeated, tag = "9")]
     pub growth: ::prost::alloc::vec::Vec<HolderGrowth>,
-    /// As that: how long it has become, and how much the site holds.
+    /// The same for its length, and the bytes of the site.
     #[prost(message, repeated, tag = "10")]
     pub pace: ::prost::alloc::vec::Vec<HolderPace>,
     #[prost(oneof = "finding_holders::Outcome", tags = "6, 7")]
@@ -736,7 +738,7 @@ pub mod finding_holders {
         Failure(::prost::alloc::string::String),
     }
 }
-/// How a holder's length changed beside the bytes of the site, between two answers of one process.
+/// How a holder's length and the bytes of the site changed between two answers of one process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HolderPace {
     /// Whether an earlier answer measured the same holder.
@@ -753,7 +755,7 @@ pub struct HolderPace {
     #[prost(uint64, tag = "6")]
     pub bytes_now: u64,
 }
-/// How a holder grew since the process was asked for the first time.
+/// How a holder grew since the first request to the process.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct HolderGrowth {
     /// Whether an earlier answer counted the same holder's tensors.
@@ -764,16 +766,16 @@ pub struct HolderGrowth {
     #[prost(double, tag = "3")]
     pub tensors_per_epoch: f64,
 }
-/// Whether a session's process can be asked.
+/// Whether a session's process can be asked about holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum HolderSearch {
-    /// An agent from before there was this question.
+    /// An agent from before these requests existed.
     Unspecified = 0,
     Ready = 1,
-    /// Whoever started the process forbids it.
+    /// The user who started the process forbids it.
     Forbidden = 2,
-    /// No Python runs in the process, or nothing of it is recorded live.
+    /// There is no Python in the process, or it is not recorded live.
     NotPython = 3,
 }
 impl HolderSearch {
@@ -804,25 +806,25 @@ impl HolderSearch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum HolderKind {
-    /// An agent from before there were kinds, or one that a reader does not know.
+    /// From an agent from before there were kinds, or a kind unknown to the reader.
     Unspecified = 0,
     /// A list, dict, set, deque, queue.
     Container = 1,
-    /// What is known to keep things by its type: functools.lru_cache, itertools.cycle, a cache of transformers.
+    /// A type that is known to cache objects: functools.lru_cache, itertools.cycle, a cache of transformers.
     Cache = 2,
-    /// A cycle of references that nothing reaches.
+    /// An unreachable cycle of references.
     Cycle = 3,
-    /// A local variable of a function that runs.
+    /// A local variable of a running function.
     Frame = 4,
-    /// A variable of a function in another thread than the main one, or what lies below it.
+    /// A variable of a function in a thread other than the main one, or an object below it.
     Thread = 5,
     /// A buffer or a parameter of a module.
     Module = 6,
     /// The autograd graph of a tensor that a Python object holds.
     Graph = 7,
-    /// PyTorch's C++ alone.
+    /// PyTorch's C++ only.
     Cpp = 8,
-    /// A variable or an attribute, which is the tensor itself.
+    /// A variable or an attribute that is the tensor itself.
     Variable = 9,
     /// Any other object.
     Object = 10,
@@ -865,15 +867,15 @@ impl HolderKind {
         }
     }
 }
-/// Whether a cycle would be freed by itself.
+/// Whether the garbage collector frees a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Collector {
-    /// It is about no cycle.
+    /// Not a cycle.
     Unspecified = 0,
     On = 1,
     Off = 2,
-    /// Its thresholds are as good as never reached.
+    /// Its thresholds are practically never reached.
     Rare = 3,
 }
 impl Collector {
@@ -900,7 +902,7 @@ impl Collector {
         }
     }
 }
-/// What makes C++ hold something, where that is known.
+/// Why C++ holds something, where that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum HolderPattern {
@@ -945,26 +947,26 @@ pub mod agent_message {
         Hello(super::Hello),
         #[prost(message, tag = "2")]
         Item(super::Item),
-        /// To an ask of the daemon; not durable, and no part of the numbers of items.
+        /// To a request of the daemon; not durable, and not numbered like items.
         #[prost(message, tag = "3")]
         Holders(super::HoldersAnswer),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Hello {
-    /// The protocol's version; a daemon refuses one it does not know.
+    /// The protocol's version; a daemon refuses one that it does not support.
     #[prost(uint32, tag = "1")]
     pub version: u32,
     #[prost(message, optional, tag = "2")]
     pub session: ::core::option::Option<SessionInfo>,
-    /// What the agent alone knows of the session: 16 bytes or more, random, the same in every hello of it. Whoever lacks it
-    /// neither continues nor ends the session. The daemon keeps a hash.
+    /// The session's secret, known only to its agent: 16 random bytes or more, the same in every hello. Without it a
+    /// caller can neither continue nor end the session. The daemon stores a hash.
     #[prost(bytes = "vec", tag = "3")]
     pub secret: ::prost::alloc::vec::Vec<u8>,
     /// Whether the process can be asked what holds its tensors.
     #[prost(enumeration = "HolderSearch", tag = "4")]
     pub holders: i32,
-    /// Whether the daemon may ask that by itself, once for each leak that it confirms.
+    /// Whether the daemon may ask that on its own, once for each leak that it confirms.
     #[prost(bool, tag = "5")]
     pub holders_unasked: bool,
 }
@@ -975,7 +977,8 @@ pub struct Item {
     pub seq: u64,
     #[prost(enumeration = "ItemKind", tag = "2")]
     pub kind: i32,
-    /// For chunks the container; for everything else the message named by `kind`, zstd-compressed when unpacked_bytes is not 0.
+    /// For chunks the container; for other kinds the message named by `kind`, zstd-compressed when unpacked_bytes is not
+    /// 0.
     #[prost(bytes = "bytes", tag = "3")]
     pub payload: ::prost::bytes::Bytes,
     /// Size of the message before compression; 0 = not compressed. Checked against a limit before anything is unpacked.
@@ -999,17 +1002,17 @@ pub mod daemon_message {
         Refused(super::Refused),
         #[prost(message, tag = "4")]
         Control(super::Control),
-        /// Only to agents whose hello said that they can be asked.
+        /// Only to agents whose hello allowed it.
         #[prost(message, tag = "5")]
         Holders(super::HoldersAsk),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Welcome {
-    /// The highest seq that is durable; 0 when the session is new. The agent goes on with the next.
+    /// The highest durable seq; 0 when the session is new. The agent continues with the next one.
     #[prost(uint64, tag = "1")]
     pub resume_after: u64,
-    /// How many bytes of items the daemon wants unacknowledged at most.
+    /// The maximum of unacknowledged bytes of items that the daemon accepts.
     #[prost(uint64, tag = "2")]
     pub in_flight_bytes_max: u64,
     /// The daemon's version, for the agent's log.
@@ -1027,20 +1030,20 @@ pub struct Refused {
     /// Stable, machine-readable.
     #[prost(enumeration = "RefusedReason", tag = "1")]
     pub reason: i32,
-    /// One sentence that names the thing and the way out.
+    /// One sentence that names the problem and the remedy.
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
-    /// For TOO_LARGE: how many bytes an item may have, its number and kind included.
+    /// For TOO_LARGE: the maximum bytes of an item, including its number and kind.
     #[prost(uint64, tag = "3")]
     pub bytes_max: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Control {
-    /// What the daemon asks for; each change becomes a mark.
+    /// The level that the daemon requests; each change becomes a mark.
     #[prost(enumeration = "RecordingLevel", tag = "1")]
     pub level: i32,
 }
-/// What an item holds.
+/// The content of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum ItemKind {
@@ -1105,11 +1108,12 @@ pub enum RefusedReason {
     /// The store cannot take more (disk full, read-only).
     Store = 5,
     ShuttingDown = 6,
-    /// The session, or the job, is not for this caller to write to.
+    /// This principal may not write to the session, or to the job.
     Denied = 7,
-    /// The caller's token has expired, was revoked, or is not known; with another one the session goes on.
+    /// The token has expired, was revoked, or is unknown; with another one the session continues.
     Unauthenticated = 8,
-    /// A message was larger than the daemon reads: the agent leaves out items that are, counts their events as dropped, and goes on.
+    /// A message was larger than the daemon reads: the agent leaves out such items, counts their events as dropped, and
+    /// continues.
     TooLarge = 9,
 }
 impl RefusedReason {
@@ -1499,7 +1503,7 @@ pub struct Finding {
     /// Stays the same while the finding grows or spreads: 16 hexadecimal digits.
     #[prost(string, tag = "1")]
     pub id: ::prost::alloc::string::String,
-    /// FindingKind's name; a reader shows kinds that it does not know as they are.
+    /// FindingKind's name; a reader shows unknown kinds unchanged.
     #[prost(string, tag = "2")]
     pub kind: ::prost::alloc::string::String,
     #[prost(enumeration = "Severity", tag = "3")]
@@ -1538,7 +1542,7 @@ pub struct Finding {
     pub advice: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "20")]
     pub evidence: ::prost::alloc::vec::Vec<Evidence>,
-    /// Pattern's name; empty when it is not known.
+    /// Pattern's name; empty when unknown.
     #[prost(string, tag = "21")]
     pub pattern: ::prost::alloc::string::String,
     /// Names of the processes concerned, sorted.
@@ -1546,7 +1550,7 @@ pub struct Finding {
     pub processes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(message, optional, tag = "23")]
     pub bytes_per_minute: ::core::option::Option<Rate>,
-    /// What holds its blocks, where a process was asked.
+    /// The holders of its blocks, where a process was asked.
     #[prost(message, optional, tag = "24")]
     pub holders: ::core::option::Option<FindingHolders>,
 }
@@ -1562,7 +1566,7 @@ pub struct FirstSeen {
     #[prost(enumeration = "Boundary", tag = "4")]
     pub boundary: i32,
 }
-/// A slope with its interval of 90 % confidence.
+/// A slope with its 90 % confidence interval.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct Rate {
     #[prost(double, tag = "1")]
@@ -1601,7 +1605,7 @@ pub struct Series {
 /// What a job's memory did. Field meanings and units: memctl_model::verdict.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Verdict {
-    /// VerdictKind's name; a reader shows kinds that it does not know as they are.
+    /// VerdictKind's name; a reader shows unknown kinds unchanged.
     #[prost(string, tag = "1")]
     pub kind: ::prost::alloc::string::String,
     /// Cause's name; empty where the kind has none.
@@ -1624,14 +1628,14 @@ pub struct Verdict {
     pub bound_bytes: ::core::option::Option<u64>,
     #[prost(bool, optional, tag = "10")]
     pub fits: ::core::option::Option<bool>,
-    /// What holds it, in words; empty where that is not known.
+    /// Its holder, in words; empty where unknown.
     #[prost(string, tag = "11")]
     pub holder: ::prost::alloc::string::String,
     /// The first sentence of every page about the job.
     #[prost(string, tag = "12")]
     pub sentence: ::prost::alloc::string::String,
 }
-/// What was looked at.
+/// What was analysed.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Judged {
     #[prost(uint32, tag = "1")]
@@ -1639,7 +1643,7 @@ pub struct Judged {
     /// Ascending.
     #[prost(uint32, repeated, tag = "2")]
     pub ranks: ::prost::alloc::vec::Vec<u32>,
-    /// Boundaries of the device that has most.
+    /// Boundaries of the device with the most.
     #[prost(uint64, tag = "3")]
     pub epoch_ends: u64,
     #[prost(uint64, tag = "4")]
@@ -1654,11 +1658,11 @@ pub struct JudgedKind {
     /// FindingKind's name.
     #[prost(string, tag = "1")]
     pub kind: ::prost::alloc::string::String,
-    /// The boundaries it was judged over; empty for a kind that needs none.
+    /// The boundaries that were analysed; empty for a kind that needs none.
     #[prost(enumeration = "Boundary", repeated, tag = "2")]
     pub boundaries: ::prost::alloc::vec::Vec<i32>,
 }
-/// What could not be judged, why, and the one thing to do about it.
+/// What could not be analysed, why, and the one thing to do about it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NotJudged {
     /// FindingKind's name: what could have been found.
@@ -1667,13 +1671,13 @@ pub struct NotJudged {
     /// Gap's name: `part` or `whole`.
     #[prost(string, tag = "2")]
     pub gap: ::prost::alloc::string::String,
-    /// A phrase that stands behind "inconclusive: ".
+    /// A phrase to follow "inconclusive: ".
     #[prost(string, tag = "3")]
     pub reason: ::prost::alloc::string::String,
-    /// A sentence without a full stop; empty where nothing helps.
+    /// A sentence without a full stop; empty if there is no remedy.
     #[prost(string, tag = "4")]
     pub remedy: ::prost::alloc::string::String,
-    /// No finding means nothing because of it.
+    /// The absence of findings means nothing because of this gap.
     #[prost(bool, tag = "5")]
     pub decides: bool,
 }
@@ -1709,10 +1713,10 @@ impl Severity {
         }
     }
 }
-/// An alert; the store keeps this message as well.
+/// An alert; the store keeps this message, too.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Alert {
-    /// Of finding and rule: 16 hexadecimal digits, the same as long as it is about the same thing.
+    /// Derived from finding and rule: 16 hexadecimal digits, stable while it is about the same thing.
     #[prost(string, tag = "1")]
     pub id: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
@@ -1735,7 +1739,7 @@ pub struct Alert {
     pub severity: i32,
     #[prost(double, tag = "10")]
     pub confidence: f64,
-    /// The first 64 ranks; `rank_count` has them all.
+    /// The first 64 ranks; `rank_count` counts all.
     #[prost(uint32, repeated, tag = "11")]
     pub ranks: ::prost::alloc::vec::Vec<u32>,
     #[prost(uint32, tag = "12")]
@@ -1748,14 +1752,14 @@ pub struct Alert {
     pub explanation: ::prost::alloc::string::String,
     #[prost(string, tag = "16")]
     pub advice: ::prost::alloc::string::String,
-    /// Labels of the rule, and those of the job that the rules name.
+    /// Labels of the rule, and those of the job that the rules include.
     #[prost(message, repeated, tag = "17")]
     pub labels: ::prost::alloc::vec::Vec<Label>,
     #[prost(message, repeated, tag = "18")]
     pub annotations: ::prost::alloc::vec::Vec<Label>,
     #[prost(string, repeated, tag = "19")]
     pub receivers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Since when it has been seen without a break.
+    /// When it was first seen in the current unbroken stretch.
     #[prost(fixed64, tag = "20")]
     pub since_ns: u64,
     #[prost(fixed64, optional, tag = "21")]
@@ -1764,13 +1768,13 @@ pub struct Alert {
     pub resolved_ns: ::core::option::Option<u64>,
     #[prost(fixed64, tag = "23")]
     pub seen_ns: u64,
-    /// Since when it has been missing while its run goes on.
+    /// When it was first missing while its run continues.
     #[prost(fixed64, optional, tag = "24")]
     pub missing_ns: ::core::option::Option<u64>,
-    /// Epochs that its run had ended when it fired.
+    /// Number of epochs that had ended in its run when it fired.
     #[prost(uint32, optional, tag = "25")]
     pub fired_epochs: ::core::option::Option<u32>,
-    /// Whether its run has ended, with the finding still there.
+    /// Whether its run has ended while the finding was still there.
     #[prost(bool, tag = "26")]
     pub run_ended: bool,
     #[prost(message, repeated, tag = "27")]
@@ -1778,22 +1782,22 @@ pub struct Alert {
     /// Labels of the job, which silences match.
     #[prost(message, repeated, tag = "28")]
     pub job_labels: ::prost::alloc::vec::Vec<Label>,
-    /// Of the silence that keeps it quiet; only in answers.
+    /// Id of the silence that mutes it; only in responses.
     #[prost(string, tag = "29")]
     pub silenced_by: ::prost::alloc::string::String,
-    /// The tenant whose job it is about.
+    /// The tenant of its job.
     #[prost(string, tag = "30")]
     pub tenant: ::prost::alloc::string::String,
-    /// The number of the run; 0 where it is the first.
+    /// The number of the run; 0 for the first.
     #[prost(uint32, tag = "31")]
     pub run: u32,
 }
-/// What one receiver knows of an alert.
+/// The state of an alert's delivery to one receiver.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AlertDelivery {
     #[prost(string, tag = "1")]
     pub receiver: ::prost::alloc::string::String,
-    /// What it was last told, and of which firing (its `fired_ns`).
+    /// The phase that was last delivered, and of which firing (its `fired_ns`).
     #[prost(enumeration = "AlertPhase", tag = "2")]
     pub told: i32,
     #[prost(fixed64, tag = "3")]
@@ -1802,10 +1806,10 @@ pub struct AlertDelivery {
     pub told_severity: i32,
     #[prost(fixed64, tag = "5")]
     pub told_ns: u64,
-    /// Until then whoever claimed it is sending.
+    /// A daemon has claimed the delivery until then.
     #[prost(fixed64, optional, tag = "6")]
     pub claimed_until_ns: ::core::option::Option<u64>,
-    /// After a failure: not before.
+    /// After a failure: no retry before this.
     #[prost(fixed64, optional, tag = "7")]
     pub retry_ns: ::core::option::Option<u64>,
     /// Notifications of this alert that were given up.
@@ -1823,7 +1827,7 @@ pub struct ListAlertsRequest {
 pub struct ListAlertsResponse {
     #[prost(message, repeated, tag = "1")]
     pub alerts: ::prost::alloc::vec::Vec<Alert>,
-    /// Alerts that were not made because there were too many, since the daemon started.
+    /// Alerts that were not created because there were too many, since the daemon started.
     #[prost(uint64, tag = "2")]
     pub refused: u64,
     /// Notifications given up, since the daemon started.
@@ -1850,7 +1854,7 @@ pub struct ReceiverAnswer {
     pub r#type: ::prost::alloc::string::String,
     #[prost(bool, tag = "3")]
     pub delivered: bool,
-    /// What it answered, or why it could not be reached.
+    /// Its response, or why it could not be reached.
     #[prost(string, tag = "4")]
     pub answer: ::prost::alloc::string::String,
     #[prost(uint64, tag = "5")]
@@ -1861,14 +1865,14 @@ pub struct Silence {
     /// 16 hexadecimal digits.
     #[prost(string, tag = "1")]
     pub id: ::prost::alloc::string::String,
-    /// A name, in which `*` stands for anything; empty matches every job.
+    /// A name, in which `*` matches any text; empty matches every job.
     #[prost(string, tag = "2")]
     pub job: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub kind: ::prost::alloc::string::String,
     #[prost(string, tag = "4")]
     pub rule: ::prost::alloc::string::String,
-    /// Matches alerts all of whose ranks are among these; all when empty.
+    /// Matches alerts whose ranks are all among these; all when empty.
     #[prost(uint32, repeated, tag = "5")]
     pub ranks: ::prost::alloc::vec::Vec<u32>,
     /// Labels that the job or the alert must have.
@@ -1882,13 +1886,13 @@ pub struct Silence {
     pub author: ::prost::alloc::string::String,
     #[prost(string, tag = "10")]
     pub comment: ::prost::alloc::string::String,
-    /// The tenant whose alerts it keeps quiet, `*` for all; the daemon's to give.
+    /// The tenant whose alerts it mutes, `*` for all; set by the daemon.
     #[prost(string, tag = "11")]
     pub tenant: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AddSilenceRequest {
-    /// `id`, `created_ns` and `ends_ns` are the daemon's to give.
+    /// The daemon sets `id`, `created_ns` and `ends_ns`.
     #[prost(message, optional, tag = "1")]
     pub silence: ::core::option::Option<Silence>,
     #[prost(uint64, tag = "2")]
@@ -1912,7 +1916,7 @@ pub struct ListSilencesResponse {
 pub struct GetRulesRequest {}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GetRulesResponse {
-    /// A rules file that gives what is in force; secrets in it are left out.
+    /// The rules in force as a rules file, without secrets.
     #[prost(string, tag = "1")]
     pub toml: ::prost::alloc::string::String,
     /// Where it came from: `built in` or a path.
@@ -1946,7 +1950,7 @@ pub struct AlertRule {
 #[repr(i32)]
 pub enum AlertPhase {
     Unspecified = 0,
-    /// Seen, but not for long enough.
+    /// Seen, but not for long enough yet.
     Pending = 1,
     Firing = 2,
     Resolved = 3,
@@ -2091,7 +2095,7 @@ pub mod alerts_client {
                 .insert(GrpcMethod::new("memctl.v1.Alerts", "ListAlerts"));
             self.inner.unary(req, path, codec).await
         }
-        /// Sends a test alert once and tells what each receiver answered.
+        /// Sends a test alert once and returns each receiver's response.
         pub async fn test_receivers(
             &mut self,
             request: impl tonic::IntoRequest<super::TestReceiversRequest>,
@@ -2161,7 +2165,7 @@ pub mod alerts_client {
                 .insert(GrpcMethod::new("memctl.v1.Alerts", "RemoveSilence"));
             self.inner.unary(req, path, codec).await
         }
-        /// Silences that have not ended, those that end first first.
+        /// Silences that have not ended, ordered by their end.
         pub async fn list_silences(
             &mut self,
             request: impl tonic::IntoRequest<super::ListSilencesRequest>,
@@ -2233,7 +2237,7 @@ pub mod alerts_server {
             tonic::Response<super::ListAlertsResponse>,
             tonic::Status,
         >;
-        /// Sends a test alert once and tells what each receiver answered.
+        /// Sends a test alert once and returns each receiver's response.
         async fn test_receivers(
             &self,
             request: tonic::Request<super::TestReceiversRequest>,
@@ -2252,7 +2256,7 @@ pub mod alerts_server {
             tonic::Response<super::RemoveSilenceResponse>,
             tonic::Status,
         >;
-        /// Silences that have not ended, those that end first first.
+        /// Silences that have not ended, ordered by their end.
         async fn list_silences(
             &self,
             request: tonic::Request<super::ListSilencesRequest>,
@@ -2649,7 +2653,7 @@ pub mod alerts_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
-/// How one device of a rank is fragmented, at its fullest moment of the last stretch of events, or when a request failed.
+/// The fragmentation of one device of a rank, at its peak in the last stretch of events, or when a request failed.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RankFragmentation {
     #[prost(uint32, tag = "1")]
@@ -2668,10 +2672,10 @@ pub struct RankFragmentation {
     pub allocated_bytes: u64,
     #[prost(uint64, tag = "8")]
     pub requested_bytes: u64,
-    /// Free in segments without a live block; the allocator gives them back before a request fails.
+    /// Free in segments without a live block; the allocator releases them before a request fails.
     #[prost(uint64, tag = "9")]
     pub empty_bytes: u64,
-    /// Free beside live blocks.
+    /// Free in segments with live blocks.
     #[prost(uint64, tag = "10")]
     pub stranded_bytes: u64,
     #[prost(uint64, tag = "11")]
@@ -2684,15 +2688,15 @@ pub struct RankFragmentation {
     pub segments: u64,
     #[prost(uint64, tag = "15")]
     pub partly_used_segments: u64,
-    /// Allocated bytes at the height of a typical step, and the steps it rests on.
+    /// Allocated bytes at the peak of a typical step, and the number of steps behind it.
     #[prost(uint64, optional, tag = "16")]
     pub typical_bytes: ::core::option::Option<u64>,
     #[prost(uint64, tag = "17")]
     pub steps: u64,
-    /// Reserved at the end beyond the height of the highest of these steps.
+    /// Reserved at the end beyond the peak of the highest of these steps.
     #[prost(uint64, optional, tag = "18")]
     pub unused_bytes: ::core::option::Option<u64>,
-    /// Share of the requested bytes from sites whose sizes go up and down, 0..1.
+    /// Share of the requested bytes from sites with varying sizes, 0..1.
     #[prost(double, optional, tag = "19")]
     pub varying_share: ::core::option::Option<f64>,
     /// The largest request of the last steps, or the one that failed.
@@ -2710,7 +2714,7 @@ pub struct RankFragmentation {
     /// `varying_sizes`, `long_lived_blocks`, `streams`, `rounding`; empty when there is nothing to say.
     #[prost(string, tag = "24")]
     pub cause: ::prost::alloc::string::String,
-    /// Bytes that lie idle for that cause.
+    /// Bytes that are unused because of that cause.
     #[prost(uint64, tag = "25")]
     pub idle_bytes: u64,
     /// Absent when there is nothing to say.
@@ -2724,12 +2728,12 @@ pub struct RankFragmentation {
     /// Over all lists.
     #[prost(message, repeated, tag = "29")]
     pub unusable: ::prost::alloc::vec::Vec<UnusableShare>,
-    /// Blocks that strand most, first.
+    /// Sites whose blocks strand most, first.
     #[prost(message, repeated, tag = "30")]
     pub holders: ::prost::alloc::vec::Vec<Holder>,
     #[prost(message, optional, tag = "31")]
     pub churn: ::core::option::Option<Churn>,
-    /// Allocated bytes at the height of the highest of the steps; absent without steps.
+    /// Allocated bytes at the peak of the highest of the steps; absent without steps.
     #[prost(uint64, optional, tag = "32")]
     pub highest_bytes: ::core::option::Option<u64>,
     #[prost(string, tag = "40")]
@@ -2760,7 +2764,7 @@ pub struct FreeList {
     #[prost(message, repeated, tag = "10")]
     pub unusable: ::prost::alloc::vec::Vec<UnusableShare>,
 }
-/// The share of the free bytes that cannot serve a request of so many bytes, 0..1.
+/// The share of the free bytes that cannot serve a request of this size, 0..1.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct UnusableShare {
     #[prost(uint64, tag = "1")]
@@ -2768,7 +2772,7 @@ pub struct UnusableShare {
     #[prost(double, tag = "2")]
     pub share: f64,
 }
-/// Live blocks of one site that lie beside free memory.
+/// Live blocks of one site in segments with free memory.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Holder {
     /// Innermost first.
@@ -2783,7 +2787,7 @@ pub struct Holder {
     /// Free bytes of these segments, shared evenly by their live blocks.
     #[prost(uint64, tag = "5")]
     pub stranded_bytes: u64,
-    /// Earliest birth.
+    /// Epoch and step of the earliest birth.
     #[prost(uint32, tag = "6")]
     pub birth_epoch: u32,
     #[prost(uint64, tag = "7")]
@@ -2792,7 +2796,7 @@ pub struct Holder {
     #[prost(string, tag = "8")]
     pub birth_phase: ::prost::alloc::string::String,
 }
-/// What was asked of the driver in steady state.
+/// Requests to the driver in steady state.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct Churn {
     #[prost(uint64, tag = "1")]
@@ -2809,7 +2813,7 @@ pub struct Churn {
     pub returns: u64,
     #[prost(uint64, tag = "7")]
     pub returned_bytes: u64,
-    /// Taken beyond what reserved memory grew by.
+    /// Taken beyond the growth of reserved memory.
     #[prost(uint64, tag = "8")]
     pub taken_again_bytes: u64,
     #[prost(double, tag = "9")]
@@ -2836,10 +2840,10 @@ pub struct OomReport {
     /// The request, rounded.
     #[prost(uint64, tag = "7")]
     pub asked_bytes: u64,
-    /// Who asked, innermost first.
+    /// The stack of the request, innermost first.
     #[prost(message, repeated, tag = "8")]
     pub stack: ::prost::alloc::vec::Vec<Frame>,
-    /// When the request came.
+    /// At the time of the request.
     #[prost(uint64, tag = "9")]
     pub reserved_bytes: u64,
     #[prost(uint64, tag = "10")]
@@ -2853,20 +2857,20 @@ pub struct OomReport {
     pub largest_usable_bytes: u64,
     #[prost(uint64, tag = "14")]
     pub holes: u64,
-    /// Given back to the driver in the last attempt.
+    /// Released to the driver in the last attempt.
     #[prost(uint64, tag = "15")]
     pub flushed_bytes: u64,
-    /// Still in the cache behind it.
+    /// Still in the cache afterwards.
     #[prost(uint64, tag = "16")]
     pub stranded_bytes: u64,
-    /// Missing, were all free memory one piece.
+    /// What would be missing if all free memory were one piece.
     #[prost(uint64, tag = "17")]
     pub missing_bytes: u64,
     #[prost(uint64, tag = "18")]
     pub device_free_bytes: u64,
     #[prost(uint64, optional, tag = "19")]
     pub device_total_bytes: ::core::option::Option<u64>,
-    /// A limit of the process was in force: at least this, and less than that.
+    /// A limit of the process was in force: at least this, and less than the next.
     #[prost(uint64, optional, tag = "20")]
     pub limit_at_least_bytes: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "21")]
@@ -2900,7 +2904,7 @@ pub struct OomSite {
     pub bytes: u64,
     #[prost(uint64, tag = "3")]
     pub blocks: u64,
-    /// At the end of the last step that ended well.
+    /// At the end of the last step that succeeded.
     #[prost(uint64, optional, tag = "4")]
     pub before_bytes: ::core::option::Option<u64>,
 }
@@ -2925,7 +2929,7 @@ pub struct ClassBytes {
     #[prost(uint64, tag = "2")]
     pub bytes: u64,
 }
-/// Everything that the device says is used, by who uses it. The parts sum to `device_used_bytes` where that was measured.
+/// The device's used memory, by its uses. The parts sum to `device_used_bytes` where that was measured.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RankLedger {
     #[prost(uint32, tag = "1")]
@@ -2945,13 +2949,13 @@ pub struct RankLedger {
     pub classes: ::prost::alloc::vec::Vec<ClassBytes>,
     #[prost(uint64, tag = "8")]
     pub cached_bytes: u64,
-    /// Of this process beside the allocator; absent when not measured.
+    /// This process's memory outside the allocator; absent when not measured.
     #[prost(uint64, optional, tag = "9")]
     pub context_bytes: ::core::option::Option<u64>,
-    /// Of other processes; absent when not measured.
+    /// Memory of other processes; absent when not measured.
     #[prost(uint64, optional, tag = "10")]
     pub others_bytes: ::core::option::Option<u64>,
-    /// Left over; negative when the parts, measured at different moments, exceed the whole.
+    /// The rest; negative when the parts, measured at different moments, exceed the whole.
     #[prost(sint64, optional, tag = "11")]
     pub unexplained_bytes: ::core::option::Option<i64>,
     #[prost(uint64, optional, tag = "12")]
@@ -2963,28 +2967,29 @@ pub struct RankLedger {
     pub measured_ns: ::core::option::Option<u64>,
     #[prost(bool, tag = "15")]
     pub exact: bool,
-    /// Where they were asked for: the live blocks, by address, 200,000 at most.
+    /// If requested: the live blocks, by address, 200,000 at most.
     #[prost(message, repeated, tag = "16")]
     pub blocks: ::prost::alloc::vec::Vec<LiveBlock>,
-    /// What `LiveBlock.site` counts from 1 on: the innermost frames of the user's own code, or of all where none is.
+    /// The sites that `LiveBlock.site` refers to, from 1: the innermost frames of the user's own code, or of all where
+    /// there is none.
     #[prost(message, repeated, tag = "17")]
     pub sites: ::prost::alloc::vec::Vec<Frame>,
-    /// Live blocks that had no room: the smallest.
+    /// Live blocks that were left out for lack of room: the smallest.
     #[prost(uint64, tag = "18")]
     pub blocks_left_out: u64,
-    /// Allocated memory that has a name, by name, most first, 1,000 at most; the rest of `allocated_bytes` has none.
+    /// Allocated memory with a name, by name, most first, 1,000 at most; the rest of `allocated_bytes` has none.
     #[prost(message, repeated, tag = "19")]
     pub owners: ::prost::alloc::vec::Vec<OwnerBytes>,
-    /// Names with less memory that had no room.
+    /// Names with less memory that were left out for lack of room.
     #[prost(uint64, tag = "20")]
     pub owners_left_out: u64,
     /// Private pools, most reserved first, 1,000 at most.
     #[prost(message, repeated, tag = "21")]
     pub pools: ::prost::alloc::vec::Vec<PoolBytes>,
-    /// Of NCCL's communicators, beside `context_bytes`; absent when not measured, and then part of `context_bytes`.
+    /// NCCL's communicators, in addition to `context_bytes`; absent when not measured, and then part of `context_bytes`.
     #[prost(uint64, optional, tag = "22")]
     pub nccl_bytes: ::core::option::Option<u64>,
-    /// What `LiveBlock.owner` counts from 1 on.
+    /// The names that `LiveBlock.owner` refers to, from 1.
     #[prost(string, repeated, tag = "23")]
     pub owner_names: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, tag = "26")]
@@ -3011,7 +3016,7 @@ pub struct PoolBytes {
     pub reserved_bytes: u64,
     #[prost(uint64, tag = "4")]
     pub allocated_bytes: u64,
-    /// The name that most of the memory in it has; empty when none has one.
+    /// The name of most of the memory in it; empty when none has one.
     #[prost(string, tag = "5")]
     pub owner: ::prost::alloc::string::String,
 }
@@ -3028,7 +3033,7 @@ pub struct LiveBlock {
     /// As in `ClassBytes`.
     #[prost(string, tag = "4")]
     pub class: ::prost::alloc::string::String,
-    /// Of its birth.
+    /// Epoch and step in which it was allocated.
     #[prost(uint32, tag = "5")]
     pub birth_epoch: u32,
     #[prost(uint64, tag = "6")]
@@ -3039,11 +3044,11 @@ pub struct LiveBlock {
     /// 0 = no stack was recorded.
     #[prost(uint32, tag = "8")]
     pub site: u32,
-    /// 0 = it has no name.
+    /// 0 = no name.
     #[prost(uint32, tag = "9")]
     pub owner: u32,
 }
-/// Which part of a job. `job` is the name of a series (its newest run is meant), `NAME#RUN`, or `latest`.
+/// A part of a job. `job` is the name of a series (meaning its newest run), `NAME#RUN`, or `latest`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Selection {
     #[prost(string, tag = "1")]
@@ -3074,7 +3079,7 @@ pub struct Selection {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Job {
-    /// What it is asked for by: the name, and behind `#` the run where the series has several.
+    /// The id for requests: the name, followed by `#` and the run where the series has several.
     #[prost(string, tag = "1")]
     pub id: ::prost::alloc::string::String,
     #[prost(uint32, tag = "2")]
@@ -3099,29 +3104,30 @@ pub struct Job {
     pub attempts: u32,
     #[prost(enumeration = "SourceKind", tag = "12")]
     pub source: i32,
-    /// Processes that allocated, whatever their ranks.
+    /// Processes that allocated, of any rank.
     #[prost(uint32, tag = "13")]
     pub processes: u32,
-    /// Sessions that are not shown: a process that attached again, a recording imported again, an earlier run of this name.
+    /// Sessions that are not shown: of a process that attached again, a recording imported again, an earlier run of this
+    /// name.
     #[prost(uint32, tag = "14")]
     pub earlier_sessions: u32,
-    /// The tenant whose it is.
+    /// The tenant that owns the job.
     #[prost(string, tag = "15")]
     pub tenant: ::prost::alloc::string::String,
     /// The name of the series.
     #[prost(string, tag = "16")]
     pub name: ::prost::alloc::string::String,
-    /// The number of the run within it; 0 from daemons that know no runs.
+    /// The number of the run within it; 0 from daemons without runs.
     #[prost(uint32, tag = "17")]
     pub run: u32,
     /// When it was started, or imported.
     #[prost(fixed64, tag = "18")]
     pub arrived_ns: u64,
-    /// What judging it came to; absent where it was not judged for this answer.
+    /// The result of its analysis; absent where it was not analysed for this response.
     #[prost(message, optional, tag = "20")]
     pub verdict: ::core::option::Option<JobVerdict>,
 }
-/// What is wrong with a job, in short.
+/// The problem of a job, in short.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct JobVerdict {
     /// The worst finding; absent where nothing was found.
@@ -3133,10 +3139,10 @@ pub struct JobVerdict {
     pub title: ::prost::alloc::string::String,
     #[prost(uint32, tag = "4")]
     pub findings: u32,
-    /// Why no finding means nothing; empty where it does mean something.
+    /// Why the absence of findings means nothing; empty where it does mean something.
     #[prost(string, tag = "5")]
     pub inconclusive: ::prost::alloc::string::String,
-    /// What the job's memory did; absent from daemons that do not say.
+    /// What the job's memory did; absent from daemons that do not report it.
     #[prost(message, optional, tag = "6")]
     pub verdict: ::core::option::Option<Verdict>,
 }
@@ -3164,7 +3170,7 @@ pub struct ListJobsRequest {
     /// Only jobs that have all of these labels.
     #[prost(message, repeated, tag = "3")]
     pub labels: ::prost::alloc::vec::Vec<Label>,
-    /// Judge the jobs, as far as that takes a moment only.
+    /// Analyse the jobs, if it takes only a moment.
     #[prost(bool, tag = "4")]
     pub judge: bool,
 }
@@ -3182,7 +3188,7 @@ pub struct JobRequest {
 pub struct JobAnswer {
     #[prost(message, optional, tag = "1")]
     pub job: ::core::option::Option<Job>,
-    /// Of the processes that were asked for.
+    /// For the requested processes.
     #[prost(message, optional, tag = "2")]
     pub completeness: ::core::option::Option<Completeness>,
     #[prost(message, repeated, tag = "3")]
@@ -3190,13 +3196,13 @@ pub struct JobAnswer {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HoldersRequest {
-    /// One rank of a running job; of the finding's ranks, or else the lowest, when none is named.
+    /// One rank of a running job. Default: a rank of the finding, else the lowest.
     #[prost(message, optional, tag = "1")]
     pub selection: ::core::option::Option<Selection>,
     /// FILE:LINE, or a function; empty for the site of the worst growth.
     #[prost(string, tag = "2")]
     pub site: ::prost::alloc::string::String,
-    /// How long the process may stand still; 0 = 100.
+    /// How long the process may be paused; 0 = 100.
     #[prost(uint32, tag = "3")]
     pub budget_ms: u32,
 }
@@ -3208,10 +3214,10 @@ pub struct Holders {
     pub rank: u32,
     #[prost(string, tag = "3")]
     pub process: ::prost::alloc::string::String,
-    /// The site that was asked about.
+    /// The site in question.
     #[prost(message, optional, tag = "4")]
     pub site: ::core::option::Option<Frame>,
-    /// The finding whose site it is; empty where the question named the site.
+    /// The finding with that site; empty where the caller named the site.
     #[prost(string, tag = "5")]
     pub finding: ::prost::alloc::string::String,
     #[prost(uint32, tag = "6")]
@@ -3235,26 +3241,26 @@ pub struct Report {
     /// Sites whose live bytes grew most from epoch end to epoch end, most first.
     #[prost(message, repeated, tag = "4")]
     pub growth: ::prost::alloc::vec::Vec<SiteGrowth>,
-    /// What is wrong, the worst first.
+    /// The problems, the worst first.
     #[prost(message, repeated, tag = "5")]
     pub findings: ::prost::alloc::vec::Vec<Finding>,
     /// Every process of the selection that allocated, by rank, then by start.
     #[prost(message, repeated, tag = "10")]
     pub processes: ::prost::alloc::vec::Vec<ProcessReport>,
-    /// What the findings, or their absence, rest on.
+    /// The data behind the findings, or behind their absence.
     #[prost(message, optional, tag = "20")]
     pub judged: ::core::option::Option<Judged>,
     #[prost(message, repeated, tag = "21")]
     pub not_judged: ::prost::alloc::vec::Vec<NotJudged>,
     #[prost(message, optional, tag = "22")]
     pub boundaries: ::core::option::Option<Boundaries>,
-    /// What is usual among the ranks, for each figure that enough of them have.
+    /// The typical value among the ranks, for each figure that enough of them have.
     #[prost(message, repeated, tag = "23")]
     pub spread: ::prost::alloc::vec::Vec<Spread>,
-    /// The call through which most of the growth comes that no finding explains; absent where there is none.
+    /// The call through which most of the growth that no finding explains comes; absent where there is none.
     #[prost(message, optional, tag = "24")]
     pub growth_through: ::core::option::Option<GrowthThrough>,
-    /// What the job's memory did; absent from daemons that do not say.
+    /// What the job's memory did; absent from daemons that do not report it.
     #[prost(message, optional, tag = "25")]
     pub verdict: ::core::option::Option<Verdict>,
 }
@@ -3266,17 +3272,17 @@ pub struct Boundaries {
     pub epochs: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub steps: ::prost::alloc::string::String,
-    /// Windows of the device that has most.
+    /// Windows of the device with the most.
     #[prost(uint64, tag = "3")]
     pub windows: u64,
-    /// How they were found: `the loop at train.py:31`; absent where nothing was.
+    /// How they were found: `the loop at train.py:31`; absent where none were found.
     #[prost(string, optional, tag = "4")]
     pub found_by: ::core::option::Option<::prost::alloc::string::String>,
 }
-/// What is usual among the ranks.
+/// The typical value among the ranks.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Spread {
-    /// Which figure: a field of RankReport or of its sample, as JSON names it.
+    /// The figure: a field of RankReport or of its sample, by its name in JSON.
     #[prost(string, tag = "1")]
     pub figure: ::prost::alloc::string::String,
     #[prost(double, tag = "2")]
@@ -3284,7 +3290,7 @@ pub struct Spread {
     /// The median absolute deviation.
     #[prost(double, tag = "3")]
     pub mad: f64,
-    /// Further from the median than this stands out.
+    /// A value further from the median than this is an outlier.
     #[prost(double, tag = "4")]
     pub limit: f64,
 }
@@ -3302,7 +3308,7 @@ pub struct ProcessReport {
     /// Its name within the job: `rank 0`, `trainer`, `worker-1`.
     #[prost(string, tag = "1")]
     pub process: ::prost::alloc::string::String,
-    /// What it does, when that is known.
+    /// Its role, if known.
     #[prost(string, optional, tag = "2")]
     pub role: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(uint32, tag = "3")]
@@ -3322,7 +3328,7 @@ pub struct ProcessReport {
     pub stored_bytes: u64,
     #[prost(enumeration = "JobState", tag = "10")]
     pub state: i32,
-    /// How it ended, when it did not end well.
+    /// How it failed, if it did.
     #[prost(string, optional, tag = "11")]
     pub failure: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(message, optional, tag = "12")]
@@ -3383,27 +3389,27 @@ pub struct RankReport {
     pub epoch_ends: ::prost::alloc::vec::Vec<EpochEnd>,
     #[prost(message, optional, tag = "23")]
     pub completeness: ::core::option::Option<Completeness>,
-    /// How the session ended, when it did not end well.
+    /// How the session failed, if it did.
     #[prost(string, optional, tag = "24")]
     pub failure: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(enumeration = "JobState", tag = "25")]
     pub state: i32,
     #[prost(uint64, tag = "26")]
     pub stored_bytes: u64,
-    /// What was measured last of each quantity within the last half minute that was recorded, teardown left out; absent when
-    /// nothing was.
+    /// The last value of each quantity within the last half minute of the recording, without teardown; absent when nothing
+    /// was measured.
     #[prost(message, optional, tag = "27")]
     pub sample: ::core::option::Option<Sample>,
-    /// The highest of each quantity that was measured.
+    /// The highest value of each quantity.
     #[prost(message, optional, tag = "40")]
     pub highest: ::core::option::Option<Sample>,
     /// The process, by its name within the job.
     #[prost(string, tag = "28")]
     pub process: ::prost::alloc::string::String,
-    /// Figures of it that stand out among the ranks, by name.
+    /// Names of its figures that are outliers among the ranks.
     #[prost(string, repeated, tag = "45")]
     pub stands_out: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// The moment that the levels above are of: `epoch_end`, `step_end`, `window_end`, or `end` of what is stored.
+    /// The moment of the levels above: `epoch_end`, `step_end`, `window_end`, or `end` of what is stored.
     #[prost(string, tag = "41")]
     pub levels_at: ::prost::alloc::string::String,
     /// Levels at the end of what is stored, where that is another moment: after teardown, when the job has ended.
@@ -3411,10 +3417,10 @@ pub struct RankReport {
     pub end_allocated_bytes: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "43")]
     pub end_reserved_bytes: ::core::option::Option<u64>,
-    /// Ids of the findings that are about this rank and tell it apart from others.
+    /// Ids of the findings that are about this rank and distinguish it from others.
     #[prost(string, repeated, tag = "44")]
     pub findings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Expandable segments are exported and not in force, as the segments show.
+    /// Expandable segments are configured but not in force, as the segments show.
     #[prost(bool, tag = "46")]
     pub expandable_overruled: bool,
 }
@@ -3475,7 +3481,7 @@ pub struct RankGrowth {
 pub struct TimelineRequest {
     #[prost(message, optional, tag = "1")]
     pub selection: ::core::option::Option<Selection>,
-    /// Points wanted per rank at most; 0 = 240.
+    /// Maximum points per rank; 0 = 240.
     #[prost(uint32, tag = "2")]
     pub points: u32,
 }
@@ -3487,8 +3493,8 @@ pub struct Timeline {
     pub completeness: ::core::option::Option<Completeness>,
     #[prost(message, repeated, tag = "3")]
     pub ranks: ::prost::alloc::vec::Vec<RankTimeline>,
-    /// Points that each device has at most: fewer than were asked for where a job has so many devices that an answer would
-    /// become too large.
+    /// Maximum points of each device: fewer than requested where a job has so many devices that the response would be too
+    /// large.
     #[prost(uint32, tag = "4")]
     pub points: u32,
 }
@@ -3505,7 +3511,7 @@ pub struct RankTimeline {
     #[prost(string, tag = "5")]
     pub process: ::prost::alloc::string::String,
 }
-/// What happened within one stretch of time: highest and last values.
+/// One interval of time: highest and last values.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TimelinePoint {
     #[prost(fixed64, tag = "1")]
@@ -3558,7 +3564,7 @@ pub mod sites_request {
         /// This moment, ns since the Unix epoch.
         #[prost(fixed64, tag = "4")]
         AtNs(u64),
-        /// The end of what is stored. When no moment is given: the end of the last epoch that has ended, or this where none has.
+        /// The end of what is stored. Default: the end of the last epoch that has ended, or this where none has.
         #[prost(bool, tag = "5")]
         End(bool),
     }
@@ -3593,14 +3599,14 @@ pub struct RankSites {
     pub exact: bool,
     #[prost(string, tag = "9")]
     pub process: ::prost::alloc::string::String,
-    /// Smaller sites that the answer leaves out; absent where it has all.
+    /// Smaller sites that the response leaves out; absent where it has all.
     #[prost(message, optional, tag = "10")]
     pub further: ::core::option::Option<FurtherSites>,
-    /// More than 262,144 sites lived at once: those beyond are counted together, as one without a stack.
+    /// More than 262,144 sites were live at once: those beyond are counted together, as one without a stack.
     #[prost(bool, tag = "11")]
     pub merged: bool,
 }
-/// Sites that an answer leaves out because it would become too large: fewer ranks have more of theirs.
+/// Sites left out because the response would be too large: with fewer ranks, each has more of its sites.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FurtherSites {
     #[prost(uint64, tag = "1")]
@@ -3622,7 +3628,7 @@ pub struct SiteStack {
     /// Live bytes by the epoch in which they were allocated.
     #[prost(message, repeated, tag = "4")]
     pub births: ::prost::alloc::vec::Vec<BirthBytes>,
-    /// What most of its bytes are for, as in `ClassBytes`; empty where it was not looked at.
+    /// What nearly all of its bytes are for, as in `ClassBytes`; empty where that is not one thing, or was not looked at.
     #[prost(string, tag = "5")]
     pub class: ::prost::alloc::string::String,
 }
@@ -3677,7 +3683,7 @@ pub struct RankStart {
     pub session: ::core::option::Option<SessionInfo>,
     #[prost(string, tag = "4")]
     pub process: ::prost::alloc::string::String,
-    /// What the process was seen to use that hands device memory on.
+    /// Features that share device memory, as far as the process was seen to use them.
     #[prost(enumeration = "MemorySharing", repeated, tag = "5")]
     pub sharing: ::prost::alloc::vec::Vec<i32>,
 }
@@ -3714,13 +3720,13 @@ pub struct Status {
     /// The daemon's tasks, and whether they run.
     #[prost(message, repeated, tag = "14")]
     pub tasks: ::prost::alloc::vec::Vec<TaskStatus>,
-    /// Bytes that the store takes on its disk; told to those who see all of it.
+    /// Total disk usage of the store, in bytes; only for principals with access to all tenants.
     #[prost(uint64, tag = "15")]
     pub size_bytes: u64,
-    /// Stored items that were not what was stored when they were read; told to those who see all of it.
+    /// Stored items that were found damaged when they were read; only for principals with access to all tenants.
     #[prost(uint64, tag = "16")]
     pub items_damaged: u64,
-    /// The places of the HTTP port, as they are bound.
+    /// The addresses of the HTTP port, as bound.
     #[prost(string, repeated, tag = "17")]
     pub http: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
@@ -3731,10 +3737,10 @@ pub struct TaskStatus {
     pub name: ::prost::alloc::string::String,
     #[prost(bool, tag = "2")]
     pub running: bool,
-    /// How often it failed and was started anew.
+    /// How often it failed and was restarted.
     #[prost(uint64, tag = "3")]
     pub restarts: u64,
-    /// Why it failed last.
+    /// Why it last failed.
     #[prost(string, optional, tag = "4")]
     pub failure: ::core::option::Option<::prost::alloc::string::String>,
 }
@@ -3778,7 +3784,7 @@ pub struct Fragmentation {
     /// About fragmentation and churn, the worst first.
     #[prost(message, repeated, tag = "4")]
     pub findings: ::prost::alloc::vec::Vec<Finding>,
-    /// Ranks of the selection that were not looked at: beyond 16, those that stand out are.
+    /// Ranks of the selection that were not analysed: with more than 16, only outliers are.
     #[prost(uint32, tag = "5")]
     pub ranks_left_out: u32,
     #[prost(message, optional, tag = "20")]
@@ -3814,7 +3820,7 @@ pub struct Oom {
 pub struct LedgerRequest {
     #[prost(message, optional, tag = "1")]
     pub selection: ::core::option::Option<Selection>,
-    /// Every live block too, not only sums by class.
+    /// Every live block as well, not only sums by class.
     #[prost(bool, tag = "5")]
     pub blocks: bool,
     #[prost(oneof = "ledger_request::Moment", tags = "2, 3, 4")]
@@ -3853,7 +3859,7 @@ pub enum JobState {
     Running = 1,
     Finished = 2,
     Failed = 3,
-    /// Ended without a word.
+    /// Ended without a goodbye.
     Lost = 4,
 }
 impl JobState {
@@ -3995,7 +4001,7 @@ pub mod query_client {
             req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "ListJobs"));
             self.inner.unary(req, path, codec).await
         }
-        /// A job and its processes, unjudged: what there is, not how it is.
+        /// A job and its processes, without an analysis.
         pub async fn get_job(
             &mut self,
             request: impl tonic::IntoRequest<super::JobRequest>,
@@ -4139,7 +4145,7 @@ pub mod query_client {
             req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "GetOom"));
             self.inner.unary(req, path, codec).await
         }
-        /// Who uses the device, rank by rank.
+        /// The uses of a device's memory, rank by rank.
         pub async fn get_ledger(
             &mut self,
             request: impl tonic::IntoRequest<super::LedgerRequest>,
@@ -4160,7 +4166,7 @@ pub mod query_client {
             req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "GetLedger"));
             self.inner.unary(req, path, codec).await
         }
-        /// Which Python object holds the tensors of a site, asked of the running process, which stands still for it at a step's end.
+        /// Which Python object holds the tensors of a site. Asks the running process, which is paused for it at a step's end.
         pub async fn find_holders(
             &mut self,
             request: impl tonic::IntoRequest<super::HoldersRequest>,
@@ -4182,7 +4188,7 @@ pub mod query_client {
                 .insert(GrpcMethod::new("memctl.v1.Query", "FindHolders"));
             self.inner.unary(req, path, codec).await
         }
-        /// How the daemon does.
+        /// The daemon's state.
         pub async fn get_status(
             &mut self,
             request: impl tonic::IntoRequest<super::StatusRequest>,
@@ -4250,7 +4256,7 @@ pub mod query_server {
             tonic::Response<super::ListJobsResponse>,
             tonic::Status,
         >;
-        /// A job and its processes, unjudged: what there is, not how it is.
+        /// A job and its processes, without an analysis.
         async fn get_job(
             &self,
             request: tonic::Request<super::JobRequest>,
@@ -4291,17 +4297,17 @@ pub mod query_server {
             &self,
             request: tonic::Request<super::OomRequest>,
         ) -> std::result::Result<tonic::Response<super::Oom>, tonic::Status>;
-        /// Who uses the device, rank by rank.
+        /// The uses of a device's memory, rank by rank.
         async fn get_ledger(
             &self,
             request: tonic::Request<super::LedgerRequest>,
         ) -> std::result::Result<tonic::Response<super::Ledger>, tonic::Status>;
-        /// Which Python object holds the tensors of a site, asked of the running process, which stands still for it at a step's end.
+        /// Which Python object holds the tensors of a site. Asks the running process, which is paused for it at a step's end.
         async fn find_holders(
             &self,
             request: tonic::Request<super::HoldersRequest>,
         ) -> std::result::Result<tonic::Response<super::Holders>, tonic::Status>;
-        /// How the daemon does.
+        /// The daemon's state.
         async fn get_status(
             &self,
             request: tonic::Request<super::StatusRequest>,
@@ -4963,7 +4969,7 @@ pub struct Caller {
     /// `*` for all.
     #[prost(string, tag = "3")]
     pub tenant: ::prost::alloc::string::String,
-    /// Jobs that it may write to; `*` stands for anything.
+    /// Jobs that it may write to; `*` matches any text.
     #[prost(string, tag = "4")]
     pub jobs: ::prost::alloc::string::String,
 }
@@ -4979,7 +4985,7 @@ pub struct Token {
     /// `*` for all.
     #[prost(string, tag = "4")]
     pub tenant: ::prost::alloc::string::String,
-    /// Jobs that it may write to; `*` stands for anything.
+    /// Jobs that it may write to; `*` matches any text.
     #[prost(string, tag = "5")]
     pub jobs: ::prost::alloc::string::String,
     #[prost(fixed64, tag = "6")]
@@ -5001,7 +5007,7 @@ pub struct CreateTokenRequest {
     /// All when empty.
     #[prost(string, tag = "4")]
     pub jobs: ::prost::alloc::string::String,
-    /// From now on; for ever when absent.
+    /// From now on; without a limit when absent.
     #[prost(uint64, optional, tag = "5")]
     pub expires_in_ns: ::core::option::Option<u64>,
 }
@@ -5022,7 +5028,7 @@ pub struct ListTokensResponse {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RevokeTokenRequest {
-    /// An id, or a name that one token alone has.
+    /// An id, or a name that only one token has.
     #[prost(string, tag = "1")]
     pub token: ::prost::alloc::string::String,
 }
@@ -5043,12 +5049,12 @@ pub struct AuditEntry {
     pub time_ns: u64,
     #[prost(string, tag = "2")]
     pub tenant: ::prost::alloc::string::String,
-    /// Who, and from where.
+    /// The principal, and its address.
     #[prost(string, tag = "3")]
     pub caller: ::prost::alloc::string::String,
     #[prost(string, tag = "4")]
     pub peer: ::prost::alloc::string::String,
-    /// What was asked for, of what, and what came of it.
+    /// The action, its object, and the outcome.
     #[prost(string, tag = "5")]
     pub action: ::prost::alloc::string::String,
     #[prost(string, tag = "6")]
@@ -5062,13 +5068,13 @@ pub struct AuditEntry {
 #[repr(i32)]
 pub enum Role {
     Unspecified = 0,
-    /// Writes to the jobs that its pattern allows.
+    /// Writes to the jobs that match its pattern.
     Agent = 1,
-    /// Asks questions.
+    /// Reads.
     Reader = 2,
-    /// Asks, writes, silences, deletes.
+    /// Reads, writes, silences, deletes.
     Operator = 3,
-    /// All of it, and tokens.
+    /// All of that, and manages tokens.
     Admin = 4,
 }
 impl Role {
@@ -5188,7 +5194,7 @@ pub mod access_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Who the caller is, as the daemon sees it.
+        /// The caller's identity, as the daemon sees it.
         pub async fn get_caller(
             &mut self,
             request: impl tonic::IntoRequest<super::GetCallerRequest>,
@@ -5210,7 +5216,7 @@ pub mod access_client {
                 .insert(GrpcMethod::new("memctl.v1.Access", "GetCaller"));
             self.inner.unary(req, path, codec).await
         }
-        /// Makes a token; its secret is in this answer and nowhere else.
+        /// Creates a token; its secret is in this response and nowhere else.
         pub async fn create_token(
             &mut self,
             request: impl tonic::IntoRequest<super::CreateTokenRequest>,
@@ -5259,7 +5265,7 @@ pub mod access_client {
                 .insert(GrpcMethod::new("memctl.v1.Access", "ListTokens"));
             self.inner.unary(req, path, codec).await
         }
-        /// Revokes a token: within seconds nobody gets in with it, and streams of it end.
+        /// Revokes a token: within seconds it is no longer accepted, and its open streams end.
         pub async fn revoke_token(
             &mut self,
             request: impl tonic::IntoRequest<super::RevokeTokenRequest>,
@@ -5321,12 +5327,12 @@ pub mod access_server {
     /// Generated trait containing gRPC methods that should be implemented for use with AccessServer.
     #[async_trait]
     pub trait Access: std::marker::Send + std::marker::Sync + 'static {
-        /// Who the caller is, as the daemon sees it.
+        /// The caller's identity, as the daemon sees it.
         async fn get_caller(
             &self,
             request: tonic::Request<super::GetCallerRequest>,
         ) -> std::result::Result<tonic::Response<super::Caller>, tonic::Status>;
-        /// Makes a token; its secret is in this answer and nowhere else.
+        /// Creates a token; its secret is in this response and nowhere else.
         async fn create_token(
             &self,
             request: tonic::Request<super::CreateTokenRequest>,
@@ -5341,7 +5347,7 @@ pub mod access_server {
             tonic::Response<super::ListTokensResponse>,
             tonic::Status,
         >;
-        /// Revokes a token: within seconds nobody gets in with it, and streams of it end.
+        /// Revokes a token: within seconds it is no longer accepted, and its open streams end.
         async fn revoke_token(
             &self,
             request: tonic::Request<super::RevokeTokenRequest>,
@@ -5694,7 +5700,7 @@ pub mod access_server {
 pub struct PageQuestion {
     #[prost(string, tag = "1")]
     pub job: ::prost::alloc::string::String,
-    /// What stands below /api/v1/jobs/JOB/, encoded as in an address: `blocks?rank=0&at=peak`.
+    /// The part after /api/v1/jobs/JOB/, encoded as in a URL: `blocks?rank=0&at=peak`.
     #[prost(string, tag = "2")]
     pub question: ::prost::alloc::string::String,
 }
@@ -5795,7 +5801,7 @@ pub mod page_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Answers one of the page's questions about a job, with the bytes that HTTP gives for it.
+        /// Answers one of the page's requests about a job, with the bytes that HTTP returns for it.
         pub async fn ask(
             &mut self,
             request: impl tonic::IntoRequest<super::PageQuestion>,
@@ -5829,7 +5835,7 @@ pub mod page_server {
     /// Generated trait containing gRPC methods that should be implemented for use with PageServer.
     #[async_trait]
     pub trait Page: std::marker::Send + std::marker::Sync + 'static {
-        /// Answers one of the page's questions about a job, with the bytes that HTTP gives for it.
+        /// Answers one of the page's requests about a job, with the bytes that HTTP returns for it.
         async fn ask(
             &self,
             request: tonic::Request<super::PageQuestion>,

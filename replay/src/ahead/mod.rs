@@ -1,17 +1,19 @@
-//! One step ahead: the steps that were seen, served again from the state in which the last one ended, under what the device has.
+//! The out-of-memory forecast: recorded steps are replayed from the state in which the last one ended, under the
+//! device's limit.
 //!
-//! Steps that are played: the last one as often as is asked for, with what comes now and then and stays, with the sizes of the next
-//! stage where steps grow by even stages, and with a step that is unlike those around it in its turn; and the one that needed most of
-//! the last [`SPAN`] to twice as many, as the next one, and behind [`STEPS_AHEAD`] others with all that comes now and then. Where
-//! steps differ in what they need, the largest counts more than the last one: as the next one, or behind as many as fit. Something is
-//! told where two step ends in a row foresaw it, or the next step is the one that fails.
+//! Replayed steps: the last one, as often as requested, with allocations that appear only in some steps and stay, with
+//! the sizes of the next stage if steps grow by even stages, and with an outlier step at its turn; and the step that
+//! needed most among the last [`SPAN`] to twice as many, as the next one, and after [`STEPS_AHEAD`] others with all
+//! occasional allocations. If steps differ in their needs, the largest counts more than the last one: as the next one,
+//! or after as many as fit. A failure is reported if two consecutive step ends forecast it, or if the next step is the
+//! one that fails.
 //!
-//! Guarantees: pure and deterministic; what it says of a step rests on requests that were seen, in their order, and on the
-//! allocator's own rules; memory in proportion to the live blocks and the requests of ten steps (of more where they are short), of
-//! 16 more to the places of some.
-//! Refuses to say that anything grows: whoever asks knows that (a cache that fills repeats itself like a leak until it is full),
-//! and is told of processes that grow alone. Refuses to look ahead from a warm-up: before [`STEPS_MIN`] whole steps nobody knows
-//! what a step is. What a program will do that it has not done yet (a longer batch, a validation) is not seen.
+//! Guarantees: pure and deterministic; a forecast rests on recorded requests, in their order, and on the allocator's
+//! own rules; memory is proportional to the live blocks and the requests of ten steps (more if they are short), and of
+//! 16 more for the places of some.
+//! Refuses to say that anything grows: the caller knows that (a cache that fills repeats itself like a leak until it is
+//! full), and passes only processes that grow. Refuses to forecast from a warm-up: before [`STEPS_MIN`] whole steps it
+//! is unknown what a step is. Cannot see what a program has not done yet (a longer batch, a validation).
 
 mod growing;
 mod naming;
@@ -52,7 +54,7 @@ pub const STEPS_AHEAD: u32 = 4;
 const ACTS_PLAYED: usize = 1 << 17;
 /// Steps over which the one that needs most is looked for: these, and as many before them.
 const SPAN: u64 = 32;
-/// Steps for which nothing is told after something was foreseen of the next step that did not come.
+/// Steps without a report after a failure was forecast for the next step and did not happen.
 const MISSED_FOR: u64 = 2;
 /// Of the limit, the part of which nothing can fail within a few steps while less is reserved at the height of a step.
 const FAR: (u64, u64) = (3, 4);
@@ -94,12 +96,12 @@ pub struct Fails {
     pub allocated_bytes: u64,
     /// Bytes that will be reserved when all that can be released is.
     pub reserved_bytes: u64,
-    /// Whether it rests on nothing of which nobody knows when it comes.
+    /// Whether it rests on no allocation whose time is unknown.
     pub is_certain: bool,
 }
 
 impl Fails {
-    /// What was seen, for whoever says how much of it is to be believed.
+    /// What was forecast, for the caller that decides how much of it to believe.
     #[must_use]
     pub fn sight(&self) -> Sight {
         Sight { steps: self.steps, is_of_last: self.of == Of::Last, is_certain: self.is_certain }
@@ -230,7 +232,7 @@ impl Ahead {
         steps.min(u32::try_from(ACTS_PLAYED / acts).unwrap_or(u32::MAX)).max(STEPS_AHEAD)
     }
 
-    /// Whether something was seen to fail at the last step's end that was looked from, told or not.
+    /// Whether the last look forecast a failure, reported or not.
     #[must_use]
     pub fn is_in_sight(&self) -> bool {
         self.before.is_some()
@@ -255,7 +257,7 @@ impl Ahead {
         }
         let is_seen_twice = before.is_some_and(|seen| seen.number + 1 == number);
         let is_trusted = self.missed_at.is_none_or(|at| at + MISSED_FOR < number);
-        // (Of the step that comes next there is no second chance to tell.)
+        // (A failure in the very next step cannot wait for a second look.)
         now.filter(|seen| is_trusted && (is_seen_twice || seen.fails.steps == 1)).map(|seen| seen.fails)
     }
 
@@ -334,7 +336,7 @@ impl Ahead {
     }
 }
 
-/// Whether a step tells what steps are.
+/// Whether a step is whole and late enough to represent steps.
 fn is_known(step: &Step) -> bool {
     step.number >= STEPS_MIN && !step.is_cut && !step.wants.is_empty()
 }
@@ -354,7 +356,7 @@ fn take(
             running.push(Act::Ask);
             live.insert(block, Live { name, want });
         }
-        // What failed is asked for again by whoever catches it, or the process ends.
+        // The program repeats a failed request if it catches the error, or the process ends.
         Request::Failed { .. } => {}
         Request::FreeRequested { block } => {
             if let Some(known) = live.get(&block) {

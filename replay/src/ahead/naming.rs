@@ -1,10 +1,11 @@
-//! Which requests a finding names of a step that is seen to fail.
+//! Which requests a finding names for a step that is forecast to fail.
 //!
-//! Where steps differ, nobody knows which one the next is like: each of the recent ones is played as that step, and what would fail
-//! in it may fail instead. That the step is like the one that needed most is a guess, which changes its mind from step to step: of
-//! what would fail then, what was named before stays named. What does not fail in any of them any more is named last.
+//! If steps differ, it is unknown which one the next is like: each of the recent ones is replayed as that step, and any
+//! request that would fail may be the one. That the step is like the one that needed most is a guess, which changes
+//! from step to step: of the requests that would fail, one that was named before stays named. A request that no longer
+//! fails in any of them is named last.
 //!
-//! Guarantees: what is named would fail, were the step like one that was seen, or was named in one of the last steps.
+//! Guarantees: a named request would fail if the step were like a recorded one, or was named in one of the last steps.
 //! Refuses to weigh how likely each is.
 
 use super::{Ahead, Fails, Of, SPAN, is_known};
@@ -14,8 +15,8 @@ use crate::allocator::Limit;
 const NAMED: usize = 3;
 
 impl Ahead {
-    /// What to name of the step in which this request was seen to fail, and what may fail there instead: of each place one, those of
-    /// the newest steps first, then what was named of late. For each look that is told once.
+    /// What to name for the step in which this request was forecast to fail, and what may fail there instead: one for
+    /// each place, those of the newest steps first, then recently named ones. Call once for each reported look.
     pub fn names(&mut self, limit: Limit, seen: &Fails) -> (Fails, Vec<Fails>) {
         let (mut first, mut instead) = (*seen, self.instead(limit, seen));
         let is_guess = seen.of == Of::Most || self.is_uneven();

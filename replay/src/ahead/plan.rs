@@ -28,7 +28,7 @@ pub(super) struct Plan<'a> {
     pub odd: Option<Odd<'a>>,
     /// The one that needed most, where that is not the last one.
     pub most: Option<&'a Step>,
-    /// Whether steps differ in what they need, so that nobody knows what the next one is like.
+    /// Whether steps differ in what they need, so that the next one's needs are unknown.
     pub is_uneven: bool,
 }
 
@@ -65,7 +65,7 @@ impl Plan<'_> {
         Some(self.with_certainty(first.or_else(|| self.of_most_later_on(later_on?))?))
     }
 
-    /// (Certain is what rests on nothing of which nobody knows when it comes.)
+    /// (A forecast is certain if it rests on no allocation whose time is unknown.)
     fn with_certainty(&self, fails: Fails) -> Fails {
         Fails { is_certain: !self.script.1.is_open(), ..fails }
     }

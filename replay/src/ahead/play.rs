@@ -165,7 +165,7 @@ impl Play {
     fn ask_for(&mut self, stay: &Stay, name: Name) -> Option<Fails> {
         let mut want = stay.want;
         if stay.is_captured {
-            // What is captured anew in one step shares a private pool that nobody had before.
+            // Requests captured in one step share a new private pool.
             let next = self.captured.len() as u32;
             let number = self.captured.entry((name.step, want.requested.pool)).or_insert(next);
             want.requested.pool = PoolId { first: u32::MAX - *number, second: 0 };
@@ -207,7 +207,7 @@ impl Play {
 
     /// Gives back the block that lies where the script's one lay, as many steps later.
     fn give_back(&mut self, name: Name, want: Want, later: u64) {
-        // What lived before anything was seen has one name, whatever the step.
+        // Blocks from before the recording have one name in all steps.
         let shifted = Name { step: if name.step == 0 { 0 } else { name.step.saturating_add(later) }, ..name };
         if self.kept.contains(&shifted) {
             return;

@@ -1,13 +1,13 @@
-//! What of a step comes again: what the steps before it had too, and what comes now and then and stays.
+//! Which requests of a step recur: those that the steps before it made too, and occasional ones whose blocks stay.
 //!
-//! Where two steps are the same but for what one of them made in between, that is what came by chance.
+//! If two steps are the same except for what one of them made in between, that difference is chance.
 //!
-//! What stays is asked for besides the step's own requests, or is one of these that is not given back: a loss that is kept now and
-//! then is asked for in every step. What a step hands on (its loss lives until the next one has another) is left behind when the next
-//! step does not give it back, and of the last step nobody knows yet.
+//! A block that stays was requested in addition to the step's own requests, or is one of these that is not freed: a
+//! loss that is sometimes kept is requested in every step. A block that a step carries over (its loss lives until the
+//! next one has another) is left behind if the next step does not free it; for the last step that is not known yet.
 //!
-//! Guarantees: a request counts where one of the two steps before it made it too, by its stack; what stays counts where at least
-//! [`TIMES_MIN`] steps left some of it, and none is overdue. Refuses to take what happened once for what a step does.
+//! Guarantees: a request counts if one of the two steps before it made it too, by its stack; staying blocks count if at
+//! least [`TIMES_MIN`] steps left some of them, and none is overdue. Refuses to take a single event for a habit.
 
 use std::collections::VecDeque;
 
@@ -84,7 +84,7 @@ impl Recurring {
         self.is_seldom
     }
 
-    /// Whether something is expected of which nobody knows when it comes.
+    /// Whether an allocation is expected whose time is unknown.
     pub fn is_open(&self) -> bool {
         self.stays.iter().any(|stay| stay.every > 1)
     }
@@ -205,7 +205,7 @@ fn stays(
     let mut by_stack: HashMap<StackId, Vec<(Name, Want)>> = HashMap::new();
     let handed = step.hands_on();
     let is_handed = |name: Name| name.step == step.number && handed.contains(&name.index);
-    // (Of what the last step hands on nobody knows whether it stays.)
+    // (Blocks that the last step carries over may stay or not: that is not known yet.)
     for (name, want) in live.filter(|(name, _)| name.step > 0 && !(is_last && is_handed(*name))) {
         by_stack.entry(want.stack).or_default().push((name, want));
     }
@@ -238,7 +238,7 @@ fn stays(
             |name: Name, want| (name.step, Stay { place: name.index, first, every, want, is_own: false, is_captured });
         stays.extend(newest.filter(|(name, _)| !is_own(*name)).map(|&(name, want)| stay(name, want)));
     }
-    // (The order of a hash table is nobody's.)
+    // (A hash table has no fixed order.)
     stays.sort_unstable_by_key(|(step, stay)| (*step, stay.place));
     // Places were counted among all requests of a step: what comes by chance, and what stays, are not a step's own.
     let mut by_chance: Vec<u32> = chances.iter().copied().collect();

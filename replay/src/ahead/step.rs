@@ -1,10 +1,10 @@
-//! One step as a script: what it asked for, in order, and which blocks it gave back, named so that the step can be played again.
+//! One step as a script: its requests, in order, and the blocks it freed, named so that the step can be replayed.
 //!
-//! A block is known by the step that asked for it and by its place among that step's requests. Played again as a later step, a
-//! script gives back the block in the same place of the step that lies as far behind: what a step takes over from the one before
-//! it, and what a queue of the last eight steps lets go, go as they did.
+//! A block is identified by the step that requested it and by its place among that step's requests. Replayed as a later
+//! step, a script frees the block in the same place of the step that lies as far behind: blocks carried over from the
+//! step before, and blocks that leave a queue of the last eight steps, are freed as they were.
 //!
-//! Guarantees: bounded in requests. Refuses to name a block that nobody saw come.
+//! Guarantees: bounded in requests. Refuses to name a block whose allocation was not seen.
 
 use foldhash::{HashMap, HashMapExt, HashSet};
 use memctl_model::{PoolId, StackId};
@@ -110,7 +110,7 @@ impl Rises {
         };
         let (mut rises, mut rising) = (HashMap::new(), HashMap::new());
         for (stack, now) in last.asked() {
-            // (Where a step asks more often than another, nobody knows which of its requests is which.)
+            // (If a step makes a stack's request more often than another step, the requests cannot be matched.)
             let of =
                 |asked: &HashMap<StackId, Vec<u64>>| asked.get(&stack).filter(|all| all.len() == now.len()).cloned();
             let (Some(one), Some(two)) = (of(&one), of(&two)) else { continue };

@@ -1,4 +1,4 @@
-//! Small programs under a limit, recorded as the allocator serves them: what is told of them, and when.
+//! Small programs under a limit, recorded as the allocator serves them: what is forecast, and when.
 
 mod differing;
 
@@ -82,7 +82,7 @@ fn a_leak_is_told_before_the_step_that_fails() {
         told.extend(recorded.ahead.look(limit, STEPS_AHEAD).map(|fails| (step, fails)));
         step += 1;
     }
-    let &(last, fails) = told.last().expect("nothing was told");
+    let &(last, fails) = told.last().expect("no forecast");
     assert_eq!((last + 1, fails.steps), (step, 1), "{told:?}");
     assert_eq!(fails.shortage, Shortage::Capacity);
     assert!(told.iter().all(|&(at, fails)| at + u64::from(fails.steps) == step), "{told:?}");
@@ -128,7 +128,7 @@ fn short_steps_are_looked_at_further_ahead() {
     assert!(told.iter().all(|&(at, fails)| at + u64::from(fails.steps) == step), "{told:?}");
 }
 
-/// Runs steps until one fails, and what was told at the end of each: the failing step, counted from 1, and these.
+/// Runs steps until one fails: the failing step, counted from 1, and the report at the end of each step.
 fn run(limit: Limit, step: impl FnMut(&mut Recorded, u64) -> Option<()>) -> (u64, Vec<(u64, Fails)>) {
     let (failed, _, told) = run_named(limit, step);
     (failed, told)
@@ -160,7 +160,7 @@ fn work(recorded: &mut Recorded) -> Option<()> {
 
 #[test]
 fn a_leak_of_several_blocks_that_comes_now_and_then_is_told_until_it_fails() {
-    // Every seventh step keeps three blocks of one place: nobody knows which step is the next one.
+    // Every seventh step keeps three blocks of one place: which step is next is unknown.
     let (failed, told) = run(Limit::Device(512 * MIB), |recorded, number| {
         work(recorded)?;
         (0..if number % 7 == 0 { 3 } else { 0 }).try_for_each(|_| recorded.alloc(12 * MIB, 4).map(drop))
@@ -258,8 +258,8 @@ fn what_comes_now_and_then_comes_where_it_came() {
 
 #[test]
 fn a_cache_that_was_returned_for_room_is_not_returned_by_the_program() {
-    // A tensor that grows is made anew in each step, and at last there is room for it only when the cache is returned first; that is
-    // told for the step that has no room even then. Every third step asks once more.
+    // A growing tensor is allocated again in each step, and at last it fits only after the cache is released; the
+    // forecast is for the step in which it does not fit even then. Every third step makes one more request.
     let mut kept = None;
     let (failed, asked, told) = run_named(Limit::Device(700 * MIB), |recorded, number| {
         let grown = recorded.alloc((64 + 6 * number) * MIB, 5)?;
@@ -289,7 +289,7 @@ fn what_a_step_asks_for_anyway_and_keeps_now_and_then_is_not_asked_for_twice() {
         }
         Some(())
     });
-    // Each time that it is told, the step before has kept the block or has not.
+    // At each report, the step before has kept the block or has not.
     assert_eq!((failed, told.len()), (36, 9), "{told:?}");
     assert!(told.iter().all(|(_, fails)| fails.stack == StackId(2) && fails.of == Of::Last), "{told:?}");
     assert!(told.iter().all(|(at, fails)| at + u64::from(fails.steps) == failed), "{told:?}");

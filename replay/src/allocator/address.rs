@@ -1,10 +1,10 @@
 //! Addresses: where the driver puts segments, and where expandable segments lie.
 //!
-//! Addresses matter because ties of the best fit are broken by them. While a trial has asked the driver for nothing but what the
-//! recording asked for, the addresses are the recorded ones (hints). From its first own segment on the driver would have put
-//! later ones elsewhere, too, so they are placed as the recording's driver places its own (`space`).
+//! Addresses matter because they break ties of the best fit. While a trial has asked the driver for nothing but what
+//! the recording asked for, the addresses are the recorded ones (hints). After its first own segment, the driver would
+//! have put later ones elsewhere, too, so they are placed as the recording's driver places its own (`space`).
 //!
-//! Guarantees: no two segments overlap, whatever the hints say; addresses are multiples of 512. Refuses to move a segment.
+//! Guarantees: no two segments overlap, even if hints do; addresses are multiples of 512. Refuses to move a segment.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
@@ -48,7 +48,8 @@ impl Addresses {
     pub fn place(&mut self, size: u64) -> Option<u64> {
         let hint = self.hints.front().copied().filter(|hint| hint.call == DriverCall::Alloc);
         let own = self.space.find(size);
-        // (Where the driver had room that nobody knows of, it has it for another size, too, if nothing says otherwise.)
+        // (If the driver had room that is not recorded, it is taken to have it for another size, too, unless something
+        // contradicts.)
         let may_follow = |hint: &Hint| match self.is_on_its_own || hint.size != size {
             true => !matches!(own, Place::Hole(_)) && self.space.is_old(hint.addr),
             false => true,

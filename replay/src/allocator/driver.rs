@@ -1,7 +1,7 @@
-//! What is asked of the driver: segments and pages, under a limit; and the figures that `memory_stats()` shows of it.
+//! Calls of the driver: segments and pages, under a limit; and the figures that `memory_stats()` shows of it.
 //!
-//! Guarantees: nothing is reserved above the limit; every call is counted and told in order. Refuses to know a real device:
-//! memory that others use there is part of the limit that it is given.
+//! Guarantees: nothing is reserved above the limit; every call is counted and returned in order. Refuses to know a real
+//! device: memory that others use there must be subtracted from the limit.
 
 use memctl_model::Action;
 
@@ -33,9 +33,9 @@ impl Limit {
 
 /// Devices have at most this much, as far as addresses are concerned: 16 TiB.
 const DEVICE_BYTES_MAX: u64 = 1 << 44;
-/// No process reserves more, whatever its recording says: 32 TiB.
+/// Upper bound on the reserved bytes of a process, even if its recording has more: 32 TiB.
 const RESERVED_BYTES_MAX: u64 = 1 << 45;
-/// What addresses are reserved for where nobody says how large the device is.
+/// The size used for address reservations if the device's size is unknown.
 const DEVICE_BYTES: u64 = 1 << 38;
 
 impl Limit {

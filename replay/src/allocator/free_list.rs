@@ -27,7 +27,7 @@ pub(super) struct Found {
 #[derive(Clone, Debug)]
 struct Lane {
     stream: u64,
-    /// The last key of each leaf, but for the last leaf: that takes whatever is above.
+    /// The last key of each leaf except the last leaf, which takes everything above.
     ends: Vec<u128>,
     // Boxed: a leaf that comes between others moves pointers instead of 192 bytes for each that is behind it.
     #[expect(clippy::vec_box)]

@@ -93,7 +93,7 @@ pub struct Allocator {
     refusals: u32,
     addresses: Addresses,
     counts: Counts,
-    /// What was asked of the driver since somebody looked.
+    /// Calls of the driver since they were last taken.
     calls: Vec<DriverEvent>,
     /// Blocks whose free a retry waited for, likewise.
     completed: Vec<BlockId>,
@@ -361,7 +361,7 @@ impl Allocator {
         std::mem::take(&mut self.completed)
     }
 
-    /// The driver refuses so often, whatever the limit says.
+    /// Makes the driver refuse this many times, regardless of the limit.
     pub(crate) fn refuse(&mut self, times: u32) {
         self.refusals = times;
     }

@@ -128,7 +128,7 @@ impl Space {
         let into = hole.filter(|&(_, end, _)| addr < end && end - addr >= size);
         self.forget_refuted(size, into.map(|(.., of)| of));
         if let Some((begin, ..)) = into {
-            // A segment lies at the low end of a hole: what is below this one is somebody's.
+            // A segment lies at the low end of a hole: the space below this one is in use.
             self.cut(begin, addr);
             return self.fill(addr, size);
         }
@@ -176,7 +176,7 @@ impl Space {
         self.gaps.range(..=addr).next_back().is_some_and(|(&begin, &bytes)| addr - begin < bytes)
     }
 
-    /// Holes end where a segment begins that nobody expected there.
+    /// Ends holes where an unexpected segment begins.
     fn cut(&mut self, addr: u64, end: u64) {
         let touched: Vec<(u64, u64, u32)> = {
             let before = self.holes.range(..addr).next_back();

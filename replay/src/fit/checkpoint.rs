@@ -62,7 +62,7 @@ struct Plan {
 pub struct Known<P, L, S, F> {
     /// Where each was made.
     pub pass: P,
-    /// What somebody else keeps until the forward pass ends: autocast its copies of weights.
+    /// Blocks that another holder keeps until the forward pass ends: autocast keeps its copies of weights.
     pub lingers: L,
     /// What the operation that made it saves of itself, for its own backward pass.
     pub saves_itself: S,
@@ -141,7 +141,7 @@ impl Script {
         let again = again.max(backward.start).min(first_freed);
         let repeated =
             lives[call.start].born..self.end_of(lives[remade.map_or(needed, |result| result.max(needed))].born, lives);
-        // cuBLAS asks for its workspace when it is first called, and whoever asks later gets the same one.
+        // The first call of cuBLAS allocates its workspace; later calls get the same one.
         let outlives = |&request: &usize| lives[request].ended >= backward.end && request != result;
         Some(Plan { repeated, once: call.clone().filter(outlives).collect(), again, kept, result: remade })
     }
@@ -207,7 +207,7 @@ impl Passes {
     }
 }
 
-/// A script that is written anew.
+/// A script that is being rewritten.
 struct Edit<'a> {
     of: &'a Script,
     made: Script,
@@ -271,7 +271,7 @@ impl<'a> Edit<'a> {
     /// The second forward of a call.
     fn repeat(&mut self, plan: &Plan) {
         let mut living: HashMap<BlockName, BlockName> = HashMap::new();
-        // Nobody else has the first result any more.
+        // The first result has no other holder any more.
         for at in plan.repeated.clone() {
             if let (Some(request), Act::Alloc { block, .. }) = (self.requests.get(&at), self.of.acts[at as usize])
                 && plan.result == Some(*request)

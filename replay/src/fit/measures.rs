@@ -1,7 +1,7 @@
-//! What must go to get under a number of bytes, and what optimizer state takes in other forms.
+//! What must go to get below a number of bytes, and the size of optimizer state in other forms.
 //!
-//! Guarantees: every figure is a replay's; the arithmetic of optimizer state is from the bytes that were recorded. Refuses to call
-//! the list of what must go the shortest that there is: whatever occupies most at the peak goes first, until it is enough.
+//! Guarantees: every figure is a replay's; optimizer state is computed from the recorded bytes. Refuses to claim that
+//! the list of what must go is the shortest: the largest holder at the peak goes first, until it is enough.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,11 +23,12 @@ pub struct Going {
     pub peak_reserved_bytes: u64,
 }
 
-/// Holders that go at most: a longer list helps nobody.
+/// Maximum number of holders that go: a longer list is no help.
 const GOING_MAX: usize = 12;
 
-/// Who must go for the peak of reserved bytes to be at most `limit`: the largest holder at the peak, then the largest at the peak
-/// of the rest, and so on. `holder` says whose a request is; what is nobody's stays. Whether it is enough is told by the last.
+/// The holders that must go for the peak of reserved bytes to be at most `limit`: the largest holder at the peak, then
+/// the largest at the peak of the rest, and so on. `holder` returns a request's holder; requests without one stay. The
+/// last entry shows whether it is enough.
 #[must_use]
 pub fn must_go(script: &Script, conf: &Conf, limit: u64, holder: impl Fn(usize) -> Option<u32>) -> Vec<Going> {
     let (mut gone, mut going) = (HashSet::new(), Vec::new());
@@ -62,7 +63,7 @@ pub enum Form {
     Sharded(u32),
 }
 
-/// Over how many ranks sharding is told where the job has one.
+/// The number of ranks to shard over in advice for a job of one rank.
 pub const RANKS_ASSUMED: u32 = 2;
 /// Elements that share a scale.
 pub const QUANTIZED: u64 = 256;
@@ -126,7 +127,7 @@ mod tests {
         assert_eq!(going(460, 9), []);
         assert_eq!(going(459, 9), [(2, 300)]);
         assert_eq!(going(100, 9), [(2, 300), (0, 100)]);
-        assert_eq!(going(100, 2), [(0, 100), (3, 40), (1, 20)], "what is nobody's stays, and it is not enough");
+        assert_eq!(going(100, 2), [(0, 100), (3, 40), (1, 20)], "requests without a holder stay, and it is not enough");
     }
 
     #[test]

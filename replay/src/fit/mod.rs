@@ -1,17 +1,18 @@
-//! Will it fit: a training that was recorded at one or two sizes, and what it would hold at others, or with changes.
+//! Will it fit: a training was recorded at one or two sizes; what would it hold at others, or with changes?
 //!
-//! The number that changed (batch, sequence, layers) is named with each recording. The requests of two recordings are aligned one
-//! by one (`align`), each request's bytes become a function of the number (`law`), and the larger recording's requests are
-//! replayed with the bytes of another number ([`Fit::at`]). Of one recording somebody says what scales ([`Scale`]), which is
-//! weaker. A [`Script`] can be replayed without some of its requests (`edit`), or with modules checkpointed (`checkpoint`).
+//! The number that changed (batch, sequence, layers) is named with each recording. The requests of two recordings are
+//! aligned one by one (`align`), each request's bytes become a function of the number (`law`), and the larger
+//! recording's requests are replayed with the bytes of another number ([`Fit::at`]). With one recording the caller
+//! states what scales ([`Scale`]), which is weaker. A [`Script`] can be replayed without some of its requests (`edit`),
+//! or with modules checkpointed (`checkpoint`).
 //!
-//! How much more is reserved than allocated hangs on how sizes happen to fit into segments, and at another number a program makes
-//! requests that neither recording has. So the same requests are also replayed at numbers near the one that is asked for, and the
-//! interval covers what is reserved for each allocated byte there.
+//! How much more is reserved than allocated depends on how sizes happen to fit into segments, and at another number a
+//! program makes requests that neither recording has. So the same requests are also replayed at numbers near the
+//! requested one, and the interval covers the ratio of reserved to allocated bytes there.
 //!
-//! Guarantees: deterministic; what was found in one recording only, or changed in no simple way, or is in doubt, widens the
-//! interval. Refuses more requests than [`REQUESTS_MAX`], and to tell what another number would make a program do that it did at
-//! neither.
+//! Guarantees: deterministic; requests that were found in one recording only, changed in no simple way, or are in doubt
+//! widen the interval. Refuses more than [`REQUESTS_MAX`] requests, and to predict behaviour of the program at another
+//! number that it showed at neither.
 
 mod align;
 mod checkpoint;
@@ -52,7 +53,7 @@ pub struct Aligned {
     pub unmatched_bytes: u64,
 }
 
-/// How a request's bytes follow the number, where one recording has to do and somebody knows what the request was for.
+/// How a request's bytes follow the number, if there is only one recording and the purpose of the request is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// The same at every number.

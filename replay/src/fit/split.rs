@@ -1,16 +1,17 @@
-//! What a sum asks for when several blocks of threads sum parts of each output, and how that follows the number that changed.
+//! The buffer of a sum when several blocks of threads sum parts of each output, and how it follows the number that
+//! changed.
 //!
-//! PyTorch (`at::native::setReduceConfig` and `gpu_reduce_kernel`, aten/src/ATen/native/cuda/Reduce.cuh) sums down the rows of a
-//! matrix with blocks of 32 by 16 threads, a thread for 1, 2 or 4 columns. From [`VALUES_MAX`] values a thread on it splits the rows
-//! over `ctas` blocks: as many as fill the device, at least [`VALUES_MIN`] and at most [`VALUES_MAX`] values a thread. Their parts
-//! lie in a buffer of 4 bytes x columns x columns of a block x `ctas`, asked for together with a row of semaphores, 4 bytes for each
-//! block of columns, and both are given back before anything else is asked for. So such a buffer is nothing, then grows with the
-//! rows, then stays the same, and then grows again.
+//! PyTorch (`at::native::setReduceConfig` and `gpu_reduce_kernel`, aten/src/ATen/native/cuda/Reduce.cuh) sums down the
+//! rows of a matrix with blocks of 32 by 16 threads, a thread for 1, 2 or 4 columns. From [`VALUES_MAX`] values a
+//! thread on it splits the rows over `ctas` blocks: as many as fill the device, at least [`VALUES_MIN`] and at most
+//! [`VALUES_MAX`] values a thread. Their parts lie in a buffer of 4 bytes x columns x columns of a block x `ctas`. It
+//! is allocated together with a row of semaphores, 4 bytes for each block of columns, and both are freed before the
+//! next allocation. So such a buffer is absent, then grows with the rows, then stays the same, and then grows again.
 //!
-//! Guarantees: of two numbers a rule is told only where it gives the bytes at both; never more than the largest request, no
-//! overflow whatever the bytes. Refuses sums along the rows (their buffers are small), and parts of any other size than 4 bytes:
-//! numbers of 8, and what is true of any or all of many values (a part of those is 1 byte). Which requests are such buffers is
-//! found by [`super::sums`].
+//! Guarantees: for two numbers a rule is reported only if it gives the bytes at both; never more than the largest
+//! request, no overflow for any bytes. Refuses sums along the rows (their buffers are small), and parts of any other
+//! size than 4 bytes: numbers of 8, and the `any` or `all` of many values (parts of 1 byte). [`super::sums`] finds the
+//! requests that are such buffers.
 
 use crate::sizes::REQUEST_BYTES_MAX;
 

@@ -1,11 +1,11 @@
-//! Which requests of a recording are buffers of split sums (`split`), and which sums come to be split at another number.
+//! Which requests of a recording are buffers of split sums (`split`), and which sums become split at another number.
 //!
-//! A buffer is known by how it is asked for: semaphores come right behind it, and both go before anything else is asked for. What
-//! the sum comes to is the request before it, what it is of lives meanwhile.
+//! A buffer is recognised by how it is requested: its semaphores follow at once, and both are freed before the next
+//! request. The sum's result is the request before it; the sum's input lives meanwhile.
 //!
-//! Guarantees: the same however often a sum recurs; for each request of a recording at most [`SIZES_MAX`] sizes are looked at, of
-//! which [`MULTIPLES_MAX`] are kept, and at most [`SUMS_MAX`] different sums are, whatever was never given back. Refuses to know the
-//! device: of those in use the one that explains most buffers is taken.
+//! Guarantees: the same however often a sum recurs; for each request of a recording at most [`SIZES_MAX`] sizes are
+//! examined, of which [`MULTIPLES_MAX`] are kept, and at most [`SUMS_MAX`] different sums, even if blocks are never
+//! freed. Does not know the device: of those in use it takes the one that explains most buffers.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
@@ -24,7 +24,7 @@ const INPUTS_MIN: u64 = 8;
 const SIZES_MAX: usize = 256;
 /// Those of them that are kept for a sum. (In real trainings the first or the second is it.)
 const MULTIPLES_MAX: usize = 8;
-/// Different sums of a recording that are looked at. What comes behind keeps the law that two numbers tell.
+/// Maximum number of different sums examined in a recording. Later ones keep the law that two numbers give.
 const SUMS_MAX: usize = 4096;
 /// Bytes of a column that a sum comes to: 4, or 2 of half precision. (Truth values have 1; their parts are of another size.)
 const RESULT_BYTES: [u64; 2] = [4, 2];
@@ -92,7 +92,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// Puts the laws of split sums in the place of the others, and gives those that come to be split at another number. `split` tells
+    /// Replaces laws by those of split sums, and returns the sums that become split at another number. `split` returns
     /// what a sum is on a device.
     fn settle<F>(self, number: f64, split: F, laws: &mut [Law]) -> HashMap<usize, Split>
     where
@@ -115,9 +115,9 @@ impl Sums {
     }
 }
 
-/// Puts the laws of split sums in the place of what two numbers alone would tell. `partners` has the request of the smaller script
-/// for each of the larger's, counted from what was not found. Gives the sums that come to be split at a number that neither
-/// recording has: behind which request of the larger one.
+/// Replaces the laws that two numbers alone would give by those of split sums. `partners` has the request of the
+/// smaller script for each of the larger's, counted from what was not found. Returns the sums that become split at a
+/// number that neither recording has: after which request of the larger one.
 pub(super) fn settle(
     (few, small): (f64, &Script),
     (many, large): (f64, &Script),
@@ -142,9 +142,9 @@ pub(super) fn settle_alone(number: f64, script: &Script, laws: &mut [Law]) -> Ha
     sums(script, |_, _| Some(0), laws).settle(number, |sum, device| sum.split_alone(number, device), laws)
 }
 
-/// The sums of the larger recording that are split, with what they may be of; and those that are not: the request for the gradient
-/// of the bias of a layer with many columns, while the gradient of the layer's output lives, the newest of its multiples. `before`
-/// tells the bytes of a buffer in the smaller one; `None` where it follows another law.
+/// The sums of the larger recording that are split, with their possible inputs; and those that are not: the request for
+/// the gradient of the bias of a layer with many columns, while the gradient of the layer's output lives, the newest of
+/// its multiples. `before` returns the bytes of a buffer in the smaller one; `None` if it follows another law.
 fn sums(script: &Script, before: impl Fn(usize, u64) -> Option<u64>, laws: &[Law]) -> Sums {
     let (lives, buffers) = (script.lives(), buffers(script));
     let biases = biases(script, &lives);

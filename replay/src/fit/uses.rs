@@ -1,12 +1,13 @@
-//! Until when a call's forward itself uses what it makes.
+//! Until when a call's forward itself uses the blocks it makes.
 //!
-//! Where the backward pass keeps a block, the recording shows when that lets go of it, not when Python did; checkpointed, a block
-//! goes with Python's last reference. That is told from lines: what an operation makes goes to the next one. Within a line, whose
-//! operations have the same frames, the next one is known by its result, which nobody keeps. Behind its line, or out of the
-//! module that made it, a block is an argument or a variable that the next call or line replaces: it goes at that one's end.
+//! If the backward pass keeps a block, the recording shows when that releases it, not when Python did; checkpointed, a
+//! block is freed with Python's last reference. Lines show when that is: the result of an operation is passed to the
+//! next one. Within a line, whose operations have the same frames, the next operation is known by its result, which is
+//! not kept. After its line, or outside the module that made it, a block is an argument or a variable that the next
+//! call or line replaces: it is freed at the end of that.
 //!
-//! Guarantees: nothing outlives the call. Refuses to know of a later use: a residual, of which the recording shows nothing before
-//! the sum, goes early.
+//! Guarantees: nothing outlives the call. Refuses to know of a later use: a residual, of which the recording shows
+//! nothing before the sum, is freed early.
 
 use std::ops::Range;
 

@@ -52,7 +52,7 @@ impl DictSlot {
     }
 }
 
-/// What an open list was found to hold, by its first telling item.
+/// The content of an open list, decided by its first item that shows it.
 pub(crate) enum Content {
     /// Nothing yet.
     Empty,
@@ -68,7 +68,7 @@ pub(crate) enum Content {
     Segments(Vec<(u64, SegmentState)>),
     /// Annotations.
     Annotations(Vec<Annotation>),
-    /// Something that nobody asks for.
+    /// Content that is not used.
     Other,
 }
 

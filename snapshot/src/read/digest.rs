@@ -1,8 +1,8 @@
 //! Digests of a byte stream: 128 bits of two XXH64 sums with different seeds, and SHA-256.
 //!
-//! The sums identify a recording, so that importing one twice is recognised. They are no signature: whoever wants two
-//! recordings to look alike can make them so. SHA-256 is what only whoever has the file knows; it does not follow from the
-//! sums, which everybody sees.
+//! The sums identify a recording, so that a second import of it is recognised. They are no signature: anyone can make
+//! two recordings look alike. SHA-256 proves possession of the file: only a holder of the file can compute it, and it
+//! does not follow from the sums, which are public.
 
 use sha2::{Digest as _, Sha256};
 
@@ -15,7 +15,7 @@ const P5: u64 = 0x27D4_EB2F_1656_67C5;
 /// The seed of the second sum. Any number but the first sum's 0 would do; it must never change, or known recordings look new.
 const SECOND_SEED: u64 = 0x6D65_6D63_746C_0001;
 
-/// Before the stream, so that the proof is nobody's checksum of the file.
+/// Hashed before the stream, so that the proof differs from any ordinary checksum of the file.
 const PROOF: &[u8] = b"memctl: who has this recording\0";
 
 /// What a stream comes to.

@@ -1,7 +1,7 @@
 //! Why a snapshot could not be read.
 //!
-//! Every error names the file and the way out. Whatever a file holds, reading it ends in one of
-//! these or in a recording: nothing in a file is ever executed.
+//! Every error names the file and the remedy. Reading any file ends in one of these errors or in a recording: nothing
+//! in a file is ever executed.
 
 use std::io;
 use std::path::PathBuf;

@@ -126,7 +126,7 @@ impl Heap {
         list.shared.unwrap_or(Value::OPAQUE)
     }
 
-    /// Consumes a value: whatever it was, what remains is something that needs no slot.
+    /// Consumes a value of any kind; the result needs no slot.
     #[inline]
     pub(crate) fn close(&mut self, value: Value) -> Value {
         match value.kind() {

@@ -1,8 +1,7 @@
-//! The byte stream under the pickle reader: a buffer, compression detected by magic, a digest of
-//! what was read.
+//! The byte stream under the pickle reader: a buffer, compression detected by magic, a digest of the bytes read.
 //!
-//! Guarantees: memory is one buffer whatever lengths the file declares; the digest covers exactly
-//! the unpacked bytes that were consumed, so a pickle and its compressed form have the same one.
+//! Guarantees: memory is one buffer for any lengths that the file declares; the digest covers exactly the unpacked
+//! bytes that were consumed, so a pickle and its compressed form have the same one.
 
 use std::io::{self, BufReader, Read};
 use std::sync::Arc;

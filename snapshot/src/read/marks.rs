@@ -38,7 +38,7 @@ enum Steps {
     Profiler,
     /// Every end of an optimizer's step ends one.
     Optimizer,
-    /// Nothing tells steps.
+    /// Nothing marks steps.
     Untold,
 }
 
@@ -131,7 +131,8 @@ pub(crate) fn given(mut annotations: Vec<Annotation>, start_ns: u64) -> Given {
     Given { epochs, phases, steps: steps != Steps::Untold, marks }
 }
 
-/// Annotations to marks; where only the optimizer tells steps, each reaches from the end of the one before, or the begin of its epoch, to the end of the optimizer's step.
+/// Turns annotations into marks. If only the optimizer marks steps, each step reaches from the end of the one before
+/// (or the begin of its epoch) to the end of the optimizer's step.
 fn translate(annotations: Vec<Annotation>, steps: Steps, start_ns: u64) -> Vec<Mark> {
     let mut marks: Vec<Mark> = Vec::with_capacity(annotations.len());
     let mut step = 0;

@@ -1,8 +1,8 @@
 //! Marks and events in the order in which they happened.
 //!
-//! Within a device the order of the events is the recording's, whatever their times; marks keep
-//! theirs. Between devices and against marks time decides, with [`mark_precedes`] for ties; at
-//! equal times the lower device comes first.
+//! Within a device the order of the events is the recording's, regardless of their times; marks keep theirs. Between
+//! devices and against marks, time decides, with [`mark_precedes`] for ties; at equal times the lower device comes
+//! first.
 
 use std::iter::Peekable;
 

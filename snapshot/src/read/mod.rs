@@ -62,11 +62,11 @@ pub struct Recording {
     pub started_ns: u64,
     /// Likewise of the last one.
     pub ended_ns: u64,
-    /// The oldest framework that can have written this, `torch >= 2.10`; `None` when nothing tells.
+    /// The oldest framework that can have written this, `torch >= 2.10`; `None` if nothing shows it.
     pub framework: Option<String>,
     /// Digest of the unpacked pickle: the same for a file and its compressed form.
     pub digest: [u8; 16],
-    /// Of the content, for whoever has the file: proves that a later import of it is the same one.
+    /// A digest that needs the file's content: proves that a later import is of the same file.
     pub proof: [u8; 32],
     /// What it lacked.
     pub remarks: Remarks,

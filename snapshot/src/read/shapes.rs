@@ -1,7 +1,7 @@
-//! What a dict is, told by its keys alone, and what memctl keeps of it.
+//! What a dict is, decided by its keys alone, and what memctl keeps of it.
 //!
-//! Neither the order of keys nor unknown keys matter; a key that is missing gets the value that
-//! torch versions without it imply. What cannot be understood is counted, never guessed.
+//! Neither the order of keys nor unknown keys matter; a missing key gets the value that torch versions without it
+//! imply. Entries that are not understood are counted, never guessed.
 
 use memctl_model::{Action, BlockState, BlockUse, Event, PoolId, SegmentKind, SegmentState, StackId};
 

@@ -1,7 +1,8 @@
-//! The marks of a recording: what its annotations give, and what is found where they give none.
+//! The marks of a recording: those of its annotations, and those that are found if it has none.
 //!
-//! Guarantees: given marks win, each kind for itself (given steps may have epochs that were found); what was found is told as
-//! found; there is always an epoch, and there are steps unless the recording marks epochs alone or windows had to be cut.
+//! Guarantees: given marks win, each kind for itself (given steps may have epochs that were found); found marks are
+//! reported as found; there is always an epoch, and there are steps unless the recording marks epochs alone or windows
+//! had to be cut.
 
 use memctl_analysis::boundaries::{self, Boundaries, Span, Stacks};
 use memctl_model::{Boundary, Event, Mark, MarkKind, Phase};
@@ -94,7 +95,7 @@ fn join(given: Given, found: Boundaries, all: Span, events: Option<(u64, u64)>) 
     }
     let mut steps = ranges((0..).zip(steps), MarkKind::StepBegin, MarkKind::StepEnd);
     if !given.steps && !given.epochs && steps.is_empty() && windows.is_empty() {
-        // Nothing tells the loop: the events are one step.
+        // Nothing shows the loop: the events are one step.
         let (first_ns, last_ns) = events.unwrap_or((all.begin_ns, all.end_ns));
         steps.push(Mark { time_ns: first_ns, kind: MarkKind::StepBegin(0) });
         steps.push(Mark { time_ns: last_ns, kind: MarkKind::StepEnd(0) });

@@ -41,9 +41,9 @@ pub fn note_down(out: &mut impl Write, device: DeviceIndex, mark: &Mark) -> io::
         MarkKind::PhaseEnd(phase) => write(false, phase.name()),
         MarkKind::RegionBegin(name) => write(true, name),
         MarkKind::RegionEnd(name) => write(false, name),
-        // Nobody's but memctl's own.
+        // Only memctl uses windows.
         MarkKind::WindowEnd(_) => Ok(()),
-        // The annotation itself is in the trace, and whoever reads it makes the note anew.
+        // The annotation itself is in the trace; readers make the note from it again.
         MarkKind::Note(name) if name.starts_with(ANNOTATED) => Ok(()),
         // PyTorch knows no moment: it begins and ends at once.
         MarkKind::Note(name) => write(true, name).and_then(|()| write(false, name)),

@@ -121,7 +121,7 @@ impl<W: Write> SnapshotWriter<W> {
         })
     }
 
-    /// From here on stacks are numbered anew: another session's.
+    /// Forgets the numbers of stacks: the next ones belong to another session.
     pub fn forget_stacks(&mut self) {
         self.written.stacks.clear();
         self.written.owners.clear();

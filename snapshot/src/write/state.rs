@@ -1,6 +1,6 @@
-//! The state that a device ended in, kept until its place in the file comes.
+//! The state in which a device ended, kept until its place in the file comes.
 //!
-//! Guarantees: the stacks of its blocks are its own, whatever its successor's numbers mean; a block that lies in no segment
+//! Guarantees: its blocks keep their own stacks, even if a successor reuses the numbers; a block outside every segment
 //! gets one, because viewers look every block up in a segment.
 
 use std::collections::HashMap;

@@ -92,7 +92,7 @@ fn code_is_refused_by_name() {
     assert!(refused(&stack_global).contains("posix.system"), "{}", refused(&stack_global));
     let instance = b"(S'ls'\nios\nsystem\n.";
     assert!(refused(instance).contains("os.system"));
-    // Inside a snapshot, under a key that nobody reads.
+    // Inside a snapshot, under a key that is not read.
     let hidden = with(snapshot(vec![], vec![]), "odd", Py::Raw(b"cbuiltins\neval\n".to_vec()));
     assert!(refused(&dumps(&hidden, Style::Python4)).contains("builtins.eval"));
     for opcode in

@@ -74,7 +74,7 @@ fn trace(n: u64) -> Vec<u8> {
 fn whole(trace: &[u8], key: &[u8]) -> Vec<u8> {
     let words: [&[u8]; 8] = [b"action", b"alloc", b"addr", b"size", b"stream", b"time_us", b"user_metadata", b"frames"];
     let mut out = b"\x80\x04}\x94(".to_vec();
-    // Words of the memo, as the value of a key that nobody reads.
+    // Words of the memo, as the value of a key that is not read.
     out.extend(b"\x8c\x05words(");
     for word in words {
         out.extend([&[0x8c, word.len() as u8], word, b"\x94"].concat());

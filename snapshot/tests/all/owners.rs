@@ -62,7 +62,7 @@ fn requests_have_the_name_that_was_set_and_annotations_name_their_blocks() {
         named("alloc", MIB + 512, 3, 2, ""),
         named("annotate", MIB + 512, 4, 9, "logits"),
         named("annotate", MIB + 512, 5, 9, "logits of layer 3"),
-        // Of a block from before the recording, and of one that nobody knows.
+        // One for a block from before the recording, and one for an unknown block.
         named("annotate", MIB + 1024, 6, 9, "weights"),
         named("annotate", 7 * MIB, 7, 9, "weights"),
         // Who frees says nothing of the memory.

@@ -127,7 +127,7 @@ fn recorded(name: &str, annotations: bool) -> Recording {
     let mut pickle = zstd::decode_all(&std::fs::read(path).unwrap()[..]).unwrap();
     if !annotations {
         let at = pickle.windows(KEY.len()).position(|bytes| bytes == KEY).unwrap();
-        // A key that nobody knows is passed over.
+        // An unknown key is skipped.
         pickle[at] = b'X';
     }
     load_from(&pickle[..], HELD_BYTES_MAX, &mut |_| {}).unwrap()

@@ -1,7 +1,7 @@
-//! Runs a target over its corpus and over what a mutator makes of it.
+//! Runs a target over its corpus and over mutations of it.
 //!
-//! Guarantees: the same inputs for the same seed, on every machine. An input with an outcome that none had before joins those
-//! that are mutated, so one finds its way through the checks in front of a parser one by one.
+//! Guarantees: the same inputs for the same seed, on every machine. An input with a new outcome joins those that are
+//! mutated, so mutations get past the checks in front of a parser one by one.
 //! Refuses: to end a run by the clock.
 
 use std::collections::HashSet;
@@ -47,7 +47,7 @@ fn folder(target: &Target) -> PathBuf {
 }
 
 impl Crash {
-    /// Puts the input into the corpus: from now on every run begins with it. Gives the file's path.
+    /// Adds the input to the corpus, so that every run begins with it. Returns the file's path.
     ///
     /// # Panics
     /// When it cannot be written.
@@ -59,10 +59,10 @@ impl Crash {
     }
 }
 
-/// Runs a target over its corpus, then over `inputs` mutations, and gives the outcomes that there were.
+/// Runs a target over its corpus, then over `inputs` mutations, and returns the distinct outcomes.
 ///
 /// # Errors
-/// The first input under which the target panicked, or after which `checked` had something to say.
+/// The first input under which the target panicked, or after which `checked` reported something.
 pub fn drive(
     target: &Target,
     inputs: u64,
@@ -80,7 +80,7 @@ pub fn drive(
             Ok(outcome) => outcome,
             Err(said) => return Err(Crash { input, said }),
         };
-        // The digits say where; looking for quotations takes longer than most targets.
+        // Digits only say where; searching for quotations would take longer than most targets do.
         let new = texts.len() < TEXTS_MAX && texts.insert(outcome.replace(|c: char| c.is_ascii_digit(), ""));
         if new && outcomes.insert(own_words(&outcome, &input)) && pool.len() < POOL_MAX {
             pool.push(input);
@@ -100,13 +100,13 @@ pub fn drive(
     Ok(outcomes)
 }
 
-/// Mutations of these inputs without end, the same for the same seed.
+/// Endless mutations of these inputs, the same for the same seed.
 pub fn mutations(pool: Vec<Vec<u8>>, seed: u64) -> impl Iterator<Item = Vec<u8>> {
     let mut rng = Rng(seed);
     std::iter::repeat_with(move || mutated(&pool, &mut rng))
 }
 
-/// What an outcome says in words of its own: an error quotes the input, and a quotation is nothing new.
+/// An outcome without its quotation of the input: a new quotation is not a new outcome.
 fn own_words(outcome: &str, input: &[u8]) -> String {
     let quoted = |word: &&str| input.windows(word.len()).any(|part| part == word.as_bytes());
     let words = outcome.split(|c: char| !c.is_ascii_alphabetic()).filter(|word| word.len() > 3);
@@ -140,7 +140,7 @@ fn mutated(pool: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
     input
 }
 
-/// One change: of a bit, a byte, a number, or of a part that goes, comes twice or comes from another input.
+/// One change: of a bit, a byte or a number, or of a part that is removed, doubled or taken from another input.
 fn mutate(input: &mut Vec<u8>, pool: &[Vec<u8>], rng: &mut Rng) {
     let at = rng.below(input.len());
     let telling = TELLING[rng.below(TELLING.len())];

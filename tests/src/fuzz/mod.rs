@@ -1,8 +1,8 @@
-//! What an enemy may send: one function a target, run by the test `fuzz` on every commit and by libFuzzer for longer.
+//! Fuzz targets, one function each, run by the test `fuzz` on every commit and by libFuzzer for longer.
 //!
-//! Guarantees: a target takes any bytes; it panics where memctl breaks a promise, and says otherwise in a few words what
-//! became of the input, by which the driver tells new behaviour from known.
-//! Refuses: to hold its breath. Inputs are bounded by [`INPUT_BYTES_MAX`], what a target may allocate by the test.
+//! Guarantees: a target takes any bytes. It panics where memctl breaks a promise; otherwise it describes the outcome in
+//! a few words, by which the driver recognises new behaviour.
+//! Refuses inputs above [`INPUT_BYTES_MAX`]; the test bounds what a target may allocate.
 
 mod driver;
 mod places;
@@ -14,14 +14,14 @@ pub use driver::{Crash, corpus, drive, mutations};
 /// The longest input that is made.
 pub const INPUT_BYTES_MAX: usize = 16 << 10;
 
-/// A door at which bytes from elsewhere come in.
+/// An entry point for bytes from outside.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Its name, and that of its folder in `tests/fuzz/corpus`.
+    /// Its name, also that of its folder in `tests/fuzz/corpus`.
     pub name: &'static str,
-    /// Tries an input and says what became of it.
+    /// Tries an input and describes the outcome.
     pub run: fn(&[u8]) -> String,
-    /// Inputs of a test run: a few seconds of an unoptimised build.
+    /// Inputs of a test run: a few seconds in an unoptimised build.
     pub inputs: u64,
 }
 
@@ -40,7 +40,7 @@ pub const TARGETS: [Target; 11] = [
     Target { name: "spool", run: places::spool, inputs: 2_000 },
 ];
 
-/// The target of a name.
+/// The target with a name.
 ///
 /// # Panics
 /// When there is none.

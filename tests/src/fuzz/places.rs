@@ -1,7 +1,7 @@
-//! Targets for bytes that do not come over the wire: shared memory, files of an agent, settings.
+//! Targets for bytes that do not arrive over the wire: shared memory, an agent's files, settings.
 //!
-//! Guarantees: as [`super::targets`]. What a trainer may write into the memory that it shares is written through the
-//! descriptor that it has, past every writer of ours. A spool's checksums are put right, or no change would get inside.
+//! Guarantees: as [`super::targets`]. What a trainer may write into its shared memory is written through its own
+//! descriptor, not through our writers. A spool's checksums are corrected; otherwise no change would get past them.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -40,9 +40,9 @@ const DICTIONARY_BYTES: u64 = 8 << 20;
 /// More than any region can hold.
 const READ_MAX: usize = 4 << 20;
 
-/// What a trainer does to the memory that it shares with its launcher. The input is a list of writes, each of what (one
-/// byte: a proper note, or bytes into the header, a ring, the notes, the dictionary), where (two bytes), how many bytes (one),
-/// and these bytes.
+/// Writes of a trainer to the memory that it shares with its launcher. The input is a list of writes, each with a kind
+/// (one byte: a proper note, or bytes into the header, a ring, the notes, the dictionary), a place (two bytes), a
+/// length (one byte) and these bytes.
 pub fn region(bytes: &[u8]) -> String {
     let region = Region::create(2, 1_024).expect("shared memory");
     let file = File::from(region.fd().try_clone_to_owned().expect("a descriptor"));
@@ -98,15 +98,15 @@ pub fn region(bytes: &[u8]) -> String {
     format!("opens {opened}, notes: {good} good, {bad} bad, {entries} entries, {records} records, {state}")
 }
 
-/// A segment of a spool as a crash or a broken disk left it: what it still holds is read, is read again by the next process,
-/// and is followed by what that appends.
+/// A spool segment as a crash or a broken disk left it: what it still holds is read, is read again by the next process,
+/// and is followed by what that process appends.
 pub fn spool(bytes: &[u8]) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let bytes = resealed(bytes);
     let own = folder.path().join(session_of(&bytes).unwrap_or_default());
     fs::create_dir_all(&own).expect("a folder");
     fs::write(own.join("00000007.spool"), &bytes).expect("a segment");
-    let Some(mut held) = left_by_a_process(folder.path()) else { return "nobody's".into() };
+    let Some(mut held) = left_by_a_process(folder.path()) else { return "no session's".into() };
     let first = contents(&mut held);
     drop(held);
     if !first.is_empty() {
@@ -121,7 +121,7 @@ pub fn spool(bytes: &[u8]) -> String {
     ["nothing is held", "one item", "several items"][first.len().min(2)].into()
 }
 
-/// The folder of the session that a segment names.
+/// The folder of the session that a segment belongs to.
 fn session_of(segment: &[u8]) -> Option<String> {
     let length = segment.get(8..12)?;
     let length = u32::from_le_bytes([length[0], length[1], length[2], length[3]]) as usize;
@@ -139,7 +139,7 @@ fn contents(spool: &mut Spool) -> HashMap<u64, Vec<u8>> {
     places.into_iter().map(read).collect()
 }
 
-/// With the checksums of the header and of every record put right, as far as their lengths fit.
+/// With the checksums of the header and of every record corrected, as far as their lengths fit.
 fn resealed(bytes: &[u8]) -> Vec<u8> {
     let mut sealed = bytes.to_vec();
     let mut at = 8;
@@ -153,7 +153,7 @@ fn resealed(bytes: &[u8]) -> Vec<u8> {
     sealed
 }
 
-/// A configuration file: an error says what is wrong with it, and what is in force is within its bounds.
+/// A configuration file: an error says what is wrong, and what is accepted is within its bounds.
 pub fn config(bytes: &[u8]) -> String {
     let Ok(text) = std::str::from_utf8(bytes) else { return "not UTF-8".into() };
     let layer = match config::from_text(text, "memctl.toml") {

@@ -1,8 +1,8 @@
-//! Targets for the ports of a daemon: bytes that any program on the network may send, against the real binary.
+//! Targets for a daemon's ports: bytes that any program on the network may send, against the real binary.
 //!
-//! Guarantees: as [`super::targets`]. A port answers in its own protocol or closes, within [`ANSWER_MAX`] once nothing more
-//! comes, and the next input finds the daemon alive. It is ended with the thread that started it.
-//! Refuses: to look into the daemon's memory; the tests of hostile clients do.
+//! Guarantees: as [`super::targets`]. A port answers in its own protocol or closes, within [`ANSWER_MAX`] after the
+//! last byte, and the next input finds the daemon alive. The daemon ends with the thread that started it.
+//! Refuses to check the daemon's memory; the tests of hostile clients do.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -13,11 +13,11 @@ use std::time::Duration;
 use crate::daemon::DaemonProcess;
 use crate::memctl_path;
 
-/// A port that keeps its peer waiting for longer has hung.
+/// A port that takes longer has hung.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// The longest answer: the page of figures of a daemon without jobs has a tenth of it.
+/// The longest answer: `/metrics` of a daemon without jobs has a tenth of it.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
-/// How a client of HTTP/2 begins: the preface, and settings without any.
+/// How an HTTP/2 client begins: the preface and empty settings.
 const HTTP2_BEGINS: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 struct Served {
@@ -33,12 +33,12 @@ static SERVED: LazyLock<Served> = LazyLock::new(|| {
     Served { daemon: DaemonProcess::of(&mut command), _home: home }
 });
 
-/// Sends all of it, and gives what comes back until the daemon closes.
+/// Sends all of it, and returns what the daemon sends until it closes.
 fn exchange(url: &str, parts: &[&[u8]]) -> Vec<u8> {
     let address = url.trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).expect("the daemon is alive");
     stream.set_read_timeout(Some(ANSWER_MAX)).expect("a time limit");
-    // Who was refused in the middle of a word cannot finish it.
+    // A client that is refused midway cannot finish sending.
     let _ = parts.iter().try_for_each(|part| stream.write_all(part));
     let _ = stream.shutdown(Shutdown::Write);
     let mut answer = Vec::new();
@@ -59,7 +59,7 @@ pub fn http(bytes: &[u8]) -> String {
         return "closed".into();
     }
     let text = String::from_utf8_lossy(&answer);
-    // Outcomes are told apart by their words, so each status is there with its own.
+    // Outcomes are distinguished by their words, so each status has its own.
     let said =
         text.strip_prefix("HTTP/1.").and_then(|rest| rest.get(1..)?.split_once("\r\n")).map(|(status, _)| status);
     let said = said.unwrap_or_else(|| panic!("no answer of HTTP/1: {:?}", text.chars().take(80).collect::<String>()));
@@ -69,7 +69,7 @@ pub fn http(bytes: &[u8]) -> String {
     format!("{said}, {more}, {page}, {kept}")
 }
 
-/// Kinds of frames and reasons of a farewell, by their numbers (RFC 9113, 6 and 7).
+/// Names of frame types and GOAWAY error codes, by number (RFC 9113, 6 and 7).
 const KINDS: [&str; 10] =
     ["data", "headers", "priority", "reset", "settings", "promise", "ping", "goaway", "window", "continuation"];
 const REASONS: [&str; 14] = [
@@ -89,7 +89,7 @@ const REASONS: [&str; 14] = [
     "old http",
 ];
 
-/// The port of gRPC, behind a proper beginning.
+/// The gRPC port, after a proper preface.
 pub fn http2(bytes: &[u8]) -> String {
     let answer = exchange(&SERVED.daemon.url, &[HTTP2_BEGINS, bytes]);
     let mut rest = answer.as_slice();

@@ -1,4 +1,4 @@
-//! The targets: what is promised for every input of each.
+//! The targets, and what each promises for every input.
 
 use memctl_answers::conditions::Condition;
 use memctl_daemon::alerts::Rules;
@@ -13,7 +13,7 @@ use prost::Message;
 /// What a snapshot may hold in memory here.
 const HELD_BYTES_MAX: u64 = 32 << 20;
 
-/// A chunk, as it is and with both checksums put right: what decodes encodes and decodes to itself.
+/// A chunk, as it is and with both checksums corrected: what decodes also encodes, and decodes to itself again.
 pub fn chunk(bytes: &[u8]) -> String {
     let mut decoder = Decoder::new().expect("memory for zstd");
     let mut events = Vec::new();
@@ -55,8 +55,8 @@ fn reseal(chunk: &mut [u8]) {
     chunk[header_bytes - 4..header_bytes].copy_from_slice(&header.to_le_bytes());
 }
 
-/// What a stream carries beside chunks. The first byte says which message: 0 a session, 2 to 7 an item of that kind, with 16
-/// added a compressed one. What is read says the same when it is written and read again.
+/// What a stream carries besides chunks. The first byte selects the message: 0 a session, 2 to 7 an item of that kind,
+/// 16 added a compressed one. What is read stays the same when it is written and read again.
 pub fn item(bytes: &[u8]) -> String {
     let Some((&first, payload)) = bytes.split_first() else { return "empty".into() };
     if first & 15 == 0 {
@@ -117,7 +117,7 @@ fn session(payload: &[u8]) -> String {
     }
 }
 
-/// A memory snapshot, packed or plain: what is read can be walked through.
+/// A memory snapshot, packed or plain: what is read can be iterated.
 pub fn snapshot(bytes: &[u8]) -> String {
     match memctl_snapshot::load_from(bytes, HELD_BYTES_MAX, &mut |_| {}) {
         Ok(recording) => {
@@ -128,7 +128,7 @@ pub fn snapshot(bytes: &[u8]) -> String {
     }
 }
 
-/// Alert rules: those in force are written as a file that gives them again.
+/// Alert rules: accepted rules are rendered as a file that parses to the same rules.
 pub fn rules(bytes: &[u8]) -> String {
     let Ok(text) = std::str::from_utf8(bytes) else { return "not UTF-8".into() };
     match Rules::parse(text, "rules.toml") {
@@ -143,7 +143,7 @@ pub fn rules(bytes: &[u8]) -> String {
     }
 }
 
-/// A condition of `memctl assert`: it is shown as it is read.
+/// A condition of `memctl assert`: it is displayed as it was parsed.
 pub fn condition(bytes: &[u8]) -> String {
     let Ok(text) = std::str::from_utf8(bytes) else { return "not UTF-8".into() };
     match text.parse::<Condition>() {
@@ -153,7 +153,7 @@ pub fn condition(bytes: &[u8]) -> String {
             assert!(!asks.contains("NaN") && !asks.contains("inf"), "{text:?} is a limit that nothing keeps: {asks}");
             asks
         }
-        // (Without its blanks, the quotation is none.)
+        // (Without its blanks, the quotation does not match the input.)
         Err(error) => error.rsplit('`').next().unwrap_or_default().to_owned(),
     }
 }

@@ -1,5 +1,5 @@
-//! Who may do what, against a real daemon: every role × every call × own and foreign tenant, sessions that somebody else
-//! wants, tokens that are exchanged and revoked while events flow.
+//! The table of rights against a real daemon: every role × every call × own and foreign tenant, attempts to take over
+//! sessions, and tokens exchanged and revoked while events flow.
 //!
 //! (Over 400 lines: the table of requests for every call belongs beside the test that makes them all.)
 
@@ -32,7 +32,7 @@ const JOB: &str = "shared";
 
 type Asking = InterceptedService<Channel, Credentials>;
 
-/// All that is answered: the messages' bytes, and the status it ended with.
+/// The whole answer: the messages' bytes, and the status that it ended with.
 async fn call(asking: &Asking, path: &str, request: Vec<u8>) -> (Vec<u8>, Code, String) {
     let mut client = tonic::client::Grpc::new(asking.clone()).max_decoding_message_size(64 << 20);
     client.ready().await.unwrap();
@@ -180,7 +180,7 @@ async fn every_role_calls_what_it_may_and_sees_its_own_tenant_alone() {
         let (url, token) = (daemon.url.clone(), of(Role::Agent, tenant));
         tokio::task::spawn_blocking(move || record(&url, tenant, &token)).await.unwrap();
     }
-    // Of each tenant a silence whose words only that tenant may read, and whose id the other one guesses.
+    // Each tenant has a silence whose text only that tenant may read, and whose id the other one guesses.
     let mut silences = Vec::new();
     for tenant in TENANTS {
         let silence = v1::Silence { job: "none".into(), comment: marker(tenant), ..Default::default() };
@@ -207,7 +207,7 @@ async fn every_role_calls_what_it_may_and_sees_its_own_tenant_alone() {
             );
             answered += usize::from(holds(&bytes, &marker(tenant)));
         }
-        // One call has all questions of the page about a job; of those about several it knows none.
+        // One call carries all of the page's requests about a job; it has none about several jobs.
         let views =
             ["diagnose", "timeline?rank=0", "sites?rank=0", "ledger", "flame?rank=0", "blocks?rank=0", "heat", "oom"];
         for view in views.into_iter().chain(["../../jobs", "..%2F..%2Fjobs", "query/../../../alerts"]) {
@@ -215,14 +215,14 @@ async fn every_role_calls_what_it_may_and_sees_its_own_tenant_alone() {
             let (bytes, code, words) = call(&asking, "/memctl.v1.Page/Ask", question).await;
             let may = need("/memctl.v1.Page/Ask").expect("a row").roles().contains(role);
             assert_eq!(code == Code::PermissionDenied, !may, "{} {tenant} {view}: {code:?} {words}", role.name());
-            // (Some views ask for one of several processes by its name, which is told.)
+            // (Some views require the name of one of several processes, and say so.)
             let told = if view.contains("..") { [Code::NotFound; 2] } else { [Code::Ok, Code::InvalidArgument] };
             assert!(!may || told.contains(&code), "{} {tenant} {view}: {code:?} {words}", role.name());
             assert!(!holds(&bytes, &foreign) && !words.contains(&foreign), "{} of {tenant} reads {view}", role.name());
         }
     }
     assert!(answered >= 2 * 20, "{answered} answers held what they should");
-    // What was tried on the other tenant's things left them there.
+    // The attempts on the other tenant's things left them intact.
     for (tenant, silence) in TENANTS.iter().zip(&silences) {
         let asking = asking(&daemon, &of(Role::Admin, tenant)).await;
         let (bytes, ..) = call(&asking, "/memctl.v1.Alerts/ListSilences", Vec::new()).await;
@@ -235,13 +235,13 @@ async fn every_role_calls_what_it_may_and_sees_its_own_tenant_alone() {
     let delete = v1::DeleteJobRequest { job: JOB.into(), ..Default::default() }.encode_to_vec();
     let a = asking(&daemon, &of(Role::Operator, TENANTS[0])).await;
     let deleted = async || call(&a, "/memctl.v1.Query/DeleteJob", delete.clone()).await.1;
-    // The streams that were tried above have to be gone.
+    // The streams that were tried above must have ended.
     wait("the job can be deleted", async || deleted().await == Code::Ok).await;
     assert_eq!(deleted().await, Code::NotFound);
     let b = asking(&daemon, &of(Role::Reader, TENANTS[1])).await;
     let (bytes, code, _) = call(&b, "/memctl.v1.Query/GetJob", request("/GetJob", "", "")).await;
     assert!(code == Code::Ok && holds(&bytes, &marker(TENANTS[1])));
-    // Without a token, now that there are some: nothing but health.
+    // Tokens exist by now: without one only health is answered.
     let nobody = InterceptedService::new(channel(&daemon).await, Credentials::default());
     for path in calls() {
         let (bytes, code, words) = call(&nobody, &path, request(&path, "", "")).await;
@@ -301,7 +301,7 @@ async fn nobody_takes_over_or_ends_the_session_of_another_agent() {
     assert!(matches!(welcome, Heard::Welcome(_)), "{welcome:?}");
     stream.send(Packed::marks(&[], 100).numbered(1)).await;
     stream.until_durable(1).await;
-    // Whoever may read the job learns the session's id.
+    // Any reader of the job learns the session's id.
     let exported = stored::events(channel(&daemon).await, "victim").await;
     assert_eq!(exported.len(), 1);
     let wrong = [
@@ -325,7 +325,7 @@ async fn nobody_takes_over_or_ends_the_session_of_another_agent() {
     stream.send(Packed::marks(&[], 100).numbered(2)).await;
     stream.until_durable(2).await;
     drop(stream);
-    // Nor can anybody else go on once it is gone; the agent itself can.
+    // No other caller can continue it after it has ended; the agent itself can.
     for (what, session, secret) in &wrong {
         let (_, heard) = open(&daemon, session, secret).await;
         assert!(matches!(heard, Heard::Refused(_)), "{what}: {heard:?}");
@@ -436,7 +436,7 @@ async fn a_token_is_exchanged_under_load_and_no_event_is_lost() {
     };
     wait("events are stored", async || streams().await.1 > 10_000).await;
     for (number, next) in tokens.iter().enumerate().skip(1) {
-        // The old one is revoked before the new one is there: for a while nobody takes anything.
+        // The old token is revoked before the new one exists: for a while nothing is accepted.
         let old = name(number - 1);
         let revoke = ["token", "revoke", &old, "-q", "--tenant", "team-a", "--daemon", &daemon.url, "--token-file"];
         run(memctl().args(revoke).arg(&admin));

@@ -39,7 +39,7 @@ async fn embedded() -> Embedded {
     Embedded::start(Arc::new(MemoryStore::new())).await.unwrap()
 }
 
-/// Runs what blocks beside the runtime that hosts the daemon.
+/// Runs blocking work outside the runtime that hosts the daemon.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }
@@ -53,7 +53,7 @@ async fn a_drop_is_counted_and_a_snapshot_makes_everything_exact_again() {
         let kept = agent.stack(&[Frame { function: "keep".into(), file: "train.py".into(), line: 3 }]);
         let mut recorder = agent.recorder(DeviceIndex(0)).unwrap();
         agent.epoch_begin(0);
-        // Faster than a ring of 64 can be emptied: some are dropped, whatever the scheduler does.
+        // Faster than a ring of 64 can be emptied: some are dropped, however threads are scheduled.
         let mut addr = 1 << 30;
         while !recorder.snapshot_wanted() {
             for _ in 0..10_000 {
@@ -116,7 +116,7 @@ fn a_daemon_that_comes_late_gets_everything() {
     for event in Producer::new(1).take(300_000) {
         recorder.event_waiting(&event).unwrap();
     }
-    assert_eq!(agent.counts().stored, 0, "nobody is there to store anything");
+    assert_eq!(agent.counts().stored, 0, "there is no daemon to store anything");
     let daemon = DaemonProcess::sqlite(folder.path(), port);
     drop(recorder);
     let outcome = agent.stop(None, PATIENCE);
@@ -219,7 +219,7 @@ fn a_refused_session_does_not_hold_the_trainer_up() {
         agent.stop(None, PATIENCE)
     };
     assert!(record(10).delivered);
-    // The same session once more, from somebody who knows nothing of the first, and with many more items: either
+    // The same session again, from another process that knows nothing of the first, and with many more items: either
     // the agent sees that they are not its own, or the daemon says that the session has ended.
     let outcome = record(600_000);
     assert!(!outcome.delivered);

@@ -80,7 +80,7 @@ fn start(store: Arc<dyn Store>, text: &str) -> Alerting {
     Alerting::start(store, rules(text), fast(), Notifying::Always)
 }
 
-/// As one that has passed the gate.
+/// A request as it is after authentication.
 fn asked<T>(message: T) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
     request.extensions_mut().insert(memctl_daemon::access::Caller::owner("a test", "here"));
@@ -105,7 +105,7 @@ async fn the_real_alertmanager_hears_of_an_alert_and_of_its_end() {
         alertmanager.url
     );
     let alerting = start(Arc::new(MemoryStore::new()), &text);
-    // Names are anybody's; what they hold must arrive as it is.
+    // Names may be hostile, and must arrive unchanged.
     let hostile = "keep\"\\\u{1b}[31m\u{202e}\n{{ }}é漢";
     let now = now_ns();
     alerting.alerts.observe(&job("vit", Some(JobState::Running), now), &[leak(hostile)], now);
@@ -148,7 +148,7 @@ async fn the_real_alertmanager_hears_of_an_alert_and_of_its_end() {
     alerting.finish().await;
 }
 
-/// What a restart must not change, on a store that is opened anew.
+/// What a restart must not change, on a store that is opened again.
 async fn survives_a_restart<F: Future<Output = Arc<dyn Store>>>(open: impl Fn() -> F) {
     let receiver = Receiver::start(|_| Reply::Status(200));
     let text = webhook("hook", &receiver.url);
@@ -156,7 +156,7 @@ async fn survives_a_restart<F: Future<Output = Arc<dyn Store>>>(open: impl Fn() 
     let store = open().await;
     let alerting = start(store.clone(), &text);
     alerting.alerts.observe(&job("vit", Some(JobState::Finished), began), &[leak("keep")], now_ns());
-    until("the first was told", || receiver.told().len() == 1).await;
+    until("the first was notified", || receiver.told().len() == 1).await;
     let silence = v1::Silence { job: "quiet*".into(), ..Default::default() };
     let request = v1::AddSilenceRequest { silence: Some(silence), for_ns: 3_600 * SECOND_NS };
     alerting.alerts.add_silence(asked(request)).await.unwrap();
@@ -169,22 +169,22 @@ async fn survives_a_restart<F: Future<Output = Arc<dyn Store>>>(open: impl Fn() 
     let after = listed(&alerting).await;
     assert_eq!(after.alerts[0].fired_ns, before.alerts[0].fired_ns);
     assert_eq!(after.alerts[0].deliveries[0].told(), v1::AlertPhase::Firing);
-    // Judged again, as a daemon that starts judges what it finds: it is the same alert. And one that is silenced.
+    // Judged again, as a daemon does at its start: it is the same alert. One more is silenced.
     alerting.alerts.observe(&job("vit", Some(JobState::Finished), began), &[leak("keep")], now_ns());
     alerting.alerts.observe(&job("quiet-1", Some(JobState::Running), began), &[leak("keep")], now_ns());
     alerting.alerts.observe(&job("gpt", Some(JobState::Running), began), &[leak("keep")], now_ns());
-    until("the other was told", || receiver.told().len() >= 2).await;
+    until("the other was notified", || receiver.told().len() >= 2).await;
     alerting.alerts.observe(&job("vit", Some(JobState::Finished), now_ns()), &[], now_ns());
-    until("the end was told", || receiver.told().len() >= 3).await;
+    until("the end was notified", || receiver.told().len() >= 3).await;
     let told: Vec<(String, String)> = receiver.told().into_iter().map(|(status, _, job)| (status, job)).collect();
     let pair = |status: &str, job: &str| (status.to_owned(), job.to_owned());
     assert_eq!(told, [pair("firing", "vit"), pair("firing", "gpt"), pair("resolved", "vit")]);
     let quiet = listed(&alerting).await.alerts.into_iter().find(|alert| alert.job == "quiet-1").unwrap();
     assert!(quiet.phase() == v1::AlertPhase::Firing && !quiet.silenced_by.is_empty(), "{quiet:?}");
-    // The silence goes: now it is told.
+    // The silence is removed: now the alert is notified.
     let request = asked(v1::RemoveSilenceRequest { id: quiet.silenced_by });
     alerting.alerts.remove_silence(request).await.unwrap();
-    until("what was silenced is told", || receiver.told().len() == 4).await;
+    until("the silenced alert is notified", || receiver.told().len() == 4).await;
     alerting.finish().await;
     store.close().await.unwrap();
 }
@@ -223,13 +223,13 @@ async fn two_daemons_on_one_database_tell_once() {
         }
         tokio::task::yield_now().await;
     }
-    until("all are told", || receiver.told().len() >= 60).await;
+    until("all are notified", || receiver.told().len() >= 60).await;
     for alerting in &alertings {
         for name in ["a", "b", "c"] {
             alerting.alerts.observe(&job(name, Some(JobState::Finished), now_ns()), &[], now_ns());
         }
     }
-    until("all ends are told", || receiver.told().iter().filter(|(status, ..)| status == "resolved").count() >= 60)
+    until("all ends are notified", || receiver.told().iter().filter(|(status, ..)| status == "resolved").count() >= 60)
         .await;
     for alerting in alertings {
         alerting.finish().await;
@@ -266,9 +266,9 @@ async fn what_fails_is_tried_again_and_holds_up_nobody() {
     for round in 0..1_000 {
         alerting.alerts.observe(&job("vit", Some(JobState::Running), 1), &[leak("keep")], now_ns() + round);
     }
-    until("the good one was told", || good.told().len() == 1).await;
-    until("the shaky one was told", || shaky.received().len() == 3).await;
-    until("the script was told", || std::fs::read_to_string(&file).is_ok_and(|text| text.ends_with('}'))).await;
+    until("the good one was notified", || good.told().len() == 1).await;
+    until("the shaky one was notified", || shaky.received().len() == 3).await;
+    until("the script was notified", || std::fs::read_to_string(&file).is_ok_and(|text| text.ends_with('}'))).await;
     let deadline = Instant::now() + Duration::from_secs(120);
     let list = loop {
         let list = listed(&alerting).await;
@@ -320,7 +320,7 @@ async fn the_command_line_lists_tests_and_silences() {
     let store = sqlite(folder.path()).await;
     let alerting = start(store.clone(), &webhook("hook", &good.url));
     alerting.alerts.observe(&job("vit", Some(JobState::Running), 1), &[leak("keep\u{1b}[31m")], now_ns());
-    until("it was told", || good.told().len() == 1).await;
+    until("it was notified", || good.told().len() == 1).await;
     alerting.finish().await;
     store.close().await.unwrap();
 
@@ -335,7 +335,7 @@ async fn the_command_line_lists_tests_and_silences() {
         page.contains("firing") && page.contains("MemoryLeak") && page.contains(r"keep\u{1b}[31m (train.py:57)"),
         "{page}"
     );
-    assert!(page.contains("hook firing"), "who was told is known after a restart: {page}");
+    assert!(page.contains("hook firing"), "deliveries are known after a restart: {page}");
     let json = run_json(&mut ask("-o json"));
     assert_eq!((&json["alerts"][0]["job"], &json["alerts"][0]["state"]), (&"vit".into(), &"firing".into()));
     let silence = run_json(&mut ask("silence --job v* --kind leak --rank 0-7 --for 90m --comment known -o json"));

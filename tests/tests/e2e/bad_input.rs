@@ -1,6 +1,6 @@
-//! Input that is not what it should be: the exit code of the contract, a message that names the thing and the way out, and nothing of it stored.
+//! Bad input: the exit code of the contract, a message with the problem and its remedy, and nothing stored.
 //!
-//! Every refusal is made against a store that holds a job already, and the list of jobs is the same afterwards.
+//! Every refusal is made against a store that already holds a job, and the list of jobs is the same afterwards.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use memctl_tests::{memctl, run, run_json, stderr, stdout};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The input is not what it should be.
+/// The input is bad.
 const BAD_INPUT: i32 = 5;
 /// Wrong usage.
 const USAGE: i32 = 2;
@@ -53,7 +53,7 @@ impl Scene {
         run_json(self.command("jobs").args(["-o", "json"]))
     }
 
-    /// Runs a command that must be refused and must change nothing; gives what it said.
+    /// Runs a command that must be refused and must change nothing; returns its message.
     fn refused(&self, command: &mut Command, code: i32, words: &[&str]) -> String {
         let before = self.jobs();
         let output = command.output().unwrap();
@@ -284,7 +284,7 @@ fn wrong_usage() {
         let data_dir = scene.path("store");
         scene.refused(memctl().args(line).arg("--data-dir").arg(data_dir), USAGE, &[]);
     }
-    // Nobody answers a question here: standard input is no terminal.
+    // No confirmation is possible: standard input is not a terminal.
     let mut delete = scene.command("delete");
     scene.refused(delete.args(["--job", "kept"]).stdin(std::process::Stdio::null()), USAGE, &["kept", "--yes"]);
 }

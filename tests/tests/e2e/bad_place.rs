@@ -1,4 +1,5 @@
-//! Stores and daemons that cannot be used: the exit code of the contract, a message that names the thing and the way out, and old data as it was.
+//! Unusable stores and daemons: the exit code of the contract, a message with the problem and its remedy, and old data
+//! unchanged.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -57,7 +58,7 @@ fn a_folder_that_cannot_be_made() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "not a folder").unwrap();
-    // Permissions do not stop root; a path below a file and one in /proc stop everybody.
+    // Permissions do not stop root; a path below a file and one in /proc stop every user.
     for place in [file.join("store"), file.clone(), PathBuf::from("/proc/memctl")] {
         let name = place.display().to_string();
         let output = import(&place, "new").arg(recorded(1)).output().unwrap();
@@ -201,7 +202,7 @@ fn two_daemons_on_one_file() {
     assert_eq!(run_json(&mut jobs(folder.path()))["jobs"][0]["id"], "kept");
 }
 
-/// Runs memctl where no file may grow beyond `kib` KiB: what a full disk does, for anybody, on any file system.
+/// Runs memctl where no file may grow beyond `kib` KiB: like a full disk, for any user and on any file system.
 fn limited(kib: u64, command: &Command) -> Output {
     let mut shell = Command::new("bash");
     shell
@@ -232,7 +233,7 @@ fn a_disk_that_is_full() {
     let (before, sums) = (run_json(&mut jobs(data_dir)), levels(data_dir));
     let kib = std::fs::metadata(data_dir.join("memctl.db")).unwrap().len() / 1024;
 
-    // Room for a question, none for a job of four ranks.
+    // Room for a query, none for a job of four ranks.
     let mut command = import(data_dir, "new");
     command.arg(memctl_tests::recordings::folder("gpt_clean"));
     let output = limited(kib + 16, &command);

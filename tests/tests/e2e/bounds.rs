@@ -1,4 +1,4 @@
-//! What a question may cost the daemon: a job of many devices and of many sites, asked for everything at once.
+//! What a request may cost the daemon: a job of many devices and many sites, requested all at once.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use memctl_tests::raw::Stream;
 use memctl_tests::stored::job;
 use tonic::transport::{Channel, Endpoint};
 
-/// What the daemon stays below, whatever is asked.
+/// The daemon stays below this for any request.
 const PEAK_MAX: u64 = 512 << 20;
 /// Points of all devices of an answer together.
 const POINTS_MAX: usize = 32_768;
@@ -104,7 +104,7 @@ async fn questions_about_many_devices_have_a_budget() {
         let shown: u64 =
             rank["sites"].as_array().unwrap().iter().map(|site| site["live_bytes"].as_u64().unwrap()).sum();
         let further = rank["further"]["live_bytes"].as_u64().expect("some are left out");
-        assert_eq!(shown + further, 2_000 * 512, "what is left out is told");
+        assert_eq!(shown + further, 2_000 * 512, "what is left out is reported");
     }
     // Many at once wait for each other, and are answered.
     let asked: Vec<_> = (0..24)
@@ -138,7 +138,7 @@ async fn more_sites_than_are_counted_separately_are_answered_and_hold_up_nobody(
     assert!(rank.merged, "the answer says that not all are counted separately");
     let shown: u64 = rank.sites.iter().map(|site| site.bytes).sum();
     assert_eq!(shown + rank.further.map_or(0, |further| further.bytes), BLOCKS * 512);
-    // Askers who leave end their replays, so that the daemon ends at once.
+    // Clients that disconnect end their replays, so the daemon ends at once.
     let asking: Vec<_> = (0..6).map(|_| tokio::spawn(asked())).collect();
     let (pid, before) = (daemon.pid(), cpu_ticks(daemon.pid()));
     until("a replay is under way", || cpu_ticks(pid) > before + 2).await;

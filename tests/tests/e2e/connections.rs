@@ -1,5 +1,5 @@
-//! Who takes connections, descriptors and memory, and gives nothing: honest agents are served meanwhile, the daemon's memory
-//! stays bounded, and it ends when it is told to, with true words.
+//! Clients that take connections, descriptors and memory and give nothing: honest agents are served meanwhile, the
+//! daemon's memory stays bounded, and it ends when asked to, with true messages.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -56,14 +56,14 @@ fn half_open_connections_and_half_messages_are_bounded_and_hold_up_nobody() {
     // … and while they stay.
     honest(&daemon.url, "afterwards");
     let grown = daemon.peak_bytes() - peak_before;
-    // What is gathered, what the allocator keeps of it, and what honest jobs need.
+    // Buffered data, what the allocator keeps of it, and what honest jobs need.
     assert!(grown < 4 * budget as u64, "{} MiB more", grown >> 20);
     println!("{} MiB were sent, the peak grew by {} MiB", taken >> 20, grown >> 20);
     drop((silent, held));
     assert_eq!(daemon.terminate(), 0);
 }
 
-/// Answers that are made and not taken would stay in the daemon's memory for as long as their connection.
+/// Answers that are made and not read would stay in the daemon's memory for as long as their connection.
 #[test]
 fn a_connection_that_takes_nothing_of_its_answers_ends() {
     use prost::Message as _;
@@ -85,7 +85,7 @@ fn a_connection_that_takes_nothing_of_its_answers_ends() {
     // (One tenant has half of the eight slots for answers; the other four questions wait.)
     assert_eq!(connection.answered(), (4, 0), "answers were ready and nothing of them was taken");
     assert!(began.elapsed() >= STALLED_MAX, "it had {:?}", began.elapsed());
-    // Whoever is slow, but takes what comes, is not meant.
+    // A client that is slow but reads is not affected.
     let mut slow = Http2::offering(address, 1 << 20).unwrap();
     let id = slow.call("/memctl.v1.Query/GetReport").unwrap();
     slow.ask(id, &asked).unwrap();
@@ -120,7 +120,7 @@ fn until_said(said: &mut impl std::io::BufRead, words: &str) -> String {
     line
 }
 
-/// Beyond a bound nobody is left with a closed connection alone: commands and agents hear which bound it is.
+/// Beyond a bound no client sees only a closed connection: commands and agents learn which bound it is.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_comes_beyond_a_bound_hears_which_one_and_what_to_do() {
     use memctl_tests::certificates::Authority;
@@ -207,7 +207,7 @@ fn when_descriptors_run_out_it_waits_says_so_once_and_recovers() {
     limit("--nofile=8:");
     let waiting: Vec<TcpStream> = (0..50).map(|_| TcpStream::connect(&address).unwrap()).collect();
     until_said(&mut said, "out of file descriptors");
-    // It is still short, and says nothing more: what it says next is that it is over.
+    // It is still short, and logs nothing more: its next line says that it is over.
     limit(&format!("--nofile={}:", before.trim()));
     // The store had no descriptor either: questions are refused until it was asked again, once a second.
     let begun = std::time::Instant::now();
@@ -237,12 +237,12 @@ fn is_closed(mut stream: &TcpStream) -> bool {
     }
 }
 
-/// A pipe that nobody reads would stop the daemon.
+/// A full pipe would stop the daemon.
 fn drain(mut said: impl std::io::Read + Send + 'static) {
     std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
 }
 
-/// Ends a daemon by SIGTERM; everything that it said.
+/// Ends a daemon by SIGTERM; returns all that it printed.
 fn told_to_end(mut child: Child) -> (i32, String) {
     run(Command::new("kill").arg(child.id().to_string()));
     let mut text = String::new();
@@ -265,7 +265,7 @@ fn who_does_not_go_does_not_keep_the_daemon() {
     let silent = TcpStream::connect(&address).unwrap();
     let mut begun = TcpStream::connect(&address).unwrap();
     begun.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
-    // Half a message, and nothing more; and somebody who asks and never reads.
+    // Half a message and nothing more, and a client that sends requests and never reads.
     let mut half = Http2::open(&address).unwrap();
     let id = half.call(PUSH).unwrap();
     assert_eq!(half.all_but_the_last_byte(id, 1 << 20, Duration::from_secs(30)).unwrap(), 5 + (1 << 20) - 1);
@@ -276,7 +276,7 @@ fn who_does_not_go_does_not_keep_the_daemon() {
     assert_eq!(code, 0, "{said}");
     assert!(said.contains("connections that did not close were ended"), "{said}");
     assert!(said.contains("drained and closed"), "{said}");
-    // Everything was stored, and nobody says otherwise.
+    // Everything was stored, and no line of the log says otherwise.
     assert!(!said.contains("ERROR") && !said.contains("did not finish") && !said.contains("still writing"), "{said}");
     drop((silent, begun, half, deaf));
 }

@@ -21,7 +21,7 @@ fn session(rank: u32) -> SessionInfo {
     }
 }
 
-/// Streams until told to stop; what was pushed and how it ended.
+/// Streams until stopped; returns how many events were pushed and how it ended.
 fn stream(rank: u32, agent: Agent, stop: &AtomicBool) -> (memctl_agent::Outcome, u64) {
     let mut recorder = agent.recorder(DeviceIndex(0)).expect("the recorder");
     let mut events = Producer::new(u64::from(rank) + 7);
@@ -43,14 +43,14 @@ fn import(name: &str, url: &str) {
     run(memctl().arg("import").arg(recordings::folder(name)).args(["--job", name, "--daemon", url]));
 }
 
-/// Events of a job as `memctl jobs` tells.
+/// Events of a job, by `memctl jobs`.
 fn events(job: &str, place: &[&str]) -> u64 {
     let jobs = run_json(memctl().args(["jobs", "-o", "json"]).args(place));
     let row = jobs["jobs"].as_array().unwrap().iter().find(|row| row["id"] == job).unwrap_or_else(|| panic!("{jobs}"));
     row["events"].as_u64().unwrap()
 }
 
-/// A report without what tells when and where it was asked.
+/// A report without the fields that depend on when and where it was requested.
 fn findings(job: &str, place: &[&str]) -> serde_json::Value {
     run_json(memctl().args(["leaks", "--job", job, "-o", "json"]).args(place))["findings"].clone()
 }
@@ -160,7 +160,7 @@ fn a_folder_of_somebody_else_is_asked() {
     open(&data, 0o555);
     let mut ask = memctl();
     ask.args(["query", "--job", "clean"]).arg("--data-dir").arg(&data).env("HOME", "/nonexistent");
-    // An administrator may write everywhere: somebody else asks.
+    // Root may write everywhere, so another user runs it.
     if std::fs::metadata("/proc/self").is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0) {
         let program = folder.path().join("memctl");
         std::fs::copy(memctl_tests::memctl_path(), &program).unwrap();

@@ -100,7 +100,7 @@ fn shape(events: &[Event]) -> Vec<(Action, u64)> {
     events.iter().map(|event| (event.action, event.size)).collect()
 }
 
-/// Every block is given back at the address at which it was handed out; nothing is handed out twice.
+/// Every block is freed at the address at which it was allocated; no address is allocated twice at a time.
 fn assert_addresses_pair(events: &[Event]) {
     let mut live = std::collections::BTreeMap::new();
     for event in events {

@@ -1,4 +1,5 @@
-//! What explains memory, on the bundled recordings through real binaries: fragmentation, out of memory, churn, the ledger.
+//! Explanations of memory, on the bundled recordings through real binaries: fragmentation, out of memory, churn, the
+//! ledger.
 
 use memctl_proto::v1::query_client::QueryClient;
 use memctl_proto::v1::{LedgerRequest, RankLedger, Selection, ledger_request::Moment};
@@ -105,7 +106,7 @@ fn out_of_memory_is_explained_with_its_arithmetic() {
         assert_eq!(bytes("free_in_cache_bytes"), bytes("reserved_bytes") - bytes("allocated_bytes"));
         assert!(bytes("free_in_cache_bytes") > bytes("asked_bytes"), "there were enough bytes");
         assert!(bytes("largest_usable_bytes") < 5 << 20, "in holes of 4 MiB and little more");
-        // The cap was 3 GiB; the events tell it as an interval.
+        // The cap was 3 GiB; the events bound it to an interval.
         assert!(bytes("limit_at_least_bytes") <= 3 << 30 && bytes("limit_below_bytes") > 3 << 30);
         let classes: u64 =
             failed["classes"].as_array().unwrap().iter().map(|class| class["live_bytes"].as_u64().unwrap()).sum();
@@ -126,7 +127,7 @@ async fn the_ledger_sums_and_knows_what_most_of_it_is_for() {
             for rank in ledger(&channel, name, moment).await {
                 let classes: u64 = rank.classes.iter().map(|class| class.bytes).sum();
                 assert_eq!(classes, rank.allocated_bytes, "{name} {moment:?}");
-                // Recordings tell nothing of the device, and the ledger does not make it up.
+                // Recordings say nothing of the device, and the ledger does not invent it.
                 assert_eq!((rank.device_used_bytes, rank.unexplained_bytes, rank.context_bytes), (None, None, None));
                 check_blocks(&rank);
                 check_truth(name, moment, &rank);

@@ -60,7 +60,7 @@ fn of_kind(found: &[Finding], kind: FindingKind) -> &Finding {
     found.iter().find(|finding| finding.kind == kind).unwrap_or_else(|| panic!("no {kind:?} in {found:#?}"))
 }
 
-/// 400 MiB live, 200 MiB cached; 324 MiB of the device are somebody else's. 600 MiB do not fit.
+/// 400 MiB live, 200 MiB cached; 324 MiB of the device belong to another process. 600 MiB do not fit.
 fn crowded(agent: &Agent, recorder: &mut Recorder, stack: StackId) {
     agent.epoch_begin(0);
     agent.step_begin(0);
@@ -114,7 +114,7 @@ async fn a_failed_request_is_seen_as_it_was_before_the_flush_and_a_neighbour_is_
     daemon.stop().await.unwrap();
 }
 
-/// Every step takes a segment from the driver and gives it back.
+/// Every step takes a segment from the driver and releases it.
 fn churning(agent: &Agent, recorder: &mut Recorder, stack: StackId) {
     agent.epoch_begin(0);
     for step in 0..STEPS {

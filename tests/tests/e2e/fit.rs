@@ -55,7 +55,8 @@ fn truth(file: &str, batch: u64) -> (u64, u64) {
     (row["peak_reserved"].as_u64().unwrap(), row["peak_allocated"].as_u64().unwrap())
 }
 
-/// One recording says what its classes say; changes are told by replays, and what is not there is refused with what is.
+/// One recording is scaled by its classes; changes are judged by replays; a change that names something missing is
+/// refused with what exists.
 #[test]
 fn one_recording_is_forecast_and_changed() {
     let store = tempfile::tempdir().unwrap();

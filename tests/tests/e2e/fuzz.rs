@@ -10,7 +10,7 @@ use std::cell::Cell;
 
 use memctl_tests::fuzz::{INPUT_BYTES_MAX, TARGETS, Target, corpus, drive, target};
 
-/// What one input may take at once: the decoders' own limits and room beside them.
+/// The most that one input may allocate at once: the decoders' own limits, and some room.
 const MEMORY_MAX: isize = 160 << 20;
 const SEED: u64 = 1;
 
@@ -51,7 +51,7 @@ fn taken(bytes: usize) {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The most that was live since the last call, beside what is live now.
+/// The peak of live bytes since the last call, above what is live now.
 fn most() -> isize {
     MOST.replace(LIVE.get()) - LIVE.get()
 }
@@ -68,7 +68,7 @@ fn wanted(target: &Target) -> (u64, u64) {
     (number(inputs), number(seed))
 }
 
-/// Runs a target; it must have told apart so many outcomes, or its corpus does not get inside.
+/// Runs a target; it must have at least this many distinct outcomes, or its corpus does not reach the inside.
 fn fuzzed(name: &str, outcomes_min: usize) {
     let target = target(name);
     let (inputs, seed) = wanted(&target);

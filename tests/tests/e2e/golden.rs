@@ -1,6 +1,7 @@
 //! Golden command lines: what people and scripts see, in `cli/*.trycmd` and `cli/*.toml`.
 //!
-//! `TRYCMD=overwrite cargo test -p memctl-tests --test e2e golden::` writes them anew. `[..]` stands for what a better codec or another release may change.
+//! `TRYCMD=overwrite cargo test -p memctl-tests --test e2e golden::` regenerates them. `[..]` stands for what a better
+//! codec or another release may change.
 
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::recordings::folder;

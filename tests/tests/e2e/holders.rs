@@ -174,7 +174,7 @@ fn what_stands_in_the_way_is_said() {
     refused(&mut trainer, "rust", &[], "does not run any more");
     trainer.end();
 
-    // A store that this command opens itself: nobody streams to it.
+    // A store that this command opens itself: no session streams to it.
     assert_eq!(daemon.terminate(), 0);
     let mut alone = memctl();
     let output = alone.args(["holders", "--job", "well", "--data-dir"]).arg(folder.path()).output().unwrap();
@@ -193,7 +193,7 @@ fn a_daemon_that_forbids_it_asks_nobody() {
     let output = trainer.meanwhile(&mut holders(&daemon.url, "held", &[]), nobody);
     assert!(stderr(&output).contains("this daemon's configuration forbids"), "{}", stderr(&output));
     trainer.end();
-    // The command has it in its environment, and with it whatever it starts.
+    // The command has it in its environment, and so have all its children.
     let data = tempfile::tempdir().unwrap();
     let mut launched = memctl();
     launched.args(["run", "-q", "--no-holders", "--data-dir"]).arg(data.path());
@@ -315,7 +315,7 @@ async fn an_agent_that_answers_badly_harms_nobody_and_an_old_one_is_not_asked() 
     let found = |blocks: u32| v1::HoldersFound { asked_blocks: blocks, ..v1::HoldersFound::default() };
     let of = |id: u64, found: v1::HoldersFound| v1::HoldersAnswer { id, body: Some(Body::Found(found)) };
     let old = raw_agent(url, 1, HolderSearch::Unspecified, |_| Vec::new()).await;
-    assert!(stderr(&old).contains("older than this question"), "{}", stderr(&old));
+    assert!(stderr(&old).contains("too old for this request"), "{}", stderr(&old));
     let good =
         raw_agent(url, 2, HolderSearch::Ready, |id| vec![of(id + 1, found(9)), of(id, found(2)), of(id, found(3))]);
     assert_eq!(json(&good.await)["asked_blocks"], 2, "not another ask's, and not the second");

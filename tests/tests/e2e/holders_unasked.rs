@@ -1,6 +1,7 @@
-//! What holds the blocks of a site that grows, without anybody asking: where nothing forbids it, once, and once more when it
-//! has grown on, more often only where a search ended before it had found anything; kept with the job, and told beside the finding. Real daemon, real
-//! agent; the training process is the test's own, and so is what it answers.
+//! Holder searches that the daemon starts by itself for a site that grows. Unless something forbids it, it searches
+//! once, and once more after further growth; more often only if a search ended without a result. The result is kept
+//! with the job and shown with the finding. Real daemon, real agent; the test supplies the training process and its
+//! answers.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +15,7 @@ use memctl_tests::trainer::Trainer;
 use memctl_tests::{jobs, memctl, run, run_json};
 use serde_json::Value;
 
-/// A live session of a job, whose agent lets the daemon ask by itself, and which has run long enough to be asked.
+/// A live session of a job whose agent permits such searches, and which has run long enough for one.
 fn config(url: &str, job: &str, rank: u32) -> AgentConfig {
     let mut session = jobs::session(job, rank);
     session.started_ns -= 3_600_000_000_000;
@@ -47,7 +48,7 @@ fn honest(trainer: &mut Trainer, asked: &Asked) {
     trainer.answer(asked.ask, &answer.to_string());
 }
 
-/// The leak that is told of a job, as soon as it is confirmed and `done` says so; the training goes on meanwhile.
+/// The reported leak of a job, as soon as it is confirmed and `done` accepts it; the training goes on meanwhile.
 fn leak(
     trainer: &mut Trainer,
     url: &str,
@@ -56,7 +57,7 @@ fn leak(
     done: impl Fn(&Value) -> bool,
 ) -> Value {
     let mut told = Value::Null;
-    until("the leak is told", || {
+    until("the leak is reported", || {
         let output = trainer.meanwhile(&mut of(url, "leaks", job, &["-o", "json"]), &mut answer);
         let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         told = report["findings"][0].clone();

@@ -24,7 +24,7 @@ use tonic::{Code, Request};
 const ATTACKERS: u8 = 8;
 /// Sessions of a million stacks: each costs the judge ten seconds of an unoptimised build, because it names every site.
 const DEEP_SESSIONS: u8 = 2;
-/// What the daemon may take, whatever is sent to it.
+/// The daemon's memory stays below this, for any input.
 const PEAK_BYTES: u64 = 768 << 20;
 
 async fn channel(daemon: &DaemonProcess) -> Channel {

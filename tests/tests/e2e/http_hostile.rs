@@ -1,5 +1,5 @@
-//! Who attacks the HTTP port: requests that are none, heads that are too long or never end, connections that say nothing.
-//! Whoever asks honestly is answered meanwhile.
+//! Attacks on the HTTP port: bytes that are not requests, heads that are too long or never end, silent connections.
+//! Honest clients are answered meanwhile.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -47,7 +47,7 @@ fn what_is_no_question_is_refused_and_costs_nothing() {
             assert_eq!(port.page(path, None).status, 404, "{path}");
         }
         assert_eq!(port.page("/metrics?name[]=memctl_ready", None).status, 200, "a query changes nothing");
-        // Who is still sending when the daemon closes may miss what it said.
+        // A client that still sends when the daemon closes may miss the answer.
         let many: String = (0..1_000).map(|at| format!("X-{at}: 1\r\n")).collect();
         for head in [
             format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Long: {}\r\n\r\n", "x".repeat(64 << 10)),

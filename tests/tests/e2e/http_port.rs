@@ -83,7 +83,7 @@ fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// Everything that was answered, for words that must not be there.
+/// The whole answer, to search for text that must not be there.
 fn all(answer: &Answer) -> String {
     format!("{}\n{}", answer.head, answer.body)
 }
@@ -134,7 +134,7 @@ fn every_role_of_every_tenant_gets_the_pages_of_its_row_and_nothing_of_others() 
                     seen += usize::from(said.contains(&marker(tenant)));
                 }
             }
-            // Nobody, and who says to be somebody.
+            // No token, and invalid ones.
             for token in [None, Some("memctl_0000000000000000_0"), Some(""), Some(revoked.as_str())] {
                 let answer = port.page(path, token);
                 let expected = if is_open { 200 } else { 401 };
@@ -146,7 +146,7 @@ fn every_role_of_every_tenant_gets_the_pages_of_its_row_and_nothing_of_others() 
             assert_eq!(basic.status, if is_open { 200 } else { 401 });
         }
         assert_eq!(seen, 2 * 3, "readers, operators and admins of both see their own");
-        // One tenant is named: by somebody of all, of it, and of another one.
+        // A request names one tenant: with a token of all tenants, of that one, and of another one.
         let named = |role, tenant, wanted: &str| {
             let headers = [format!("Authorization: Bearer {}", of(role, tenant)), format!("memctl-tenant: {wanted}")];
             port.ask("GET", "/metrics", &headers)
@@ -164,7 +164,7 @@ fn every_role_of_every_tenant_gets_the_pages_of_its_row_and_nothing_of_others() 
         let whole = port.page("/metrics", Some(of(Role::Reader, "*")));
         assert!(TENANTS.iter().all(|tenant| whole.body.contains(&marker(tenant))));
         assert!(whole.body.contains("memctl_connections{port=\"http\"}"), "{}", whole.body);
-        // Sums over all tenants tell a tenant how much others do.
+        // Sums over all tenants would reveal the load of the others.
         let part = port.page("/metrics", Some(of(Role::Admin, TENANTS[0]))).body;
         for name in ["memctl_store_jobs", "memctl_ingest_events_total", "memctl_alerts", "memctl_connections"] {
             assert!(whole.body.contains(&format!("# TYPE {name} ")), "{name} is there for those who see all");
@@ -186,7 +186,7 @@ fn a_machine_of_one_user_is_open_on_loopback_and_closed_to_others() {
     for (path, _, is_open) in pages() {
         assert_eq!(far.page(path, None).status, if is_open { 200 } else { 401 }, "{path}");
     }
-    // What is plain is not heard where TLS is spoken, and the other way round.
+    // A plain client is refused by the TLS port, and the other way round.
     assert!(Port::plain(far.address).send(b"GET /healthz HTTP/1.0\r\n\r\n").is_err());
     assert!(Port::tls(near.address, &authority.file).send(b"GET /healthz HTTP/1.0\r\n\r\n").is_err());
     assert_eq!(daemon.terminate(), 0);

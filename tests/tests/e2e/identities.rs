@@ -25,7 +25,7 @@ fn reload(daemon: &DaemonProcess) {
     run(Command::new("kill").args(["-HUP", &daemon.pid().to_string()]));
 }
 
-/// Sessions that stream now, as the store's owner is told.
+/// Sessions that stream now, as the store's owner sees them.
 fn streams(address: &DaemonAddress) -> u64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -148,13 +148,13 @@ fn users_of_this_machine_do_what_their_entry_says_and_nothing_without_one() {
         assert_eq!(refused.status.code(), Some(6), "{who} {arguments:?}: {}", stdout(&refused));
         assert!(stderr(&refused).contains(words), "{who} {arguments:?}: {}", stderr(&refused));
     }
-    // The entries go while the daemon runs: the stream ends, and nobody asks any more.
+    // The entries are removed while the daemon runs: the stream ends, and queries are refused.
     place.configure(&[(NOBODY, "role = \"reader\"")]);
     reload(&daemon);
     until("the stream of an entry that is gone ends", || streams(&own) == 0);
     assert!(stderr(&place.asks((READER, READER), &["jobs"])).contains("user 65534 has no role here"));
     assert!(place.asks((NOBODY, NOBODY), &["jobs"]).status.success());
-    // And come back: the agent goes on where it was.
+    // They are restored: the agent continues where it was.
     place.configure(&[READS, WRITES]);
     reload(&daemon);
     until("the agent goes on", || streams(&own) == 1);

@@ -1,7 +1,7 @@
 //! Imports that are ended from outside: Ctrl-C leaves nothing, kill -9 leaves what says of itself that it is not whole, and `--replace` puts it right.
 //!
-//! A named pipe as the last rank's file stops an import at a known point without a clock: whoever has the pipe open for
-//! reading has stored every rank before.
+//! A named pipe as the last rank's file stops an import at a known point without a clock: an import that has the pipe
+//! open for reading has stored every earlier rank.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -60,7 +60,7 @@ fn assert_interrupted(flags: Flags<'_>, name: &str) {
     let scratch = tempfile::tempdir().unwrap();
     let (child, pipe) = import_in_the_middle(flags, scratch.path());
     signal(&child, name);
-    // The pipe stays open: an import that is told to stop does not wait for a file that never ends.
+    // The pipe stays open: an interrupted import does not wait for a file that never ends.
     let output = child.wait_with_output().unwrap();
     drop(pipe);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -138,6 +138,6 @@ async fn an_import_that_is_killed_in_a_stream_is_not_finished() {
     let ranks = report["ranks"].as_array().unwrap().len();
     // Running until it has not been heard of for long enough to be lost; finished where the kill hit the gap between two ranks.
     assert!(state != "finished" || ranks < 4, "it was killed in the middle: {}", report["job"]);
-    assert_ne!(state, "failed", "nobody said that it failed");
+    assert_ne!(state, "failed", "no process reported a failure");
     assert_replaceable(&daemon.url);
 }

@@ -33,7 +33,7 @@ fn check(url: &str, name: &str) {
     match truth(name) {
         None => assert!(bad.is_empty(), "{name}: no leak here, but {bad:#?}"),
         Some((kind, ranks, site)) => {
-            assert_eq!(bad.len(), 1, "{name}: one thing is wrong, and told once: {bad:#?}");
+            assert_eq!(bad.len(), 1, "{name}: one thing is wrong, and reported once: {bad:#?}");
             let finding = bad[0];
             assert_eq!(text(finding, "kind"), kind, "{name}");
             assert_eq!(finding["ranks"], Value::from(ranks), "{name}");
@@ -87,7 +87,7 @@ fn every_recording_gets_its_truth_on_sqlite() {
     check_store(&daemon.url);
     let before = run(memctl().args(["query", "-o", "json", "--daemon", &daemon.url, "--job", "lstm_hidden_chain"]));
     daemon.terminate();
-    // What is known comes from the store: a daemon that was started anew says the same.
+    // The result comes from the store: a restarted daemon reports the same.
     let daemon = DaemonProcess::sqlite(folder.path(), free_port());
     let after = run(memctl().args(["query", "-o", "json", "--daemon", &daemon.url, "--job", "lstm_hidden_chain"]));
     assert_eq!(before, after);

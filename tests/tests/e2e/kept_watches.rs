@@ -1,6 +1,7 @@
-//! What the judge keeps of a long session: whoever goes on from it says what one says that has read everything.
+//! The state that the judge keeps of a long session: continuing from it gives the same result as reading everything.
 //!
-//! Stores are filled here, and asked by the command line, which opens them itself: each command is a judge that begins anew.
+//! The test fills the stores; the command line opens them itself, so each command is a judge that starts from what is
+//! stored.
 
 use std::path::Path;
 
@@ -172,7 +173,7 @@ async fn a_watch_goes_on_where_it_was_kept_and_says_the_same() {
     assert_eq!(kept.seq, whole);
     assert_eq!(ask(folder.path(), "long"), resumed, "nothing is left to be read");
 
-    // Kept by another program, damaged, or cut: everything is read again, and kept anew.
+    // Kept by another version, damaged, or cut: everything is read again, and kept again.
     let cut = kept.state.slice(..kept.state.len() / 2);
     let bad = [
         WatchRow { form: "another".to_owned(), ..kept.clone() },
@@ -188,7 +189,7 @@ async fn a_watch_goes_on_where_it_was_kept_and_says_the_same() {
     }
 }
 
-/// The other way round: what was kept is truly what is asked.
+/// The other way round: what was kept is really used.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_kept_is_read_and_the_items_before_it_are_not() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -203,5 +204,5 @@ async fn what_was_kept_is_read_and_the_items_before_it_are_not() {
     assert!(!kinds(&ask(folder.path(), "clean")).contains(&"leak"));
     let leaky = watch(folder.path(), keys[0]).await.expect("kept");
     put(folder.path(), keys[1], &leaky).await;
-    assert!(kinds(&ask(folder.path(), "clean")).contains(&"leak"), "the state of the other session is told");
+    assert!(kinds(&ask(folder.path(), "clean")).contains(&"leak"), "the state of the other session is used");
 }

@@ -1,4 +1,5 @@
-//! kill -9 of whatever there is, many times: a training process, the daemon, a connection of Postgres, Postgres itself.
+//! kill -9 of each process involved, many times: a training process, the daemon, a connection of Postgres, Postgres
+//! itself.
 //!
 //! Guarantees checked: what an agent knew to be stored when something died is stored, once, and is what was produced; a process
 //! that lives to its end delivers everything. Every kill is asserted to have hit a stream that was under way.
@@ -198,7 +199,7 @@ fn children(pid: u32) -> Vec<u32> {
 }
 
 fn alive(pid: u32) -> bool {
-    // A zombie whose parent is gone is as good as gone.
+    // A zombie without a parent counts as ended.
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit(") ").next().unwrap_or_default().starts_with('Z'))
 }
@@ -240,7 +241,7 @@ fn rounds(place: &Place) {
         if !place.has(victim) {
             continue;
         }
-        // In the middle of something: every process has heard of something stored since the last death.
+        // In the middle of a stream: every process has had an acknowledgement since the last kill.
         let before: Vec<u64> = running.iter().map(Process::stored).collect();
         until(&format!("round {round}: every stream goes on"), || {
             running.iter().zip(&before).all(|(process, before)| process.stored() > *before)

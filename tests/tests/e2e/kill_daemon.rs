@@ -42,7 +42,7 @@ fn start(rank: u32, url: &str) -> Agent {
     .expect("the agent starts")
 }
 
-/// Streams until told to stop; gives the outcome and how many events were pushed.
+/// Streams until stopped; returns the outcome and how many events were pushed.
 fn stream(rank: u32, agent: Agent, stop: &AtomicBool) -> (Outcome, u64) {
     let mut recorder = agent.recorder(DeviceIndex(0)).expect("the recorder");
     let mut events = Producer::new(u64::from(rank) + 7);

@@ -1,5 +1,5 @@
-//! A process with a hundred thousand live blocks, from the agent to the answers: every event is stored, every table exact,
-//! the session ended, and the line that grows is named; where there are more lines than the judge tells apart, none is.
+//! A process with a hundred thousand live blocks, from the agent to the answers: every event is stored, every table is
+//! exact, the session ends, and the growing line is named, unless there are more lines than the judge distinguishes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +59,7 @@ fn record(agent: &Agent, stacks: u64) -> u64 {
     produced
 }
 
-/// Records blocks of so many stacks; the one finding.
+/// Records blocks of this many stacks; returns the one finding.
 async fn found(stacks: u64) -> v1::Finding {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(SqliteStore::open(&folder.path().join("memctl.db"), "a test").await.unwrap());
@@ -108,8 +108,8 @@ async fn a_line_beyond_those_that_are_told_apart_is_not_called_another() {
     assert_eq!((&finding.site, finding.stack.len()), (&None, 0), "{finding:#?}");
 }
 
-/// With many blocks keyframes are rare, and chunks that time cuts are many: every block between two keyframes is told by
-/// the step that it was born in, however many chunks lie before it.
+/// With many blocks keyframes are rare, and chunks that time cuts are many: every block between two keyframes is
+/// identified by the step that allocated it, however many chunks lie before it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_block_is_told_by_its_own_step_however_far_its_keyframe_is() {
     const LIVE: u64 = 20_000;

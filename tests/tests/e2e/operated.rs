@@ -134,7 +134,7 @@ async fn a_real_prometheus_scrapes_every_query_gives_data_and_a_rule_reaches_ale
     let store = tempfile::tempdir().unwrap();
     let behind = Receiver::start(|_| Reply::Status(200));
     let alertmanager = Alertmanager::start(&behind.url);
-    // The daemon's own alerts go there, too: it counts whom it told.
+    // The daemon's own alerts go there, too: its metrics count deliveries.
     let receivers = store.path().join("alerts.toml");
     let text = format!("[[receiver]]\nname = \"am\"\ntype = \"alertmanager\"\nurl = \"{}\"\n", alertmanager.url);
     std::fs::write(&receivers, text).unwrap();
@@ -168,7 +168,7 @@ async fn a_real_prometheus_scrapes_every_query_gives_data_and_a_rule_reaches_ale
     for rule in prometheus.rules() {
         assert_eq!(rule["health"], "ok", "{rule}");
         let query = rule["query"].as_str().unwrap();
-        // What is only there in trouble: its figure is asked for, not whether it is too high.
+        // A series that exists only in trouble: the query is for its value, without the threshold.
         let figure =
             [" > ", " < ", " == "].iter().fold(query, |query, compare| query.split(compare).next().unwrap_or(query));
         asked.push(match figure.strip_prefix("absent(") {
@@ -232,7 +232,7 @@ fn health_is_told_over_http_and_other_pages_are_not_there() {
     }
 }
 
-/// A Postgres cluster that goes with its value, also when it was told to hang.
+/// A Postgres cluster that ends when dropped, also while it is stopped by a signal.
 struct Cluster {
     folder: tempfile::TempDir,
     url: String,
@@ -315,7 +315,7 @@ async fn a_postgres_that_hangs_or_is_gone_is_told_at_once_and_nothing_is_lost() 
     assert_eq!(get(&format!("http://{http}/healthz")).map(|(status, _)| status), Some(200), "its tasks run");
     let (words, _) = asked(&daemon.url);
     assert!(words.contains("the store does not answer"), "{words}");
-    // What is the daemon's own is told all the same.
+    // The daemon's own figures are reported all the same.
     let text = scrape(&http);
     assert!(text.contains("memctl_store_up 0\n") && text.contains("memctl_streams "), "{text}");
     // All the time, also when it has been away for longer than what is known of callers counts by itself; who is not known is
@@ -445,7 +445,7 @@ fn systemd_is_told_and_the_log_is_json() {
     assert!(text.contains("\"client\":\"127.0.0.1:"), "{text}");
 }
 
-/// Status and text of `/metrics` for whoever has this token.
+/// Status and text of `/metrics` with this token.
 fn scrape_as(http: &str, token: &str) -> (u16, String) {
     let mut stream = std::net::TcpStream::connect(http).unwrap();
     write!(stream, "GET /metrics HTTP/1.0\r\nAuthorization: Bearer {token}\r\n\r\n").unwrap();
@@ -488,5 +488,5 @@ fn a_scrape_shows_the_jobs_of_the_callers_tenant_alone() {
     assert_eq!(scrape_as(&http, &agents[0]).0, 403, "an agent writes and does not ask");
     assert_eq!(scrape_as(&http, "memctl_0_0").0, 401);
     assert_eq!(get(&format!("http://{http}/metrics")).map(|(status, _)| status), Some(401));
-    assert_eq!(is_ready(&http), Some(200), "health is nobody's secret");
+    assert_eq!(is_ready(&http), Some(200), "health needs no token");
 }

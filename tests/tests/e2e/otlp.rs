@@ -1,5 +1,5 @@
-//! Metrics by OTLP: what a receiver gets over HTTP and over gRPC, read by the published protos; receivers that are away, slow or
-//! take a part; and that nothing is sent unless somebody says where.
+//! Metrics by OTLP: what a receiver gets over HTTP and over gRPC, read by the published protos; receivers that are
+//! down, slow or accept a part; and that nothing is sent without a configured endpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -115,7 +115,7 @@ async fn what_is_scraped_is_sent_over_http_and_over_grpc() {
             let metrics = received.metrics();
             metrics.get("memctl_findings").is_some_and(|metric| !points(metric).is_empty())
         };
-        until("the job is told", || collector.received().iter().any(told)).await;
+        until("the job is reported", || collector.received().iter().any(told)).await;
         let received = collector.received();
         received.iter().for_each(check);
         let last = received.iter().rfind(|received| told(received)).unwrap();
@@ -168,14 +168,14 @@ async fn a_receiver_that_is_away_or_silent_is_told_once_and_holds_up_nobody() {
         let (before, http) = (exports(&http, "failed"), &http);
         move || exports(http, "failed") >= before + more
     };
-    until("nobody is there, three times", failed(3)).await;
+    until("no receiver, three times", failed(3)).await;
     assert_eq!(said(&log, "metrics cannot be delivered by OTLP"), 1);
     let collector = Collector::new(Answer::Silence);
     assert_eq!(collector.http(address), address);
-    until("somebody is there and silent, three times", failed(3)).await;
+    until("a silent receiver, three times", failed(3)).await;
     assert!(!collector.received().is_empty());
     collector.answers(Answer::Unavailable);
-    until("somebody is overloaded, three times", failed(3)).await;
+    until("an overloaded receiver, three times", failed(3)).await;
     assert_eq!(said(&log, "metrics cannot be delivered by OTLP"), 1);
     collector.answers(Answer::All);
     until("it is delivered", || exports(&http, "delivered") >= 2).await;

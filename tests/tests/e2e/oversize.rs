@@ -1,4 +1,5 @@
-//! An item that is larger than the daemon reads: it is told so, left out and counted, and everything else arrives.
+//! An item that is larger than the daemon reads: the agent learns so, the item is dropped and counted, and everything
+//! else arrives.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! This user's own daemon: the socket in the user's folder, found without a flag; and nobody else found instead of it.
+//! This user's own daemon: the socket in the user's folder is found without a flag, and no other daemon instead of it.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -10,7 +10,7 @@ use memctl_tests::daemon::DaemonProcess;
 use memctl_tests::recordings::folder;
 use memctl_tests::{memctl, run, run_json, stderr};
 
-/// A command of a user with a home of one's own.
+/// A command of a user with a separate home.
 fn at_home(home: &Path) -> Command {
     let mut command = memctl();
     command.env("XDG_RUNTIME_DIR", home).env("XDG_DATA_HOME", home.join("data")).env("HOME", home);
@@ -52,7 +52,7 @@ fn a_socket_that_a_killed_daemon_left_is_replaced() {
     let home = tempfile::tempdir().unwrap();
     let socket = home.path().join("memctl/daemon.sock");
     DaemonProcess::of(at_home(home.path()).arg("daemon")).kill();
-    assert!(socket.exists(), "nobody removed it");
+    assert!(socket.exists(), "it was not removed");
     import(home.path(), "embedded");
     let daemon = DaemonProcess::of(at_home(home.path()).arg("daemon"));
     assert_eq!(jobs(home.path()), 1);
@@ -76,7 +76,7 @@ fn sockets_and_ports_are_served_side_by_side() {
     assert_eq!(daemon.terminate(), 0);
 }
 
-/// Whoever listens on the port that used to be the default hears not one byte of anybody's command.
+/// A listener on the former default port receives not one byte of a command.
 #[test]
 fn a_squatter_on_the_usual_port_hears_nothing() {
     // Another run of these tests may have it for a while.
@@ -117,5 +117,5 @@ fn a_squatter_on_the_usual_port_hears_nothing() {
     std::io::Write::write_all(&mut std::net::TcpStream::connect("127.0.0.1:7717").unwrap(), b"stop").unwrap();
     squatter.join().unwrap();
     // Relaxed: see above.
-    assert_eq!(visits.load(Ordering::Relaxed), 0, "somebody came by");
+    assert_eq!(visits.load(Ordering::Relaxed), 0, "a command connected");
 }

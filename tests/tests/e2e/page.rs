@@ -1,6 +1,5 @@
-//! The page over HTTP: its files and what they tell a browser, its data beside the command line's, cookies, tenants, and
-//! `memctl ui` with its printed address.
-//! (Over 400 lines: each test is a story of its own, told by what HTTP answers.)
+//! The page over HTTP: its files and response headers, its data compared with the command line's, cookies, tenants, and
+//! `memctl ui` with its printed address. (Over 400 lines: each test is a story of its own over HTTP answers.)
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -111,7 +110,7 @@ fn every_view_is_the_page_and_a_browser_is_told_to_load_nothing_else() {
         let answer = get(&port, path);
         assert_eq!(answer.status, 404, "{path}: {}", answer.body);
     }
-    // Whatever is answered, also where it is refused or is nothing.
+    // Holds for every answer, also for refusals and unknown paths.
     for (method, path, status) in [
         ("GET", "/", 200),
         ("GET", "/assets/page.js", 200),
@@ -267,9 +266,9 @@ fn a_name_that_points_here_reads_nothing_without_a_token() {
         let refused = of(path, "rebound.example.org", "");
         assert!(refused.status == 403 && refused.body.contains("127.0.0.1"), "{path}: {}", refused.body);
     }
-    // What names nothing of anybody is for everybody.
+    // Paths that expose no data are open to all.
     assert_eq!(of("/readyz", "rebound.example.org", "").status, 200);
-    // Whoever brings a token is known under every name.
+    // A request with a token is accepted under every host name.
     let words = ["token", "create", "t", "--role", "reader", "--tenant", "*", "-q", "--daemon", &daemon.url];
     let bearer = format!("Authorization: Bearer {}\r\n", run(memctl().args(words)).trim());
     assert_eq!((by("rebound.example.org", &bearer).status, by("rebound.example.org", "").status), (200, 401));
@@ -302,7 +301,7 @@ fn a_cookie_is_the_token_that_was_signed_in_with_and_shows_its_tenant_alone() {
         let cookie = format!("memctl-token={reader}; Path=/; HttpOnly; SameSite=Strict{secure}");
         assert_eq!(header(&signed_in, "set-cookie"), Some(cookie.as_str()));
         assert!(has(&signed_in, "cache-control: no-store") && !signed_in.head.contains("Domain"));
-        // From elsewhere, or from nowhere, nothing is set.
+        // From another origin, or without one, no cookie is set.
         let origin = format!("Origin: https://{}", port.address);
         assert_eq!(ask(port, "POST", "/login", &[&bearer(&reader), &origin]).status, 204);
         for other in [
@@ -321,7 +320,7 @@ fn a_cookie_is_the_token_that_was_signed_in_with_and_shows_its_tenant_alone() {
             let answer = sign_in(wrong);
             assert_eq!((answer.status, header(&answer, "set-cookie")), (status, None), "{}", answer.body);
         }
-        assert_eq!(ask(port, "GET", "/login", &[&bearer(&reader)]).status, 405, "a link signs nobody in");
+        assert_eq!(ask(port, "GET", "/login", &[&bearer(&reader)]).status, 405, "a link does not sign in");
 
         let shown =
             |secret: &str, path: &str| ask(port, "GET", path, &[&format!("Cookie: a=b; memctl-token={secret}")]);
@@ -339,7 +338,7 @@ fn a_cookie_is_the_token_that_was_signed_in_with_and_shows_its_tenant_alone() {
         for (path, need) in
             RIGHTS.iter().filter(|(path, need)| !is_grpc(path) && path.starts_with("/api/") && *need == Need::Read)
         {
-            // (This one has no end while somebody listens.)
+            // (This one does not end while a client listens.)
             if *path == "/api/v1/live" {
                 continue;
             }
@@ -416,7 +415,7 @@ fn the_printed_address_opens_once_and_nobody_else_sees_anything() {
         assert_eq!(answer.status, 401, "{closed}");
         assert!(answer.body.contains("memctl ui") && header(&answer, "www-authenticate").is_none());
     }
-    assert_eq!(get(&port, "/").status, 200, "the page itself tells nothing of anybody");
+    assert_eq!(get(&port, "/").status, 200, "the page itself exposes no data");
     assert_eq!(get(&port, "/enter").status, 403);
     let other = if path.ends_with('0') { "1" } else { "0" };
     assert_eq!(get(&port, &format!("{}{other}", &path[..path.len() - 1])).status, 403);

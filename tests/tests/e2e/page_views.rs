@@ -1,4 +1,5 @@
-//! What the page's own views are told: who follows what is new, blocks by event, ranks by epochs, alerts and their silences.
+//! The data of the page's own views: changes for listeners, blocks by event, ranks by epochs, alerts and their
+//! silences.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -67,7 +68,7 @@ fn who_follows_hears_of_its_tenants_jobs_and_of_no_others() {
     // The first that it hears of is its own.
     assert_eq!(of_b.heard(), theirs("team-b", "oom_by_fragmentation"));
     assert_eq!(Listener::of(&port, &[]).1, 401);
-    // Whoever listens does not hold up the daemon's end, and its connection ends with it.
+    // A listener does not delay the daemon's end; its connection ends with the daemon.
     assert_eq!(daemon.terminate(), 0);
     while of_a.line().is_some() {}
 }
@@ -100,7 +101,7 @@ fn sum(told: &Value, picks: impl Fn(&Value, usize) -> bool) -> u64 {
     bytes.iter().enumerate().filter(|(at, _)| picks(columns, *at)).map(|(_, bytes)| bytes.as_u64().unwrap()).sum()
 }
 
-/// Whether what has these two bounds is there behind an event.
+/// Whether something with these two bounds exists after an event.
 fn is_there(from: &Value, to: &Value, event: u64) -> bool {
     from.as_u64().is_none_or(|from| from <= event) && to.as_u64().is_none_or(|to| event < to)
 }

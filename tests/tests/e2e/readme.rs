@@ -41,7 +41,7 @@ fn runnable(command: &str, port: u16) -> Option<String> {
         return None;
     }
     let command = command.replace("cargo run --release --", "memctl").replace("./target/release/memctl", "memctl");
-    // Whatever port the text proposes may be taken here.
+    // The proposed port may be taken here.
     let mut parts = command.split("127.0.0.1:");
     let mut moved = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -132,7 +132,7 @@ fn no_other_page_has_commands() {
     assert!(run.len() > 3 && all.len() > run.len(), "{run:?}");
     for page in all.iter().filter(|page| !run.contains(page)) {
         let found = commands(&std::fs::read_to_string(page).unwrap());
-        assert!(found.is_empty(), "{}: nobody runs {found:?}: make it a block of `text`", page.display());
+        assert!(found.is_empty(), "{}: {found:?} is not run: make it a block of `text`", page.display());
     }
 }
 

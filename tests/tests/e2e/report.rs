@@ -35,7 +35,7 @@ fn attributes<'h>(html: &'h str, name: &str) -> Vec<&'h str> {
     html.split(&start).skip(1).filter_map(|rest| rest.split('"').next()).collect()
 }
 
-/// What every report owes, whatever it is about.
+/// What must hold for every report.
 fn whole_and_alone(html: &str, what: &str) {
     assert!(html.starts_with("<!doctype html>") && html.ends_with("</html>\n"), "{what}");
     assert!(html.len() <= BYTES_MAX, "{what}: {} bytes", html.len());

@@ -68,7 +68,7 @@ fn followed(said: impl std::io::Read + Send + 'static) -> Arc<Mutex<String>> {
     text
 }
 
-/// Whether the daemon answers a question of whoever shows this certificate; if not, why.
+/// Whether the daemon answers a client with this certificate; if not, why.
 fn answers(url: &str, ca: &Path, identity: &Identity) -> Result<(), String> {
     let mut command = memctl();
     command.args(["jobs", "--daemon", url, "--tls-ca"]).arg(ca);
@@ -140,7 +140,7 @@ fn rotated(store: &[&str]) {
                 run(Command::new("kill").args(["-HUP", &daemon.pid().to_string()]));
             }
         };
-        // Both authorities are trusted, then everybody has a new certificate, then the old one is nobody's.
+        // Both authorities are trusted, then every party gets a new certificate, then the old authority is removed.
         put(&place.trust, &[&authority.file, &new.file]);
         put(&place.clients, &[&authority.file, &new.file]);
         tell();
@@ -162,7 +162,7 @@ fn rotated(store: &[&str]) {
         put(&place.trust, &[&new.file]);
         put(&place.clients, &[&new.file]);
         tell();
-        until("the old authority is nobody's", || answers(&daemon.url, &place.trust, &stale).is_err());
+        until("the old authority is rejected", || answers(&daemon.url, &place.trust, &stale).is_err());
         assert_eq!(answers(&daemon.url, &place.trust, &probe), Ok(()));
         go_on("the agents go on without the old authority");
         for agent in 0..AGENTS {

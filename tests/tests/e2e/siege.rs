@@ -1,4 +1,4 @@
-//! A daemon that may take 1 GiB, under all attacks at the same time, while recorded jobs of four ranks stream through it.
+//! A daemon limited to 1 GiB under all attacks at the same time, while recorded jobs of four ranks stream through it.
 //!
 //! Guarantees checked: every attack happened, the daemon lives, its memory stays bounded, and every recorded counter is exact.
 //! `MEMCTL_SIEGE=3600 cargo test -p memctl-tests --release --test e2e siege::` holds it for an hour.
@@ -43,7 +43,7 @@ fn recorded_jobs_stream_exactly_through_a_besieged_daemon() {
     let folder = tempfile::tempdir().unwrap();
     let (port, http) = (free_port(), free_port());
     let mut command = Command::new("prlimit");
-    // What it may write to, in all: whatever it asks for beyond ends it.
+    // The limit of its data segment: any allocation beyond it ends the daemon.
     command.arg(format!("--data={MEMORY_BYTES}")).arg(memctl_path()).arg("daemon").arg("--data-dir").arg(folder.path());
     command.arg(format!("--http-listen=127.0.0.1:{http}")).args(["--retain-bytes", "2GB"]).env("MEMCTL_LOG", "error");
     let daemon = DaemonProcess::start(&mut command, port);

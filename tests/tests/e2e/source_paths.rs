@@ -1,5 +1,5 @@
-//! Paths that are not to leave the host: no name of a private folder or file reaches the store, in whatever item, and
-//! what is found is the same.
+//! Paths that must not leave the host: no name of a private folder or file reaches the store in any item, and the
+//! findings are the same.
 
 use std::path::Path;
 use std::time::Duration;

@@ -8,7 +8,7 @@ const EVENTS: u64 = 20_000;
 
 struct Place {
     folder: tempfile::TempDir,
-    /// Where nobody answers.
+    /// An address without a daemon.
     nowhere: String,
 }
 
@@ -59,7 +59,7 @@ fn what_waits_is_listed_delivered_elsewhere_and_discarded() {
     assert!(delivered.status.success() && stderr(&delivered).contains("1 session delivered"), "{}", stderr(&delivered));
     let report = run_json(&mut place.memctl(&["query", "first", "-o", "json"]));
     assert_eq!((report["job"]["events"].as_u64(), &report["completeness"]["exact"]), (Some(EVENTS), &true.into()));
-    // Where nobody answers it stays.
+    // Without a daemon it stays.
     let elsewhere = place.memctl(&["spool", "deliver", "--daemon", &place.nowhere]).output().unwrap();
     assert_eq!(elsewhere.status.code(), Some(3), "{}", stderr(&elsewhere));
     assert_eq!(place.waiting().len(), 1);

@@ -1,7 +1,7 @@
-//! Faults inside the daemon: one job that cannot be judged costs no other job anything, and a committer that fails is started
-//! anew, with health telling the truth meanwhile and every event stored in the end.
+//! Faults inside the daemon: a job that cannot be judged does not affect other jobs, and a failed committer is
+//! restarted. Health is truthful meanwhile, and every event is stored in the end.
 //!
-//! The faults are real panics, thrown by a store that is told when to.
+//! The faults are real panics, thrown by a store on request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -30,13 +30,13 @@ const UNREADABLE: &str = "broken";
 /// Commits that fail.
 const FAILURES: u32 = 5;
 
-/// A store in memory that panics where it is told to.
+/// A store in memory that panics on request.
 #[derive(Default)]
 struct Faulty {
     inner: MemoryStore,
     /// Reading the items of this session panics: that of the job [`UNREADABLE`], from its beginning.
     unreadable: std::sync::Mutex<Option<i64>>,
-    /// So many appends panic from now on.
+    /// This many appends panic from now on.
     appends: AtomicU32,
     /// Whether a panic was thrown.
     thrown: AtomicBool,
@@ -240,7 +240,7 @@ async fn a_job_that_cannot_be_judged_says_so_and_others_are_judged_all_the_same(
     let [finding] = broken.findings.as_slice() else { panic!("one finding: {:#?}", broken.findings) };
     assert_eq!((finding.kind.as_str(), finding.severity()), ("unjudged", v1::Severity::Warning));
     assert!(finding.explanation.contains("the judge was told to fail"), "{}", finding.explanation);
-    assert_eq!(broken.completeness.unwrap().events_stored, EVENTS, "what was recorded is told all the same");
+    assert_eq!(broken.completeness.unwrap().events_stored, EVENTS, "what was recorded is reported all the same");
     let open: Vec<&v1::NotJudged> = broken.not_judged.iter().filter(|not| not.decides).collect();
     let [not] = open.as_slice() else { panic!("one gap decides: {:#?}", broken.not_judged) };
     assert_eq!(
@@ -266,9 +266,9 @@ async fn a_committer_that_fails_is_started_anew_and_health_tells() {
     let mut health = HealthClient::new(daemon.channel());
     let request = HealthCheckRequest { service: "memctl.v1.Ingest".into() };
     let mut told = health.watch(request).await.unwrap().into_inner();
-    let mut next = async || told.message().await.unwrap().expect("health goes on telling").status();
+    let mut next = async || told.message().await.unwrap().expect("health keeps reporting").status();
     assert_eq!(next().await, ServingStatus::Serving);
-    // Each failure doubles the pause: the last is long enough for a busy machine to tell of it.
+    // Each failure doubles the pause: the last is long enough to be reported on a busy machine.
     store.appends.store(FAILURES, Ordering::SeqCst);
     let told = async {
         while next().await != ServingStatus::NotServing {}
@@ -276,10 +276,10 @@ async fn a_committer_that_fails_is_started_anew_and_health_tells() {
     };
     let ((), told) = tokio::join!(record(&daemon, "job", 1), tokio::time::timeout(PATIENCE, told));
     assert!(store.thrown.load(Ordering::SeqCst), "the fault has happened");
-    told.expect("health tells that nothing is taken, and that something is again");
+    told.expect("health reports the failure and the recovery");
 
     let status = QueryClient::new(daemon.channel()).get_status(v1::StatusRequest {}).await.unwrap().into_inner();
-    let committer = status.tasks.iter().find(|task| task.name == "committer").expect("the committer is told");
+    let committer = status.tasks.iter().find(|task| task.name == "committer").expect("the committer is reported");
     assert_eq!((committer.running, committer.restarts), (true, u64::from(FAILURES)));
     assert_eq!(committer.failure.as_deref(), Some("the append was told to fail"));
     let completeness = report(&daemon, "job").await.completeness.unwrap();

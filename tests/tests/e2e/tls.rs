@@ -1,4 +1,4 @@
-//! TLS: who is let in and who is not, on the daemon's ports and towards Postgres; certificates exchanged under load.
+//! TLS: accepted and refused peers, on the daemon's ports and towards Postgres; certificates exchanged under load.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -45,7 +45,7 @@ fn a_daemon_is_believed_for_its_certificate_alone() {
     let output = jobs(&daemon.url, &other.file, None);
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
     assert!(stderr(&output).contains("certificate"), "{}", stderr(&output));
-    // Without TLS nobody is heard.
+    // Without TLS no client is accepted.
     let plain = daemon.url.replace("https", "http");
     let output = memctl().args(["jobs", "--daemon", &plain]).output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
@@ -94,7 +94,7 @@ fn other_machines_are_not_let_in_without_tls() {
     assert!(stderr(&output).contains("does not go with the key"), "{}", stderr(&output));
 }
 
-/// What `openssl req -x509` makes when it is told nothing else.
+/// What `openssl req -x509` makes by default.
 #[test]
 fn an_authoritys_own_certificate_is_told_from_a_servers() {
     use std::io::Read as _;
@@ -123,7 +123,7 @@ fn an_authoritys_own_certificate_is_told_from_a_servers() {
     }
 }
 
-/// Each thing that TLS can dislike is named with its way out, and none is called a daemon that is not there.
+/// Each TLS problem is named with its remedy, and none is reported as a missing daemon.
 #[test]
 fn what_tls_dislikes_is_named() {
     let home = tempfile::tempdir().unwrap();
@@ -173,7 +173,7 @@ fn insecure_is_said_at_every_start() {
         assert_eq!(daemon.terminate(), 0);
         let mut text = String::new();
         said.read_to_string(&mut text).unwrap();
-        assert!(text.contains("WARN") && text.contains("--insecure: whoever reaches this place"), "{text}");
+        assert!(text.contains("WARN") && text.contains("--insecure: any client that reaches this address"), "{text}");
     }
 }
 
@@ -192,7 +192,7 @@ async fn certificates_are_exchanged_without_losing_a_stream() {
     };
     let channel = connect(&old).await.unwrap();
     let (mut stream, resume_after) = Stream::welcome(channel, &session(1)).await;
-    assert!(connect(&new).await.is_err(), "the new authority is nobody yet");
+    assert!(connect(&new).await.is_err(), "the new authority is not in use yet");
     new.issue("renewed").replaces(&server);
     // A wait for a state: the daemon looks at its files every few seconds.
     while connect(&new).await.is_err() {
@@ -254,7 +254,7 @@ fn postgres_is_reached_over_tls_and_believed_for_its_certificate() {
     let root = |authority: &Authority| format!("sslrootcert={}", authority.file.display());
     let output = check(&format!("sslmode=verify-full&{}", root(&ours)));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert_eq!(check("sslmode=require").status.code(), Some(0), "enciphered, whoever it is");
+    assert_eq!(check("sslmode=require").status.code(), Some(0), "encrypted, without verification");
     let output = check(&format!("sslmode=verify-full&{}", root(&other)));
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
     let output = check("sslmode=disable");

@@ -1,5 +1,5 @@
-//! What commands tell of a job: the process that is meant, the step that was highest, names like the one that was typed,
-//! one figure for one thing; each with real agents, a real daemon and the command line.
+//! What commands report about a job: the right process, the step with the highest memory, names similar to the one
+//! typed, one figure for one quantity; each with real agents, a real daemon and the command line.
 
 use memctl_model::{Launch, SessionInfo};
 use memctl_tests::daemon::{DaemonProcess, free_port};
@@ -242,7 +242,7 @@ fn advice_is_whole_on_a_narrow_screen() {
     daemon.terminate();
 }
 
-/// What a shell is told when it asks: fish asks in the simplest way.
+/// Completions for a shell; fish's protocol is the simplest.
 fn completed(daemon: &DaemonProcess, words: &[&str]) -> Vec<String> {
     let asked = ["--", "memctl", "--daemon", &daemon.url].into_iter().chain(words.iter().copied());
     let said = run(memctl().env("COMPLETE", "fish").args(asked));
@@ -262,7 +262,7 @@ fn a_shell_completes_the_names_of_jobs() {
         names.sort();
         assert_eq!(names, ["alpha", "alps"], "{verb}");
     }
-    // The name of a new job is nobody's to guess, and who does not answer completes nothing.
+    // The name of a new job cannot be completed, and without an answer there are no completions.
     assert_eq!(completed(&daemon, &["import", "--job", "al"]), [""; 0]);
     daemon.terminate();
     let nobody = DaemonProcess::sqlite(store.path(), free_port());

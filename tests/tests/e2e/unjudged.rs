@@ -1,9 +1,9 @@
-//! Jobs that nobody could judge, whole or in part: no page, no JSON and no exit code of any command says or implies that they
-//! are well. The commands are those that the command line itself lists; one that is not known here fails the test.
+//! Jobs that could not be judged, whole or in part: no page, JSON or exit code of any command says or implies that they
+//! are well. The commands are those that the command line itself lists; an unknown one fails the test.
 //!
-//! (Over 400 lines: a table of commands, and what each of them has to say of each kind of job.)
+//! (Over 400 lines: a table of commands, and what each must say about each kind of job.)
 //!
-//! What is called well is looked for by its words; that these are the words in use is shown on a job that is well.
+//! The test searches for the words of an all-clear; a job that is well shows that these words are in use.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -160,7 +160,7 @@ fn every_command_of_the_command_line_is_asked_here() {
     assert_eq!(told, CONDITIONS.iter().map(|(condition, _)| names(condition)).collect::<BTreeSet<_>>());
 }
 
-/// The words that must not be said of it, anywhere.
+/// Words that must not be said about it, anywhere.
 fn forbidden(known: Known) -> Vec<&'static str> {
     let mut words = Vec::new();
     if !known.growth {
@@ -178,7 +178,7 @@ fn forbidden(known: Known) -> Vec<&'static str> {
         words.extend(ALL_KNOWN);
     }
     if !known.levels {
-        // Levels that nobody measured, at a time that never was.
+        // Levels that were never measured, at a time that never was.
         words.extend([" 0 B ", "1970-01-01"]);
     }
     words
@@ -215,7 +215,7 @@ fn check(known: Known, verb: &str, words: &[&str], format: &str, said: &Said) {
     for word in forbidden(known).into_iter().filter(|_| !about_many) {
         assert!(!said.page.contains(word), "{word:?} is said: {context}");
     }
-    // Of what retention went through nothing was live at the end.
+    // With retention nothing was live at the end: a folded export is refused.
     let folded = words.contains(&"folded");
     let refuses = verb == "export" && (!known.blocks || folded && known.expired)
         || known.expired && (words.contains(&"--peak") || words == ["ledger"] && known.blocks);
@@ -242,7 +242,7 @@ fn check(known: Known, verb: &str, words: &[&str], format: &str, said: &Said) {
         assert!(said.beside.contains("the export is incomplete: retention removed"), "{context}");
     }
     if fails && format == "table" {
-        // What counters tell may hold, what findings tell may not.
+        // Conditions on counters may hold; conditions on findings may not.
         let held = said.page.lines().filter(|line| line.starts_with("holds  "));
         let by_findings =
             |line: &&str| ["no-leak", "stable", "growth<", "findings against"].iter().any(|word| line.contains(word));
@@ -250,7 +250,7 @@ fn check(known: Known, verb: &str, words: &[&str], format: &str, said: &Said) {
     }
 }
 
-/// What a page has to say of it.
+/// What a page must say about it.
 fn page(known: Known, verb: &str, page: &str, context: &str) {
     let first = page.lines().next().unwrap_or_default();
     if !known.growth && ["query", "leaks", "ranks", "diagnose"].contains(&verb) {
@@ -287,7 +287,7 @@ fn not_judged_list(page: &str) -> Vec<String> {
     list.split(',').map(|job| job.trim().to_owned()).collect()
 }
 
-/// What data have to say of it.
+/// What JSON must say about it.
 fn json(known: Known, verb: &str, text: &str, context: &str) {
     let json: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {context}"));
     let lacks = |kind: &str| {
@@ -380,7 +380,7 @@ fn no_command_implies_that_an_unjudged_job_is_well() {
     daemon.terminate();
 }
 
-/// Of a job that is well the same words are said: a test that looks for words that nobody uses any more would find nothing.
+/// The same words are said about a job that is well: a search for obsolete words would find nothing.
 fn words_are_in_use(url: &str, place: &Path) {
     sweep(url, ALL, place);
     let asked =

@@ -1,4 +1,5 @@
-//! The wire seen by a raw client: what comes twice, what never comes, what lies, what takes over; each answer named, nothing stored half.
+//! The wire seen by a raw client: duplicates, gaps, lies and takeovers; each gets a specific answer, and nothing is
+//! stored in part.
 
 use std::sync::Arc;
 
@@ -121,7 +122,7 @@ async fn an_ended_session_takes_nothing_more() {
     stream.until_durable(2).await;
     drop(stream);
     let (mut stream, resume) = Stream::welcome(daemon.channel(), &session(1)).await;
-    assert_eq!(resume, 2, "a lost acknowledgement of the last word is told again");
+    assert_eq!(resume, 2, "a lost acknowledgement of the last item is repeated");
     stream.send(item(3, 10)).await;
     let (_, message) = stream.until_refused().await;
     assert!(message.contains("ended"), "{message}");

@@ -1,6 +1,7 @@
-// Alerts: what fires, what is kept quiet and by what, and a silence where the role allows one.
+// Alerts: the firing ones, the silences, and a form for a silence if the role allows one.
 //
-// Guarantees: who may not silence sees no button; that nothing fires is said together with the jobs that were not judged.
+// Guarantees: users without the right to silence see no button; "nothing fires" always comes with the jobs that were not
+// judged.
 
 import type { JSX } from 'preact';
 import { useState } from 'preact/hooks';
@@ -10,18 +11,18 @@ import { Link, Table, Waiting, Word } from '../parts/parts';
 import { ago, date, duration, moment, plural } from '../words/numbers';
 import { grade } from '../words/verdict';
 
-/** For how long a silence may be made here, in minutes. */
+/** Lengths of a silence, in minutes. */
 const LENGTHS: [minutes: number, text: string][] = [[60, '1 hour'], [480, '8 hours'], [1440, '1 day'], [10_080, '1 week']];
 
-/** Jobs that the daemon looks at for this answer. */
+/** The most jobs in the response. */
 const LOOKED_AT = 100;
 
 const HEADS = [{ text: 'Alert' }, { text: 'Job' }, { text: 'State' }, { text: 'Since' }, { text: 'Rule' }, { text: 'Silence' }];
 
-/** What the job of an alert is asked for by. */
+/** The address of an alert's job. */
 const addressOfJob = (alert: Alert): string => (alert.run !== null && alert.run > 1 ? `${alert.job}#${alert.run}` : alert.job);
 
-/** What a silence is about, in words. */
+/** The criteria of a silence, in words. */
 export function about(of: Silence): string {
   const parts = [of.job === null ? null : `job ${of.job}`, of.kind === null ? null : of.kind.replaceAll('_', ' '), of.rule === null ? null : `rule ${of.rule}`];
   if (of.ranks.length > 0) parts.push(`ranks ${of.ranks.join(', ')}`);
@@ -76,7 +77,7 @@ function Row({ alert, silences, may, now, done }: { alert: Alert; silences: Sile
 
 /** See the module. */
 export function Alerts({ tenant }: { tenant: string | null }): JSX.Element {
-  // Asked anew when something was changed here.
+  // A change here requests the lists again.
   const [round, setRound] = useState(0);
   const [trouble, setTrouble] = useState<string | null>(null);
   const behind = tenant === null ? '' : `?tenant=${encodeURIComponent(tenant)}`;

@@ -1,6 +1,7 @@
-// What lives at the peak: by class, by module, and each class taken apart by module and site.
+// Live memory at the peak: by class, by module, and each class by module and site.
 //
-// Guarantees: the bars of a list have one scale, and their figures are the daemon's; what had no room is counted with its bytes.
+// Guarantees: the bars of a list have one scale, and their figures are the daemon's; omitted parts are counted with their
+// bytes.
 
 import type { JSX } from 'preact';
 import type { Anatomy as Answer } from '../api/types';
@@ -9,7 +10,7 @@ import { colourOf } from '../draw/ledger';
 import { Bytes, Table } from '../parts/parts';
 import { count, percent, plural } from '../words/numbers';
 
-/** Parts that are shown of a class, and modules. */
+/** The most parts of a class, and modules, that are shown. */
 const SHOWN = 12;
 
 function Bar({ part, whole, colour }: { part: number; whole: number; colour: string }): JSX.Element {

@@ -1,14 +1,15 @@
-// Asks the daemon, and keeps what it said last while it is asked again.
+// Requests data from the daemon, and keeps the last response while it is requested again.
 //
-// Guarantees: what nobody waits for any more is cancelled; an answer that comes late never replaces a later one; what was
-// there stays while it is asked for again; a report answers from its own file (`report/`). Refuses to ask any other host.
+// Guarantees: a request that is no longer needed is cancelled; a late response never replaces a later one; shown data
+// stays while it is requested again; a report answers from its own file (`report/`).
+// Refuses: any other host.
 
 import { signal } from '@preact/signals';
 import { useEffect, useState } from 'preact/hooks';
 import { file, said } from '../report/file';
 import { isLive, listen, type News } from './live';
 
-/** Why there is no answer, in the daemon's own sentence. */
+/** Why a request failed, in the daemon's own sentence. */
 export class Refused extends Error {
   constructor(
     readonly status: number,
@@ -18,22 +19,22 @@ export class Refused extends Error {
   }
 }
 
-/** Whether the daemon wants a token, or the printed address, before it answers: its sentence, and whether a token helps. */
+/** Set if the daemon needs a token or the printed address first: its sentence, and whether a token helps. */
 export const refusal = signal<{ words: string; takesToken: boolean } | null>(null);
 
-/** How often what still changes is asked for again where the daemon does not tell by itself, and where it does. */
+/** How often changing data is requested again, without and with notifications from the daemon. */
 const AGAIN_MS = 5000;
 const AGAIN_LIVE_MS = 60_000;
-/** Between two answers at least, and so many times as long as the last one took. */
+/** The pause between two requests: at least this, and this many times as long as the last one took. */
 const REST_MS = 1000;
 const RESTS = 4;
 
-/** One question. */
+/** One request. */
 export async function ask<T>(path: string, cancel?: AbortSignal): Promise<T> {
   return (await (await answered(path, cancel)).json()) as T;
 }
 
-/** A question that is answered with a tile's bytes. */
+/** A request for a tile's bytes. */
 export async function askTile(path: string, cancel: AbortSignal): Promise<ArrayBuffer> {
   return (await answered(path, cancel)).arrayBuffer();
 }
@@ -53,7 +54,7 @@ async function answered(path: string, cancel?: AbortSignal): Promise<Response> {
   throw new Refused(answer.status, words);
 }
 
-/** Changes something, where the role allows it. */
+/** Changes something, if the role allows it. */
 export async function change(verb: string, what: Record<string, string>): Promise<void> {
   const answer = await fetch(`/api/v1/${verb}?${new URLSearchParams(what).toString()}`, { method: 'POST' });
   if (!answer.ok) throw new Refused(answer.status, (await answer.text()).trim().split('\n')[0] ?? answer.statusText);
@@ -72,14 +73,14 @@ export async function signOut(): Promise<void> {
   location.assign('/');
 }
 
-/** What is known of an answer. */
+/** The state of a request. */
 export interface Asked<T> {
   answer: T | null;
   trouble: string | null;
 }
 
-/** The answer to a question while it is shown; `null` asks nothing. `again` says whether it may still change, and `about` which
- * news concern it: all, where there is none; another `round` asks at once. */
+/** The response to a request while it is shown; `null` requests nothing. `again` says whether it may still change, and `about`
+ * which notifications concern it: all, if left out; another `round` requests at once. */
 export function useAsked<T>(
   path: string | null,
   again?: (answer: T) => boolean,
@@ -92,7 +93,7 @@ export function useAsked<T>(
     const cancel = new AbortController();
     let timer: ReturnType<typeof setTimeout> | undefined;
     let unheard: (() => void) | undefined;
-    // Since when nothing is under way, and how long to rest from then on.
+    // Since when nothing is pending, and how long to pause from then on.
     let [idle, rest, waits] = [0, 0, false];
     const later = (ms: number): void => {
       clearTimeout(timer);
@@ -134,8 +135,8 @@ export function useAsked<T>(
       clearTimeout(timer);
       unheard?.();
     };
-    // (Whether to ask again depends on the answer alone.)
+    // (Whether to request again depends on the response alone.)
   }, [path, round]);
-  // The answer to another question is none to this one.
+  // A response to another request does not count.
   return known.path === path ? known : { answer: null, trouble: null };
 }

@@ -1,32 +1,32 @@
-// Hears from the daemon which jobs have something new, while somebody on this page wants to know.
+// Notifications from the daemon about jobs with new data, while a view of this page needs them.
 //
-// Guarantees: one connection a page at most, and none while the page is hidden or nobody listens; where the daemon has no
-// place for a listener, or none can be kept, nothing is told and who asks has to ask from time to time.
+// Guarantees: at most one connection per page, and none while the page is hidden or has no listeners. If the daemon has
+// no slot, or the connection fails, there are no notifications and callers have to poll.
 
 import { signal } from '@preact/signals';
 
-/** Something new of a job; `null` of any. */
+/** New data of a job; `null` for any job. */
 export type News = { job: string; run: number; attempt: number; tenant: string } | null;
 
 type Heard = (news: News) => void;
 
-/** Whether news are of the job that an address names: `gpt2` is whichever run is the newest, `gpt2#3` one. */
+/** Whether news are about the job of an address: `gpt2` is its newest run, `gpt2#3` a certain one. */
 export function isOf(news: { job: string; run: number }, address: string): boolean {
   const at = address.lastIndexOf('#');
   return at < 0 ? news.job === address : news.job === address.slice(0, at) && String(news.run) === address.slice(at + 1);
 }
 
-/** Whether the daemon tells by itself. */
+/** Whether the daemon sends notifications. */
 export const isLive = signal(false);
 
-/** After the daemon had no place. */
+/** The pause after the daemon had no slot. */
 const RETRY_MS = 30_000;
 
 const listeners = new Set<Heard>();
 let source: EventSource | null = null;
 let retry: ReturnType<typeof setTimeout> | undefined;
 
-/** The jobs of an event's data; `null` where it says nothing of single jobs. */
+/** The jobs of an event's data; `null` if it names none. */
 export function newsOf(data: string): NonNullable<News>[] | null {
   try {
     const said = JSON.parse(data) as { jobs?: unknown };
@@ -47,7 +47,7 @@ function open(): void {
   source = opened;
   opened.addEventListener('open', () => {
     isLive.value = true;
-    // What came while nobody listened.
+    // Data may have arrived without a listener.
     tell(null);
   });
   opened.addEventListener('jobs', (event: MessageEvent<string>) => {
@@ -60,7 +60,7 @@ function open(): void {
   });
   opened.addEventListener('error', () => {
     isLive.value = false;
-    // A connection that broke comes again by itself; one that was refused does not.
+    // A broken connection reconnects by itself; a refused one does not.
     if (opened.readyState !== EventSource.CLOSED) return;
     close();
     retry = setTimeout(open, RETRY_MS);
@@ -81,7 +81,7 @@ if (typeof document !== 'undefined') {
   });
 }
 
-/** Hears of what is new until the function that it gives is called. */
+/** Listens for news until the returned function is called. */
 export function listen(heard: Heard): () => void {
   listeners.add(heard);
   open();

@@ -1,8 +1,9 @@
-// The answers of `/api/v1`, as docs/json.md describes them; of each what the page shows. (Over 400 lines: a list of fields.)
+// The responses of `/api/v1`, as docs/json.md describes them: the fields that the page uses. (Over 400 lines: a list of
+// fields.)
 
 export type Severity = 'critical' | 'warning' | 'info';
 
-/** What a job's memory did. */
+/** What a job's memory did: its verdict. */
 export interface Memory {
   kind: string;
   cause: string | null;
@@ -10,7 +11,7 @@ export interface Memory {
   fits: boolean | null;
 }
 
-/** The same in the list of jobs, with the worst finding; of an older daemon the finding alone. */
+/** The same in the list of jobs, with the worst finding; from an older daemon only the finding. */
 export interface Verdict extends Partial<Memory> {
   severity: Severity | null;
   finding: string | null;
@@ -20,7 +21,7 @@ export interface Verdict extends Partial<Memory> {
 }
 
 export interface JobRow {
-  /** What it is asked for by: its name, and behind # its run where the name has several. */
+  /** Its address: its name, and after # its run if the name has several. */
   id: string;
   name: string;
   run: number | null;

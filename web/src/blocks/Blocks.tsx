@@ -1,8 +1,8 @@
-// The allocator of one rank, block by block, at any event: played forwards and back, coloured by what is asked, and why a
+// The allocator of one rank, block by block, at any event: played forwards and back, with a choice of colours, and why a
 // request of some size finds no place.
 //
-// Guarantees: the address says rank and event; a stretch of events is asked for at a time and the next one when it is
-// reached; what is told of a block is told in words.
+// Guarantees: the address contains rank and event. One stretch of events is requested at a time, and the next one when it
+// is reached. Blocks are described in words, too.
 
 import type { JSX } from 'preact';
 import { useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
@@ -19,10 +19,10 @@ import { nameOf } from '../words/verdict';
 import { BY, meaning, type By } from './paint';
 import { Picture } from './Picture';
 
-/** Events a second when it plays. */
+/** Events per second in playback. */
 const SPEEDS = [100, 1000, 10_000];
 
-/** The course's point at or before an event. */
+/** The timeline's point at or before an event. */
 function pointAt(of: Answer, event: number): number {
   const found = of.course.event.findLastIndex((at) => at <= event);
   return Math.max(found, 0);
@@ -35,7 +35,7 @@ function sentence(of: Stretch, event: number): string {
   const pinned = free.filter((hole) => hole.pinned).reduce((sum, hole) => sum + hole.bytes, 0);
   const all = free.reduce((sum, hole) => sum + hole.bytes, 0);
   const when = `epoch ${course.epoch[at] ?? 0}, step ${count(course.step[at] ?? 0)}`;
-  // (The course has a point every few events alone.)
+  // (The timeline only has a point every few events.)
   const level = levels(of, event) ?? { allocated: course.allocated_bytes[at], reserved: course.reserved_bytes[at] };
   return `Event ${count(event)}, ${when}: ${bytes(level.allocated)} allocated, ${bytes(level.reserved)} reserved, ${bytes(all)} free, ${bytes(pinned)} of it pinned by blocks in the same segment.`;
 }
@@ -102,7 +102,7 @@ function Scrubbed({ answer, event, go: to, load }: { answer: Answer; event: numb
     if (asked === null) return null;
     const { rounded, small } = fit(of, event, asked, stream);
     return { bytes: rounded, small, stream };
-    // (How it is rounded depends on neither event nor holes.)
+    // (The rounding depends on neither event nor holes.)
   }, [of, asked, stream]);
   const now = useRef(event);
   now.current = event;
@@ -112,7 +112,7 @@ function Scrubbed({ answer, event, go: to, load }: { answer: Answer; event: numb
     else if (next < answer.first_event && answer.first_event > answer.stored_from_event) load(next);
     else to(Math.min(Math.max(next, answer.first_event), answer.last_event));
   };
-  // (An effect of layout: it ends with the picture in which the button is up, and no frame turns after that.)
+  // (A layout effect: it ends in the frame in which the button is up, so no frame follows after that.)
   useLayoutEffect(() => {
     if (plays === 0) return undefined;
     let frame = 0;
@@ -210,7 +210,7 @@ function Scrubbed({ answer, event, go: to, load }: { answer: Answer; event: numb
   );
 }
 
-/** A colour of the legend. (An attribute of style would be refused by the page's policy; a shape's own is not.) */
+/** A colour of the legend. (The page's policy forbids style attributes, but not a shape's own.) */
 function Key({ of }: { of: string }): JSX.Element {
   return (
     <svg class="key-of" width="12" height="12" aria-hidden="true">
@@ -228,7 +228,7 @@ export function Blocks({ job, at, event: told }: { job: JobAddress; at: string; 
   const number = report.answer === null ? job.rank : chosenRank(report.answer, job.rank);
   const rank = ranks.find((known) => known.rank === number) ?? null;
   const namesakes = ranks.filter((known) => known.rank === number);
-  // The event around which a stretch is asked for; `at` where nobody has chosen one.
+  // The event around which a stretch is requested; `at` until one is chosen.
   const [around, setAround] = useState(event);
   const asks = number !== null && report.answer !== null;
   const blocks = useAsked<Answer>(
@@ -241,7 +241,7 @@ export function Blocks({ job, at, event: told }: { job: JobAddress; at: string; 
         })
       : null,
   );
-  // What was shown stays until the next stretch is there.
+  // The previous stretch stays until the next one is there.
   const kept = useRef<Answer | null>(null);
   if (blocks.answer !== null) kept.current = blocks.answer;
   const answer = blocks.answer ?? (kept.current?.rank === number ? kept.current : null);

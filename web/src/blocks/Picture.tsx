@@ -1,7 +1,7 @@
-// The rows in view as a picture: hovered, clicked, scrolled, zoomed and walked by keys.
+// The rows in view as a picture that can be hovered, clicked, scrolled, zoomed and walked by keys.
 //
-// Guarantees: a frame costs what is in view; everything a mouse does here a keyboard does as well; what is told of a block is
-// told outside the picture, in words.
+// Guarantees: a frame costs what is in view. Every action of the mouse has a key. Blocks are described outside the
+// picture, in words.
 
 import type { JSX } from 'preact';
 import { useMemo, useRef, useState } from 'preact/hooks';
@@ -145,7 +145,7 @@ export function Picture({ of, event, colours, chosen, request, choose, hover, st
   );
 }
 
-/** Closer or further within 0 to 1; down to a millionth, where a pixel of the largest segment is some bytes. */
+/** Zooms within 0 to 1; down to a millionth, where a pixel of the largest segment is some bytes. */
 function zoomed01(view: { from: number; to: number }, factor: number, around: number): { from: number; to: number } {
   const scaled = zoomed({ from: view.from * 1e6, to: view.to * 1e6 }, { from: 0, to: 1e6 }, factor, around * 1e6);
   return { from: scaled.from / 1e6, to: scaled.to / 1e6 };

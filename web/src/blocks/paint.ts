@@ -1,12 +1,12 @@
-// What a block's colour says: its class, its site, its age or its stream.
+// The colour of a block: by class, site, age or stream.
 //
-// Guarantees: colours that colour-blind eyes tell apart; the same site has the same colour at every event.
+// Guarantees: colours that colour-blind people can distinguish; a site has the same colour at every event.
 
 import { living, type Stretch } from '../draw/blocks';
 import { pixel, type Paint } from '../draw/raster';
 import { place } from '../draw/flame';
 
-/** What colours mean. */
+/** The meaning of colours. */
 export type By = 'class' | 'site' | 'age' | 'stream';
 export const BY: By[] = ['class', 'site', 'age', 'stream'];
 
@@ -22,10 +22,10 @@ const OTHER = '#8c8c8c';
 const PALETTE = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#d55e00', '#b8a100', '#7a5cb0', '#a65628', '#4d7c0f'];
 /** From the oldest to the youngest. */
 const AGES = ['#440154', '#46327e', '#365c8d', '#277f8e', '#1fa187', '#4ac16d', '#a0da39', '#d8c21a'];
-/** Entries of a legend. */
+/** The most entries of a legend. */
 const LISTED = 8;
 
-/** The colours of a stretch, and what they mean there. */
+/** The colours of a stretch, and their meaning. */
 export interface Meaning {
   block: (index: number) => number;
   legend: { colour: string; text: string }[];
@@ -75,7 +75,7 @@ function ages(of: Stretch): Meaning {
   return { block: (index) => painted[index] ?? 0, legend };
 }
 
-/** The colours of everything else, in light and in dark. */
+/** All other colours, in light and in dark. */
 export function surroundings(dark: boolean, block: Paint['block']): Paint {
   return {
     block,

@@ -114,7 +114,7 @@ test('every living block has a pixel', () => {
   const out = new Uint32Array(10 * 20);
   const scene = { of, event: 0, first: 0, from: 0, to: 1, chosen: null, request: null };
   raster(scene, paint, 10, 20, out);
-  // (The second line: hatching and edges leave it be.)
+  // (The second line: hatching and edges do not affect it.)
   expect([...out.slice(10, 20)]).toEqual([4, 10, 10, 10, 10, 3, 3, 4, 3, 11]);
   raster({ ...scene, event: 5, request: { bytes: 501, small: false, stream: '0' } }, paint, 10, 20, out);
   expect(out[19]).toBe(6);

@@ -1,11 +1,11 @@
-// An allocator's segments as rows and its blocks as rectangles, from columns of lives to rows that are drawn.
+// An allocator's segments as rows and its blocks as rectangles: from columns of block lifetimes to rows to draw.
 //
-// Guarantees: pure; a row is a range of addresses that was one segment, or adjoining mapped ranges of one expandable segment,
-// at any time of the stretch; what is there behind the n-th event is what has `from <= n < to`.
+// Guarantees: pure. A row is a range of addresses that was one segment, or adjoining mapped ranges of one expandable
+// segment, at any time of the stretch. After the n-th event, the live items are those with `from <= n < to`.
 
 import type { Blocks, SegmentLife } from '../api/types';
 
-/** A range of addresses, and what lay in it. */
+/** A range of addresses, and its contents. */
 export interface Row {
   address: number;
   bytes: number;
@@ -18,7 +18,7 @@ export interface Row {
   segments: number[];
   /** Blocks, by index, in the order of their addresses. */
   blocks: number[];
-  /** The longest row of its group: rows of a group have one scale. */
+  /** The longest row of its group: the rows of a group share a scale. */
   scale: number;
 }
 
@@ -26,12 +26,12 @@ export interface Row {
 export interface Stretch {
   of: Blocks;
   rows: Row[];
-  /** Of blocks and segments: behind which event they are there, and behind which no more. */
+  /** For blocks and segments: the event after which they exist, and the one after which they do not. */
   from: Float64Array;
   to: Float64Array;
   segmentFrom: Float64Array;
   segmentTo: Float64Array;
-  /** Blocks that lie in no known segment. */
+  /** Blocks outside all known segments. */
   loose: number;
 }
 
@@ -47,7 +47,7 @@ export function stretch(of: Blocks): Stretch {
   const rows = rowsOf(of.segments);
   const byAddress = rows.toSorted((a, b) => a.address - b.address);
   let [at, loose] = [0, 0];
-  // Blocks come by address.
+  // Blocks are sorted by address.
   of.blocks.address.forEach((address, index) => {
     for (let row = byAddress[at]; row && row.address + row.bytes <= address; row = byAddress[at]) at += 1;
     const row = byAddress[at];
@@ -70,7 +70,7 @@ function rowsOf(segments: SegmentLife[]): Row[] {
     if (!segment) continue;
     const last = rows.at(-1);
     const end = last ? last.address + last.bytes : -1;
-    // Two that follow each other are one where pages were mapped; what begins within another one took its place later.
+    // Consecutive ranges are merged if pages were mapped; a range that begins within another one took its place later.
     const joins = last !== undefined && (segment.address < end || (segment.address === end && segment.expandable && group(last) === group(segment)));
     if (joins) {
       last.bytes = Math.max(last.bytes, segment.address + segment.bytes - last.address);
@@ -86,20 +86,20 @@ function rowsOf(segments: SegmentLife[]): Row[] {
   return rows.sort((a, b) => (group(a) < group(b) ? -1 : group(a) > group(b) ? 1 : a.address - b.address));
 }
 
-/** What a group of rows is, in words. */
+/** A group of rows, in words. */
 export function groupName(row: Row): string {
   const pool = row.pool === null ? '' : `private pool ${row.pool}${row.owner === null ? '' : ` of ${row.owner}`}, `;
   const stream = row.stream === '0' ? 'default stream' : `stream ${row.stream}`;
   return `${pool}${stream}, ${row.small ? 'blocks up to 1 MiB' : 'larger blocks'}${row.expandable ? ', expandable' : ''}`;
 }
 
-/** Whether a row begins another group than the one before. */
+/** Whether a row begins another group than the previous one. */
 export function beginsGroup(rows: Row[], at: number): boolean {
   const [here, before] = [rows[at], rows[at - 1]];
   return here !== undefined && (before === undefined || group(here) !== group(before));
 }
 
-/** Bytes that are handed out and reserved behind an event; `null` where not every block of the stretch is there. */
+/** Allocated and reserved bytes after an event; `null` if blocks of the stretch are missing. */
 export function levels(of: Stretch, event: number): { allocated: number; reserved: number } | null {
   if (of.of.blocks_left_out > 0 || of.loose > 0) return null;
   const { bytes, freed_event } = of.of.blocks;
@@ -112,12 +112,12 @@ export function levels(of: Stretch, event: number): { allocated: number; reserve
   return { allocated, reserved };
 }
 
-/** The blocks of a row that live behind an event. */
+/** The live blocks of a row after an event. */
 export function living(of: Stretch, row: Row, event: number): number[] {
   return row.blocks.filter((block) => (of.from[block] ?? 0) <= event && event < (of.to[block] ?? 0));
 }
 
-/** Memory of a row that is held behind an event, as ranges of addresses. */
+/** Mapped memory of a row after an event, as ranges of addresses. */
 export function held(of: Stretch, row: Row, event: number): { from: number; to: number }[] {
   const found: { from: number; to: number }[] = [];
   for (const index of row.segments) {
@@ -130,7 +130,7 @@ export function held(of: Stretch, row: Row, event: number): { from: number; to: 
   return found;
 }
 
-/** A hole: free memory between blocks. `pinned` where blocks of the same range live, so that it cannot be given back. */
+/** A hole: free memory between blocks. `pinned` if live blocks in the same range prevent its release. */
 export interface Hole {
   row: number;
   from: number;
@@ -138,12 +138,12 @@ export interface Hole {
   pinned: boolean;
 }
 
-/** The free memory behind an event. */
+/** The free memory after an event. */
 export function holes(of: Stretch, event: number): Hole[] {
   return of.rows.flatMap((row, at) => holesOf(of, row, at, event));
 }
 
-/** The same of one row. */
+/** The same for one row. */
 export function holesOf(of: Stretch, row: Row, at: number, event: number): Hole[] {
   const found: Hole[] = [];
   const blocks = living(of, row, event);
@@ -165,24 +165,24 @@ export function holesOf(of: Stretch, row: Row, at: number, event: number): Hole[
   return found;
 }
 
-/** Why a request would find a place, or none. */
+/** Whether a request would find a place, and why. */
 export interface Fit {
   rounded: number;
   small: boolean;
-  /** Holes of the right kind, stream and pool: those that are large enough, and the largest of all. */
+  /** Holes of the right kind, stream and pool: the number of large enough ones, and the largest. */
   fits: number;
   largest: number;
-  /** Free memory of the right kind, and all of it. */
+  /** Free memory of the right kind, and all free memory. */
   usable: number;
   free: number;
 }
 
-/** Whether a hole may serve a request on a stream, whatever its size. */
+/** Whether a hole may serve requests on a stream, regardless of size. */
 export function mayServe(row: Row, small: boolean, stream: string): boolean {
   return row.small === small && row.stream === stream && row.pool === null;
 }
 
-/** Looks for a place of so many bytes on a stream. */
+/** Looks for a place for `bytes` bytes on a stream. */
 export function fit(of: Stretch, event: number, bytes: number, stream: string): Fit {
   const { round_bytes: unit, small_bytes_max: most } = of.of.rules;
   const rounded = Math.max(unit, Math.ceil(bytes / unit) * unit);
@@ -198,7 +198,7 @@ export function fit(of: Stretch, event: number, bytes: number, stream: string): 
   return found;
 }
 
-/** `64 MiB`, `1.5g`, `4096`: bytes as somebody writes them; `null` where it is no size. */
+/** Parses sizes such as `64 MiB`, `1.5g`, `4096`; `null` if it is not a size. */
 export function sizeOf(text: string): number | null {
   const [, number, unit = ''] = /^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*$/i.exec(text) ?? [];
   if (number === undefined) return null;

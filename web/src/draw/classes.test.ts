@@ -1,4 +1,4 @@
-// Classes as areas: they lie on each other, move with the view, and are asked for by stretches that hold it.
+// Classes as areas: they are stacked, move with the view, and are requested by stretches that contain it.
 
 import { expect, test } from 'vitest';
 import type { ClassPoint } from './classes';

@@ -1,8 +1,8 @@
-// Live memory by class at the boundaries of a device, from an answer to stacked areas.
+// Live memory by class at the boundaries of a device: from a response to stacked areas.
 //
-// Guarantees: pure; an area lies on the ones before it, and their top is what was live at each boundary. Between two boundaries
-// the edges are straight: nothing is known there. Coordinates are of a square of UNITS over a stretch that does not move with
-// the view, so that zooming makes no new text.
+// Guarantees: pure. Areas are stacked, and their top is the live memory at each boundary. Edges between two boundaries
+// are straight, since nothing is known there. Coordinates are in a square of UNITS over a stretch that does not move with
+// the view, so zooming creates no new text.
 
 import type { Classes } from '../api/types';
 import { moment } from '../words/numbers';
@@ -15,7 +15,7 @@ export interface ClassPoint {
   bytes: number[];
 }
 
-/** The boundaries of an answer. */
+/** The boundaries of a response. */
 export function classPoints(of: Classes): ClassPoint[] {
   return of.points.map((point) => ({
     time: moment(point.at),
@@ -24,13 +24,13 @@ export function classPoints(of: Classes): ClassPoint[] {
   }));
 }
 
-/** From the first to the last of them. */
+/** From the first to the last boundary. */
 export function stretchOf(of: ClassPoint[]): Stretch {
   const [first, last] = [of[0], of.at(-1)];
   return first && last ? { from: first.time, to: Math.max(last.time, first.time + 1e-3) } : { from: 0, to: 1 };
 }
 
-/** An area a class, the first one lowest; empty where nothing of it ever lives. */
+/** One area per class, the first one lowest; empty if the class never has live memory. */
 export function stacked(of: ClassPoint[], top: number): string[] {
   const within = stretchOf(of);
   const x = of.map((point) => (UNITS * share(within, point.time)).toFixed(3));
@@ -47,13 +47,13 @@ export function stacked(of: ClassPoint[], top: number): string[] {
   });
 }
 
-/** How an area over its own stretch comes to lie in a view. */
+/** The transform that places an area in a view. */
 export function placed(within: Stretch, view: Stretch): string {
   const length = Math.max(view.to - view.from, 1e-6);
   return `translate(${(UNITS * share(view, within.from)).toFixed(3)} 0) scale(${((within.to - within.from) / length).toFixed(9)} 1)`;
 }
 
-/** What is asked for around a view: the same for many views, so that not every turn of the wheel asks anew. */
+/** The stretch to request for a view: the same for many views, so that not every turn of the wheel sends a request. */
 export function around(view: Stretch, all: Stretch): Stretch | null {
   const length = 2 ** Math.ceil(Math.log2(Math.max(view.to - view.from, 1)));
   const from = Math.floor(view.from / length) * length - length / 2;

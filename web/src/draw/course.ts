@@ -1,14 +1,14 @@
-// The course of one rank's memory, from points and a stretch of time to paths.
+// The timeline of one rank's memory: from points and a stretch of time to paths.
 //
-// Guarantees: pure; coordinates are of a square of UNITS, which the picture stretches; the floor is the lowest allocated
-// value from a time on, over the whole recording and not over what is in view, so that it means what the judge means.
+// Guarantees: pure. Coordinates are in a square of UNITS, which the picture stretches. The floor is the lowest allocated
+// value from a time on, over the whole recording and not only over the view, as the judge uses it.
 
 import type { Mark, Point, RankTimeline } from '../api/types';
 import { moment } from '../words/numbers';
 
-/** Width and height of what is drawn. */
+/** Width and height of the drawing. */
 export const UNITS = 1000;
-/** A limit that is further above everything else than this would press it flat. */
+/** A limit that is further above the rest than this is not drawn, because it would flatten the rest. */
 const LIMIT_TIMES = 1.6;
 
 /** A stretch of time in milliseconds. */
@@ -17,7 +17,7 @@ export interface Stretch {
   to: number;
 }
 
-/** A point whose times are numbers. */
+/** A point with numeric times. */
 export interface Sample extends Stretch {
   epoch: number;
   step: number;
@@ -48,13 +48,13 @@ export function samples(rank: RankTimeline): Sample[] {
   }));
 }
 
-/** From the first to the last of them. */
+/** From the first to the last point. */
 export function whole(of: Sample[]): Stretch {
   const [first, last] = [of[0], of.at(-1)];
   return first && last ? { from: first.from, to: Math.max(last.to, first.from + 1) } : { from: 0, to: 1 };
 }
 
-/** The lowest allocated value from each point on; what comes after `until` is torn down and says nothing. */
+/** The lowest allocated value from each point on, up to `until`: later points belong to the teardown. */
 export function floors(of: Sample[], until: number): number[] {
   let lowest = Infinity;
   const found = new Array<number>(of.length).fill(NaN);
@@ -67,7 +67,7 @@ export function floors(of: Sample[], until: number): number[] {
   return found;
 }
 
-/** Epochs as they follow each other. */
+/** Consecutive epochs. */
 export function bands(of: Sample[]): Band[] {
   const found: Band[] = [];
   for (const sample of of) {
@@ -81,7 +81,7 @@ export function bands(of: Sample[]): Band[] {
   return found;
 }
 
-/** Those of them whose labels have room: each so many shares of the picture behind the one before. */
+/** The bands whose labels fit, each at least `apart` of the picture after the previous one. */
 export function labelled(of: Band[], view: Stretch, apart: number): Band[] {
   let next = -Infinity;
   return of.filter((band) => {
@@ -92,19 +92,19 @@ export function labelled(of: Band[], view: Stretch, apart: number): Band[] {
   });
 }
 
-/** The height of the picture in bytes, and whether the limit has room in it. */
+/** The height of the picture in bytes, and whether it includes the limit. */
 export function height(of: Sample[], limit: number | null): { top: number; showsLimit: boolean } {
   const highest = of.reduce((top, sample) => Math.max(top, sample.max, sample.reserved, sample.peakReserved), 1);
   const showsLimit = limit !== null && limit <= highest * LIMIT_TIMES;
   return { top: showsLimit ? Math.max(limit, highest) * 1.02 : highest * 1.06, showsLimit };
 }
 
-/** Where a time stands, 0 to 1 within the stretch. */
+/** The position of a time, 0 to 1 within the stretch. */
 export function share(view: Stretch, time: number): number {
   return (time - view.from) / Math.max(view.to - view.from, 1e-6);
 }
 
-/** The floor as a path down to the ground. */
+/** The floor as a closed path. */
 export function floorPath(course: Sample[], floor: number[], view: Stretch, top: number): string {
   const x = (time: number): string => (UNITS * clamp(share(view, time), -1, 2)).toFixed(2);
   const y = (value: number): string => (UNITS * (1 - value / top)).toFixed(1);
@@ -129,18 +129,18 @@ export function overlay(of: Sample[], view: Stretch, top: number): string {
   return points.length === 0 ? '' : `M${points.join('L')}`;
 }
 
-/** `1, 7 9`: the ranks of a text, at most so many and none twice. */
+/** The ranks of a text such as `1, 7 9`: at most `most`, without duplicates. */
 export function ranksIn(text: string, most: number): number[] {
   const found = text.split(/[\s,]+/).filter((part) => /^\d{1,9}$/.test(part)).map(Number);
   return [...new Set(found)].slice(0, most);
 }
 
-/** A number within limits. */
+/** A number limited to a range. */
 export function clamp(value: number, low: number, high: number): number {
   return Math.min(Math.max(value, low), high);
 }
 
-/** Closer or further around a time, never beyond what there is nor below a microsecond a unit. */
+/** Zooms around a time, never beyond the recording nor below a microsecond per unit. */
 export function zoomed(view: Stretch, all: Stretch, factor: number, around: number): Stretch {
   const length = clamp((view.to - view.from) * factor, Math.min(UNITS / 1000, all.to - all.from), all.to - all.from);
   const left = around - share(view, around) * length;
@@ -148,14 +148,14 @@ export function zoomed(view: Stretch, all: Stretch, factor: number, around: numb
   return { from, to: from + length };
 }
 
-/** So much of itself to the right, or to the left, within what there is. */
+/** Pans by a part of the view's length, within the recording. */
 export function panned(view: Stretch, all: Stretch, part: number): Stretch {
   const length = view.to - view.from;
   const from = clamp(view.from + part * length, all.from, Math.max(all.from, all.to - length));
   return { from, to: from + length };
 }
 
-/** The point at a time, else the nearest. */
+/** The point at a time, or else the nearest. */
 export function nearest(of: Sample[], time: number): number {
   let best = 0;
   let distance = Infinity;
@@ -176,7 +176,7 @@ export interface Span extends Stretch {
   name: string;
 }
 
-/** What begins and ends by marks of one kind (`phase`, `step`), as far as both are in view: what is open at the end goes on. */
+/** Spans between the begin and end marks of one kind (`phase`, `step`); a span without an end extends to `end`. */
 export function spansOf(marks: Mark[], kind: 'phase' | 'step', end: number): Span[] {
   const found: Span[] = [];
   const open = new Map<string, Span>();

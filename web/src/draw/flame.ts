@@ -1,11 +1,11 @@
-// A flame graph as an icicle: everything on top, callees below, width = bytes.
+// A flame graph as an icicle: the total on top, callees below, width = bytes.
 //
-// Guarantees: pure; shares are of the whole, so that zooming is arithmetic; a box is never wider than its caller; what is
+// Guarantees: pure; shares are of the whole, so zooming is arithmetic; a box is never wider than its caller; a box
 // narrower than a pixel is not drawn.
 
 import type { FlameCall, Frame } from '../api/types';
 
-/** A call with its place: `left` and `width` are shares of the whole. */
+/** A call with its position: `left` and `width` are shares of the whole. */
 export interface Box {
   call: FlameCall;
   at: number;
@@ -14,7 +14,7 @@ export interface Box {
   width: number;
 }
 
-/** Boxes of calls that come each behind its caller. */
+/** Boxes of calls; each call comes after its caller. */
 export function boxes(calls: FlameCall[]): Box[] {
   const whole = Math.max(calls[0]?.bytes ?? 0, 1);
   const found: Box[] = [];
@@ -39,7 +39,7 @@ export interface Drawn {
   width: number;
 }
 
-/** What is seen when one box is as wide as the picture: its callers across, what it calls below. */
+/** The visible boxes if one box fills the width: its callers at full width, its callees below. */
 export function drawn(of: Box[], zoom: number, pixels: number): Drawn[] {
   const to = of[zoom] ?? of[0];
   if (!to || to.width === 0) return [];
@@ -51,7 +51,7 @@ export function drawn(of: Box[], zoom: number, pixels: number): Drawn[] {
       shown.push({ box, x: 0, width: pixels });
       continue;
     }
-    // Each comes behind its caller: what is within the zoomed box stands between it and its next sibling.
+    // Callees follow their caller, so those of the zoomed box come before its next sibling.
     if (box.at < to.at || !isWithin(of, box, to)) continue;
     const width = (box.width / to.width) * pixels;
     if (width >= 1) shown.push({ box, x: ((box.left - to.left) / to.width) * pixels, width });
@@ -83,7 +83,7 @@ export function library(frame: Frame): string {
   return /python3?(?:\.\d+)?[/\\]/.test(frame.file) ? 'python' : fileName(frame.file);
 }
 
-/** What stands in a box. */
+/** The label of a box. */
 export function label(call: FlameCall): string {
   const [only] = call.frames;
   switch (call.kind) {
@@ -105,14 +105,14 @@ export function label(call: FlameCall): string {
   }
 }
 
-/** Its callers and itself, outermost first, as they would be read aloud. */
+/** Its callers and itself, outermost first. */
 export function stackOf(of: Box[], at: number): Frame[] {
   const frames: Frame[] = [];
   for (let box = of[at]; box; box = of[box.parent]) frames.unshift(...box.call.frames);
   return frames;
 }
 
-/** Boxes whose frames have a text in them. */
+/** Boxes with a text in their frames. */
 export function hits(of: Box[], wanted: string): Set<number> {
   const text = wanted.trim().toLowerCase();
   if (text === '') return new Set();
@@ -122,7 +122,7 @@ export function hits(of: Box[], wanted: string): Set<number> {
   return new Set(of.filter((box) => has(box.call)).map((box) => box.at));
 }
 
-/** The share of the whole that lies in hits, each counted once. */
+/** The share of the whole within hits, each counted once. */
 export function shareOf(of: Box[], found: Set<number>): number {
   const inside = (box: Box): boolean => {
     for (let at = box.parent; at >= 0; at = of[at]?.parent ?? -1) if (found.has(at)) return true;

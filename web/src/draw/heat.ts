@@ -1,20 +1,20 @@
-// Ranks by epochs as pixels: each cell by how far its rank is from the ranks' median at that epoch's end.
+// Ranks by epochs as pixels: the colour of a cell is the distance of its rank from the ranks' median at that epoch's end.
 //
-// Guarantees: pure; a rank has a row of at least one pixel, so that thousands have room; what is not known has no colour.
+// Guarantees: pure; a rank has a row of at least one pixel, so that thousands fit; an unknown value has no colour.
 
 import type { Heat, HeatRow } from '../api/types';
 
-/** Steps of a scale to each side of the median. */
+/** Steps of the scale on each side of the median. */
 export const STEPS = 4;
 
-/** How far a value is from the median, -STEPS to STEPS; `far` is the distance that has the last colour. */
+/** The distance of a value from the median, -STEPS to STEPS; `far` is the distance of the last colour. */
 export function distance(value: number | null, median: number | null, far: number): number | null {
   if (value === null || median === null) return null;
   const steps = Math.round(((value - median) / Math.max(far, 1)) * STEPS);
   return Math.max(-STEPS, Math.min(STEPS, steps));
 }
 
-/** The distance that has the last colour: that of the cell that is furthest from its median, and a MiB at least. */
+/** The distance of the last colour: that of the cell furthest from its median, and at least a MiB. */
 export function furthest(heat: Heat): number {
   let far = 1 << 20;
   for (const row of heat.ranks) {
@@ -26,7 +26,7 @@ export function furthest(heat: Heat): number {
   return far;
 }
 
-/** One cell a pixel, row by row, of some of the rows; the picture is stretched by whoever shows it. */
+/** Paints one cell per pixel, row by row, for some of the rows; the caller stretches the picture. */
 export function paintCells(heat: Heat, rows: HeatRow[], far: number, colour: (step: number) => number, out: Uint32Array): void {
   const width = Math.max(heat.epochs.length, 1);
   rows.forEach((row, y) => {
@@ -37,14 +37,14 @@ export function paintCells(heat: Heat, rows: HeatRow[], far: number, colour: (st
   });
 }
 
-/** Rows of one host that follow each other. */
+/** Consecutive rows of one host. */
 export interface HostRows {
   host: string | null;
   first: number;
   count: number;
 }
 
-/** The odd rows on top, at most so many, then the others host by host: hosts in the order of their oddest rank. */
+/** The outliers on top, at most `most`, then the others by host, hosts in the order of their worst outlier. */
 export function arranged(rows: HeatRow[], isOdd: (row: HeatRow) => boolean, most: number): { pinned: HeatRow[]; others: HeatRow[]; hosts: HostRows[] } {
   const pinned = rows.filter(isOdd).slice(0, most);
   const byHost = new Map<string | null, HeatRow[]>();

@@ -1,4 +1,4 @@
-// The bar ends where the device ends, whatever is known.
+// The bar ends where the device ends, for any known parts.
 
 import { expect, test } from 'vitest';
 import type { LedgerRank } from '../api/types';

@@ -1,10 +1,10 @@
 // The ledger as one bar that ends where the device ends.
 //
-// Guarantees: the parts add up to what is said below them; what was not measured is a part with that name, never nothing.
+// Guarantees: the parts add up to the sum below them; unmeasured memory is a part with that name, never left out.
 
 import type { LedgerRank } from '../api/types';
 
-/** The classes in the order in which they are shown, each with its colour's number. */
+/** The classes in display order; the index is the number of the colour. */
 export const CLASSES = ['parameters', 'gradients', 'optimizer_state', 'activations', 'temporaries', 'workspace', 'unknown'];
 
 /** The colour of a class. */
@@ -43,12 +43,12 @@ export function parts(rank: LedgerRank): Part[] {
   return found;
 }
 
-/** All of them. */
+/** The sum of all parts. */
 export function sum(of: Part[]): number {
   return of.reduce((all, part) => all + part.bytes, 0);
 }
 
-/** What has to be said beside the bar. */
+/** Notes for the bar. */
 export function notes(rank: LedgerRank): string[] {
   const said: string[] = [];
   const known = sum(parts(rank));

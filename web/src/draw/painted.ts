@@ -1,6 +1,7 @@
-// What is allocated over time, painted: each point a column of pixels from its lowest to its highest, and lines over them.
+// Allocated memory over time, painted: each point is a column of pixels from its lowest to its highest value, with lines
+// on top.
 //
-// Guarantees: pure, and without anything made for a frame; pixels that no point covers stay clear.
+// Guarantees: pure, and allocates nothing per frame; pixels without a point stay clear.
 
 import { share, type Sample, type Stretch } from './course';
 
@@ -13,16 +14,16 @@ export function paintEnvelope(of: Sample[], view: Stretch, top: number, colour: 
     const right = Math.min(Math.max(Math.floor(width * share(view, point.to)), left + 1), width);
     if (left >= right) continue;
     const from = y(point.max);
-    // A pixel at least.
+    // At least a pixel.
     const to = Math.max(y(point.min), from + 1);
     for (let row = from; row < to; row += 1) out.fill(colour, row * width + left, row * width + right);
   }
 }
 
-/** What a line is drawn with. */
+/** The methods that draw a line. */
 export type Pen = Pick<CanvasRenderingContext2D, 'moveTo' | 'lineTo'>;
 
-/** One value of the points in view as a line of level stretches. */
+/** One value of the points in view as a stepped line. */
 export function trace(of: Sample[], view: Stretch, top: number, value: 'min' | 'max' | 'reserved', width: number, height: number, pen: Pen): void {
   let isBegun = false;
   for (const point of of) {

@@ -1,6 +1,6 @@
-// Rows of blocks as pixels: painted into memory, so that a frame costs what is in view and not what there is.
+// Rows of blocks as pixels, painted into memory so that a frame costs what is in view and not the whole.
 //
-// Guarantees: pure; every block that lives has a pixel, however small; rows that are not in view cost nothing.
+// Guarantees: pure; every live block has at least a pixel; rows outside the view cost nothing.
 
 import { holesOf, living, mayServe, type Row, type Stretch } from './blocks';
 
@@ -8,7 +8,7 @@ import { holesOf, living, mayServe, type Row, type Stretch } from './blocks';
 export const ROW = 14;
 const GAP = 3;
 
-/** Colours as pixels have them: alpha, blue, green, red. */
+/** Colours in pixel format: alpha, blue, green, red. */
 export interface Paint {
   /** The colour of a block. */
   block: (index: number) => number;
@@ -21,11 +21,11 @@ export interface Paint {
   fits: number;
 }
 
-/** What is drawn. */
+/** What to draw. */
 export interface Scene {
   of: Stretch;
   event: number;
-  /** The first row in view, and which part of the rows' width, 0 to 1. */
+  /** The first row in view, and the visible part of the rows' width, 0 to 1. */
   first: number;
   from: number;
   to: number;

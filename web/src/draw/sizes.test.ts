@@ -1,4 +1,4 @@
-// The picture of other sizes: what is drawn, how high it is, and which labels have room.
+// The picture of other sizes: what is drawn, its height, and which labels fit.
 
 import { expect, test } from 'vitest';
 import type { Fit, FitSize } from '../api/types';

@@ -1,15 +1,16 @@
 // Peak memory by size as a picture: the interval of each forecast as an area, the forecasts as a line, the limit across.
 //
-// Guarantees: pure; both axes begin at 0 and are linear, so that what grows in proportion is a straight line; paths are of a square
-// of UNITS, which the picture stretches. A size far beyond the others is in the table alone, or it would press them flat.
+// Guarantees: pure. Both axes begin at 0 and are linear, so proportional growth is a straight line. Paths are in a square
+// of UNITS, which the picture stretches. A size far beyond the others is only in the table, because it would flatten
+// them.
 
 import type { Fit, FitSize } from '../api/types';
 
-/** Width and height of what is drawn. */
+/** Width and height of the drawing. */
 export const UNITS = 1000;
-/** Sizes that are more times as large as the recorded one are not drawn. */
+/** Sizes that are more than this many times the recorded one are not drawn. */
 const SIZE_TIMES = 16;
-/** A limit that is further above everything else than this would press it flat. */
+/** A limit that is further above the rest than this is not drawn, because it would flatten the rest. */
 const LIMIT_TIMES = 1.6;
 
 /** See the module. */
@@ -21,13 +22,13 @@ export interface Curve {
   /** The height of the picture in bytes. */
   top: number;
   showsLimit: boolean;
-  /** Where a size stands, 0 to 1. */
+  /** The position of a size, 0 to 1. */
   x: (size: number) => number;
-  /** Where bytes stand, 0 (above) to 1. */
+  /** The position of bytes, 0 (top) to 1. */
   y: (bytes: number) => number;
 }
 
-/** The picture of a forecast; `null` where there is nothing to draw. */
+/** The picture of a forecast; `null` if there is nothing to draw. */
 export function curve(of: Fit): Curve | null {
   const recorded = of.recordings.at(-1)?.size ?? Infinity;
   const points = of.at.filter((point) => point.size <= recorded * SIZE_TIMES);
@@ -52,7 +53,7 @@ export function curve(of: Fit): Curve | null {
   };
 }
 
-/** The sizes whose labels have room, each so many shares of the picture from the others: those named first are preferred. */
+/** The sizes whose labels fit, at least `apart` of the picture from each other; those in `first` are preferred. */
 export function labels(of: Curve, first: (number | null)[], apart: number): number[] {
   const found: number[] = [];
   const drawn = new Set(of.points.map((point) => point.size));

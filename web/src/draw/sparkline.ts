@@ -1,13 +1,13 @@
-// A line of the list of jobs: allocated as a band from lowest to highest, reserved as a line above it.
+// A sparkline in the list of jobs: allocated as a band from lowest to highest, reserved as a line above it.
 //
-// Guarantees: pure; coordinates are of a square of UNITS, from 0 bytes to the highest there is.
+// Guarantees: pure; coordinates are in a square of UNITS, from 0 bytes to the highest value.
 
 import type { Sparkline } from '../api/types';
 
-/** Width and height of what is drawn. */
+/** Width and height of the drawing. */
 export const UNITS = 100;
 
-/** The paths; `null` where there is nothing to draw. */
+/** The paths; `null` if there is nothing to draw. */
 export function sparkline(of: Sparkline): { allocated: string; reserved: string; top: number } | null {
   const { peak_allocated_bytes: highest, min_allocated_bytes: lowest, reserved_bytes: reserved } = of;
   const top = Math.max(0, ...highest, ...reserved);

@@ -1,4 +1,5 @@
-// What holds a finding's blocks: the daemon's sentence, and each holder as a chain of links from a root to the tensor.
+// The holders of a finding's blocks: the daemon's sentence, and each holder as a chain of links from a root to the
+// tensor.
 
 import type { JSX } from 'preact';
 import type { FindingHolders } from '../api/types';
@@ -21,7 +22,7 @@ function Chain({ steps }: { steps: string[] }): JSX.Element {
   );
 }
 
-/** See the module; nothing where no process was asked. */
+/** See the module; nothing if no process was asked. */
 export function Held({ of }: { of: FindingHolders | null }): JSX.Element | null {
   if (of === null) return null;
   return (

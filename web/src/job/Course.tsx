@@ -1,7 +1,8 @@
-// The course of one rank: envelope, floor, reserved and limit, epochs, steps and phases as bands, findings and failures as marks.
+// The timeline of one rank: envelope, floor, reserved and limit; epochs, steps and phases as bands; findings and failures
+// as marks.
 //
-// Guarantees: what is in view is asked for as finely as the screen can show and no finer, by tiles; everything a mouse does here a
-// keyboard does as well; the address says what is in view.
+// Guarantees: the view is requested in tiles as fine as the screen can show and no finer. Every action of the mouse has a
+// key. The address contains the view.
 
 import type { JSX } from 'preact';
 import { useMemo, useRef, useState } from 'preact/hooks';
@@ -21,24 +22,24 @@ import { nameOf } from '../words/verdict';
 import { Painted } from './Painted';
 import { useClasses } from './classes';
 
-/** Points of other ranks that are asked for: more than one a pixel shows nothing. */
+/** Points requested for other ranks: more than one per pixel shows nothing. */
 const POINTS = 600;
-/** How much closer a key or a turn of the wheel goes. */
+/** The zoom factor of a key or a turn of the wheel. */
 const CLOSER = 0.6;
-/** Labels of epochs are at least such a part of the picture apart. */
+/** Labels of epochs are at least this part of the picture apart. */
 const APART = 0.08;
-/** So near, as a share of the picture, a mark is told with the cursor. */
+/** A mark this near to the cursor, as a share of the picture, is described with it. */
 const NEAR = 0.004;
-/** Steps whose boundaries are drawn; more would be a wall. */
+/** The most steps whose boundaries are drawn; more would hide the rest. */
 const STEPS = 120;
 /** The colours of the phases, and the order in which they are named. */
 const PHASES: Record<string, string> = { forward: 'c1', backward: 'c3', optimizer: 'c2', train: 'c0', eval: 'c5' };
-/** What the marks stand for. */
+/** The meaning of the marks. */
 const SIGNS: [sign: string, text: string][] = [['✖', 'out of memory'], ['▲', 'a finding was first seen'], ['≠', 'leaves the other ranks']];
-/** Ranks that are laid over this one, and their colours. */
+/** The most ranks overlaid on this one, and their colours. */
 const OVER_MOST = 6;
 const OVER = ['over0', 'over1', 'over2', 'over3', 'over4', 'over5'];
-/** Ranks that the choice lists. */
+/** The most ranks in the menu. */
 const LISTED = 512;
 
 interface Of {
@@ -51,23 +52,23 @@ interface Of {
   failures: FailedRequest[];
   since: string | null;
   until: string | null;
-  /** The epoch at whose end this rank left the others. */
+  /** The epoch at whose end this rank diverged from the others. */
   diverges: number | null;
-  /** Ranks that are laid over this one, as somebody wrote them. */
+  /** Ranks overlaid on this one, as typed. */
   over: string;
-  /** Whether classes are shown, where somebody said so. */
+  /** Whether classes are shown, if the user chose. */
   classes: 'on' | 'off' | null;
 }
 
 const percentOf = (part: number): string => `${(100 * part).toFixed(3)}%`;
 
-/** A stretch that is looked at, and how the address says it: a time that is read and written again differs in its last digit. */
+/** A zoomed stretch, and its form in the address: a time that is read and written again differs in its last digit. */
 interface Closer extends Stretch {
   since: string;
   until: string;
 }
 
-/** What an address says is looked at; `null` is all of it. */
+/** The stretch of an address; `null` is all of it. */
 function closerIn(since: string | null, until: string | null, all: Stretch): Closer | null {
   if (since === null || until === null) return null;
   const [from, to] = [clamp(moment(since), all.from, all.to), clamp(moment(until), all.from, all.to)];
@@ -78,7 +79,7 @@ function closerIn(since: string | null, until: string | null, all: Stretch): Clo
 export function Course(of: Of): JSX.Element {
   const course = useMemo(() => samples(of.line), [of.line]);
   const all = useMemo(() => whole(course), [course]);
-  // (All of it until somebody looks closer: what runs grows.)
+  // (All of it until the user zooms, because a running job grows.)
   const [closer, setCloser] = useState(() => closerIn(of.since, of.until, all));
   const written = useFollowed([of.since, of.until].join(), () => { setCloser(closerIn(of.since, of.until, all)); });
   const view = closer ?? all;
@@ -126,7 +127,7 @@ export function Course(of: Of): JSX.Element {
   const phases = Object.keys(PHASES).filter((name) => marked.phases.some((phase) => phase.name === name));
 
   const isWhole = view.from <= all.from && view.to >= all.to;
-  // (Zoomed out the envelope is the picture.)
+  // (Without zoom the envelope is enough.)
   const wantsClasses = of.classes === null ? !isWhole : of.classes === 'on';
   const classed = useClasses(of, isOneOfSeveral, wantsClasses, view, all);
   const areas = useMemo(() => stacked(classed.points, top), [classed.points, top]);
@@ -152,7 +153,7 @@ export function Course(of: Of): JSX.Element {
   const at = cursor === null ? null : (fine[nearest(fine, cursor)] ?? null);
   const pinned = (time: number): string => rfc3339(time);
 
-  // A wheel that scrolls the page as well would lose what is looked at.
+  // A wheel that also scrolls the page would lose the view.
   useHeard(plot, 'wheel', (event) => {
     if (!event.ctrlKey && !event.metaKey && !event.shiftKey) return;
     event.preventDefault();
@@ -173,7 +174,7 @@ export function Course(of: Of): JSX.Element {
     setCursor(time);
     if (time < view.from || time > view.to) look(panned(view, all, (time - (view.from + view.to) / 2) / (view.to - view.from)));
   };
-  // The next one, and behind the last one the first.
+  // The next one; after the last one the first.
   const finding = (): void => {
     const to = every_mark.find((mark) => cursor === null || mark.time > cursor) ?? every_mark[0];
     if (to) see(to.time);
@@ -201,7 +202,7 @@ export function Course(of: Of): JSX.Element {
     if (highest) setCursor((highest.from + highest.to) / 2);
   };
   const middle = cursor ?? (view.from + view.to) / 2;
-  // Those that are heard wherever the focus is, and those of the plot alone.
+  // Keys that work everywhere, and keys of the plot.
   const everywhere: Record<string, () => void> = {
     '+': () => { look(zoomed(view, all, CLOSER, middle)); },
     '=': () => { look(zoomed(view, all, CLOSER, middle)); },

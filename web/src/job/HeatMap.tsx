@@ -1,7 +1,7 @@
-// Ranks by epochs as a picture, odd ranks on top: where one leaves the others, and which.
+// Ranks by epochs as a picture, outliers on top: where a rank leaves the others, and which one.
 //
-// Guarantees: thousands of ranks are one picture that is painted once and scrolls, grouped by host; the ranks that left the
-// others stay above it, and are told in words; arrows walk over all of it, Enter shows the rank.
+// Guarantees: thousands of ranks are one picture that is painted once and scrolls, grouped by host. Outliers stay above
+// it and are also named in words. Arrows walk over all of it, Enter shows the rank.
 
 import type { JSX } from 'preact';
 import { useMemo, useRef, useState } from 'preact/hooks';
@@ -14,16 +14,16 @@ import { go, type JobAddress } from '../route';
 import { bytes, change, plural } from '../words/numbers';
 import { nameOf } from '../words/verdict';
 
-/** The least and the most pixels of a row, and the height of what scrolls. */
+/** The least and the most pixels of a row, and the height of the scrolling part. */
 const ROW_LEAST = 3;
 const ROW_MOST = 18;
 const HEIGHT = 420;
-/** Ranks that stay on top, and those of them that are told in words. */
+/** The most ranks on top, and the most of them that are named in words. */
 const PINNED = 12;
 const TOLD = 6;
-/** A name needs such a height. */
+/** A name needs this height. */
 const NAMED = 14;
-/** Below the median in blue, above in orange: as less and more are everywhere. */
+/** Below the median in blue, above in orange, as in all views. */
 const BELOW = ['#deebf7', '#9ecae1', '#56b4e9', '#0072b2'];
 const ABOVE = ['#fee8c8', '#fdbb84', '#e69f00', '#d55e00'];
 const MIDDLE = '#f0f0f0';

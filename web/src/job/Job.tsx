@@ -1,6 +1,6 @@
-// One job: the verdict on top, the course of its memory in the middle, the ranks below.
+// One job: the verdict on top, its memory timeline in the middle, the ranks below.
 //
-// Guarantees: the verdict is what `memctl diagnose` says; where nothing was found, what was not looked at stands beside it.
+// Guarantees: the verdict is that of `memctl diagnose`; if nothing was found, what was not judged is shown next to it.
 
 import type { JSX } from 'preact';
 import { useAsked } from '../api/ask';
@@ -15,7 +15,7 @@ import { HeatMap } from './HeatMap';
 import { Ranks } from './Ranks';
 import { Verdict } from './Verdict';
 
-/** The rank that is shown where none is chosen: one of the worst finding, else the first. */
+/** The rank to show if none is chosen: one of the worst finding, or else the first. */
 export function chosenRank(report: Report, asked: number | null): number {
   const has = (rank: number): boolean => report.ranks.some((known) => known.rank === rank);
   const [worst] = report.findings;
@@ -29,7 +29,7 @@ export function Job({ job, since, until, over, classes }: { job: JobAddress; sin
   const own = (news: { job: string; run: number }): boolean => isOf(news, job.name);
   const note = useAsked<Diagnosis>(question(job, 'diagnose'), runs, own);
   const report = useAsked<Report>(question(job, 'query'), runs, own);
-  // A rank that the address names is asked for at once, and not only when the job's ranks are known.
+  // A rank in the address is requested at once, before the job's ranks are known.
   const rank = report.answer === null ? job.rank : chosenRank(report.answer, job.rank);
   const of = rank === null || report.answer?.ranks.length === 0 ? null : { rank: String(rank) };
   const course = useAsked<Timeline>(of && question(job, 'timeline', { ...of, points: '600' }), runs, own);

@@ -1,7 +1,7 @@
-// What is allocated and reserved over time, painted behind what the course draws.
+// Allocated and reserved memory over time, painted behind the timeline.
 //
-// Guarantees: a frame costs its pixels and makes nothing that is left behind, however many points there are: paths as text
-// came to a hundred megabytes after some hundred frames. Says nothing by itself: the course says it in words.
+// Guarantees: a frame costs its pixels and leaves no garbage, for any number of points: text paths took a hundred
+// megabytes after some hundred frames. It has no text: the timeline says it in words.
 
 import type { JSX } from 'preact';
 import { useMemo } from 'preact/hooks';
@@ -10,7 +10,7 @@ import { paintEnvelope, trace } from '../draw/painted';
 import { pixel } from '../draw/raster';
 import { Pixels, useDark } from '../parts/Pixels';
 
-/** In light and in dark (`--envelope`), as much of it as is seen. */
+/** The envelope's colour in light and in dark (`--envelope`), with its opacity. */
 const faint = (colour: string): number => ((pixel(colour) & 0xffffff) | (115 << 24)) >>> 0;
 
 /** See the module. */

@@ -1,4 +1,4 @@
-// The ranks as a table, odd ones first.
+// The ranks as a table, outliers first.
 
 import type { JSX } from 'preact';
 import type { Rank, Report } from '../api/types';
@@ -24,7 +24,7 @@ const HEADS = [
   { text: 'Stands out by' },
 ];
 
-/** How odd a rank is: what failed, then what stands out, then what has findings of its own. */
+/** The order of outliers: failures, then figures that stand out, then findings of its own. */
 function oddness(rank: Rank): number {
   return (rank.failure !== null || rank.ooms > 0 ? 4 : 0) + (rank.stands_out.length > 0 ? 2 : 0) + (rank.findings.length > 0 ? 1 : 0);
 }

@@ -1,4 +1,4 @@
-// The verdict: one sentence, the findings, the six answers, and what was not looked at.
+// The verdict: one sentence, the findings, the six answers, and what was not judged.
 
 import type { JSX } from 'preact';
 import type { Diagnosis, FailedRequest, Finding, Report } from '../api/types';

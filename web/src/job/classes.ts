@@ -1,7 +1,7 @@
-// The classes of one device's live memory for what is in view, asked for as the view comes to rest.
+// The classes of one device's live memory in view, requested once the view comes to rest.
 //
-// Guarantees: what is drawn stays until finer boundaries have come; what is not known is said in words: classes are told at
-// boundaries alone.
+// Guarantees: the drawing stays until finer boundaries have arrived. Gaps are described in words: classes are only known
+// at boundaries.
 
 import { useEffect, useMemo, useState } from 'preact/hooks';
 import { useAsked } from '../api/ask';
@@ -11,7 +11,7 @@ import type { Stretch } from '../draw/course';
 import { question, type JobAddress } from '../route';
 import { bytes, count, duration, rfc3339 } from '../words/numbers';
 
-/** What moves for longer is not asked for on its way. */
+/** The view is requested once it has rested this long. */
 const SETTLED_MS = 150;
 
 /** See the module. */
@@ -20,7 +20,7 @@ export interface Known {
   points: ClassPoint[];
   /** The boundary nearest to a time, in words. */
   at: (time: number) => string;
-  /** What the areas show and what they do not, with so many boundaries in view. */
+  /** What the areas show and what they do not, given the number of boundaries in view. */
   words: (boundaries: number) => string;
 }
 

@@ -14,7 +14,7 @@ test('a filter finds all its words, also in what kind of finding is the worst', 
   for (const wanted of ['gpt2 running', 'team=nlp', 'warning', 'eval graph', '49.6 VISION', '']) expect(fits(JOB, wanted), wanted).toBe(true);
   for (const missing of ['gpt3', 'gpt2 finished', 'eval_oom']) expect(fits(JOB, missing), missing).toBe(false);
   expect(fits({ ...JOB, verdict: null }, 'gpt2')).toBe(true);
-  // What `no-leak` asserts is a leak, whatever its kind is called; of alternatives one is enough.
+  // `leak` matches what `no-leak` asserts, for all kinds of leaks; one alternative is enough.
   for (const wanted of ['leak', 'team=nlp leak', 'warning|critical', 'vision nothing|warning']) expect(fits(JOB, wanted), wanted).toBe(true);
   for (const missing of ['critical|info', 'warning|critical gpt3']) expect(fits(JOB, missing), missing).toBe(false);
 });

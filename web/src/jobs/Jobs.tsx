@@ -1,7 +1,7 @@
 // The first screen: is anything wrong?
 //
-// Guarantees: of a long list the worst stand above it, by their own sentence, and a list that is cut says so; what has something new is asked for again; a row never moves
-// by itself while the page is open on it but for jobs that begin.
+// Guarantees: above a long list the worst jobs are shown with their own sentence, and a cut list says so. Jobs with new
+// data are requested again. Rows do not move while the page is open, except for new jobs.
 
 import type { JSX } from 'preact';
 import { useAsked } from '../api/ask';
@@ -25,29 +25,29 @@ const HEADS = [
   { text: 'Stored', number: true },
 ];
 
-/** Jobs that are asked for: beyond that the command line is the better list. */
+/** The most jobs requested: beyond that the command line is the better list. */
 const ASKED = 500;
-/** So many jobs are seen at a glance; of more the worst stand above the list. */
+/** This many jobs can be seen at a glance; above a longer list the worst are shown. */
 const GLANCE = 20;
-/** Of these so many. */
+/** How many of them. */
 const WORST = 5;
 
-/** The jobs that need somebody most, when there are too many to see it: critical ones first, of them those that run. */
+/** The jobs that most need attention, if there are too many to see it: critical ones first, running ones before ended ones. */
 export function worst(of: JobRow[]): JobRow[] {
   if (of.length <= GLANCE) return [];
   const rank = (job: JobRow): number => (job.verdict?.severity === 'critical' ? 0 : 2) + (job.state === 'running' ? 0 : 1);
   return of.filter(isHurt).sort((a, b) => rank(a) - rank(b)).slice(0, WORST);
 }
 
-/** Kinds that fill the device until somebody repairs them: what `leak` finds, as `no-leak` asserts it. */
+/** Kinds that fill the device until they are fixed: what `leak` finds, as `no-leak` asserts it. */
 const LEAKS = new Set(['leak', 'eval_graph', 'graph_kept', 'hidden_chain', 'private_pools']);
 
-/** What finds the jobs that need somebody. */
+/** The filter for jobs that need attention. */
 const HURT = 'warning|critical';
 
 const isHurt = (job: JobRow): boolean => ['critical', 'warning'].includes(inShort(job.verdict).colour);
 
-/** Whether a job has all words of a filter somewhere in what its row says; of `one|other` it needs one. */
+/** Whether a job's row contains all words of a filter; of `one|other` it needs one. */
 export function fits(job: JobRow, filter: string): boolean {
   const labels = Object.entries(job.labels).map(([key, value]) => `${key}=${value}`);
   const { word, sentence } = inShort(job.verdict);
@@ -111,7 +111,7 @@ export function Jobs({ filter, tenant }: { filter: string; tenant: string | null
   const all = answer?.jobs ?? [];
   const shown = all.filter((job) => fits(job, filter));
   const hurt = shown.filter(isHurt).length;
-  // What nobody could judge is no health.
+  // A job that could not be judged does not count as healthy.
   const open = shown.filter((job) => job.verdict === null || job.verdict.kind === 'not_enough_data').length;
   const also = open === 0 ? '' : `, ${count(open)} of which nothing is known: not judged, or inconclusive`;
   const first = worst(shown);

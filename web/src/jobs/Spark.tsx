@@ -1,6 +1,6 @@
-// The course of a job in its line of the list: asked for once it is in sight, and again when the job has something new.
+// The sparkline of a job in the list: requested once it is in sight, and again when the job has new data.
 //
-// Guarantees: at most a few are asked for at a time, so that a long list does not hold up what somebody waits for.
+// Guarantees: only a few are requested at a time, so that a long list does not delay other requests.
 
 import type { JSX } from 'preact';
 import { useEffect, useRef, useState } from 'preact/hooks';
@@ -11,9 +11,9 @@ import { UNITS, sparkline } from '../draw/sparkline';
 import { question, type JobAddress } from '../route';
 import { bytes } from '../words/numbers';
 
-/** Asked for at a time. */
+/** The most concurrent requests. */
 const AT_A_TIME = 2;
-/** Between two askings of one line. */
+/** The pause between two requests for one line. */
 const REST_MS = 5000;
 
 let underWay = 0;
@@ -45,7 +45,7 @@ export function Spark({ job, runs }: { job: JobAddress; runs: boolean }): JSX.El
       try {
         setLine(await inTurn(() => (cancel.signal.aborted ? Promise.reject(new Error()) : ask<Sparkline>(path, cancel.signal))));
       } catch {
-        // A line that cannot be drawn says less than the sentence beside it.
+        // If a line cannot be drawn, the sentence next to it is enough.
       }
     };
     const soon = (): void => {

@@ -1,7 +1,7 @@
-// A flame graph that is searched, zoomed and walked.
+// A flame graph that can be searched, zoomed and walked.
 //
-// Guarantees: a click, Enter or Space zooms, arrows walk, Escape goes back; what has the focus is told in full below, with
-// its stack; the user's own lines are bold, colour is never all that tells.
+// Guarantees: a click, Enter or Space zooms, arrows walk, Escape goes back. The focused box is described in full below,
+// with its stack. The user's own lines are bold; colour is never the only sign.
 
 import type { JSX } from 'preact';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
@@ -27,7 +27,7 @@ function colour(call: FlameCall, isChange: boolean): string {
   return call.grown_bytes > call.shrunk_bytes ? 'grown' : call.grown_bytes < call.shrunk_bytes ? 'shrunk' : 'same';
 }
 
-/** How wide the picture is. */
+/** The width of the picture. */
 function useWidth(): [number, { current: HTMLDivElement | null }] {
   const of = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(1000);

@@ -1,6 +1,6 @@
 // One rank at one moment, or what changed between two: a flame graph, the sites as a table, the ledger as one bar.
 //
-// Guarantees: the address says rank and moments; a part that cannot be shown says why, and the others are shown.
+// Guarantees: the address contains rank and moments; a part that cannot be shown says why, and the others are shown.
 
 import type { JSX } from 'preact';
 import { Anatomy } from '../anatomy/Anatomy';
@@ -16,7 +16,7 @@ import { FlameGraph } from './FlameGraph';
 import { LedgerBar } from './LedgerBar';
 import { SiteTable } from './SiteTable';
 
-/** Epochs that the choices list. */
+/** The most epochs in the menus. */
 const LISTED = 500;
 
 function saysOf(asked: string, pins: Pins): string {

@@ -1,4 +1,4 @@
-// Live memory by site: the line, how much lives there, and with two moments by how much it changed.
+// Live memory by site: the line, its live bytes, and with two moments their change.
 
 import type { JSX } from 'preact';
 import type { RankSites } from '../api/types';

@@ -1,4 +1,4 @@
-// The head of every view: where one is, who one is, light or dark.
+// The head of every view: the current view, the current user, light or dark.
 
 import { signal } from '@preact/signals';
 import type { JSX } from 'preact';
@@ -8,7 +8,7 @@ import type { Route } from '../route';
 import { Help } from './Help';
 import { Link } from './parts';
 
-/** What the colours follow. */
+/** The source of the colours. */
 type Light = 'system' | 'light' | 'dark';
 
 const NEXT: Record<Light, Light> = { system: 'light', light: 'dark', dark: 'system' };
@@ -25,7 +25,7 @@ const kept = (): Light => {
 
 const light = signal<Light>(kept());
 
-/** Puts the chosen colours in force. */
+/** Applies the chosen colours. */
 export function shine(): void {
   const root = document.documentElement;
   if (light.value === 'system') delete root.dataset.light;
@@ -37,7 +37,7 @@ function turn(): void {
   try {
     localStorage.setItem(KEPT, light.value);
   } catch {
-    // Where nothing may be kept, the choice lasts as long as the page.
+    // Without storage the choice lasts as long as the page.
   }
   shine();
 }

@@ -1,12 +1,12 @@
 // The keys of each view, behind `?`.
 //
-// Guarantees: a dialog of the browser's own: Escape closes it, and the focus goes back to where it was.
+// Guarantees: the browser's own dialog: Escape closes it, and the focus returns to where it was.
 
 import type { JSX } from 'preact';
 import { useRef } from 'preact/hooks';
 import { useHeard } from './heard';
 
-/** What is pressed, and what it does. */
+/** Keys and what they do. */
 const KEYS: [where: string, keys: [key: string, does: string][]][] = [
   ['Everywhere', [['?', 'these keys'], ['/', 'search, where there is something to search'], ['Tab', 'from part to part'], ['Enter', 'open']]],
   [

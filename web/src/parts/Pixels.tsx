@@ -1,26 +1,26 @@
-// A picture that is painted pixel by pixel, into memory that is kept from frame to frame.
+// A picture that is painted pixel by pixel, into memory that is reused between frames.
 //
-// Guarantees: it is painted before the frame is shown, and only when what is painted or its size has changed; without a width
-// of its own it is as wide as its place.
+// Guarantees: it is painted before the frame is shown, and only when its content or size has changed; without a width it
+// fills its place.
 
 import type { JSX, RefObject } from 'preact';
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
-/** Pixels of the screen for one of the page, at most. */
+/** The most screen pixels per page pixel. */
 const SHARPEST = 2;
 
 interface Of {
   class: string;
-  /** Pixels across; as many as there is room for where it is left out. */
+  /** Pixels across; if left out, as many as fit. */
   width?: number;
-  /** Pixels down, and how high they are shown. */
+  /** Pixels down, and the displayed height. */
   height: number;
   tall?: number;
   /** As many pixels as the screen has, so that lines are sharp. */
   sharp?: boolean;
-  /** Paints into clear pixels; another function is another picture. */
+  /** Paints into clear pixels; another function means another picture. */
   paint: (out: Uint32Array, width: number, height: number) => void;
-  /** Draws lines over that. */
+  /** Draws lines on top of that. */
   draw?: (brush: CanvasRenderingContext2D, width: number, height: number) => void;
   canvas?: RefObject<HTMLCanvasElement | null>;
   hidden?: boolean;
@@ -57,7 +57,7 @@ export function Pixels({ class: name, width, height, tall = height, sharp, paint
   return <canvas ref={here} class={name} width={Math.max(across, 1)} height={Math.max(down, 1)} style={{ height: `${tall}px` }} aria-hidden={hidden ? 'true' : undefined} {...hears} />;
 }
 
-/** Where a pointer is on an element, each way from 0 to 1 within it. */
+/** The position of a pointer on an element, each way from 0 to 1. */
 export function within(element: Element | null, pointer: MouseEvent): { x: number; y: number } | null {
   const box = element?.getBoundingClientRect();
   if (!box || box.width === 0 || box.height === 0) return null;
@@ -69,7 +69,7 @@ const isDark = (): boolean => {
   return set === undefined ? matchMedia('(prefers-color-scheme:dark)').matches : set === 'dark';
 };
 
-/** Whether the page is dark, now and when that changes: what is painted does not follow the style by itself. */
+/** Whether the page is dark, now and after changes: painted pixels do not follow the style by themselves. */
 export function useDark(): boolean {
   const [dark, setDark] = useState(isDark);
   useEffect(() => {

@@ -1,6 +1,6 @@
-// What stands instead of a view where the daemon wants to know who asks.
+// Replaces a view if the daemon requires authentication.
 //
-// Guarantees: the token is sent once, in a header, to this daemon alone, and kept nowhere by the page.
+// Guarantees: the token is sent once, in a header, to this daemon alone, and the page does not store it.
 
 import { useState } from 'preact/hooks';
 import type { JSX } from 'preact';

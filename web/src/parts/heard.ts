@@ -1,11 +1,11 @@
-// What happens on an element or the window, heard by the latest listener.
+// Events of an element or the window, handled by the latest handler.
 //
-// Guarantees: one listener for as long as the view is there, whatever is drawn meanwhile; it may stop what the browser would do.
+// Guarantees: one listener for as long as the view exists, across renders; it may prevent the browser's default action.
 
 import type { RefObject } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
 
-/** See the module; without `of` it is the window. */
+/** See the module; without `of` it listens on the window. */
 export function useHeard<Kind extends 'wheel' | 'keydown'>(of: RefObject<Element | null> | null, kind: Kind, hear: (event: WindowEventMap[Kind]) => void): void {
   const latest = useRef(hear);
   latest.current = hear;

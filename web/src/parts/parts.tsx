@@ -1,4 +1,4 @@
-// Small parts that every view has: links, figures with their exact value, troubles, tables that scroll by themselves.
+// Small parts of every view: links, figures with their exact value, errors, tables that scroll by themselves.
 
 import type { ComponentChildren, JSX } from 'preact';
 import { file } from '../report/file';
@@ -15,7 +15,7 @@ export function Link(of: {
   children: ComponentChildren;
 }): JSX.Element {
   const follow = (event: MouseEvent): void => {
-    // Whoever wants another tab gets it from the browser.
+    // The browser handles requests for another tab.
     if (event.button !== 0 || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
     event.preventDefault();
     go(of.to);
@@ -29,7 +29,7 @@ export function Link(of: {
   );
 }
 
-/** Bytes for people, exactly on hover. */
+/** Bytes for people; the exact number on hover. */
 export function Bytes({ of }: { of: number | null | undefined }): JSX.Element {
   return <span title={exactly(of)}>{bytes(of)}</span>;
 }
@@ -39,7 +39,7 @@ export function Change({ of }: { of: number | null | undefined }): JSX.Element {
   return <span title={exactly(of)}>{change(of)}</span>;
 }
 
-/** How bad something is, by sign and word. */
+/** A severity as sign and word. */
 export function Word({ of, short }: { of: Grade; short?: boolean }): JSX.Element {
   return (
     <span class={`word ${of.colour}`}>
@@ -49,7 +49,7 @@ export function Word({ of, short }: { of: Grade; short?: boolean }): JSX.Element
   );
 }
 
-/** What stands where something is under way, or cannot be shown. */
+/** The placeholder while something loads, or if it cannot be shown. */
 export function Waiting({ trouble, what }: { trouble: string | null; what: string }): JSX.Element {
   if (trouble === null) return <p class="faint" role="status">{`Loading ${what}…`}</p>;
   return (

@@ -1,6 +1,6 @@
-// The two pins of a job, A and B: times that somebody set on its course, and that every view of the job knows by name.
+// The two pins of a job, A and B: times that the user set on its timeline, and that every view of the job knows by name.
 //
-// Guarantees: they last as long as the page; what is sent to a colleague is the address, which has the times themselves.
+// Guarantees: they last as long as the page; an address that is shared contains the times themselves.
 
 import { signal } from '@preact/signals';
 import type { JobAddress } from '../route';
@@ -27,7 +27,7 @@ export function pin(job: JobAddress, which: keyof Pins, at: string): void {
   kept.value = { ...kept.value, [key(job)]: { ...pinsOf(job), [which]: at } };
 }
 
-/** `pin A`, where a time is one. */
+/** `pin A`, if a time is one. */
 export function pinName(pins: Pins, at: string): string | null {
   return at === pins.a ? 'pin A' : at === pins.b ? 'pin B' : null;
 }

@@ -1,19 +1,19 @@
-// A view and its address: what it shows is told when it rests, and now and then while it moves; an address that changed by itself,
-// by a link or a step back, is followed.
+// Keeps a view and its address in sync: the address is written when the view rests, and now and then while it moves; the
+// view follows an address that changes through a link or the back button.
 //
-// Guarantees: a picture that moves draws itself alone, and not the whole page; the address is never further behind than LATE_MS.
-// Browsers refuse more than some hundred new addresses in ten seconds, and keep the one before.
+// Guarantees: a moving picture redraws only itself, and not the whole page; the address lags behind by at most LATE_MS.
+// Browsers refuse more than some hundred new addresses in ten seconds, and keep the previous one.
 
 import { useLayoutEffect, useRef } from 'preact/hooks';
 
-/** So long a view rests before the address says it. */
+/** How long a view rests before the address is written. */
 const RESTS_MS = 120;
 const LATE_MS = 500;
 
-/** Tells, unless it is told; `of` is what a view shows. */
+/** Writes the address unless it is up to date; `of` is the state of the view. */
 export function useSettled(isTold: boolean, tell: () => void, of: unknown[]): void {
   const since = useRef<number | null>(null);
-  // (An effect of layout: it is over when the view goes, where others last a frame longer and would lead back to it.)
+  // (A layout effect: it ends with the view. Other effects last a frame longer and would lead back to it.)
   useLayoutEffect(() => {
     if (isTold) {
       since.current = null;
@@ -29,8 +29,8 @@ export function useSettled(isTold: boolean, tell: () => void, of: unknown[]): vo
   }, of);
 }
 
-/** Follows an address that changed by itself. What the answer was told of last is no such change, nor is the address before it,
- * where a browser refuses to write. */
+/** Follows an address that changed by itself. The last written address is no such change, nor is the one before it, in case a
+ * browser refuses to write. */
 export function useFollowed(address: string, follow: () => void): (written: string) => void {
   const [seen, written] = [useRef(address), useRef(address)];
   if (seen.current !== address) {

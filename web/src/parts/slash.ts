@@ -1,9 +1,9 @@
-// The key / puts the focus into the search field of a view, wherever it is, unless something is being typed.
+// The key / moves the focus to the search field of a view, unless something is being typed.
 
 import { useRef } from 'preact/hooks';
 import { useHeard } from './heard';
 
-/** What the field is told by. */
+/** The reference for the field. */
 export function useSlash(): { current: HTMLInputElement | null } {
   const field = useRef<HTMLInputElement>(null);
   useHeard(null, 'keydown', (event) => {

@@ -1,4 +1,4 @@
-// The head of a report: its views, what it was written from and what was left out, light or dark.
+// The head of a report: its views, its source and what was left out, light or dark.
 
 import type { JSX } from 'preact';
 import { Colours } from '../parts/Head';

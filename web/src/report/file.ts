@@ -1,33 +1,33 @@
-// A report: this page in a file, with the answers that it shows in the file itself.
+// A report: this page in a file, together with the responses that it shows.
 //
-// Guarantees: nothing is requested from anywhere; an answer is unpacked when a view asks for it; what is not in the file is
-// told with the command that shows it. Pure but for reading the document once.
+// Guarantees: nothing is requested from the network; a response is unpacked when a view needs it; missing data is
+// reported with the command that shows it. Pure except for reading the document once.
 
 import { SIZE_MAX } from '../words/sizes';
 
-/** What `memctl report` wrote into the file. */
+/** The data that `memctl report` wrote into the file. */
 export interface ReportFile {
   job: string;
   attempt: number;
   version: string;
   written_at: string;
-  /** The rank that the verdict is about. */
+  /** The rank of the verdict. */
   rank: number | null;
   /** The epochs at whose ends it is compared. */
   early: number | null;
   late: number | null;
-  /** The number that the job was recorded at, and what the process may reserve, where somebody named them. */
+  /** The size that the job was recorded at, and the limit of the process, if they were given. */
   size: number | null;
   device_memory: number | null;
   /** What was left out, in sentences. */
   left_out: string[];
-  /** Answers by question, compressed. */
+  /** Responses by request, compressed. */
   answers: Record<string, string>;
-  /** Why a question has no answer. */
+  /** Why a request has no response. */
   reasons: Record<string, string>;
 }
 
-/** The name of the element that holds it. */
+/** The id of the element that contains it. */
 const ELEMENT = 'report';
 
 function read(): ReportFile | null {
@@ -35,16 +35,16 @@ function read(): ReportFile | null {
   return text ? (JSON.parse(text) as ReportFile) : null;
 }
 
-/** The file, where the page is one. */
+/** The file, if the page is a report. */
 export const file = read();
 
-/** A question, as a file has it: which job it is about goes without saying. */
+/** A request in a file, without the job, which is always the same. */
 export interface Question {
   verb: string;
   asked: Map<string, string>;
 }
 
-/** The question of a path below `/api/v1`. */
+/** The request of a path below `/api/v1`. */
 export function questionOf(path: string): Question {
   const [place = '', query = ''] = path.split('?');
   const asked = [...new URLSearchParams(query)].filter(([name]) => name !== 'attempt' && name !== 'tenant');
@@ -57,13 +57,13 @@ export function keyOf({ verb, asked }: Question): string {
   return pairs.length === 0 ? verb : `${verb}?${pairs.join('&')}`;
 }
 
-/** What shows everything, where no command of its own does. */
+/** The command that shows everything without a command of its own. */
 const PAGE = 'memctl ui';
 
-/** A word for a shell. */
+/** Quotes a word for a shell. */
 const word = (text: string): string => (/^[\w.:/=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
-/** The command that shows what a question asks for. */
+/** The command that shows the result of a request. */
 export function commandOf(job: string, { verb, asked }: Question): string {
   const rank = asked.get('rank');
   const of = `--job ${word(job)}${rank === undefined ? '' : ` --rank ${word(rank)}`}`;
@@ -79,8 +79,8 @@ export function commandOf(job: string, { verb, asked }: Question): string {
   return PAGE;
 }
 
-/** The same for other sizes: of a curve, twice and four times the recorded one. (`memctl fit` has no flag for one of a rank's
- * processes: the page asks for it.) */
+/** The same for other sizes: for a curve, twice and four times the recorded size. (`memctl fit` has no flag for one of a rank's
+ * processes; the page has.) */
 function fitOf(job: string, rank: string | undefined, asked: Map<string, string>): string {
   if (asked.has('process')) return PAGE;
   const size = Number(asked.get('size') ?? '1');
@@ -89,7 +89,7 @@ function fitOf(job: string, rank: string | undefined, asked: Map<string, string>
   return `memctl fit ${of} --at ${[...at].join(',')}${asked.has('limit') ? ` --device-memory ${word(asked.get('limit') ?? '')}` : ''}`;
 }
 
-/** Bytes of a compressed answer. */
+/** Unpacks a compressed response. */
 export async function unpacked(packed: string): Promise<ArrayBuffer> {
   const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'))).arrayBuffer();
@@ -97,11 +97,11 @@ export async function unpacked(packed: string): Promise<ArrayBuffer> {
 
 const text = (bytes: ArrayBuffer): unknown => JSON.parse(new TextDecoder().decode(bytes));
 
-/** What a file says to a question: the bytes of its answer, or why there is none. */
+/** A file's response to a request: its bytes, or why there is none. */
 export async function said(of: ReportFile, path: string): Promise<ArrayBuffer | string> {
   const question = questionOf(path);
   const { verb, asked } = question;
-  // The whole course has every stretch of it.
+  // The whole timeline contains every stretch of it.
   if (verb === 'timeline' || verb === 'classes') for (const name of ['since', 'until']) asked.delete(name);
   const packed = of.answers[keyOf(question)] ?? null;
   if (packed !== null) return unpacked(packed);
@@ -116,7 +116,7 @@ export async function said(of: ReportFile, path: string): Promise<ArrayBuffer | 
   return of.reasons[keyOf(question)] ?? `it is not in this file; \`${commandOf(of.job, question)}\` shows it`;
 }
 
-/** Courses of several ranks, which a file has one by one. */
+/** Timelines of several ranks, which a file has one by one. */
 async function courses(of: ReportFile, { verb, asked }: Question): Promise<ArrayBuffer | null> {
   const packed = (asked.get('rank') ?? '').split(',').map((rank) => of.answers[keyOf({ verb, asked: new Map([...asked, ['rank', rank]]) })]);
   const known = packed.filter((one) => one !== undefined);
@@ -126,7 +126,7 @@ async function courses(of: ReportFile, { verb, asked }: Question): Promise<Array
   return new TextEncoder().encode(JSON.stringify(whole)).buffer;
 }
 
-/** The stretch of blocks around an event, where the one at the peak has it. */
+/** The stretch of blocks around an event, if the stretch at the peak contains it. */
 async function stretch(of: ReportFile, { verb, asked }: Question): Promise<ArrayBuffer | null> {
   const peak = new Map([...asked, ['at', 'peak']]);
   peak.delete('event');

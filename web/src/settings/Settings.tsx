@@ -1,8 +1,8 @@
-// One process's recorded requests under other allocator settings: a bar a setting, the one to take marked, with what to know
-// before it is used, and where it runs out of memory under a limit; below them, at other sizes (`Sizes`).
+// One process's recorded requests under other allocator settings: one bar per setting, the recommended one marked, with
+// what to know before using it, and where it runs out of memory under a limit; below them, other sizes (`Sizes`).
 //
-// Guarantees: figures and the recommendation are those of `memctl what-if`; what no figure covers stands below them. A daemon
-// replays one process at a time: who waits is told so. Refuses to recommend: that comes with the answer.
+// Guarantees: figures and the recommendation are those of `memctl what-if`; gaps are listed below them. A daemon replays
+// one process at a time: a waiting view says so. Recommendations come only from the response.
 
 import { Fragment, type JSX } from 'preact';
 import { useAsked } from '../api/ask';
@@ -17,7 +17,7 @@ import { groups, limitOf, nameOfSetting, type Group } from '../words/settings';
 import { nameOf } from '../words/verdict';
 import { Sizes } from './Sizes';
 
-/** Ranks that the choice lists. */
+/** The most ranks in the menu. */
 const LISTED = 512;
 
 function Bar({ of, most }: { of: Setting; most: number }): JSX.Element {
@@ -34,7 +34,7 @@ function Bar({ of, most }: { of: Setting; most: number }): JSX.Element {
 function Row({ of, group, device }: { of: Setting; group: Group; device: Replayed }): JSX.Element {
   const takes = device.recommended?.allocator_conf === of.allocator_conf && group.isFirst && of !== group.recorded;
   const failed = of.out_of_memory;
-  // (What ended early held less, and says nothing.)
+  // (A replay that ended early held less memory, and cannot be compared.)
   const isCompared = of !== group.recorded && failed === null && group.recorded.out_of_memory === null;
   const change = isCompared ? of.peak_reserved_bytes - group.recorded.peak_reserved_bytes : 0;
   return (
@@ -71,7 +71,7 @@ const HEADS = [
   { text: 'To know before it is used' },
 ];
 
-/** Under which limits settings were replayed, and where these come from. */
+/** The limits under which settings were replayed, and their source. */
 function limitsSaid(of: Group[], isAsked: boolean): string {
   const [low, high] = of.map((group) => group.limit).filter((limit) => limit !== null);
   if (low === undefined) return '';
@@ -133,7 +133,7 @@ export function Settings({ job, limit, size }: { job: JobAddress; limit: string;
     const at = to.size ?? size;
     go({ view: 'settings', job: { ...job, rank: to.rank ?? number }, limit: to.limit ?? limit, ...(at === '' ? {} : { size: at }) }, true);
   };
-  // (A daemon replays one process at a time: the second question would only wait for the first.)
+  // (A daemon replays one process at a time: the second request would only wait for the first.)
   const isReplayed = settings.answer !== null || settings.trouble !== null;
   return (
     <main>

@@ -1,8 +1,9 @@
-// What one process would hold at other sizes than the one at which it was recorded: a curve with its interval, the limit, the
-// largest that fits in a sentence, and the same figures as a table.
+// The memory of one process at other sizes than the recorded one: a curve with its interval, the limit, the largest size
+// that fits as a sentence, and the same figures as a table.
 //
-// Guarantees: figures are those of `memctl fit` from one recording, and so is what weighs on them. A report has the size that it was
-// written with, and says how to get one where it has none. Refuses to guess the size: a recording does not tell it.
+// Guarantees: figures and reservations are those of `memctl fit` from one recording. A report has the size that it was
+// written with, and says how to get one if it has none.
+// Refuses: to guess the size, which a recording does not contain.
 
 import type { JSX } from 'preact';
 import { useAsked } from '../api/ask';
@@ -14,9 +15,9 @@ import { question, type JobAddress } from '../route';
 import { bytes, count } from '../words/numbers';
 import { aboveSaid, largestSaid, scaledSaid, SIZE_MAX, sizeOf } from '../words/sizes';
 
-/** Labels are at least such a part of the picture apart. */
+/** Labels are at least this part of the picture apart. */
 const APART = 0.09;
-/** Pixels that the picture is high, without its labels. */
+/** The height of the picture in pixels, without its labels. */
 const HIGH = 240;
 
 const percentOf = (part: number): string => `${(100 * part).toFixed(2)}%`;
@@ -97,15 +98,15 @@ function Told({ of, isAsked }: { of: Fit; isAsked: boolean }): JSX.Element {
 
 interface Asking {
   job: JobAddress;
-  /** Of which process. */
+  /** The process. */
   asked: { rank: string | null; process: string | null };
-  /** What the process may have, in bytes. */
+  /** The process's limit in bytes. */
   limit: number | null;
-  /** The number, as somebody wrote it. */
+  /** The size, as typed. */
   size: string;
-  /** Whether nothing else is being replayed for this view. */
+  /** Whether no other replay of this view is running. */
   isFree: boolean;
-  /** Whether something else is: the forecast follows it. */
+  /** Whether another one is: the forecast follows it. */
   waits: boolean;
   show: (size: string) => void;
 }

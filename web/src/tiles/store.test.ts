@@ -1,4 +1,4 @@
-// What is asked for, kept and let go, without a browser.
+// What is requested, cached and evicted, without a browser.
 
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { Refused } from '../api/ask';
@@ -94,7 +94,7 @@ test('what can be told better is asked for again as long as it gains', async () 
   await vi.runAllTimersAsync();
   expect(asked.length).toBe(2);
   expect(store.get(at(1))?.coarse).toBe(5);
-  // Something is new: it may change.
+  // There is new data: the tile may change.
   store.refresh();
   expect(asked.length).toBe(3);
 });

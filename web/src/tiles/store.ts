@@ -1,26 +1,27 @@
-// The tiles of one rank: asked for, kept, and let go.
+// The cache of one rank's tiles.
 //
-// Guarantees: at most KEPT tiles are kept, and those that were wanted last; at most AT_ONCE are asked for at a time; what
-// nobody wants any more is cancelled. A tile that can be told better is asked for again while it is wanted, and what is
-// there of it stays until then; one that gains nothing is left. Refuses to ask for what never changes a second time.
+// Guarantees: at most KEPT tiles are kept, the most recently wanted ones; at most AT_ONCE are requested at a time; a
+// request that is no longer wanted is cancelled. A tile that can become finer is requested again while it is wanted, and
+// stays until then; one that gained nothing is left alone.
+// Refuses: to request a final tile a second time.
 
 import { Refused } from '../api/ask';
 import type { Place, Tile } from './tile';
 
-/** Some two megabytes. */
+/** About two megabytes. */
 const KEPT = 96;
 /** A browser has six connections to a daemon; one of them listens. */
 const AT_ONCE = 3;
-/** Before a tile that can be told better is asked for again; and one that could not be had. */
+/** The pause before a tile that can become finer is requested again, and before one that failed. */
 const BETTER_MS = 30;
 const TROUBLE_MS = 5000;
 
-/** How a tile is asked for; `session` is the one whose tiles are kept. */
+/** Requests a tile; `session` is the one whose tiles are in the cache. */
 export type Fetch = (place: Place, session: string | null, cancel: AbortSignal) => Promise<Tile>;
 
 interface Known {
   tile: Tile;
-  /** Nothing new is to be expected of it until `refresh`. */
+  /** Nothing new is expected of it until `refresh`. */
   isSettled: boolean;
 }
 
@@ -30,7 +31,7 @@ const keyOf = ({ level, index }: Place): string => `${level}/${index}`;
 export class TileStore {
   private readonly known = new Map<string, Known>();
   private readonly asking = new Map<string, AbortController>();
-  /** What is not asked for again at once. */
+  /** Tiles that are not requested again yet. */
   private readonly resting = new Set<string>();
   private wanted: Place[] = [];
   private session: string | null = null;
@@ -40,12 +41,12 @@ export class TileStore {
     private readonly changed: () => void,
   ) {}
 
-  /** A tile that is there. */
+  /** A tile in the cache. */
   get(place: Place): Tile | undefined {
     return this.known.get(keyOf(place))?.tile;
   }
 
-  /** What is looked at now, the most wanted first; everything else that is asked for is cancelled. */
+  /** The tiles in view, the most wanted first; all other requests are cancelled. */
   want(places: Place[]): void {
     this.wanted = places;
     const keys = new Set(places.map(keyOf));
@@ -57,20 +58,20 @@ export class TileStore {
     for (const key of keys) {
       const kept = this.known.get(key);
       if (!kept) continue;
-      // What is wanted stands behind everything else that may go.
+      // Wanted tiles are moved to the end, where they are evicted last.
       this.known.delete(key);
       this.known.set(key, kept);
     }
     this.next();
   }
 
-  /** Something is new: tiles that may change are asked for again where they are wanted. */
+  /** There is new data: tiles that may change are requested again if they are wanted. */
   refresh(): void {
     for (const kept of this.known.values()) kept.isSettled = kept.tile.isFinal;
     this.next();
   }
 
-  /** Nobody looks any more. */
+  /** The view is closed. */
   close(): void {
     this.want([]);
   }
@@ -95,9 +96,9 @@ export class TileStore {
       if (this.known.get(key)?.isSettled === false) this.rest(key, BETTER_MS);
     } catch (error) {
       if (cancel.signal.aborted) return;
-      // The rank has another session by now: what is kept is not its own.
+      // The rank has another session by now: the cache does not belong to it.
       if (error instanceof Refused && error.status === 400 && session !== null) this.forget();
-      // (What a report does not hold will not come.)
+      // (A report never gets data that it does not contain.)
       else if (!(error instanceof Refused) || error.status !== 404) this.rest(key, TROUBLE_MS);
       else this.resting.add(key);
     }

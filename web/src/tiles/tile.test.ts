@@ -1,4 +1,4 @@
-// Which tiles a view needs, what bytes say, and what they make together; without a browser.
+// Which tiles a view needs, how bytes are decoded, and the combined points; without a browser.
 
 import { describe, expect, test } from 'vitest';
 import type { Mark } from '../api/types';
@@ -9,7 +9,7 @@ const DAY = 86_400_000;
 const now = 1_780_000_000_000;
 const COLUMNS = ['allocated_min_bytes', 'allocated_max_bytes', 'allocated_bytes', 'reserved_max_bytes', 'reserved_bytes'];
 
-/** Bytes as the daemon makes them: the n-th slot has n in its first column, and ten times as much in each further one. */
+/** Bytes in the daemon's format: the n-th slot has n in its first column, and ten times as much in each further one. */
 function bytes(place: Place, first: number, count: number, marks: Mark[] = []): ArrayBuffer {
   const head = { session: 's', ...place, first_slot: first, count, coarse_chunks: 0, is_final: true, columns: COLUMNS, marks };
   const text = JSON.stringify(head);

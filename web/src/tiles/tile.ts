@@ -1,24 +1,25 @@
-// Tiles of a timeline: which ones a view needs, what their bytes say, and the points that they make together.
+// Tiles of a timeline: which ones a view needs, how their bytes are decoded, and the points of several tiles.
 //
-// Guarantees: pure; a view needs three tiles at most, however long the job is; where a tile has not come, a coarser one
-// stands in for it, else the points that are there already. Refuses bytes that are no tile.
+// Guarantees: pure; a view needs at most three tiles, regardless of the job's length; a missing tile is replaced by a
+// coarser one, or else by the points of the timeline.
+// Refuses: bytes that are not a tile.
 
 import type { Mark } from '../api/types';
 import { clamp, type Sample, type Stretch } from '../draw/course';
 import { moment } from '../words/numbers';
 
-/** Slots of a tile, as the daemon makes them. */
+/** Slots of a tile, as in the daemon. */
 export const SLOTS = 512;
-/** Slots of a view at most: more than one a pixel shows nothing. */
+/** The most slots of a view: more than one per pixel shows nothing. */
 const COLUMNS = 1024;
-/** Slots of a microsecond: times in milliseconds since 1970 hold no less. */
+/** Slots of a microsecond: times in milliseconds since 1970 are no more precise. */
 const LEVEL_MIN = 10;
 const LEVEL_MAX = 50;
-/** How much coarser a tile may be that stands in for another. */
+/** How much coarser a replacement tile may be. */
 const COARSER = 12;
 const NS_PER_MS = 1e6;
 
-/** A tile's place. */
+/** A tile's position. */
 export interface Place {
   level: number;
   index: number;
@@ -30,7 +31,7 @@ export interface Tile extends Place, Stretch {
   first: number;
   count: number;
   isFinal: boolean;
-  /** Chunks that asking again would tell more of. */
+  /** Chunks that a repeated request would refine. */
   coarse: number;
   marks: Mark[];
   min: Float64Array;
@@ -40,7 +41,7 @@ export interface Tile extends Place, Stretch {
   reserved: Float64Array;
 }
 
-/** What the daemon says in front of the columns. */
+/** The head before the columns. */
 interface Head {
   session: string;
   level: number;
@@ -61,7 +62,7 @@ export function stretchOf({ level, index }: Place): Stretch {
   return { from: index * length, to: (index + 1) * length };
 }
 
-/** The tiles that a view needs: of the finest level whose slots it can show. */
+/** The tiles that a view needs, of the finest level whose slots it can show. */
 export function placesIn(view: Stretch): Place[] {
   const level = clamp(Math.ceil(Math.log2(((view.to - view.from) * NS_PER_MS) / COLUMNS)), LEVEL_MIN, LEVEL_MAX);
   const length = SLOTS * slotMs(level);
@@ -69,13 +70,13 @@ export function placesIn(view: Stretch): Place[] {
   return Array.from({ length: last - first + 1 }, (_, at) => ({ level, index: first + at }));
 }
 
-/** A tile of its bytes. */
+/** Decodes a tile. */
 export function opened(bytes: ArrayBuffer): Tile {
   const end = new Uint8Array(bytes).indexOf(10) + 1;
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(bytes, 0, end))) as Head;
   const { level, index, count, columns } = head;
   if (end % 8 !== 0 || bytes.byteLength !== end + columns.length * count * 8) throw new Error('these bytes are no tile');
-  // (Every machine that a browser runs on has its numbers in this order.)
+  // (All machines that run browsers have this byte order.)
   const column = (name: string): Float64Array => {
     const at = columns.indexOf(name);
     if (at < 0) throw new Error(`a tile has no column ${name}`);
@@ -99,7 +100,7 @@ export function opened(bytes: ArrayBuffer): Tile {
   };
 }
 
-/** Tiles whose points are kept: those of a view, and of the views beside it. */
+/** How many tiles' points are cached: those of a view, and of adjacent views. */
 const MADE = 8;
 
 interface Made {
@@ -109,7 +110,7 @@ interface Made {
 
 const made = new Map<Tile, Made>();
 
-/** The points of a tile within a stretch, named. Made once a tile: a view that moves makes nothing anew. */
+/** The named points of a tile within a stretch. Computed once per tile, so that a moving view allocates nothing. */
 function pointsOf(tile: Tile, within: Stretch, course: Sample[]): Sample[] {
   let known = made.get(tile);
   made.delete(tile);
@@ -145,7 +146,7 @@ function allOf(tile: Tile): Sample[] {
   return found;
 }
 
-/** The points of places that follow each other, from what is there of `known`; elsewhere those of `course`. */
+/** The points of consecutive positions, from the tiles in `known`, and elsewhere from `course`. */
 export function pointsIn(places: Place[], known: (place: Place) => Tile | undefined, course: Sample[]): Sample[] {
   return places.flatMap((place) => {
     const within = stretchOf(place);
@@ -157,8 +158,8 @@ export function pointsIn(places: Place[], known: (place: Place) => Tile | undefi
   });
 }
 
-/** The points with the epoch and step that were under way: as marks say, else as the nearest of `course` does. (They are changed, not
- * made anew: a picture that moves would leave thousands behind.) */
+/** Sets the current epoch and step of points: from the marks, or else from the nearest point of `course`. (They are changed in
+ * place: a moving picture would leave thousands of copies behind.) */
 export function named(points: Sample[], course: Sample[], marks: Mark[]): Sample[] {
   let [near, next] = [0, 0];
   let [epoch, step]: (number | null)[] = [null, null];

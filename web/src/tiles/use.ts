@@ -1,7 +1,7 @@
-// The finest points of what is in view, by tiles.
+// The finest points in view, by tiles.
 //
-// Guarantees: something is drawn at every moment: coarser tiles, or the course itself, until the tiles of the view have come;
-// nobody waits for a tile that was passed by.
+// Guarantees: something is always drawn: coarser tiles, or the timeline itself, until the tiles of the view have arrived;
+// tiles that were passed by are not waited for.
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { askTile } from '../api/ask';
@@ -11,16 +11,16 @@ import { question, type JobAddress } from '../route';
 import { TileStore } from './store';
 import { opened, placesIn, pointsIn } from './tile';
 
-/** What moves for longer is not asked for on its way. */
+/** The view is requested once it has rested this long. */
 const SETTLED_MS = 40;
 
-/** Points, and the marks that belong to them. */
+/** Points and their marks. */
 export interface Fine {
   points: Sample[];
   marks: Mark[];
 }
 
-/** See the module. `process` is named where the rank has several. */
+/** See the module. `process` is set if the rank has several. */
 export function useTiles(job: JobAddress, line: RankTimeline, process: string | null, course: Sample[], view: Stretch): Fine {
   const [come, setCome] = useState(0);
   const held = useRef<TileStore | null>(null);
@@ -32,7 +32,7 @@ export function useTiles(job: JobAddress, line: RankTimeline, process: string | 
     () => { setCome((before) => before + 1); },
   );
   const store = held.current;
-  // The same tiles are the same places, wherever in them the view is: then nothing is made anew.
+  // The same tiles give the same positions for any view within them: then nothing is computed again.
   const wanted = placesIn(view);
   const places = useMemo(() => wanted, [wanted.map(({ level, index }) => `${level}/${index}`).join()]);
   useEffect(() => {

@@ -1,20 +1,20 @@
-// Where a finding is seen: the views that show it, the nearest first.
+// The views that show a finding, the most relevant first.
 //
-// Guarantees: pure; growth is shown between two moments at which it is there (what falls back with each epoch is not at the ends of
-// epochs), a request that failed at the moment when it failed, and what settings may change beside them; of the ranks of a
-// finding it is the one that its own words are about.
+// Guarantees: pure. Growth is shown between two moments at which it is visible (memory that is freed with each epoch is
+// not visible at epoch ends), a failed request at the moment of its failure, and findings that settings may change with a
+// link to these. Of a finding's ranks, the one that its text names is used.
 
 import type { FailedRequest, Finding, Rank } from '../api/types';
 import type { JobAddress, Route } from '../route';
 import { span } from './verdict';
 
-/** A view, and what its link says. */
+/** A view, and the text of its link. */
 export interface Shown {
   to: Exclude<Route, { view: 'nowhere' | 'jobs' | 'alerts' }>;
   text: string;
 }
 
-/** Kinds whose cure may be another setting of the allocator. */
+/** Kinds that another allocator setting may fix. */
 const SETTINGS = new Set(['oom', 'near_oom', 'fragmentation', 'fragmentation_growth', 'churn']);
 
 /** See the module. */

@@ -1,4 +1,4 @@
-// A chain is shown as the daemon told it, and no figure that it did not tell.
+// A chain is shown as in the daemon's response, without figures that it does not contain.
 
 import { describe, expect, test } from 'vitest';
 import type { FindingHolders, GrowingHolder } from '../api/types';

@@ -1,19 +1,19 @@
-// What holds a finding's blocks, in words beside the daemon's own sentence.
+// The holders of a finding's blocks, in words in addition to the daemon's sentence.
 //
-// Guarantees: a figure that is not known has no words. Refuses to say that nothing holds them: the sentence says what was
-// looked at.
+// Guarantees: an unknown figure is left out.
+// Refuses: to say that nothing holds the blocks: the sentence says what was searched.
 
 import type { FindingHolders, GrowingHolder } from '../api/types';
 import { plural } from './numbers';
 
-/** A step of a chain: what it is, and the name in it, which is shown as code. */
+/** A step of a chain: its description, and the name in it, which is shown as code. */
 export interface Step {
   before: string;
   name: string;
   behind: string;
 }
 
-/** `global `KEPT`` in three parts; a step without a name is one part. */
+/** Splits `global `KEPT`` into three parts; a step without a name is one part. */
 export function step(text: string): Step {
   const parts = /^([^`]*)`([^`]*)`(.*)$/.exec(text);
   return parts === null ? { before: text, name: '', behind: '' } : { before: parts[1] ?? '', name: parts[2] ?? '', behind: parts[3] ?? '' };

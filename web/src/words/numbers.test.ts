@@ -1,4 +1,4 @@
-// The words of figures; the same examples as the terminal's own tests.
+// Figures as text; the same examples as in the tests of the terminal.
 
 import { describe, expect, test } from 'vitest';
 import { ago, bytes, change, duration, moment, percent, plural, rfc3339 } from './numbers';

@@ -1,10 +1,10 @@
-// Bytes, counts, shares and times in the words that the terminal uses.
+// Bytes, counts, shares and times in the terminal's notation.
 //
-// Guarantees: binary units with three significant digits; what is not known is a dash, never 0.
+// Guarantees: binary units with three significant digits; an unknown value is a dash, never 0.
 
 const UNITS = ['KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB'] as const;
 
-/** What stands where a figure is not known. */
+/** The text of an unknown value. */
 export const UNKNOWN = '–';
 
 /** `49.6 MiB`. */
@@ -44,7 +44,7 @@ export function plural(value: number, noun: string): string {
   return `${count(value)} ${noun}${value === 1 ? '' : 's'}`;
 }
 
-/** `12.3 %`; what is there and rounds to nothing is `< 0.1 %`. */
+/** `12.3 %`; a small part that rounds to nothing is `< 0.1 %`. */
 export function percent(part: number, whole: number): string {
   const text = `${((100 * part) / Math.max(whole, 1)).toFixed(1)} %`;
   return part > 0 && text === '0.0 %' ? '< 0.1 %' : text;
@@ -71,13 +71,13 @@ export function ago(then: number, now: number): string {
   return hours < 48 ? `${hours} h ago` : `${Math.floor(hours / 24)} days ago`;
 }
 
-/** Milliseconds since 1970 of an RFC 3339 time, with what it says below the millisecond. */
+/** Milliseconds since 1970 of an RFC 3339 time, with fractions of a millisecond. */
 export function moment(text: string): number {
   const [, whole = '', part = '', zone = ''] = /^([^.Z+]*)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)$/.exec(text) ?? [];
   return Date.parse(`${whole}${zone}`) + Number(`0.${part || '0'}`) * 1000;
 }
 
-/** The same backwards, to the microsecond. */
+/** The inverse, to the microsecond. */
 export function rfc3339(ms: number): string {
   const whole = Math.floor(ms);
   const micros = Math.min(999, Math.floor((ms - whole) * 1000));

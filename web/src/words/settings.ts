@@ -7,7 +7,7 @@ import type { Setting } from '../api/types';
 /** The settings under one limit. */
 export interface Group {
   limit: number | null;
-  /** What was recorded: the first of them. */
+  /** The recorded one: the first of them. */
   recorded: Setting;
   settings: Setting[];
   /** The right end of their bars. */
@@ -16,7 +16,7 @@ export interface Group {
   isFirst: boolean;
 }
 
-/** Settings by their limits, in the order of the answer. */
+/** Settings by their limits, in the order of the response. */
 export function groups(of: Setting[]): Group[] {
   const found = new Map<number | null, Setting[]>();
   for (const setting of of) found.set(setting.limit_bytes, [...(found.get(setting.limit_bytes) ?? []), setting]);
@@ -27,14 +27,14 @@ export function groups(of: Setting[]): Group[] {
   });
 }
 
-/** A setting as people read it. */
+/** The displayed name of a setting. */
 export function nameOfSetting(of: Setting): string {
   return of.allocator_conf === '' ? 'the default' : of.allocator_conf;
 }
 
 const UNITS: Record<string, number> = { '': 1, B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 };
 
-/** Bytes of `40GiB`; `null` of what is no size. */
+/** Bytes of `40GiB`; `null` if it is not a size. */
 export function limitOf(text: string): number | null {
   const [, number = '', unit = ''] = /^\s*(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]iB|B|)\s*$/.exec(text) ?? [];
   const bytes = Math.floor(Number(number) * (UNITS[unit] ?? NaN));

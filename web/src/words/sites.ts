@@ -1,6 +1,7 @@
 // Live memory by site, and what changed between two moments.
 //
-// Guarantees: stacks that share the innermost line of the user's own code are one row; every site of either moment has one.
+// Guarantees: stacks that share the innermost line of the user's own code are one row; every site of either moment has a
+// row.
 
 import type { Frame, RankSites } from '../api/types';
 
@@ -14,7 +15,7 @@ export interface SiteRow {
   stack: Frame[];
 }
 
-/** The rows: what is live most first, or what changed most. */
+/** The rows: most live memory first, or most change first. */
 export function rows(late: RankSites, early: RankSites | null): SiteRow[] {
   const found = new Map<string, SiteRow & { largest: number }>();
   const add = (of: RankSites, put: (row: SiteRow, bytes: number, blocks: number) => void): void => {

@@ -1,4 +1,4 @@
-// Sizes: a number is read or refused, and what fits is said as the answer says it.
+// Sizes: a number is read or refused, and a size fits only if the response says so.
 
 import { expect, test } from 'vitest';
 import type { Fit } from '../api/types';

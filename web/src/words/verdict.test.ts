@@ -1,4 +1,4 @@
-// An all-clear is one only where something was looked at.
+// An all-clear needs something that was judged.
 
 import { describe, expect, test } from 'vitest';
 import type { NotJudged, Rank, Verdict } from '../api/types';

@@ -1,12 +1,12 @@
-// What was found, and what was not looked at, in sentences.
+// What was found, and what was not judged, in sentences.
 //
-// Guarantees: no finding reads as health only where the job was judged; what was not judged is said with its reason; the
-// sentence of a finding is the daemon's.
+// Guarantees: "no finding" appears as healthy only if the job was judged; gaps are named with their reasons; the sentence
+// of a finding is the daemon's.
 
 import type { Completeness, Diagnosis, JobRow, Memory, NotJudged, Rank, Severity, Verdict } from '../api/types';
 import { plural } from './numbers';
 
-/** How bad something is: sign, word and the name of its colour. */
+/** A severity: sign, word and the name of its colour. */
 export interface Grade {
   sign: string;
   word: string;
@@ -29,7 +29,7 @@ export function grade(severity: Severity | 'none' | 'inconclusive'): Grade {
   }
 }
 
-/** The grade of what a job's memory did; `severity` is that of the worst finding. */
+/** The grade of a verdict; `severity` is that of the worst finding. */
 export function gradeOf(memory: Partial<Memory>, severity: Severity | 'none' | 'inconclusive'): Grade {
   const hurt = severity === 'critical' || severity === 'warning' ? grade(severity) : null;
   switch (memory.kind) {
@@ -53,7 +53,7 @@ export function gradeOf(memory: Partial<Memory>, severity: Severity | 'none' | '
   }
 }
 
-/** A job's verdict in a line of the list: its grade, and its sentence. */
+/** A job's verdict in the list: its grade, and its sentence. */
 export function inShort(verdict: Verdict | null): Grade & { sentence: string } {
   if (verdict === null) return { sign: '…', word: 'Not judged yet', colour: 'unknown', sentence: '' };
   const more = verdict.findings > 1 ? ` (and ${plural(verdict.findings - 1, 'more finding')})` : '';
@@ -68,7 +68,7 @@ export function inShort(verdict: Verdict | null): Grade & { sentence: string } {
   return { ...grade('none'), sentence: '' };
 }
 
-/** What a kind of finding is about, where it was not judged. */
+/** What a kind of finding is about, for kinds that were not judged. */
 const SUBJECTS: Record<string, string> = {
   leak: 'growth of live memory',
   eval_graph: 'growth of live memory',
@@ -87,7 +87,7 @@ const SUBJECTS: Record<string, string> = {
   wrong_device: "allocations on another rank's device",
 };
 
-/** `memory growth (needs 3 epoch ends); …`: what could not be judged, equal reasons together; empty where all was. */
+/** `memory growth (needs 3 epoch ends); …`: what could not be judged, grouped by reason; empty if all was judged. */
 export function notJudged(gaps: NotJudged[]): string {
   const reasons = new Map<string, Set<string>>();
   for (const gap of gaps) {
@@ -109,7 +109,7 @@ export function lookedAt(note: Pick<Diagnosis, 'judged'>): string {
   return parts.join(', ');
 }
 
-/** How much of what happened the figures rest on. */
+/** How complete the data behind the figures is. */
 export function completeness(of: Completeness, running: boolean): string {
   if (of.exact && of.events_stored === 0) return 'No allocator event is stored.';
   if (of.exact) return `Exact: all ${plural(of.events_stored, 'event')}${running ? ' so far' : ''} stored, none lost.`;
@@ -127,12 +127,12 @@ export function ranksOf(job: JobRow): string {
   return lacks ? `${job.ranks} of ${plural(job.world_size ?? 0, 'rank')}` : plural(job.ranks, 'rank');
 }
 
-/** `rank 3`, or the process's own name where a rank has several. */
+/** `rank 3`, or the process's own name if a rank has several. */
 export function nameOf(process: string, rank: number): string {
   return process === '' || process === `rank${rank}` || /^rank[ -]?\d+$/.test(process) ? `rank ${rank}` : process;
 }
 
-/** The epochs at whose ends a rank is compared: from the first in which the worst finding was seen to the last that ended. */
+/** The epochs at whose ends a rank is compared: from the first with the worst finding to the last that ended. */
 export function span(rank: Rank, since: number | null): { early: number; late: number } | null {
   const ends = rank.epoch_ends.map((end) => end.epoch);
   const late = ends.at(-1);

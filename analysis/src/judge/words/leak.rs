@@ -77,8 +77,8 @@ pub(in crate::judge) fn leak(leaks: &[Leak], all: &[&Who]) -> Finding {
     }
 }
 
-/// How sure: each rise halves the doubt of a graph and takes an eighth of that of a single site; peers that show the same
-/// take half of what is left. Never certain: a cache may be larger than anybody thought.
+/// Confidence: each rise halves the doubt for a graph and takes an eighth of it for a single site; peers that show the
+/// same halve the rest. Never certain: a cache may be larger than expected.
 fn confidence(leak: &Leak, confirmed: bool, ranks: usize) -> f64 {
     let keeps: f64 = if leak.group.graph { 0.5 } else { 0.875 };
     let doubt = keeps.powi(leak.rises.min(100) as i32) * if ranks > 1 { 0.5 } else { 1.0 };
@@ -271,7 +271,7 @@ impl Words<'_> {
             ),
             Pattern::TensorsKept | Pattern::CacheEmptied => format!(
                 "Look for a list, dict or attribute that keeps what {site} allocates; bound it (collections.deque(maxlen=…)), \
-                 clear it every epoch, or keep it on the host (.cpu())."
+                 clear it every epoch, or keep it on the host (.detach().cpu())."
             ),
         }
     }

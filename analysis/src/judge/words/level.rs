@@ -133,7 +133,7 @@ pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown],
     }
 }
 
-/// Somebody else on a rank's device.
+/// A foreign process on a rank's device.
 pub(in crate::judge) fn foreign(who: &Who, foreign_bytes: u64, total_bytes: Option<u64>) -> Finding {
     let large = total_bytes.is_some_and(|total| foreign_bytes > total / 20);
     let severity = if large { Severity::Warning } else { Severity::Info };

@@ -1,7 +1,7 @@
-//! The sentences. Each kind's was written first, for somebody who is tired and wants to know what to do.
+//! The sentences of findings, written for a tired reader who wants to know what to do.
 //!
-//! Guarantees: a title is one sentence with figure, ranks and place; an explanation says what was seen; an advice names the
-//! change in the user's terms. Nothing is claimed that the evidence beside does not hold.
+//! Guarantees: a title is one sentence with figure, ranks and place; an explanation says what was seen; an advice names
+//! the change in the user's terms. Claims only what the evidence beside it shows.
 
 mod leak;
 mod level;
@@ -14,11 +14,11 @@ use memctl_model::{HumanBytes, Rate};
 
 use crate::wording::place;
 
-/// Evidence of this name marks a suspicion: nobody is told of one.
+/// Evidence of this name marks a suspicion, which raises no alert.
 const SUSPECTED: &str = "suspected";
 /// An hour: what fails within it is critical.
 const SOON_SECONDS: f64 = 3_600.0;
-/// Beyond a month nobody plans.
+/// A month: longer forecasts are not useful.
 const FAR_SECONDS: f64 = 30.0 * 86_400.0;
 /// Points of a history that are kept as evidence.
 const SERIES_MAX: usize = 64;

@@ -83,16 +83,21 @@ fn known(finding: Option<&Finding>) -> String {
     if let Some(holder) = finding.and_then(holder) {
         return format!("It is a leak: held by {holder}.");
     }
-    let why = match finding.and_then(|finding| finding.pattern) {
-        Some(Pattern::EvalGraph) => ": the evaluation runs with gradients enabled, and its graph is kept",
-        Some(Pattern::GraphKept) => ": the graph of each step is kept",
-        Some(Pattern::HiddenChain) => ": each step's graph keeps the previous step's",
-        Some(Pattern::HooksPileUp) => ": a hook is registered repeatedly",
-        Some(Pattern::OptimizersMadeAnew) => ": a new optimizer is created while the old one is still referenced",
-        Some(Pattern::GraphsCaptured) => ": CUDA graphs are captured again and again, each with a pool of its own",
-        _ => ": it has grown for longer than a cache takes to fill",
-    };
+    let why = finding.and_then(reason).map_or_else(String::new, |reason| format!(": {reason}"));
     format!("It is a leak{why}.")
+}
+
+/// What a pattern says that no cache has; nothing of patterns that a cache may have as well.
+pub(in crate::judge) fn reason(finding: &Finding) -> Option<&'static str> {
+    Some(match finding.pattern? {
+        Pattern::EvalGraph => "the evaluation runs with gradients enabled, and its graph is kept",
+        Pattern::GraphKept => "the graph of each step is kept",
+        Pattern::HiddenChain => "each step's graph keeps the previous step's",
+        Pattern::HooksPileUp => "a hook is registered repeatedly",
+        Pattern::OptimizersMadeAnew => "a new optimizer is created while the old one is still referenced",
+        Pattern::GraphsCaptured => "CUDA graphs are captured again and again, each with a pool of its own",
+        Pattern::TensorsKept | Pattern::ReplacedByLarger | Pattern::CacheEmptied => return None,
+    })
 }
 
 /// What would decide it.

@@ -1,4 +1,4 @@
-//! Whatever is recorded, finding boundaries ends, gives the same twice, and gives ranges in order within the recording.
+//! For any recording, finding boundaries ends, gives the same twice, and gives ranges in order within the recording.
 
 use memctl_analysis::boundaries::{Stacks, find};
 use memctl_model::{Action, Event, Frame, FrameId, PoolId, StackId};
@@ -41,7 +41,7 @@ proptest! {
     ) {
         let frames = frames();
         let stacks: Vec<Vec<FrameId>> = stacks.into_iter().map(|ids| ids.into_iter().map(FrameId).collect()).collect();
-        // The same again and again: loops, of whatever.
+        // The same again and again: loops of any kind.
         let mut now = 0;
         let mut events = Vec::new();
         for event in std::iter::repeat_n(&some, times).flatten() {

@@ -1,5 +1,5 @@
-//! Events and keyframes that nobody sane would send: few addresses, so that they collide, and some
-//! at the end of the address space.
+//! Events and keyframes that no sane program would send: few addresses, so that they collide, and some at the end of
+//! the address space.
 
 use memctl_model::{
     Action, BlockState, BlockUse, DeviceIndex, Event, Keyframe, KeyframeReason, PoolId, SegmentKind, SegmentState,

@@ -1,6 +1,6 @@
-//! A caching allocator of its own, written from the rules rather than from the block map: plain
-//! vectors, every sum counted anew. It serves random requests, records the events that PyTorch
-//! would record, and knows after each of them what the state is.
+//! A caching allocator of its own, written from the rules rather than from the block map: plain vectors, every sum
+//! counted again. It serves random requests, records the events that PyTorch would record, and knows the state after
+//! each of them.
 
 #![allow(dead_code, reason = "each test program uses its part of this module")]
 
@@ -68,7 +68,7 @@ pub fn scanned_rows(keyframe: &Keyframe) -> Vec<SiteRow> {
     rows.collect()
 }
 
-/// The invariants of every map, whatever it was fed.
+/// The invariants of every map, for any input.
 pub fn assert_consistent(map: &BlockMap) {
     let keyframe = keyframe_of(map);
     let mut counters = counters_of(&keyframe.segments);

@@ -103,7 +103,7 @@ fn of_status(status: &v1::Status) -> Vec<Check> {
         version.advice = Some(format!("this memctl is {mine}: upgrade the older one"));
     }
     let store = format!("{} {}, schema {}", status.store, status.store_version, status.schema_version);
-    // An older daemon does not tell, nor one that shows a part of its store.
+    // An older daemon does not report it, nor does one that shows only part of its store.
     let disk = match status.size_bytes {
         0 => String::new(),
         bytes => format!(" ({} on disk)", HumanBytes::of(bytes)),
@@ -154,7 +154,7 @@ fn damage(items: u64) -> Option<Check> {
     })
 }
 
-/// The daemon's tasks: nothing of one that does not tell (an older daemon).
+/// The daemon's tasks; `None` for an older daemon, which does not report them.
 fn tasks(status: &v1::Status) -> Option<Check> {
     let down: Vec<&str> = status.tasks.iter().filter(|task| !task.running).map(|task| task.name.as_str()).collect();
     let failed: Vec<String> = status.tasks.iter().filter(|task| task.restarts > 0).map(of_task).collect();
@@ -265,7 +265,7 @@ fn page(checks: &[Check], screen: &Screen) -> String {
             Outcome::Warning => ("note", Tone::Strong),
             Outcome::Failed => ("FAIL", Tone::Alert),
         };
-        // Never cut: whoever calls the doctor needs the whole sentence.
+        // Never cut: the user needs the whole sentence.
         out.push_str(&format!(
             "{}  {check:<10}  {}\n",
             screen.paint(tone, &format!("{word:<4}")),

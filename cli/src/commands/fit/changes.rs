@@ -1,7 +1,7 @@
 //! The peak with a change: without a site, or with modules checkpointed.
 //!
-//! Guarantees: what is saved is the difference of two replays. Refuses a site or a module that the recording does not have, and
-//! names those that it has; refuses to checkpoint where forward and backward passes cannot be told apart.
+//! Guarantees: the saving is the difference of two replays. Refuses a site or a module that the recording does not
+//! have, and names those that it has; refuses to checkpoint if forward and backward passes cannot be distinguished.
 
 use std::collections::HashMap;
 
@@ -67,12 +67,12 @@ pub fn without(site: &str, fit: &Fit, meaning: &Meaning) -> Result<(Without, Scr
 /// The peak with modules checkpointed, and the requests that this makes.
 ///
 /// # Errors
-/// No such module, or no backward pass that could be told from a forward pass.
+/// No such module, or no backward pass that can be distinguished from a forward pass.
 pub fn checkpoint(name: &str, fit: &Fit, meaning: &Meaning) -> Result<(Checkpoint, Script), Failure> {
     let all = meaning.modules.all();
     if all.is_empty() {
         return Err(Failure::input(
-            "no request was made in a module's forward, so forward and backward passes cannot be told apart; record with \
+            "no request was made in a module's forward, so forward and backward passes cannot be distinguished; record with \
              memctl run, or with _record_memory_history(context=\"all\", stacks=\"python\")",
         ));
     }

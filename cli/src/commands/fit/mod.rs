@@ -82,7 +82,7 @@ fn ordered<'a>(one: &'a SizedJob, other: &'a SizedJob) -> Result<[&'a SizedJob; 
     }
 }
 
-/// What one recording tells.
+/// What one recording shows.
 fn alone(args: &args::Fit, recording: Recording, recorded: Recorded, ran: Ran) -> Result<Fit, Failure> {
     let job = recording.job.clone();
     let fitted = fitting::alone(recording, recorded, args.device_memory, !args.at.is_empty())
@@ -90,7 +90,7 @@ fn alone(args: &args::Fit, recording: Recording, recorded: Recorded, ran: Ran) -
     tell(args, fitted, ran)
 }
 
-/// What two recordings tell.
+/// What two recordings show.
 fn two(args: &args::Fit, (small, few, _): Of, (large, many, ran): Of) -> Result<Fit, Failure> {
     let jobs = format!("{} and {}", small.job, large.job);
     let fitted = fitting::two((small, few), (large, many), args.device_memory)

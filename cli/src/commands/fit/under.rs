@@ -1,7 +1,7 @@
 //! The peak, explained, and what gets it under a number of bytes.
 //!
-//! Guarantees: every measure is replayed by itself, with its arithmetic. Refuses to name what the recording does not tell: the
-//! batch where nobody named it, the precision of optimizer state beyond its bytes.
+//! Guarantees: every measure is replayed by itself, with its arithmetic. Does not guess what the recording lacks: the
+//! batch size if it was not given, the precision of optimizer state beyond its bytes.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -148,7 +148,7 @@ impl Weighing<'_> {
         let calls = modules::chosen(&modules, "all");
         let edited = checkpointed(self.fit.script(), &calls, self.meaning);
         if edited.calls == 0 {
-            let why = "the recording does not tell modules that keep something for a backward pass";
+            let why = "the recording shows no modules that keep something for a backward pass";
             return self.remarks.push(format!("Checkpointing is not among the measures: {why}."));
         }
         let (_, reserved) = outcome(self.fit, &edited.script);
@@ -213,6 +213,6 @@ impl Weighing<'_> {
             sharded_peak,
             sharded_said,
         );
-        self.remarks.push("Optimizer state is taken to have 4 bytes an element: a recording tells bytes, not types. What gathering or unpacking it needs for a moment is not counted.".to_owned());
+        self.remarks.push("Optimizer state is taken to have 4 bytes an element: a recording has bytes, not types. The temporary memory for gathering or unpacking it is not counted.".to_owned());
     }
 }

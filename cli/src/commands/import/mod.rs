@@ -134,7 +134,7 @@ fn only(job: &str, attempt: Option<u32>) -> v1::Selection {
     v1::Selection { job: job.to_owned(), attempt, ..v1::Selection::default() }
 }
 
-/// Nothing is stored half. The failure that led here is the news; that this one failed too is told as well.
+/// Deletes a partial import. If deleting fails too, that is printed beside the failure that led here.
 async fn take_back(job: &str, (launcher, attempt): (u64, u32), connection: &mut Connection) {
     // Of a run that was there before, its other attempts stay.
     let (launcher, attempt) = (Some(launcher), Some(attempt));

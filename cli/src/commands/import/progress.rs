@@ -45,7 +45,7 @@ fn bar(rank: u32) -> ProgressBar {
     ProgressBar::new(0).with_style(style.progress_chars("=> ")).with_prefix(format!("rank {rank}"))
 }
 
-/// Bars, and what tells them how far an import is.
+/// Progress bars, and the callback that updates them.
 #[must_use]
 pub fn bars(visible: bool) -> (Arc<Bars>, OnProgress) {
     let bars = Arc::new(Bars { visible, all: MultiProgress::new(), ranks: Mutex::default() });

@@ -1,7 +1,7 @@
 //! What a report's views show: the answers that the page would ask a daemon for, compressed, in the file itself.
 //!
-//! Guarantees: no more than the room that is left is taken, and what found none is told; whatever an answer says, its text is
-//! letters of base64, and what stands beside it can end no element.
+//! Guarantees: never exceeds the room that is left, and reports what did not fit; responses are base64 text, so that
+//! neither they nor their keys can end an element.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -32,7 +32,7 @@ pub struct Inlined {
     pub early: Option<u32>,
     /// See `early`.
     pub late: Option<u32>,
-    /// The number that the job was recorded at, where somebody named it.
+    /// The number that the job was recorded at, if it was given.
     pub size: Option<u64>,
     /// Bytes that the process may reserve, for that.
     pub device_memory: Option<u64>,
@@ -51,7 +51,7 @@ impl Inlined {
         Self { room, version: env!("CARGO_PKG_VERSION"), ..Self::default() }
     }
 
-    /// Whether a question is answered, or told not to be.
+    /// Whether a request has a response or a reason why not.
     #[must_use]
     pub fn knows(&self, key: &str) -> bool {
         self.answers.contains_key(key) || self.reasons.contains_key(key)
@@ -65,7 +65,7 @@ impl Inlined {
         self.keep(key, &packed).then(|| self.answers.insert(key.to_owned(), packed)).is_some()
     }
 
-    /// Tells why a question has no answer.
+    /// Records why a request has no response.
     pub fn refuse(&mut self, key: &str, reason: &str) {
         let reason: String = reason.chars().take(REASON_MAX).collect();
         if self.keep(key, &reason) {

@@ -1,10 +1,10 @@
 //! The file of `memctl report`: the page of `memctl ui` with its answers in the file itself, opened anywhere, years later, without
 //! a network.
 //!
-//! Guarantees: a pure function of its answers, of at most [`FILE_MAX`]; everything that came from elsewhere passes [`escape`] or
-//! lies compressed in [`Inlined`]; nothing is requested from anywhere, which the file's own policy enforces. Where no script
-//! runs (in mails, among the artefacts of CI) the verdict, the ranks, the sites and the ledger stand there as text and tables.
-//! What could not be told is said where it would stand.
+//! Guarantees: a pure function of its input, of at most [`FILE_MAX`]; all text from elsewhere passes [`escape`] or is
+//! compressed in [`Inlined`]; no network requests, which the file's own policy enforces. Without scripts (in mails,
+//! among CI artefacts) the verdict, the ranks, the sites and the ledger are text and tables. A part that could not be
+//! computed shows the reason in its place.
 
 mod inlined;
 mod ledger;

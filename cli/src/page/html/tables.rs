@@ -18,7 +18,7 @@ const RANKS_SHOWN: usize = 128;
 /// Sites that have a row.
 const SITES_SHOWN: usize = 40;
 
-/// The ranks; of very many those that are told apart come first.
+/// The ranks; if there are very many, those that differ from others come first.
 #[must_use]
 pub fn ranks(dossier: &Dossier, part: usize) -> String {
     let all = &dossier.note.report.ranks;
@@ -42,7 +42,7 @@ pub fn ranks(dossier: &Dossier, part: usize) -> String {
         ("device", true),
         ("growth per epoch", true),
         ("failed requests", true),
-        ("told apart by", false),
+        ("distinguished by", false),
     ];
     let mut out = table("Each rank's levels at its last boundary, and its peaks", &heads, &lines);
     if all.len() > shown.len() {

@@ -1,7 +1,7 @@
 //! Notifying a program: JSON on its standard input.
 //!
-//! Guarantees: no shell, unless the command is one; it ends within its time, with everything it started in its group; its
-//! output is read and bounded, so that it can neither block nor fill the memory.
+//! Guarantees: no shell, unless the command is one. The program ends within its timeout, with every process in its group.
+//! Its output is read and bounded, so it can neither block nor fill the memory.
 
 use std::pin::pin;
 use std::process::Stdio;
@@ -11,24 +11,24 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
-/// Bytes of output that are kept, of each of its two streams.
+/// Bytes of output that are kept of each stream.
 const OUTPUT_BYTES_MAX: usize = 4_096;
-/// To read what a program that has ended had written.
+/// Time to read the remaining output after the program has ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Ends the group whatever becomes of the future that waits for it.
+/// Kills the process group on drop, even if the future that waits for it is dropped.
 struct Group(Option<Pid>);
 
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(group) = self.0 {
-            // Gone already is fine.
+            // An error means that the group is gone already.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
 }
 
-/// Runs it once; what it said.
+/// Runs the program once; returns its output.
 pub(super) async fn run(command: &[String], body: &[u8], timeout: Duration) -> Result<String, String> {
     let (program, arguments) = command.split_first().ok_or("there is no command")?;
     let mut child = Command::new(program)
@@ -51,7 +51,7 @@ async fn tell(child: &mut Child, group: Group, body: &[u8]) -> Result<String, St
     let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let writing = async {
         if let Some(mut input) = input {
-            // A program that does not read what it is told has its reasons; its exit code counts.
+            // A program may ignore its input; its exit code counts.
             let _ = input.write_all(body).await;
         }
     };
@@ -62,7 +62,8 @@ async fn tell(child: &mut Child, group: Group, body: &[u8]) -> Result<String, St
             status = child.wait() => (status, true),
             _ = &mut talking => (child.wait().await, false),
         };
-        // Whatever it left running goes with it, which closes its pipes; what left the group is not waited for.
+        // Other processes in its group are killed with it, which closes their pipes; processes that left the group are
+        // not waited for.
         drop(group);
         if open {
             let _ = tokio::time::timeout(LAST_WORDS, talking).await;
@@ -115,7 +116,7 @@ mod tests {
     async fn it_is_killed_with_its_group() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pid");
-        // The grandchild holds the pipes and writes down who it is.
+        // The grandchild holds the pipes and writes its process id.
         let script = format!("sleep 1000 & echo $! > {}; wait", file.display());
         let late = run(&sh(&script), b"", Duration::from_secs(2)).await.unwrap_err();
         assert!(late.contains("did not end within 2 s"), "{late}");
@@ -133,7 +134,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_leaves_a_child_behind_is_not_waited_for() {
-        // The child keeps the pipes; without the bound of the first process's end this would take 1000 s.
+        // The child keeps the pipes open; without the time limit after the program's end this would take 1000 s.
         assert_eq!(run(&sh("sleep 1000 & echo done"), b"", LONG).await.unwrap(), "exit code 0: done");
     }
 }

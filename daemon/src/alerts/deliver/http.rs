@@ -1,8 +1,8 @@
-//! Notifying somebody over HTTP or HTTPS.
+//! Notifying a receiver over HTTP or HTTPS.
 //!
-//! Guarantees: one request has one time limit for everything (name, connection, TLS, answer); an answer's body is read up
-//! to a bound; certificates are checked against the system's, or those that the rules name.
-//! Refuses redirects: the address in the rules is the one that is told.
+//! Guarantees: one timeout covers a whole request (name, connection, TLS, response). The body of a response is read up to
+//! a limit. Certificates are checked against those of the system, or those that the rules name.
+//! Refuses: redirects. Only the address in the rules is notified.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ use super::Failed;
 use crate::alerts::certificates;
 use crate::alerts::rules::Http;
 
-/// Bytes of an answer that are read; what it says is cut further.
+/// Bytes of a response's body that are read; the log gets fewer.
 const ANSWER_BYTES_MAX: usize = 4_096;
-/// Bytes of a file with a token.
+/// Size limit of a token file.
 const TOKEN_BYTES_MAX: usize = 64 << 10;
 
-/// Somebody at an address.
+/// A receiver at an address.
 pub(super) struct Peer {
     http: Http,
     url: String,
@@ -32,17 +32,18 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Somebody at the address with this added.
+    /// A receiver at this address with `path` appended.
     pub(super) fn new(http: &Http, path: &str) -> Result<Self, String> {
         let tls =
             certificates::client(http.url.starts_with("https://"), http.ca_file.as_deref(), http.identity.clone())?;
         let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
-        // Each message on a connection of its own: they are rare, and a connection that died meanwhile is a lost message.
+        // Each message uses its own connection: messages are rare, and one sent on a connection that died meanwhile would
+        // be lost.
         let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
         Ok(Self { http: http.clone(), url: format!("{}{path}", http.url.trim_end_matches('/')), client })
     }
 
-    /// Posts JSON once; the answer in words.
+    /// Posts JSON once; returns the response as text.
     pub(super) async fn post(&self, body: Vec<u8>, timeout: Duration) -> Result<String, Failed> {
         let late =
             || Failed::passing(format!("{} did not answer within {} s", self.http.origin(), timeout.as_secs_f64()));
@@ -87,7 +88,7 @@ impl Peer {
     }
 }
 
-/// The beginning of an answer's body, on one line.
+/// The beginning of a response's body, on one line.
 async fn words(answer: Response<Incoming>) -> String {
     let mut body = answer.into_body();
     let mut bytes = Vec::new();
@@ -101,7 +102,7 @@ async fn words(answer: Response<Incoming>) -> String {
     String::from_utf8_lossy(&bytes).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The cause that says most: "Connection refused" rather than "client error (Connect)".
+/// The innermost cause, which says most: "Connection refused" rather than "client error (Connect)".
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {

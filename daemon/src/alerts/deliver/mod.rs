@@ -1,8 +1,9 @@
-//! Delivery: one worker a receiver, behind a bounded queue.
+//! Delivery: one worker per receiver, behind a bounded queue.
 //!
-//! Guarantees: nobody waits for a receiver: a full queue is an answer, and what waits in it is claimed in the store. A
-//! message is tried a few times with growing, random pauses while its claim lasts, and never after; what became of it is
-//! always told. One slow receiver does not hold up another, and one tenant's messages leave room for others'.
+//! Guarantees: no caller waits for a receiver: if the queue is full, that is returned at once, and queued messages are
+//! claimed in the store. A message is retried with growing, random pauses while its claim lasts, and never after; its
+//! outcome is always reported. A slow receiver does not delay another, and one tenant's messages leave room for those of
+//! others.
 
 mod command;
 mod http;
@@ -20,11 +21,11 @@ use super::notice::{self, Notice};
 use super::rules::{Receiver, ReceiverKind, Rules};
 use crate::clock::now_ns;
 
-/// Messages that wait for one receiver.
+/// Messages that may wait for one receiver.
 const QUEUE: usize = 16;
 /// Alerts in one message.
 pub const ALERTS_MAX: usize = 64;
-/// After so many times `resend`, Alertmanager takes an alert for resolved.
+/// Alertmanager considers an alert resolved after this many times `resend`.
 const ENDS_AFTER_RESENDS: u64 = 4;
 
 /// How often and how fast a message is tried.
@@ -32,9 +33,9 @@ const ENDS_AFTER_RESENDS: u64 = 4;
 pub struct Pace {
     /// Attempts in all.
     pub attempts: u32,
-    /// The longest first pause; it doubles each time. The actual one is random, up to that.
+    /// The longest first pause; it doubles each time. The actual pause is random, up to that.
     pub first_pause: Duration,
-    /// No pause is longer.
+    /// The limit on each pause.
     pub longest_pause: Duration,
 }
 
@@ -45,7 +46,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// How long all attempts may take, with a time limit for each.
+    /// How long all attempts may take, given the timeout of each.
     #[must_use]
     pub fn longest(&self, timeout: Duration) -> Duration {
         (timeout + self.longest_pause) * self.attempts
@@ -53,7 +54,7 @@ impl Pace {
 
     fn pause(&self, attempt: u32) -> Duration {
         let most = self.first_pause.saturating_mul(1 << attempt.min(16)).min(self.longest_pause);
-        // Without randomness the longest pause.
+        // If no randomness is available, the longest pause.
         most.mul_f64(f64::from(getrandom::u32().unwrap_or(u32::MAX)) / f64::from(u32::MAX))
     }
 }
@@ -61,7 +62,7 @@ impl Pace {
 /// Why a message was not delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// In words.
+    /// As text.
     pub reason: String,
     /// Whether another attempt may succeed.
     pub passing: bool,
@@ -76,24 +77,24 @@ impl Failed {
 /// A message for one receiver.
 #[derive(Debug)]
 pub struct Message {
-    /// Whose alerts.
+    /// The tenant that owns the alerts.
     pub tenant: String,
     /// Its alerts, [`ALERTS_MAX`] at most.
     pub notices: Vec<Notice>,
-    /// Nothing is sent after that.
+    /// Nothing is sent after this.
     pub claimed_until_ns: u64,
 }
 
-/// One alert of a message, as the receiver was told of it.
+/// One alert of a message, as it was sent to the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notification {
     /// The alert.
     pub id: u64,
-    /// What was told.
+    /// The phase that was sent.
     pub phase: Phase,
-    /// Of which firing.
+    /// The firing that it was about.
     pub fired_ns: u64,
-    /// With which severity.
+    /// The severity that was sent.
     pub severity: Severity,
 }
 
@@ -104,7 +105,7 @@ impl From<&Alert> for Notification {
     }
 }
 
-/// What became of a message.
+/// The outcome of a message.
 #[derive(Debug)]
 pub struct Outcome {
     /// The receiver's name.
@@ -119,11 +120,11 @@ enum Target {
     Webhook(http::Peer),
     Alertmanager(http::Peer, u64),
     Command(Vec<String>),
-    /// It cannot be reached at all, for this reason.
+    /// It cannot be used, for this reason.
     Unusable(String),
 }
 
-/// One receiver, ready to be told.
+/// One receiver, ready to be notified.
 pub struct Notifier {
     name: String,
     kind: &'static str,
@@ -133,7 +134,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// A receiver of these rules. What cannot be set up is said with every attempt.
+    /// A receiver of these rules. If it cannot be set up, every attempt returns the reason.
     #[must_use]
     pub fn new(receiver: &Receiver, rules: &Rules) -> Self {
         let target = match &receiver.kind {
@@ -164,16 +165,16 @@ impl Notifier {
         self.kind
     }
 
-    /// The time limit of one attempt.
+    /// The timeout of one attempt.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Tells it once; what it answered.
+    /// Notifies it once; returns its response.
     ///
     /// # Errors
-    /// Why it did not take it.
+    /// Why it did not accept.
     pub async fn tell(&self, notices: &[Notice]) -> Result<String, Failed> {
         let webhook = || notice::webhook(notices, &self.name, &self.external_url).to_string().into_bytes();
         match &self.target {
@@ -207,7 +208,8 @@ impl Waiting {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one more, unless it would take the room of others: a tenant has as many as stay free.
+    /// Counts one more, unless that would take the room of other tenants: a tenant may use at most half of what others
+    /// leave.
     fn enter(&self, tenant: &str) -> bool {
         let mut counts = self.counts();
         let own = counts.get(tenant).copied().unwrap_or(0);
@@ -230,7 +232,7 @@ impl Waiting {
 }
 
 impl Worker {
-    /// Starts one; what becomes of messages goes to `outcomes`.
+    /// Starts one; outcomes of messages are sent to `outcomes`.
     #[must_use]
     pub fn start(notifier: Arc<Notifier>, pace: Pace, outcomes: mpsc::Sender<Outcome>) -> Self {
         let (queue, messages) = mpsc::channel(QUEUE);
@@ -239,10 +241,10 @@ impl Worker {
         Self { notifier, queue, waiting, task }
     }
 
-    /// Takes a message, unless the queue has no room for this tenant or the worker is gone.
+    /// Queues a message, unless the queue has no room for this tenant or the worker has ended.
     ///
     /// # Errors
-    /// The message back.
+    /// The message is returned.
     pub fn take(&self, message: Message) -> Result<(), Message> {
         if !self.waiting.enter(&message.tenant) {
             return Err(message);
@@ -254,7 +256,7 @@ impl Worker {
         })
     }
 
-    /// Ends it, whatever it is doing.
+    /// Ends it, even while it is sending.
     pub fn abort(&self) {
         self.task.abort();
     }

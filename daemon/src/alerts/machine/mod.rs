@@ -1,33 +1,34 @@
-//! The state machine of alerts: pending, firing, resolved, and when each receiver is to be told. Time is a parameter.
+//! The state machine of alerts: pending, firing, resolved, and when each receiver is notified. Time is a parameter.
 //!
-//! Guarantees: pure; an older run never changes what a later one said; judging the same twice changes nothing more; an
-//! alert whose run ended with it fires until a later run did without it or `resolve_after` passed.
-//! Refuses to take a run that has just begun for a proof that something is gone.
+//! Guarantees: pure. An older run never changes the result of a later one. Judging the same twice changes nothing more.
+//! An alert whose run ended with it fires until a later run goes without it or `resolve_after` passes.
+//! Refuses: to treat a run that has just begun as proof that a finding is gone.
 
 use memctl_model::JobState;
 
 use super::alert::{Alert, Delivery, JobFacts, Phase, Sighting};
 use super::rules::{Receiver, Rules};
 
-/// A resolved alert whose receiver cannot be told is tried so long.
+/// How long a resolved alert is retried if its receiver cannot be reached.
 pub const RESOLVED_TRIED_NS: u64 = 3_600_000_000_000;
-/// A run that goes on is judged many times within this: what is not seen for longer is no more its.
+/// A run that is still running is judged many times within this: an alert that it has not seen for longer no longer
+/// belongs to it.
 const HELD_NS: u64 = 300_000_000_000;
-/// After a notification was given up the next is tried no sooner.
+/// After a notification was given up, the next is not tried sooner than this.
 pub const RETRY_NS: u64 = 300_000_000_000;
 
-/// The run of facts that are about every run of a name: all were deleted.
+/// The run number of facts about all runs of a name: all were deleted.
 pub const EVERY_RUN: u32 = u32::MAX;
 
-/// Whether an alert is another run's that goes on with it: several runs of one name may go on at once.
+/// Whether an alert belongs to another run that keeps seeing it: several runs of one name may run at once.
 fn is_of_another(alert: &Alert, job: &JobFacts, now_ns: u64) -> bool {
     let is_open = alert.phase != Phase::Resolved && !alert.run_ended;
     is_open && job.run != alert.run && job.run != EVERY_RUN && now_ns.saturating_sub(alert.seen_ns) < HELD_NS
 }
 
-/// An alert that was seen: made, kept or fired anew.
+/// An alert that was seen: created, kept or fired again.
 ///
-/// `None` when there is nothing to be kept: what was seen is older than `resolve_after`.
+/// Returns `None` if there is nothing to keep: what was seen is older than `resolve_after`.
 #[must_use]
 pub fn seen(known: Option<Alert>, sighting: &Sighting, job: &JobFacts, rules: &Rules, now_ns: u64) -> Option<Alert> {
     let is_older = |alert: &Alert| (job.run, job.started_ns) < (alert.run, alert.run_started_ns);
@@ -52,7 +53,7 @@ pub fn seen(known: Option<Alert>, sighting: &Sighting, job: &JobFacts, rules: &R
             alert.fired_epochs = known.fired_epochs;
         }
     }
-    // What an ended run leaves behind will not go away by waiting.
+    // The finding of a run that has ended does not disappear by waiting.
     if alert.phase == Phase::Pending && (ended || now_ns.saturating_sub(alert.since_ns) >= sighting.for_ns) {
         fire(&mut alert, now_ns);
         alert.fired_epochs = job.epochs;
@@ -62,7 +63,7 @@ pub fn seen(known: Option<Alert>, sighting: &Sighting, job: &JobFacts, rules: &R
 
 fn fire(alert: &mut Alert, now_ns: u64) {
     alert.phase = Phase::Firing;
-    // Later than the firing before, whose name it must not have.
+    // Later than the previous firing, so that the two have different names.
     alert.fired_ns = Some(alert.fired_ns.map_or(now_ns, |before| now_ns.max(before.saturating_add(1))));
     alert.resolved_ns = None;
 }
@@ -74,7 +75,7 @@ fn resolve(mut alert: Alert, now_ns: u64) -> Alert {
     alert
 }
 
-/// An alert of a job that was judged without it; `None` when it is to be forgotten.
+/// An alert of a job that was judged without it; `None` if it is to be removed.
 #[must_use]
 pub fn missed(alert: Alert, job: &JobFacts, rules: &Rules, now_ns: u64) -> Option<Alert> {
     let (judged, known) = ((job.run, job.started_ns, job.attempt), (alert.run, alert.run_started_ns, alert.attempt));
@@ -95,7 +96,7 @@ pub fn missed(alert: Alert, job: &JobFacts, rules: &Rules, now_ns: u64) -> Optio
                 Some(alert)
             }
         }
-        // What had ended goes on: another run in the same place, which has proved nothing yet.
+        // The run had ended and is running again: another run in the same place, which has proved nothing yet.
         (Phase::Firing, Some(JobState::Running)) if alert.run_ended => Some(alert),
         (Phase::Firing, Some(JobState::Running)) => {
             let missing_ns = alert.missing_ns.unwrap_or(now_ns);
@@ -105,7 +106,7 @@ pub fn missed(alert: Alert, job: &JobFacts, rules: &Rules, now_ns: u64) -> Optio
     }
 }
 
-/// What time alone does to an alert; `None` when it is to be forgotten.
+/// What time alone does to an alert; `None` if it is to be removed.
 #[must_use]
 pub fn tick(mut alert: Alert, rules: &Rules, now_ns: u64) -> Option<Alert> {
     let unseen = now_ns.saturating_sub(alert.seen_ns) >= rules.resolve_after_ns;
@@ -131,18 +132,18 @@ pub fn tick(mut alert: Alert, rules: &Rules, now_ns: u64) -> Option<Alert> {
     }
 }
 
-/// Whether a receiver is to be told.
+/// Whether to notify a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// It knows everything.
+    /// It is up to date.
     Nothing,
     /// Now.
     Now,
-    /// Not before.
+    /// Not before this.
     At(u64),
 }
 
-/// Whether a receiver of an alert is to be told, and when. `silenced_until_ns` is the end of the silence that keeps it quiet.
+/// Whether to notify a receiver of an alert, and when. `silenced_until_ns` is the end of the silence that covers it.
 #[must_use]
 pub fn wants(
     alert: &Alert,
@@ -161,7 +162,7 @@ pub fn wants(
             let next_ns = if known && !worse { delivery.told_ns.saturating_add(repeat_ns) } else { 0 };
             next_ns.max(silenced_until_ns.unwrap_or(0))
         }
-        // Who was never told that it fires need not hear that it is over; a silence does not leave anybody waiting.
+        // A receiver that was not notified of the firing need not know that it is over. A silence does not delay the end.
         Phase::Resolved if delivery.told == Some(Phase::Firing) => {
             let given_up_ns = alert.resolved_ns.unwrap_or(0).saturating_add(RESOLVED_TRIED_NS);
             if now_ns >= given_up_ns {
@@ -177,7 +178,7 @@ pub fn wants(
     if next_ns <= now_ns { Want::Now } else { Want::At(next_ns) }
 }
 
-/// When something has to be done about an alert, if nothing is seen of it before.
+/// When an alert has to be looked at next, if it is not seen before.
 #[must_use]
 pub fn due_ns(alert: &Alert, rules: &Rules, silenced_until_ns: Option<u64>, now_ns: u64) -> u64 {
     let unseen_ns = alert.seen_ns.saturating_add(rules.resolve_after_ns);

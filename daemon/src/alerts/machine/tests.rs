@@ -1,4 +1,4 @@
-//! The state machine, case by case and under arbitrary courses; time is a number.
+//! The state machine, case by case and under arbitrary sequences; time is a number.
 
 use memctl_model::{Finding, FindingKind, JobState, Moment, Severity};
 use proptest::prelude::*;
@@ -107,9 +107,9 @@ fn it_is_pending_until_it_was_there_long_enough() {
     assert_eq!(judged(Some(still.clone()), LEAK, &running, 130 * S).unwrap().phase, Phase::Firing);
     // Without a further judgement the last one holds.
     assert_eq!(tick(still.clone(), &rules(), 130 * S).unwrap().phase, Phase::Firing);
-    // Gone before: nothing is left, and it begins anew.
+    // It is gone before it fired: nothing is left, and the wait begins again.
     assert_eq!(judged(Some(still.clone()), None, &running, 129 * S), None);
-    // What an ended run leaves behind does not wait.
+    // The finding of a run that has ended does not wait.
     assert_eq!(judged(Some(still), LEAK, &job(Some(JobState::Failed), 1, None), 101 * S).unwrap().phase, Phase::Firing);
 }
 
@@ -155,10 +155,10 @@ fn after_its_run_it_fires_until_a_later_run_did_without_it() {
     assert_eq!(later(Some(JobState::Failed), Some(2)), Phase::Firing, "it proved nothing");
     assert_eq!(later(Some(JobState::Lost), None), Phase::Firing);
     assert_eq!(later(Some(JobState::Finished), None), Phase::Resolved);
-    // A second run that cannot be told from the first: it has to end well.
+    // A second run that cannot be distinguished from the first: it must finish.
     let same = |state| judged(Some(left.clone()), None, &job(state, 1, Some(9)), 70 * S).unwrap();
     assert_eq!((same(Some(JobState::Running)), same(Some(JobState::Finished)).phase), (left.clone(), Phase::Resolved));
-    // An older run does not know what a later one said.
+    // An older run does not change the result of a later one.
     let fixed = judged(Some(left.clone()), None, &job(Some(JobState::Finished), 60 * S, None), 70 * S).unwrap();
     for kind in [OOM, None] {
         assert_eq!(
@@ -166,13 +166,13 @@ fn after_its_run_it_fires_until_a_later_run_did_without_it() {
             Some(fixed.clone())
         );
     }
-    // Or it was long ago.
+    // Or enough time has passed.
     let day = 24 * 3_600 * S;
     assert_eq!(tick(left.clone(), &rules(), 50 * S + day - 1).unwrap().phase, Phase::Firing);
     let over = tick(left, &rules(), 50 * S + day).unwrap();
     assert_eq!(over.phase, Phase::Resolved);
     assert_eq!(tick(over, &rules(), 50 * S + 2 * day), None, "and forgotten");
-    // A daemon that starts and judges an old job anew does not raise it again.
+    // A daemon that starts and judges an old job again does not raise it again.
     let old = JobFacts { ended_ns: Some(50 * S), ..job(Some(JobState::Finished), 1, None) };
     assert_eq!(judged(None, OOM, &old, 50 * S + day), None);
 }
@@ -190,8 +190,8 @@ fn receivers_are_told_once_again_and_at_the_end() {
     assert_eq!(at(&alert, &nothing, hook, None, 9 * S), Want::Now);
     assert_eq!(at(&alert, &nothing, hook, Some(99 * S), 9 * S), Want::At(99 * S), "silenced");
     let claimed = Delivery { claimed_until_ns: Some(20 * S), ..Delivery::default() };
-    assert_eq!(at(&alert, &claimed, hook, None, 9 * S), Want::At(20 * S), "somebody else is at it");
-    assert_eq!(at(&alert, &claimed, hook, None, 20 * S), Want::Now, "who went away");
+    assert_eq!(at(&alert, &claimed, hook, None, 9 * S), Want::At(20 * S), "another daemon has the claim");
+    assert_eq!(at(&alert, &claimed, hook, None, 20 * S), Want::Now, "the claim has expired");
     let severity = Some(Severity::Warning);
     let told = Delivery {
         told: Some(Phase::Firing),
@@ -207,7 +207,7 @@ fn receivers_are_told_once_again_and_at_the_end() {
     let failed = Delivery { retry_ns: Some(50 * S), ..Delivery::default() };
     assert_eq!(at(&alert, &failed, hook, None, 10 * S), Want::At(50 * S));
     let over = judged(Some(alert), None, &job(Some(JobState::Finished), 1, None), 20 * S).unwrap();
-    assert_eq!(at(&over, &told, hook, Some(99 * S), 20 * S), Want::Now, "a silence leaves nobody waiting");
+    assert_eq!(at(&over, &told, hook, Some(99 * S), 20 * S), Want::Now, "a silence does not delay the end");
     assert_eq!(at(&over, &nothing, hook, None, 20 * S), Want::Nothing);
     assert_eq!(at(&over, &Delivery { told: Some(Phase::Resolved), ..told.clone() }, hook, None, 20 * S), Want::Nothing);
     assert_eq!(at(&over, &told, hook, None, 20 * S + RESOLVED_TRIED_NS), Want::Nothing);
@@ -250,8 +250,8 @@ fn an_alert_stays_small_whatever_a_finding_holds() {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: states are consistent, times ordered, judging again changes nothing more, and
-    /// something is due only after now unless something is to be done now.
+    /// For any sequence of inputs: states are consistent, times are ordered, judging again changes nothing more, and an
+    /// alert that needs nothing now is due later.
     #[test]
     fn any_course_is_consistent(steps in proptest::collection::vec((0_u8..8, 0_u64..4, 0_u64..40_000), 1..60)) {
         let rules = rules();
@@ -293,15 +293,15 @@ proptest! {
 fn runs_that_go_on_at_once_do_not_take_or_resolve_each_others_alerts() {
     let of_run = |run, state| JobFacts { run, ..job(state, 10 * u64::from(run), Some(9)) };
     let first = firing(10);
-    // Another run of the name, which began later: clean, or with the same finding.
+    // Another run of the same name, which began later: clean, or with the same finding.
     let second = of_run(2, Some(JobState::Finished));
     assert_eq!(judged(Some(first.clone()), None, &second, 99 * S).unwrap(), first);
     assert_eq!(judged(Some(first.clone()), OOM, &of_run(2, Some(JobState::Running)), 99 * S).unwrap(), first);
-    // That it is deleted says nothing of the first; that all runs are does.
+    // Deleting it does not affect the first run's alert; deleting all runs does.
     assert_eq!(judged(Some(first.clone()), None, &of_run(2, None), 99 * S).unwrap(), first);
     let everything = JobFacts { run: EVERY_RUN, ..job(None, u64::MAX, None) };
     assert_eq!(judged(Some(first.clone()), None, &everything, 99 * S).unwrap().phase, Phase::Resolved);
-    // Once the first has ended with it, or is not heard of, a later run without it is the repair.
+    // Once the first run has ended with it, or has gone silent, a later run without it resolves it.
     let ended = judged(Some(first.clone()), OOM, &of_run(1, Some(JobState::Failed)), 50 * S).unwrap();
     assert_eq!(judged(Some(ended), None, &second, 99 * S).unwrap().phase, Phase::Resolved);
     assert_eq!(judged(Some(first), None, &second, 400 * S).unwrap().phase, Phase::Resolved);

@@ -1,7 +1,8 @@
 //! What receivers are sent: Alertmanager's webhook shape, version 4, and the body of its `/api/v2/alerts`.
 //!
-//! Guarantees: valid JSON whatever names hold; labels are few and change only with the alert's severity; figures and ranks
-//! are annotations. Refuses to put a stack, a process or a time into a label.
+//! Guarantees: valid JSON for any names. Labels are few and change only with the alert's severity; figures and ranks are
+//! annotations.
+//! Refuses: to put a stack, a process or a time into a label.
 
 use memctl_model::Severity;
 use serde_json::{Map, Value, json};
@@ -13,7 +14,7 @@ use super::alert::{Alert, Phase};
 pub struct Notice {
     /// The alert as it is.
     pub alert: Alert,
-    /// Severity with which it was told before, if that differs: in Alertmanager that is another alert, which has to end.
+    /// The severity that was sent before, if it differs: for Alertmanager that is another alert, which must end.
     pub replaces: Option<Severity>,
 }
 
@@ -21,7 +22,7 @@ impl Notice {
     fn labels(&self, severity: Severity) -> Map<String, Value> {
         let Alert { tenant, rule, job, kind, .. } = &self.alert;
         let mut labels = Map::new();
-        // Those of the rule first: the names that memctl gives are never anybody else's.
+        // The rule's labels first, so that memctl's own names override them.
         for (name, value) in &self.alert.labels {
             labels.insert(label_name(name), json!(value));
         }
@@ -53,7 +54,7 @@ impl Notice {
             ("ranks", &ranks),
         ];
         for (name, value) in own {
-            // An empty annotation says nothing, and Alertmanager drops it.
+            // An empty annotation means nothing, and Alertmanager drops it.
             if !value.is_empty() {
                 annotations.insert(name.into(), json!(value));
             }
@@ -70,7 +71,7 @@ impl Notice {
     }
 }
 
-/// Prometheus takes letters, digits and `_`; labels of jobs may have other characters.
+/// Prometheus accepts letters, digits and `_`; labels of jobs may have other characters.
 fn label_name(name: &str) -> String {
     let mut out: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     if out.is_empty() || out.starts_with(|c: char| c.is_ascii_digit()) {
@@ -84,14 +85,14 @@ fn rfc3339(ns: u64) -> String {
     jiff::Timestamp::from_nanosecond(i128::from(ns)).unwrap_or(jiff::Timestamp::MAX).to_string()
 }
 
-/// What alerts share.
+/// The entries that all alerts share.
 fn common(maps: &[Map<String, Value>]) -> Map<String, Value> {
     let Some((first, rest)) = maps.split_first() else { return Map::new() };
     let shared = first.iter().filter(|(name, value)| rest.iter().all(|other| other.get(*name) == Some(*value)));
     shared.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// The webhook's message about alerts of one job.
+/// The webhook message about alerts of one job.
 #[must_use]
 pub fn webhook(notices: &[Notice], receiver: &str, external_url: &str) -> Value {
     let labels: Vec<Map<String, Value>> = notices.iter().map(|notice| notice.labels(notice.alert.severity)).collect();
@@ -107,7 +108,7 @@ pub fn webhook(notices: &[Notice], receiver: &str, external_url: &str) -> Value 
                 "labels": labels,
                 "annotations": annotations,
                 "startsAt": notice.starts_at(),
-                // What has not ended has Go's zero time there.
+                // An alert that has not ended has Go's zero time here.
                 "endsAt": match notice.alert.resolved_ns {
                     Some(at_ns) if notice.resolved() => rfc3339(at_ns),
                     _ => "0001-01-01T00:00:00Z".to_owned(),
@@ -131,7 +132,7 @@ pub fn webhook(notices: &[Notice], receiver: &str, external_url: &str) -> Value 
     })
 }
 
-/// The body of a POST to Alertmanager. Alerts that fire end `lasts_ns` after now unless they are sent again.
+/// The body of a POST to Alertmanager. Firing alerts end `lasts_ns` from now unless they are sent again.
 #[must_use]
 pub fn alertmanager(notices: &[Notice], external_url: &str, lasts_ns: u64, now_ns: u64) -> Value {
     let mut alerts = Vec::new();
@@ -147,7 +148,7 @@ pub fn alertmanager(notices: &[Notice], external_url: &str, lasts_ns: u64, now_n
                 "startsAt": notice.starts_at(),
                 "endsAt": rfc3339(ends_ns),
             });
-            // It refuses an empty one.
+            // Alertmanager rejects an empty one.
             if !external_url.is_empty() {
                 alert["generatorURL"] = json!(external_url);
             }

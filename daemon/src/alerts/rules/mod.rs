@@ -1,7 +1,8 @@
-//! Rules: which findings become alerts, when, and who is told.
+//! Rules: which findings become alerts, when, and which receivers are notified.
 //!
-//! Guarantees: checked whole before the daemon starts; an error names file, line, rule, key and the way out. What is in
-//! force can be printed again as a file, without secrets. Refuses: keys it does not know.
+//! Guarantees: checked completely before the daemon starts; an error names file, line, rule, key and the remedy. The
+//! rules in force can be printed as a file, without secrets.
+//! Refuses: unknown keys.
 
 mod read;
 mod render;
@@ -14,85 +15,85 @@ pub use read::RulesError;
 
 /// The built-in rules, as the file that `memctl alerts rules` prints.
 pub const DEFAULT: &str = include_str!("default.toml");
-/// What the built-in rules call their origin.
+/// The origin of the built-in rules.
 pub const BUILT_IN: &str = "built in";
 
-/// Everything a rules file says.
+/// The contents of a rules file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
     /// Where it came from.
     pub origin: String,
-    /// Where links in notifications lead.
+    /// The base URL of links in notifications.
     pub external_url: String,
-    /// An alert that was not seen for so long resolves.
+    /// An alert that was not seen for this long resolves.
     pub resolve_after_ns: u64,
-    /// While a run goes on, an alert fires for so long after its finding went away.
+    /// While a run is still running, an alert keeps firing for this long after its finding disappeared.
     pub keep_firing_ns: u64,
     /// Whether imported jobs raise alerts.
     pub imported: bool,
-    /// Labels of jobs that alerts carry on.
+    /// Labels of jobs that alerts pass on.
     pub job_labels: Vec<String>,
-    /// The rules, each name once.
+    /// The rules; names are unique.
     pub rules: Vec<Rule>,
-    /// The receivers, each name once.
+    /// The receivers; names are unique.
     pub receivers: Vec<Receiver>,
 }
 
 /// One rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// Its name, the alert's name.
+    /// Its name, which is the alert's name.
     pub name: String,
-    /// Kinds of findings that it is about.
+    /// The kinds of findings that it selects.
     pub kinds: Vec<FindingKind>,
-    /// The mildest severity that it takes.
+    /// The mildest severity that it selects.
     pub severity: Severity,
-    /// The least confidence that it takes, 0..1.
+    /// The lowest confidence that it selects, 0..1.
     pub confidence: f64,
-    /// Only findings that are this near to out of memory, in seconds.
+    /// Only findings this near to out of memory, in seconds.
     pub horizon_seconds: Option<f64>,
-    /// Only findings that are this near to out of memory, in epochs; one of the two horizons suffices.
+    /// Only findings this near to out of memory, in epochs; one of the two horizons suffices.
     pub horizon_epochs: Option<f64>,
-    /// How long a finding is there before the alert fires.
+    /// How long a finding must persist before the alert fires.
     pub for_ns: u64,
-    /// After how long webhooks and commands are told again.
+    /// After how long webhooks and commands are notified again.
     pub repeat_ns: u64,
     /// Labels of its alerts.
     pub labels: Vec<(String, String)>,
     /// Annotations of its alerts.
     pub annotations: Vec<(String, String)>,
-    /// Names of the receivers that are told.
+    /// Names of the receivers to notify.
     pub receivers: Vec<String>,
 }
 
-/// Somebody who is told.
+/// A receiver of notifications.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Receiver {
     /// Its name.
     pub name: String,
-    /// For one attempt to tell it.
+    /// The timeout of one attempt.
     pub timeout_ns: u64,
-    /// How.
+    /// How it is notified.
     pub kind: ReceiverKind,
 }
 
-/// How a receiver is told.
+/// How a receiver is notified.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReceiverKind {
     /// Alertmanager's webhook shape, version 4.
     Webhook(Http),
-    /// Alertmanager's own interface; told again every `resend_ns`.
+    /// Alertmanager's own API; notified again every `resend_ns`.
     Alertmanager {
         /// The base: `/api/v2/alerts` is added.
         http: Http,
-        /// How often it is told that an alert still fires.
+        /// How often a firing alert is sent again.
         resend_ns: u64,
     },
     /// A program, with the webhook's JSON on its standard input.
     Command(Vec<String>),
 }
 
-/// An address and what goes with requests to it.
+/// An address and how to authenticate there.
 #[derive(Clone, PartialEq)]
 pub struct Http {
     /// `http://` or `https://`.
@@ -101,9 +102,9 @@ pub struct Http {
     pub headers: Vec<(String, String)>,
     /// Holds a token for `Authorization: Bearer`.
     pub bearer_token_file: Option<PathBuf>,
-    /// Certificates trusted instead of the system's.
+    /// Authorities to trust instead of the system's.
     pub ca_file: Option<PathBuf>,
-    /// The certificate that the daemon shows, and its key.
+    /// The client certificate of the daemon, and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
@@ -124,7 +125,7 @@ impl std::fmt::Debug for Http {
 
 impl Default for Rules {
     fn default() -> Self {
-        // A test reads the built-in rules, so nothing is swallowed here.
+        // A test reads the built-in rules, so this hides no error.
         read::built_in().unwrap_or_else(|_| Self {
             origin: BUILT_IN.into(),
             external_url: String::new(),
@@ -149,7 +150,7 @@ impl Rules {
         Self::parse(&bytes, &origin)
     }
 
-    /// The rules of a text; `origin` is what errors call it.
+    /// The rules of a text; errors call it `origin`.
     ///
     /// # Errors
     /// The first thing that is wrong with it.
@@ -157,29 +158,29 @@ impl Rules {
         read::rules(text, origin)
     }
 
-    /// The rule of a name.
+    /// The rule with a name.
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.name == name)
     }
 
-    /// The receiver of a name.
+    /// The receiver with a name.
     #[must_use]
     pub fn receiver(&self, name: &str) -> Option<&Receiver> {
         self.receivers.iter().find(|receiver| receiver.name == name)
     }
 
-    /// A rules file that gives what is in force; the built-in one with its comments.
+    /// The rules in force as a rules file; the built-in one with its comments.
     #[must_use]
     pub fn to_toml(&self, shown: Shown) -> String {
         if self.origin == BUILT_IN { DEFAULT.to_owned() } else { render::toml(self, shown) }
     }
 }
 
-/// What of receivers is shown: addresses and commands hold secrets (the paths of webhooks, arguments).
+/// How much of receivers is shown: addresses and commands may contain secrets (the paths of webhooks, arguments).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// Everything but the values of headers.
+    /// Everything except the values of headers.
     Everything,
     /// Names and kinds.
     Names,
@@ -197,7 +198,7 @@ impl Http {
 }
 
 impl Rule {
-    /// Whether a finding is one that this rule is about. A suspicion is none, however mild the rule.
+    /// Whether this rule selects a finding. Suspected findings never are, even by a mild rule.
     #[must_use]
     pub fn takes(&self, finding: &Finding) -> bool {
         let within =
@@ -205,7 +206,7 @@ impl Rule {
         let near = self.horizon_seconds.is_none() && self.horizon_epochs.is_none()
             || within(finding.time_to_oom_seconds, self.horizon_seconds)
             || within(finding.epochs_to_oom, self.horizon_epochs)
-            // What is near by its kind needs no slope.
+            // A finding of this kind is near by definition and needs no slope.
             || finding.kind == FindingKind::NearOom;
         self.kinds.contains(&finding.kind)
             && !finding.is_suspected()
@@ -226,7 +227,7 @@ impl Receiver {
         }
     }
 
-    /// After how long it is told again that an alert still fires.
+    /// After how long a firing alert is sent again.
     #[must_use]
     pub const fn repeat_ns(&self, rule_repeat_ns: u64) -> u64 {
         match self.kind {

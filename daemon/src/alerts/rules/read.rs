@@ -1,9 +1,10 @@
-//! Reading a rules file: every value with its line, every error with the way out.
+//! Reads a rules file: every value with its line, every error with the remedy.
 //!
-//! Guarantees: nothing is guessed: unknown keys, kinds, receivers and units are errors; texts, lists and the file itself
-//! are bounded. Refuses to follow the file's word into anything but the certificates that it names.
+//! Guarantees: nothing is guessed: unknown keys, kinds, receivers and units are errors. Texts, lists and the file itself
+//! are bounded.
+//! Refuses: to open any file other than the certificates that it names.
 //!
-//! (Over 400 lines: one function a kind of table and one a kind of value, and the words of their errors.)
+//! (Over 400 lines: one function for each kind of table and of value, and the text of their errors.)
 
 use std::io::Read as _;
 use std::ops::Range;
@@ -21,13 +22,14 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const RULES_MAX: usize = 256;
 const RECEIVERS_MAX: usize = 32;
 const TEXT_BYTES_MAX: usize = 4_096;
-/// Labels (or annotations, or headers) of one rule or receiver, and bytes of a value: they travel with every alert.
+/// The most labels (or annotations, or headers) of one rule or receiver, and the most bytes of a value: they are sent
+/// with every alert.
 const PAIRS_MAX: usize = 16;
 const PAIR_BYTES_MAX: usize = 1_024;
 const SECOND_NS: u64 = 1_000_000_000;
-/// Labels that memctl gives itself.
+/// Labels that memctl sets itself.
 const OWN_LABELS: [&str; 5] = ["alertname", "job", "kind", "severity", "fingerprint"];
-/// Annotations that memctl gives itself.
+/// Annotations that memctl sets itself.
 const OWN_ANNOTATIONS: [&str; 4] = ["summary", "description", "advice", "ranks"];
 
 /// What is wrong with a rules file.
@@ -47,7 +49,7 @@ impl RulesError {
     }
 }
 
-/// The text of a file that is no larger than a rules file can be.
+/// The text of a file within the size limit of a rules file.
 pub(super) fn bounded(path: &Path) -> Result<String, String> {
     let file = std::fs::File::open(path).map_err(|error| format!("cannot be read: {error}"))?;
     let mut text = String::new();
@@ -70,7 +72,7 @@ struct Source<'t> {
     origin: &'t str,
 }
 
-/// A table with its place in the file, for errors.
+/// A table with its position in the file, for errors.
 struct Section<'t> {
     source: Source<'t>,
     name: String,
@@ -271,8 +273,8 @@ fn http(section: &Section<'_>) -> Result<Http, RulesError> {
             Some((cert, key))
         }
         (None, None) => None,
-        (Some(_), None) => return Err(section.error("cert_file", "it needs key_file beside it".to_owned())),
-        (None, Some(_)) => return Err(section.error("key_file", "it needs cert_file beside it".to_owned())),
+        (Some(_), None) => return Err(section.error("cert_file", "needs key_file as well".to_owned())),
+        (None, Some(_)) => return Err(section.error("key_file", "needs cert_file as well".to_owned())),
     };
     Ok(Http { url, headers, bearer_token_file: file("bearer_token_file")?, ca_file, identity })
 }
@@ -284,7 +286,7 @@ fn check_url(url: &str) -> Result<(), String> {
     if !matches!(parsed.scheme_str(), Some("http" | "https")) {
         return Err(wrong());
     }
-    // Without showing it: it holds a password.
+    // The message does not show it, because it contains a password.
     if authority.as_str().contains('@') {
         return Err("a URL must not contain a user and password; use headers or bearer_token_file".into());
     }
@@ -297,7 +299,7 @@ impl<'t> Section<'t> {
         if self.name.is_empty() { key } else { format!("{}, {key}", self.name) }
     }
 
-    /// An error at a key, or at the section when it has no such key.
+    /// An error at a key, or at the section if it lacks that key.
     fn error(&self, key: &str, reason: impl Into<String>) -> RulesError {
         let span = self.table.get(key).map_or_else(|| self.span.clone(), Spanned::span);
         self.source.error(Some(span), self.place(key), reason)
@@ -380,7 +382,7 @@ impl<'t> Section<'t> {
             if reserved.contains(&name) {
                 return Err(self.error(key, format!("{name:?} is reserved for memctl; choose another name")));
             }
-            // What Prometheus takes as a label's name; headers have their own check.
+            // The syntax of Prometheus for label names; headers have their own check.
             let label = !name.starts_with(|c: char| c.is_ascii_digit())
                 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
             if name.is_empty() || name.len() > LABEL_BYTES_MAX || (!reserved.is_empty() && !label) {

@@ -1,7 +1,7 @@
 //! The rules in force as a rules file.
 //!
-//! Guarantees: read again it gives the same rules; the values of headers, which may be secrets, are left out. Where receivers
-//! are not shown, their names and kinds are, and nothing that tells how to reach them.
+//! Guarantees: reading it yields the same rules. The values of headers, which may be secrets, are left out. With
+//! [`Shown::Names`], receivers have only names and kinds, and nothing that says how to reach them.
 
 use std::fmt::Write as _;
 
@@ -32,7 +32,7 @@ pub(super) fn toml(rules: &Rules, shown: Shown) -> String {
         key(&mut out, "type", text(receiver.kind_name()));
         key(&mut out, "timeout", text(&time(receiver.timeout_ns)));
         match &receiver.kind {
-            _ if shown == Shown::Names => out.push_str("# where it leads is shown to operators of all tenants\n"),
+            _ if shown == Shown::Names => out.push_str("# the address is only shown to operators of all tenants\n"),
             ReceiverKind::Webhook(to) => http(&mut out, to),
             ReceiverKind::Alertmanager { http: to, resend_ns } => {
                 http(&mut out, to);
@@ -83,7 +83,7 @@ fn http(out: &mut String, http: &Http) {
     }
 }
 
-/// A length of time as the file writes it.
+/// A duration in the file's notation.
 pub(super) fn time(ns: u64) -> String {
     for (unit, seconds) in [("d", 86_400), ("h", 3_600), ("m", 60)] {
         let unit_ns = seconds * SECOND_NS;
@@ -95,7 +95,7 @@ pub(super) fn time(ns: u64) -> String {
 }
 
 fn text(text: &str) -> String {
-    // Any text is escaped such that TOML and JSON read it alike.
+    // Text is escaped so that TOML and JSON both accept it.
     toml::Value::String(text.to_owned()).to_string()
 }
 

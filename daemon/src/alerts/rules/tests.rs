@@ -1,4 +1,4 @@
-//! Rules: what a file may say, what its errors say, and which findings a rule takes.
+//! Rules: what a file may contain, the text of its errors, and which findings a rule selects.
 
 use memctl_model::{Finding, FindingKind, Moment, Severity};
 
@@ -61,7 +61,7 @@ fn a_horizon_is_in_time_or_in_epochs() {
     let rule = rules.rule("OutOfMemoryAhead").unwrap();
     let leak = finding(FindingKind::Leak, Severity::Info);
     let ahead = |seconds, epochs| Finding { time_to_oom_seconds: seconds, epochs_to_oom: epochs, ..leak.clone() };
-    assert!(!rule.takes(&leak), "nobody knows when");
+    assert!(!rule.takes(&leak), "the time is unknown");
     assert!(rule.takes(&ahead(Some(3_600.0), None)) && !rule.takes(&ahead(Some(3_601.0), None)));
     assert!(rule.takes(&ahead(Some(1e9), Some(3.0))) && !rule.takes(&ahead(None, Some(3.1))));
     assert!(!rule.takes(&Finding { confidence: 0.79, ..ahead(Some(1.0), None) }));
@@ -270,7 +270,7 @@ fn a_rule_with_a_horizon_names_kinds_that_have_an_outlook() {
         rules.rules.iter().filter(|rule| rule.horizon_seconds.is_some() || rule.horizon_epochs.is_some());
     let kinds: Vec<FindingKind> = with_horizon.flat_map(|rule| rule.kinds.clone()).collect();
     assert!(!kinds.is_empty());
-    // What does not fill the allocator's memory has no time until the device is full.
+    // A finding that does not fill the allocator's memory has no time to out of memory.
     let without: Vec<&FindingKind> =
         kinds.iter().filter(|kind| !kind.fills() && **kind != FindingKind::NearOom).collect();
     assert!(without.is_empty(), "no finding of these kinds ever matches: {without:?}");

@@ -1,27 +1,27 @@
-//! How often a device is looked ahead at, and how far.
+//! How often the forecast of a device is computed, and how many steps it covers.
 //!
-//! Guarantees: it costs a hundredth of a core, of which half a minute may be saved up: looks are wanted most when the end is near, and
-//! nothing fails in the time that was looked over. A device whose look takes longer than was saved is looked at every half minute.
-//! What counts is what a look takes of a processor: one that waits, for the store or on a busy machine, costs nobody anything.
-//! Refuses to play many steps again of which more than half are known to have room, or an eighth where steps differ.
+//! Guarantees: 1 % of a core, of which half a minute of wall time may be saved up. Looks matter most when the end is
+//! near, and none is needed for steps that an earlier look covered. A device whose look costs more than was saved is
+//! looked at every half minute. Only processor time counts: waiting for the store or for a busy machine is free.
+//! Refuses: to replay many steps again while more than half of them are known to fit, or an eighth where steps differ.
 
 use std::time::{Duration, Instant};
 
 use memctl_replay::STEPS_AHEAD;
 use rustix::time::{ClockId, clock_gettime};
 
-/// One unit of work in so many of time.
+/// Share of a core: one unit of work in this many units of time.
 const SHARE: u32 = 100;
-/// What is saved up at most, as time: nobody rests longer.
+/// The most time that can be saved up, and the longest rest.
 const SAVED_MAX: Duration = Duration::from_secs(30);
-/// Of that, what is left for looks that play few steps, or follow what is in sight.
+/// Part of it that is reserved for looks that play few steps or follow a forecast.
 const SAVED_FOR_NEAR: Duration = Duration::from_secs(10);
-/// Of the steps that were seen to have room, the part after which as many are played again;
+/// Once this part of the steps that were seen to fit has passed, as many are played again;
 const FRESH: (u64, u64) = (1, 2);
-/// and where steps differ, so that those that come may need more than the one that was played.
+/// the same where steps differ, because a coming step may need more than the one that was played.
 const FRESH_UNEVEN: (u64, u64) = (1, 8);
 
-/// What this thread has had of a processor: the difference counts, of work that stays on one thread.
+/// Processor time of this thread. Use differences only, of work that stays on one thread.
 pub(super) fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
@@ -29,11 +29,11 @@ pub(super) fn processor_time() -> Duration {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// Time that was worked for: in the future where more was worked than was saved.
+    /// Time that is paid for: in the future if more was worked than was saved.
     paid_until: Instant,
-    /// The steps up to that one are known to have room, but for the last few.
+    /// All steps up to this one are known to fit, except the last few.
     has_room_until: u64,
-    /// When many steps were played last.
+    /// When many steps were last played.
     far_at: Instant,
 }
 
@@ -43,19 +43,19 @@ impl Pace {
         Self { paid_until: saved_from, has_room_until: 0, far_at: saved_from }
     }
 
-    /// Whether there is something left to work with.
+    /// Whether there is time left to work with.
     pub fn is_due(&self, now: Instant) -> bool {
         self.paid_until <= now
     }
 
-    /// So long was worked, up to now.
+    /// Accounts for work that took this long, up to now.
     pub fn worked(&mut self, took: Duration, now: Instant) {
         let saved_from = now.checked_sub(SAVED_MAX).unwrap_or(now);
         self.paid_until = (self.paid_until.max(saved_from) + took * SHARE).min(now + SAVED_MAX);
     }
 
-    /// How many steps to look over after so many, of those that can be: many, where some are in sight, or it is time to play them again
-    /// and enough is saved, or they were not played for long.
+    /// How many steps to play after `seen`, up to `reach`. Many if a failure is in sight, if it is time to play them
+    /// again and enough is saved, or if they were not played for long.
     pub fn steps(&mut self, seen: u64, reach: u32, is_in_sight: bool, now: Instant) -> u32 {
         let is_saved = now.checked_sub(SAVED_FOR_NEAR).is_some_and(|at| self.is_due(at));
         let is_far = seen >= self.has_room_until && (is_saved || now >= self.far_at + SAVED_MAX);
@@ -66,7 +66,7 @@ impl Pace {
         reach
     }
 
-    /// Nothing was seen to fail in so many steps after the ones that were seen. (A short look puts off no far one.)
+    /// Records that no request failed in the steps that were played. (A short look does not delay the next long one.)
     pub fn has_room(&mut self, seen: u64, (played, reach): (u32, u32), is_uneven: bool) {
         if played == reach {
             let fresh = if is_uneven { FRESH_UNEVEN } else { FRESH };
@@ -86,7 +86,7 @@ mod tests {
         let begun = processor_time();
         std::thread::sleep(200 * MS);
         assert!(processor_time() - begun < 200 * MS);
-        // (It ends, because it works.)
+        // (The loop ends, because it uses processor time.)
         while processor_time() - begun < 20 * MS {}
     }
 
@@ -131,7 +131,7 @@ mod tests {
         assert!(pace.is_due(begun + SAVED_MAX));
     }
 
-    /// A pace at a moment at which nothing was worked yet.
+    /// A pace that has not worked yet.
     fn fresh() -> (Pace, Instant) {
         let now = Instant::now();
         (Pace::new(now), now)
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(far.count(), 11);
         assert!(pace.is_due(now));
         assert_eq!(pace.steps(100, 40, true, now), 40, "what is in sight is followed");
-        // Near looks that take all there is do not put them off for ever.
+        // Short looks that use up all the time do not delay long ones for ever.
         let far_again = (1..).find(|&second| {
             let now = now + second * 1_000 * MS;
             pace.worked(20 * MS, now);

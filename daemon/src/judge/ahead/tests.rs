@@ -1,4 +1,4 @@
-//! A training that keeps memory, stored step by step: what is told of it, and when.
+//! A training that retains memory, stored step by step: what is forecast, and when.
 
 use memctl_analysis::judge::RankFacts;
 use memctl_model::finding::FORESIGHT;
@@ -61,7 +61,7 @@ impl Training {
         Some(())
     }
 
-    /// What has come, and that a step ended with it; what is behind it comes with the next one.
+    /// Sends the events so far and the end of a step; later events are sent with the next one.
     async fn send(&mut self, step: u64) {
         self.time_ns += 1_000;
         let mark = Mark { time_ns: self.time_ns, kind: MarkKind::StepEnd(step) };
@@ -110,11 +110,11 @@ async fn the_request_is_named_before_the_step_in_which_it_fails() {
 
 #[tokio::test]
 async fn several_short_steps_in_a_round_are_told_as_well() {
-    // (Behind the last one of a round nothing has come yet.)
+    // (Nothing has arrived yet after the last step of a round.)
     told_by_rounds_of(3).await;
 }
 
-/// Looks once in so many steps.
+/// Looks once every `steps` steps.
 async fn told_by_rounds_of(steps: u64) {
     let limit = Limit::Device(LIMIT);
     let mut training = Training {
@@ -148,12 +148,12 @@ async fn told_by_rounds_of(steps: u64) {
         );
     }
     let (at, fails) = *told.last().expect("nothing was foreseen");
-    // (The end of a step is known once something came behind it: here with the next step.)
+    // (The end of a step is known once an event follows it: here with the next step.)
     assert!(at < step + 1, "{told:?}, failed in {}", step + 1);
     assert_eq!((fails.stack, fails.shortage), (training.asked, Shortage::Capacity), "{told:?}");
-    // (The looks from far away, which played nothing, put off no far one.)
+    // (Looks from far away, which played nothing, did not delay a long look.)
     assert!(steps > 1 || told[0].1.steps > STEPS_AHEAD, "{told:?}");
-    // Seen from the end of the step before the one that was under way when it was told.
+    // Counted from the end of the step before the one that was running when the forecast was made.
     assert_eq!(at - 1 + u64::from(fails.steps), step + 1, "{told:?}");
     let watched = RankWatch::new(RankFacts::default());
     let look = look.unwrap();

@@ -1,47 +1,48 @@
-//! What was foreseen of a device, and how long it stands.
+//! The forecast of a device, and how long it stays valid.
 //!
-//! A step that will fail in many steps is not looked for again at each of them: what that costs is wanted near the end. Where steps
-//! differ, a look that starts from a small one sees room where the one before saw none: neither is wrong, and what was told is told on.
+//! A failure many steps away is not searched for again at each step: that work is needed near the end. Where steps
+//! differ, a look that starts from a small step may find room where the one before found none. Neither is wrong, so the
+//! earlier forecast is kept for a while.
 //!
-//! Guarantees: what is told is counted down from step to step, and ends with the step that was to fail.
-//! Refuses to tell on what the very next step was to show.
+//! Guarantees: a forecast counts down from step to step, and ends with the step that was to fail.
+//! Refuses: to keep a forecast for the very next step.
 
 use memctl_replay::Fails;
 
-/// Of the steps up to the one that fails, the part after which it is looked for again,
+/// After this part of the steps until the failure, it is searched for again,
 const AGAIN: u64 = 8;
-/// and the part for which it is told on when it is not seen again, where steps differ.
+/// and for this part it stays reported although it is not seen again, where steps differ.
 const UNSEEN: u64 = 2;
 
-/// What was told at a step's end.
+/// The forecast that was made at a step's end.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
     /// As it was seen there.
     pub fails: Fails,
-    /// What may fail in that step instead.
+    /// Requests that may fail in that step instead.
     pub instead: Vec<Fails>,
-    /// The steps that had ended.
+    /// The number of steps that had ended.
     pub at: u64,
 }
 
-/// What a look saw that tells nothing.
+/// The result of a look that yields no forecast.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Saw {
-    /// The steps that have ended.
+    /// The number of steps that have ended.
     pub seen: u64,
-    /// Something, too little to be told.
+    /// A failure is in sight, with too little evidence to report it.
     pub is_in_sight: bool,
-    /// Steps that differ.
+    /// Steps differ.
     pub is_uneven: bool,
 }
 
 impl Told {
-    /// How many steps later it is looked for again.
+    /// Whether it is time to search for the failure again.
     pub fn is_followed(&self, seen: u64) -> bool {
         seen >= self.at + u64::from(self.fails.steps) / AGAIN
     }
 
-    /// Whether it is told on, though it was not told again.
+    /// Whether the forecast stays reported, though this look did not repeat it.
     pub fn stands(&self, saw: Saw) -> bool {
         let (steps, later) = (u64::from(self.fails.steps), saw.seen - self.at);
         later
@@ -54,7 +55,7 @@ impl Told {
             }
     }
 
-    /// In how many steps it fails, after so many have ended.
+    /// In how many steps the request fails, now that `seen` steps have ended.
     pub fn steps(&self, seen: u64) -> u32 {
         let later = u32::try_from(seen.saturating_sub(self.at)).unwrap_or(u32::MAX);
         self.fails.steps.saturating_sub(later).max(1)

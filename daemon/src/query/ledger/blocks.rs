@@ -1,7 +1,7 @@
-//! The live blocks behind a ledger, one by one, for who wants to check the classes or to look at single blocks.
+//! The live blocks behind a ledger, one by one, for checking the classes or looking at single blocks.
 //!
-//! Guarantees: at most [`BLOCKS_MAX`] a rank and [`ANSWER_BLOCKS_MAX`] an answer, the largest ones, by address; how many had no
-//! room is said. Sites are named once a rank.
+//! Guarantees: at most [`BLOCKS_MAX`] per rank and [`ANSWER_BLOCKS_MAX`] per response, the largest ones, by address, with
+//! the number of omitted ones. Sites are named once per rank.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -12,12 +12,12 @@ use memctl_proto::v1;
 
 use crate::query::answer::frame;
 
-/// Blocks told of one rank; a training process has some thousands, rarely tens of thousands.
+/// The most blocks of one rank; a training process has some thousands, rarely tens of thousands.
 const BLOCKS_MAX: usize = 200_000;
-/// Blocks told in one answer: some fifty bytes each, and an answer has room for 64 MiB.
+/// The most blocks in one response: about fifty bytes each, and a response may have 64 MiB.
 pub(super) const ANSWER_BLOCKS_MAX: usize = 800_000;
 
-/// Puts the blocks into a rank's ledger as far as there is `room`, which becomes smaller by them.
+/// Adds the blocks to a rank's ledger, up to `room`, which is reduced accordingly.
 pub(super) fn list(
     ledger: &mut v1::RankLedger,
     mut blocks: Vec<(Class, &BlockState)>,
@@ -67,7 +67,7 @@ struct Sites<'a> {
 }
 
 impl Sites<'_> {
-    /// Of the site and of the owner, from 1 on; 0 without a stack or a name.
+    /// The numbers of site and owner, from 1 on; 0 without a stack or a name.
     fn number(&mut self, stack: StackId) -> (u32, u32) {
         if let Some(&known) = self.of_stack.get(&stack) {
             return known;
@@ -102,7 +102,7 @@ mod tests {
     use memctl_model::BlockUse;
 
     fn resolve(id: StackId) -> Stack {
-        // Stacks 1 and 2 meet in one line of the user's.
+        // Stacks 1 and 2 share one line of user code.
         let frame = |function: &str, file: &str| Frame { function: function.into(), file: file.into(), line: 3 };
         let inner = frame(if id.0 == 1 { "relu" } else { "gelu" }, "/env/site-packages/torch/nn/functional.py");
         let mut frames = if id.is_some() { vec![inner, frame("forward", "model.py")] } else { Vec::new() };

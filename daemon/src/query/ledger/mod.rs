@@ -1,7 +1,7 @@
-//! The ledger: everything that the device says is used, by who uses it, at one moment of each rank.
+//! The ledger: all used memory of a device by owner, at one moment of each rank.
 //!
-//! Guarantees: the allocator's part is replayed (one keyframe and the chunks behind it), classes and all; the device's part
-//! is the measurement nearest to that moment, and the answer says when that was.
+//! Guarantees: the allocator's part is replayed with classes (one keyframe and the chunks after it). The device's part is
+//! the measurement nearest to that moment, and the response gives its time.
 
 mod blocks;
 pub(super) mod owners;
@@ -84,15 +84,15 @@ pub(super) async fn ledger(
     })
 }
 
-/// What of a ledger is measured and not replayed.
+/// Kinds that rest on measurements instead of a replay.
 const MEASURED: [FindingKind; 2] = [FindingKind::OutsideAllocator, FindingKind::ForeignProcess];
 
-/// A moment of a device: behind so many events.
+/// A moment of a device: after this many events.
 #[derive(Clone, Copy)]
 pub(super) struct Position {
     pub at: u64,
     pub exact: bool,
-    /// Epoch and step that ended there, where that is known.
+    /// Epoch and step that ended there, if known.
     ended: Option<(u32, u64)>,
 }
 
@@ -108,7 +108,7 @@ fn no_epoch(job: &str, rank: u32, epoch: u32) -> ReadError {
     ReadError::NoEpoch { job: job.to_owned(), epoch, known: format!(" on rank {rank}") }
 }
 
-/// When most was allocated; none where no event is stored.
+/// When allocated bytes were highest; `None` if no event is stored.
 pub(super) async fn peak(
     store: &dyn Store,
     session: &SessionRow,
@@ -134,13 +134,13 @@ pub(super) async fn peak(
     Ok(Some(Position { at: most.0, exact: highest.levels.exact, ended: None }))
 }
 
-/// The state at a moment, and what its blocks are read with.
+/// The state at a moment, and what is needed to read its blocks.
 pub(super) struct Then {
     pub keyframe: Keyframe,
     pub stacks: StackDictionary,
     pub epoch: u32,
     pub step: u64,
-    /// What its blocks are.
+    /// The classes of its blocks.
     pub known: Classed,
 }
 
@@ -152,7 +152,7 @@ pub(super) async fn then(
     chunks: &[ChunkRow],
     position: Position,
 ) -> Result<Then, ReadError> {
-    // The chunks behind the moment's keyframe: births in them are told by the marks of their time.
+    // Start at the moment's keyframe: allocations in its chunks are classified by the marks of their time.
     let keyframe = keyframe_before(store, session.key, device.info.index.0, position.at).await?;
     let from = keyframe.map_or(0, |keyframe| keyframe.at_event);
     let is_near = |chunk: &&ChunkRow| chunk.index.first_event < position.at && end_of(chunk) > from;
@@ -224,7 +224,7 @@ async fn rank(
     Ok(answer)
 }
 
-/// What the allocator held from the driver at a moment; `None` where events do not tell.
+/// Bytes that the allocator had reserved at a moment; `None` if no events show it.
 async fn held_at(
     store: &dyn Store,
     session: &SessionRow,

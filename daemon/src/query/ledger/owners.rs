@@ -1,7 +1,8 @@
-//! Whose memory it is, as the process named it: by name, and what lies in private pools.
+//! Memory by owner, as the process named owners, and the memory in private pools.
 //!
-//! Guarantees: a block counts for one name at most; a pool is named after the owner of most of what is allocated in it; the
-//! largest [`TOLD_MAX`] are told, and how many names had no room. Refuses to guess a name.
+//! Guarantees: a block counts for at most one name. A pool is named after the owner of most of its allocated bytes. The
+//! largest [`TOLD_MAX`] are returned, with the number of omitted names.
+//! Refuses: to guess a name.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -10,13 +11,13 @@ use memctl_analysis::lives::Lives;
 use memctl_model::{BlockUse, Keyframe, PoolId, Stack, StackId};
 use memctl_proto::{StackDictionary, v1};
 
-/// Names told of one rank, and pools.
+/// The most names of one rank, and the most pools.
 const TOLD_MAX: usize = 1_000;
 
 /// Bytes and blocks.
 type Sum = (u64, u64);
 
-/// Puts names and private pools into a rank's ledger.
+/// Adds names and private pools to a rank's ledger.
 pub(super) fn tell(ledger: &mut v1::RankLedger, state: &Keyframe, resolve: &dyn Fn(StackId) -> Stack) {
     let mut named: HashMap<StackId, Option<String>> = HashMap::new();
     let mut all: HashMap<String, Sum> = HashMap::new();
@@ -60,7 +61,7 @@ pub(super) fn tell(ledger: &mut v1::RankLedger, state: &Keyframe, resolve: &dyn 
     ledger.pools.truncate(TOLD_MAX);
 }
 
-/// Of each private pool the name that most of the memory in it has, over the stretch.
+/// For each private pool, the name with most of its memory over the stretch.
 pub(in crate::query) fn of_pools(lives: &Lives, dictionary: &StackDictionary) -> HashMap<PoolId, String> {
     let mut held: BTreeMap<u64, (u64, PoolId)> = BTreeMap::new();
     for segment in lives.segments.iter().filter(|segment| segment.pool != PoolId::DEFAULT) {
@@ -84,7 +85,7 @@ pub(in crate::query) fn of_pools(lives: &Lives, dictionary: &StackDictionary) ->
     }
     let mut order: Vec<((PoolId, String), u64)> = named.into_iter().collect();
     order.sort_by(|((_, one), bytes), ((_, other), more)| bytes.cmp(more).then_with(|| other.cmp(one)));
-    // The largest of each pool comes last, and stays.
+    // The largest of each pool comes last, and wins.
     order.into_iter().map(|(key, _)| key).collect()
 }
 

@@ -1,11 +1,11 @@
-//! What came of replays, kept for those who ask again.
+//! A cache of replay results.
 //!
-//! Guarantees: at most [`KEPT`] answers, of which the one goes first that was asked for longest ago.
+//! Guarantees: at most [`KEPT`] results; the least recently used one is evicted first.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-/// Answers that are kept of a kind: some kilobytes each.
+/// The most results of a kind: some kilobytes each.
 const KEPT: usize = 64;
 
 /// See the module.

@@ -1,11 +1,11 @@
-//! Replays of what is stored of one device: what other allocator settings would have held of it (`settings`), and what it would hold
-//! at other sizes (`sizes`), as `memctl what-if` and `memctl fit` make them.
+//! Replays of one device's recording: its memory under other allocator settings (`settings`) and at other sizes
+//! (`sizes`), as `memctl what-if` and `memctl fit` compute them.
 //!
-//! Guarantees: one replay at a time in the whole daemon, in a thread of its own, of so many events at most; who finds one
-//! under way waits a moment and then hears so. What was replayed is kept (`kept`), by session and by how much of it was stored: a
-//! second question costs nothing, and one about a job that went on is replayed anew. A replay whose asker has gone comes to its
-//! end, or it would be begun again by the next one.
-//! Refuses recordings that lack events, larger ones, and more than one process at a time.
+//! Guarantees: one replay at a time in the whole daemon, on a thread of its own, with a limit on its events. A request
+//! that finds another replay running waits briefly and then gets an error. Results are cached (`kept`) by session and by
+//! the number of stored events: a repeated request is free, and one about a job that has grown is replayed again. A
+//! replay continues after its client disconnects, since the next request would start it again.
+//! Refuses: recordings that lack events or are too large, and more than one process at a time.
 
 mod kept;
 mod settings;
@@ -30,7 +30,7 @@ use kept::Kept;
 pub use settings::Wanted;
 pub use sizes::Sizes;
 
-/// For the replay that is under way.
+/// How long to wait for a running replay.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// See the module.
@@ -49,7 +49,7 @@ struct One {
     process: String,
     device: u8,
     events: u64,
-    /// Ranks of the job that were not asked about.
+    /// Ranks of the job that the request does not cover.
     left_out: usize,
 }
 
@@ -58,7 +58,7 @@ impl Replays {
         Self { one: Arc::new(Semaphore::new(1)), settings: Kept::new(), sizes: Kept::new() }
     }
 
-    /// What came of this replay before, else what comes of it now.
+    /// The cached result of this replay, or else a new one.
     async fn done<K, V>(
         self: Arc<Self>,
         kept: fn(&Self) -> &Kept<K, V>,
@@ -72,14 +72,14 @@ impl Replays {
         if let Some(done) = kept(&self).known(&key) {
             return Ok(done);
         }
-        let busy = || ReadError::Busy("another replay is under way; ask again".to_owned());
+        let busy = || ReadError::Busy("another replay is running; try again later".to_owned());
         let place = tokio::time::timeout(WAIT_MAX, self.one.clone().acquire_owned()).await;
         let place = place.map_err(|_| busy())?.map_err(|_| busy())?;
-        // Whoever had the place may have replayed the same.
+        // The previous holder of the permit may have replayed the same.
         if let Some(done) = kept(&self).known(&key) {
             return Ok(done);
         }
-        // In a task of its own: whoever asked may go, and the place is given back when the work is done.
+        // In a task of its own: the client may disconnect, and the permit is released when the work is done.
         let replayed = tokio::spawn(async move {
             let done = replay.await?;
             kept(&self).keep(key, done.clone());
@@ -91,12 +91,12 @@ impl Replays {
 }
 
 impl One {
-    /// The first device of the one process that is meant, where it can be replayed.
+    /// The first device of the selected process, if it can be replayed.
     async fn find(store: &dyn Store, streams: &Streams, selection: &v1::Selection) -> Result<Self, ReadError> {
         let found = find(store, selection).await?;
         let [session] = found.sessions.as_slice() else {
             return Err(ReadError::Invalid(
-                "a replay is of one process: rank=N, and process=NAME where it has several".into(),
+                "a replay is of one process: give rank=N, and process=NAME if the rank has several".into(),
             ));
         };
         let rank = session.info.rank;
@@ -115,7 +115,7 @@ impl One {
         })
     }
 
-    /// What an export of it is asked by.
+    /// The selection that exports it.
     fn selection(&self) -> v1::Selection {
         v1::Selection {
             job: self.job.id.clone(),
@@ -127,13 +127,13 @@ impl One {
         }
     }
 
-    /// The command that asks the same of it.
+    /// The command that computes the same.
     fn command(&self, verb: &str) -> String {
         command(verb, &self.job, &process_flag(&self.process, self.rank), "")
     }
 }
 
-/// One pass of all parts of an export, in a thread of its own.
+/// Passes all parts of an export through a replay, on a thread of its own.
 async fn passed<T: Send + 'static>(
     store: &Arc<dyn Store>,
     selection: &v1::Selection,
@@ -152,7 +152,7 @@ async fn passed<T: Send + 'static>(
     passing.await.map_err(|error| ReadError::Fault(crate::supervise::words(error)))?
 }
 
-/// What came out of a store cannot be replayed.
+/// The data of the store cannot be replayed.
 fn fault(error: impl std::error::Error) -> ReadError {
     ReadError::Fault(error.to_string())
 }

@@ -1,7 +1,8 @@
 //! One device's requests under other allocator settings, as `memctl what-if` replays them.
 //!
-//! Guarantees: those of the module above; where a session does not name its version of torch, the rule that repeats the recording is
-//! taken. Refuses a device of which nothing came out, with the reason.
+//! Guarantees: those of the module above. If a session does not name its version of torch, the version whose rules
+//! reproduce the recording is used.
+//! Refuses: a device without a result, with the reason.
 
 use std::sync::Arc;
 
@@ -15,28 +16,28 @@ use crate::read::error::ReadError;
 use crate::store::Store;
 use crate::streams::Streams;
 
-/// Which replay: of which process, behind how many events, on which device, under which limits.
+/// Identifies a replay: process, number of events, device, limits.
 pub(super) type Key = (SessionId, u64, u8, Vec<Limit>);
 
-/// What came out: the device's figures, and what they do not cover.
+/// The result: the device's figures, and what they do not cover.
 #[derive(Clone)]
 pub(super) struct Done {
     ranks: Vec<Rank>,
     not_looked_at: Vec<String>,
 }
 
-/// What is wanted of a replay.
+/// The parameters of a replay.
 pub struct Wanted {
-    /// Of one process.
+    /// One process.
     pub selection: v1::Selection,
-    /// What the process may have; none when empty.
+    /// Limits on the process's memory; none when empty.
     pub limits: Vec<Limit>,
-    /// The limits are the two ends of what is known of one.
+    /// Whether the limits are the two bounds of one limit that is not known exactly.
     pub is_interval: bool,
 }
 
 impl Replays {
-    /// The settings of a device, replayed now or before.
+    /// The settings of a device, from the cache or from a replay.
     pub(in super::super) async fn what_if(
         self: Arc<Self>,
         store: Arc<dyn Store>,

@@ -1,7 +1,7 @@
-//! What a training would hold at other sizes than the one at which it was recorded, as `memctl fit` forecasts it of one recording.
+//! The memory of a training at other sizes than the recorded one, as `memctl fit` forecasts it from one recording.
 //!
-//! Guarantees: those of the module above; the forecast says that it rests on one recording. Refuses recordings that `memctl fit`
-//! refuses, with its sentence.
+//! Guarantees: those of the module above; the forecast says that it rests on one recording.
+//! Refuses: recordings that `memctl fit` refuses, with the same message.
 
 use std::sync::Arc;
 
@@ -17,24 +17,25 @@ use crate::read::error::ReadError;
 use crate::store::Store;
 use crate::streams::Streams;
 
-/// Events of a process whose sizes are forecast: some hundreds of replays, half a minute, for which everybody else waits.
+/// Events of a process whose sizes are forecast: some hundreds of replays take half a minute, and other requests wait for
+/// it.
 const EVENTS_MAX: u64 = 1 << 20;
 
-/// Which forecast: of which process, behind how many events, on which device, recorded at which size, under which limit.
+/// Identifies a forecast: process, number of events, device, recorded size, limit.
 pub(super) type Key = (SessionId, u64, u8, u64, Option<u64>);
 
-/// What is wanted of a forecast.
+/// The parameters of a forecast.
 pub struct Sizes {
-    /// Of one process.
+    /// One process.
     pub selection: v1::Selection,
-    /// The number that it was recorded at.
+    /// The size that it was recorded at.
     pub size: u64,
     /// Bytes that the process may reserve.
     pub limit: Option<u64>,
 }
 
 impl Replays {
-    /// A device's peak at sizes around the recorded one, replayed now or before.
+    /// A device's peak at sizes around the recorded one, from the cache or from a replay.
     pub(in super::super) async fn fit(
         self: Arc<Self>,
         store: Arc<dyn Store>,
@@ -56,7 +57,7 @@ impl Replays {
 }
 
 impl One {
-    /// Whether its job and rank alone mean it: `memctl fit` has a flag for neither attempt nor process.
+    /// Whether job and rank identify it: `memctl fit` has no flags for attempt and process.
     async fn is_meant_by_rank(&self, store: &dyn Store, streams: &Streams, selection: v1::Selection) -> bool {
         let (ranks, processes, devices) = (vec![self.rank], Vec::new(), Vec::new());
         let plain = v1::Selection { attempt: None, ranks, processes, devices, ..selection };
@@ -71,7 +72,7 @@ fn command(job: &str, rank: u32, size: u64) -> String {
     format!("memctl fit --job {job} --rank {rank} --at {}", size.saturating_mul(2).min(NUMBER_MAX))
 }
 
-/// Why a long recording is refused, with what helps: a command, where one forecasts it.
+/// Why a long recording is refused, with a remedy: a command, if one can forecast it.
 fn refusal(command: Option<&str>) -> String {
     match command {
         Some(command) => too_long(EVENTS_MAX, command),

@@ -1,7 +1,9 @@
-//! Where tiles lie in time: each level has slots twice as long as the one below, and a tile is [`SLOTS`] of them.
+//! The positions of tiles in time: the slots of each level are twice as long as those of the level below; a tile has
+//! [`SLOTS`] of them.
 //!
-//! Guarantees: a tile's place depends on nothing but its level and index, so that it has one address whoever looks, and
-//! whatever came since. Refuses levels and indexes that lie beyond what a time can be.
+//! Guarantees: a tile's position depends only on its level and index, so its address is the same for every client and at
+//! any time.
+//! Refuses: levels and indexes beyond the range of times.
 
 use crate::read::ReadError;
 
@@ -10,25 +12,25 @@ pub const SLOTS: u64 = 512;
 /// The coarsest level: a slot of thirteen days.
 pub const LEVEL_MAX: u32 = 50;
 
-/// A tile's place.
+/// A tile's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// A slot has 2^level nanoseconds.
     pub level: u32,
-    /// Tiles of this level before it, since the Unix epoch.
+    /// The number of tiles of this level before it, since the Unix epoch.
     pub index: u64,
 }
 
 impl Place {
-    /// Nanoseconds of a slot.
+    /// The length of a slot in nanoseconds.
     pub fn slot_ns(self) -> u64 {
         1 << self.level
     }
 
-    /// Begin and end (exclusive), ns since the Unix epoch.
+    /// Begin and end (exclusive), in nanoseconds since the Unix epoch.
     ///
     /// # Errors
-    /// There is no such level, or the tile lies beyond what a time can be.
+    /// There is no such level, or the tile is beyond the range of times.
     pub fn times_ns(self) -> Result<(u64, u64), ReadError> {
         if self.level > LEVEL_MAX {
             return Err(ReadError::Invalid(format!("there are levels 0 to {LEVEL_MAX}, not {}", self.level)));

@@ -1,14 +1,15 @@
-//! Tiles of a timeline: lowest, highest and last levels of one device over equal slots of time, for a page that zooms and pans.
+//! Tiles of a timeline: lowest, highest and last levels of one device over equal slots of time, for a page that zooms and
+//! pans.
 //!
-//! Guarantees: a tile's memory and work are bounded whatever the job has. Of few events ([`Bounds`]) it is exact, slot by
-//! slot; of more it is made of runs of 256 events, and of many of the bounds that are stored beside
-//! each chunk: never too narrow, and it says which. A tile that is made of runs replays one stretch at most before it
-//! answers; chunks that nobody has replayed yet are told by their bounds, and asking again tells more. What is over and told
-//! to the end never changes.
-//! Refuses more than one process at a time.
+//! Guarantees: memory and work of a tile are bounded regardless of the job. With few events ([`Bounds`]) it is exact,
+//! slot by slot; with more it is made of runs of 256 events; with many, of the bounds that are stored with each chunk. A
+//! tile is never too narrow, and it names its level of detail. A tile of runs replays at most one stretch before it is
+//! returned: chunks that were not replayed yet appear with their bounds, and the next request gets more of them. A
+//! complete tile of the past never changes.
+//! Refuses: more than one process at a time.
 //!
-//! - `grid`: where tiles lie; `rows`: the chunks' rows; `profiles`: what becomes of a chunk that is replayed; `recent`: what
-//!   is kept of both.
+//! - `grid`: positions of tiles; `rows`: the chunks' rows; `profiles`: the results of replaying a chunk; `recent`: the
+//!   cache of both.
 
 mod grid;
 mod profiles;
@@ -35,34 +36,35 @@ use crate::read::ReadError;
 use crate::read::job::find;
 use crate::store::{Selection, SessionRow, Store};
 
-/// How many events of a tile are told in which way.
+/// How many events a tile may have for each level of detail.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     /// One by one: up to three chunks, because a tile within two may touch a third.
     fine: u64,
-    /// In runs. Beyond, a chunk is hardly wider than a slot.
+    /// In runs. Beyond this, a chunk is hardly wider than a slot.
     outlined: u64,
     /// With marks: some hundred steps.
     marked: u64,
-    /// Replayed for runs before a tile answers, behind the way from the keyframe before them; a chunk at least.
+    /// Events that are replayed for runs before a tile is returned, not counting those from the keyframe on; at least one
+    /// chunk.
     stretch: u64,
 }
 
 const BOUNDS: Bounds = Bounds { fine: 3 << 16, outlined: 128 << 16, marked: 8 << 16, stretch: 4 << 16 };
-/// Marks of a tile.
+/// The most marks of a tile.
 const MARKS_MAX: usize = 1_000;
 
-/// Before every window that has something before it.
+/// A time before every window, for the levels that precede it.
 const BEFORE_NS: u64 = 0;
 
-/// What tiles are made of, kept between questions.
+/// The data that tiles are made of, cached between requests.
 pub(super) struct Tiles {
     rows: KeptRows,
     profiles: Profiles,
     bounds: Bounds,
 }
 
-/// How closely a tile was looked at.
+/// The level of detail of a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Detail {
     Events,
@@ -99,7 +101,7 @@ impl Tiles {
         Self { rows: KeptRows::new(), profiles: Profiles::new(bounds.stretch), bounds }
     }
 
-    /// Answers the question. `session` is the one whose earlier tiles the asker has, where it has any.
+    /// Answers the request. `session` is the one whose earlier tiles the client has, if any.
     pub async fn tile(
         &self,
         store: &dyn Store,
@@ -131,7 +133,7 @@ impl Tiles {
         let filled = self.filled(device, &rows, times_ns, Detail::of(events, self.bounds)).await?;
         let (marks, marks_left_out) =
             if events <= self.bounds.marked { marks(store, one, times_ns).await? } else { (Vec::new(), 0) };
-        // Behind the last event nothing is known yet, or nothing came any more.
+        // After the last event nothing is known yet, or nothing happened.
         let told: Vec<&Bucket> =
             filled.buckets.iter().take_while(|bucket| Some(bucket.start_ns) <= rows.reach_ns()).collect();
         let first_slot = told.first().map_or(0, |first| (first.start_ns - times_ns.0) >> place.level);
@@ -161,7 +163,7 @@ impl Tiles {
         })
     }
 
-    /// The slots of a tile, from what its detail asks for.
+    /// The slots of a tile, at its level of detail.
     async fn filled(
         &self,
         device: Device<'_>,
@@ -211,11 +213,11 @@ impl Tiles {
 struct Filled {
     buckets: Vec<Bucket>,
     detail: Detail,
-    /// Chunks that are told by their bounds so far.
+    /// Chunks that are represented by their bounds so far.
     coarse: u64,
 }
 
-/// What single events need may be gone; the bounds of their chunks are there.
+/// Single events may have expired; the bounds of their chunks remain.
 fn unless_expired<T>(found: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
     match found {
         Ok(found) => Ok(Some(found)),
@@ -224,7 +226,7 @@ fn unless_expired<T>(found: Result<T, ReadError>) -> Result<Option<T>, ReadError
     }
 }
 
-/// What stands before a chunk, as its replay says.
+/// The levels before a chunk, according to its replay.
 fn enter(timeline: &mut Timeline, before: Option<Levels>) {
     if let Some(before) = before {
         timeline.push(BEFORE_NS, before);
@@ -236,7 +238,7 @@ fn slot(bucket: &Bucket) -> [u64; COLUMNS.len()] {
     [min.allocated_bytes, max.allocated_bytes, last.allocated_bytes, max.reserved_bytes, last.reserved_bytes]
 }
 
-/// The marks of a stretch of time (its end excluded); of too many the steps are left out first.
+/// The marks of a stretch of time (its end excluded); if there are too many, steps are left out first.
 async fn marks(
     store: &dyn Store,
     session: &SessionRow,

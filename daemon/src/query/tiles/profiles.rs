@@ -1,8 +1,9 @@
-//! The steps and outlines of chunks, kept between questions; a chunk that was not looked at before is replayed.
+//! The steps and outlines of chunks, cached between requests; a chunk that is not in the cache is replayed.
 //!
-//! Guarantees: a stored chunk never changes, so what is known of it is never wrong; memory is bounded ([`STEPS_BYTES`],
-//! [`OUTLINES_BYTES`]), and what was not asked for longest goes first. Of one device one stretch is replayed at a time: who
-//! asks for the same meanwhile waits for it and does not replay it again. Refuses to replay more than a stretch of events for outlines at once, behind the way from the keyframe before them.
+//! Guarantees: a stored chunk never changes, so the cache is never stale. Memory is bounded ([`STEPS_BYTES`],
+//! [`OUTLINES_BYTES`]), and the least recently used entry is evicted first. For one device one stretch is replayed at a
+//! time: a concurrent request for the same waits for its result.
+//! Refuses: to replay more than a stretch of events for outlines at once, not counting those from the keyframe on.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
@@ -17,13 +18,13 @@ use crate::read::ReadError;
 use crate::read::replay::{Go, Replay};
 use crate::store::{SessionRow, Store};
 
-/// For steps: some forty chunks of 65,536 events.
+/// For steps: about forty chunks of 65,536 events.
 const STEPS_BYTES: usize = 64 << 20;
 /// For outlines: those of some two hundred million events.
 const OUTLINES_BYTES: usize = 48 << 20;
-/// What keeping one costs beside its bytes.
+/// Overhead of one entry.
 const EACH: usize = 192;
-/// Devices that are replayed at a time; two that share a place wait for each other.
+/// Devices that are replayed at a time; two that share a lock wait for each other.
 const PLACES: usize = 16;
 
 type Key = (SessionId, u8, u64);
@@ -33,7 +34,7 @@ pub(super) struct Profiles {
     steps: Recent<Key, Steps>,
     outlines: Recent<Key, Outline>,
     places: [Mutex<()>; PLACES],
-    /// Events of a stretch, behind the way to it.
+    /// Events of a stretch, not counting those that lead to it.
     stretch: u64,
 }
 
@@ -61,7 +62,7 @@ impl Profiles {
         }
     }
 
-    /// The steps of all these chunks, which follow each other.
+    /// The steps of all these chunks, which are consecutive.
     pub async fn steps(&self, device: Device<'_>, rows: &[Row]) -> Result<Vec<Arc<Steps>>, ReadError> {
         let known = |kept: &Self| -> Option<Vec<Arc<Steps>>> {
             rows.iter().map(|row| kept.steps.get(&device.key(row))).collect()
@@ -76,7 +77,7 @@ impl Profiles {
         self.replay(device, rows).await
     }
 
-    /// The outlines of these chunks as far as they are known, behind one stretch more where some are not.
+    /// The outlines of these chunks that are known, after replaying one more stretch if some are not.
     pub async fn outlines(&self, device: Device<'_>, rows: &[Row]) -> Result<Vec<Option<Arc<Outline>>>, ReadError> {
         let known =
             || -> Vec<Option<Arc<Outline>>> { rows.iter().map(|row| self.outlines.get(&device.key(row))).collect() };
@@ -100,7 +101,7 @@ impl Profiles {
         self.places[hasher.finish() as usize % PLACES].lock().await
     }
 
-    /// Replays these chunks, and keeps what becomes of them and of those on the way.
+    /// Replays these chunks, and caches their steps and outlines.
     async fn replay(&self, device: Device<'_>, rows: &[Row]) -> Result<Vec<Arc<Steps>>, ReadError> {
         let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(Vec::new()) };
         let Device { store, session, device: index } = device;
@@ -128,7 +129,7 @@ impl Profiles {
     }
 }
 
-/// The first chunks without an outline that follow each other, up to so many events, and one at least.
+/// The first consecutive chunks without an outline, up to `events_max` events, but at least one.
 fn stretch<'a>(rows: &'a [Row], known: &[Option<Arc<Outline>>], events_max: u64) -> &'a [Row] {
     let Some(first) = known.iter().position(Option::is_none) else { return &[] };
     let mut events: u64 = 0;
@@ -140,11 +141,11 @@ fn stretch<'a>(rows: &'a [Row], known: &[Option<Arc<Outline>>], events_max: u64)
     &rows[first..first + count]
 }
 
-/// The chunks of a replay, as its events pass.
+/// The chunks of a replay, while its events pass.
 struct Drawing<'a> {
-    /// Those that are still to come, the one under way first.
+    /// The remaining chunks, the current one first.
     rows: &'a [Row],
-    /// Behind the event before.
+    /// After the previous event.
     levels: Levels,
     sketch: Option<Sketch>,
     found: Vec<(Steps, Outline)>,

@@ -1,7 +1,7 @@
-//! What was used last, bounded in bytes.
+//! A least-recently-used cache, bounded in bytes.
 //!
-//! Guarantees: what is kept never comes to more bytes than its bound; what was not used for longest goes first; what is
-//! larger than the bound by itself is not kept. Clones of what it hands out outlive their going.
+//! Guarantees: entries never exceed the bound in total; the least recently used one is evicted first; a value larger than
+//! the bound is not kept. A value that was handed out stays valid after its eviction.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -15,7 +15,7 @@ pub(super) struct Recent<K, V> {
 
 struct Kept<K, V> {
     bytes: usize,
-    /// Uses so far; each is one's own.
+    /// The number of uses so far; each use has its own number.
     uses: u64,
     by_key: HashMap<K, One<V>>,
     by_use: BTreeMap<u64, K>,
@@ -33,7 +33,7 @@ impl<K: Clone + Eq + Hash, V> Recent<K, V> {
         Self { bytes_max, kept: Mutex::new(kept) }
     }
 
-    /// What is kept under a key, which is used by that.
+    /// The value of a key; counts as a use.
     pub fn get(&self, key: &K) -> Option<Arc<V>> {
         let mut kept = self.lock();
         let Kept { uses, by_key, by_use, .. } = &mut *kept;
@@ -45,7 +45,7 @@ impl<K: Clone + Eq + Hash, V> Recent<K, V> {
         Some(one.value.clone())
     }
 
-    /// Keeps a value of so many bytes in the place of what was there.
+    /// Stores a value of `bytes` bytes, replacing an earlier one.
     pub fn put(&self, key: K, value: Arc<V>, bytes: usize) {
         let mut kept = self.lock();
         kept.remove(&key);

@@ -1,8 +1,8 @@
-//! The chunks of a device as rows, in the order of time, kept between questions.
+//! The chunks of a device as rows, ordered by time, cached between requests.
 //!
-//! Guarantees: rows are those of the store as of the session's row that comes along; of a session that goes on, only new ones
-//! are read; where retention removed any, all are read again. Memory is bounded ([`KEPT_BYTES`]): a device with more rows
-//! than that is read anew for each question.
+//! Guarantees: the rows match the store as of the given session row. For a running session only new rows are read; if
+//! retention removed any, all are read again. Memory is bounded ([`KEPT_BYTES`]): a device with more rows is read again
+//! for each request.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::recent::Recent;
 use crate::read::ReadError;
 use crate::store::{ChunkRow, Selection, SessionRow, Store};
 
-/// For the rows of all devices: some three hundred thousand.
+/// For the rows of all devices: about three hundred thousand.
 const KEPT_BYTES: usize = 32 << 20;
 
 /// What tiles need of a chunk's row.
@@ -23,7 +23,7 @@ pub(super) struct Row {
     pub count: u64,
     pub first_ns: u64,
     pub last_ns: u64,
-    /// The latest time of this chunk and those before it: it ascends, also where times run backwards.
+    /// The latest time of this chunk and those before it: it ascends even where times run backwards.
     pub reach_ns: u64,
     allocated_min: u64,
     allocated_max: u64,
@@ -52,12 +52,12 @@ impl Row {
         }
     }
 
-    /// Behind its last event.
+    /// The number of events up to its end.
     pub fn end_event(&self) -> u64 {
         self.first_event.saturating_add(self.count)
     }
 
-    /// The levels behind its last event.
+    /// The levels after its last event.
     pub fn end(&self) -> Levels {
         levels(self.allocated_end, self.reserved_end)
     }
@@ -73,7 +73,7 @@ impl Row {
             max: levels(self.allocated_max, self.reserved_max),
             ..Rollup::default()
         };
-        // How they divide is not stored beside the chunk; that there are some is what counts.
+        // The distribution over kinds is not stored with the chunk; only the total matters.
         rollup.counts[0] = self.count;
         rollup
     }
@@ -92,7 +92,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Those that touch a stretch of time (its end excluded), with the one before them.
+    /// The rows that touch a stretch of time (its end excluded), and the one before them.
     pub fn within(&self, (start_ns, end_ns): (u64, u64)) -> (Option<&Row>, &[Row]) {
         let first = self.all.partition_point(|row| row.reach_ns < start_ns);
         let count = self.all[first..].iter().take_while(|row| row.first_ns < end_ns).count();
@@ -104,7 +104,7 @@ impl Rows {
         self.all.last().map(|row| row.reach_ns)
     }
 
-    /// Whether an event at or behind this time is there: then all before it have come.
+    /// Whether an event at or after this time has arrived: then all earlier ones have.
     pub fn is_past(&self, time_ns: u64) -> bool {
         self.all.last().is_some_and(|row| row.first_ns >= time_ns)
     }
@@ -125,7 +125,7 @@ impl Rows {
     }
 }
 
-/// The rows of devices that were asked for last.
+/// The rows of the most recently requested devices.
 pub(super) struct KeptRows(Recent<(SessionId, u8), Rows>);
 
 impl KeptRows {
@@ -137,7 +137,7 @@ impl KeptRows {
     pub async fn of(&self, store: &dyn Store, session: &SessionRow, device: u8) -> Result<Arc<Rows>, ReadError> {
         let key = (session.info.id, device);
         let kept = self.0.get(&key).filter(|kept| {
-            // A row that is older than what was read with another question's is no reason to read again.
+            // If the request's session row is older than the cached rows, there is no need to read again.
             kept.expired_events == session.expired_events
         });
         if let Some(kept) = kept.as_ref().filter(|kept| kept.durable_seq >= session.durable_seq) {

@@ -1,4 +1,4 @@
-//! Tiles beside the events themselves: whatever the chunks, the level and what was asked before.
+//! Compares tiles with the events themselves, for any chunks, levels and earlier requests.
 
 use memctl_analysis::{Birth, BlockMap};
 use memctl_model::{
@@ -16,7 +16,7 @@ use crate::store::{Append, MemoryStore};
 /// When the recording begins.
 const BEGIN_NS: u64 = 1_780_000_000_000_000_000;
 
-/// Numbers that look drawn.
+/// Pseudo-random numbers.
 struct Drawn(u64);
 
 impl Drawn {
@@ -26,7 +26,7 @@ impl Drawn {
     }
 }
 
-/// Blocks that come and go, and segments beside them.
+/// Blocks that are allocated and freed, and segments.
 fn events(seed: u64, count: usize) -> Vec<Event> {
     let (mut drawn, mut time_ns, mut live) = (Drawn(seed), BEGIN_NS, [0_u64; 64]);
     let mut events = Vec::with_capacity(count + 1);
@@ -64,13 +64,13 @@ fn info() -> SessionInfo {
     }
 }
 
-/// A store that has these events, and the levels behind each of them.
+/// A store with these events, and the levels after each of them.
 struct Stored {
     store: MemoryStore,
     levels: Vec<(u64, Levels)>,
 }
 
-/// Items as an agent sends them: chunks of `length` events, a keyframe behind every third one.
+/// Items as an agent sends them: chunks of `length` events, a keyframe after every third one.
 fn items(events: &[Event], length: usize, levels: &mut Vec<(u64, Levels)>) -> Vec<Packed> {
     let mut map = BlockMap::new(&AllocatorSettings::default());
     let (mut encoder, mut items, mut first_event) = (Encoder::new(1).unwrap(), Vec::new(), 0);
@@ -143,7 +143,7 @@ fn selection() -> v1::Selection {
 }
 
 impl Stored {
-    /// What a slot has to say, straight from the events; nothing where nothing was known.
+    /// The expected slot, straight from the events; nothing where nothing was known.
     fn directly(&self, start_ns: u64, end_ns: u64) -> Option<[u64; COLUMNS.len()]> {
         let from = self.levels.partition_point(|(time, _)| *time < start_ns);
         let to = self.levels.partition_point(|(time, _)| *time < end_ns);
@@ -166,7 +166,7 @@ impl Stored {
         tiles.tile(&self.store, &selection(), place, None).await.unwrap()
     }
 
-    /// Compares every slot of a tile with the events, and that no slot is missing.
+    /// Compares every slot of a tile with the events, and checks that no slot is missing.
     fn compare(&self, place: Place, tile: &Tile) {
         let (begin, end) = place.times_ns().unwrap();
         let exact = tile.head.detail == "events";
@@ -184,7 +184,7 @@ impl Stored {
                     );
                 }
                 (None, None) => {}
-                // A run, or a chunk, that reaches over the recording's first slot is told where it begins.
+                // A run or chunk that begins before the recording's first slot is placed where it begins.
                 (told, direct) => panic!("slot {slot} of {place:?} ({begin} to {end}): {told:?} and {direct:?}"),
             }
         }
@@ -221,7 +221,7 @@ proptest! {
             for place in all.iter().take(20).chain(all.last()).copied() {
                 let mut tile = stored.tile(&tiles, place).await;
                 stored.compare(place, &tile);
-                // Asking again tells more, until everything is told.
+                // Each further request returns more detail, until all of it is there.
                 while tile.head.coarse_chunks > 0 {
                     assert!(!tile.head.is_final);
                     let better = stored.tile(&tiles, place).await;
@@ -245,7 +245,7 @@ fn a_tile_says_how_it_was_made() {
         for (fine, outlined, detail) in [(5_100, 9_000, "events"), (4_000, 9_000, "runs"), (4_000, 4_500, "chunks")] {
             let tiles = Tiles::bounded(Bounds { fine, outlined, marked: 0, stretch: 500 });
             let tile = stored.tile(&tiles, place).await;
-            // Two chunks of 21 were replayed for the first answer.
+            // Two of 21 chunks were replayed for the first response.
             let chunks = stored.levels.len().div_ceil(250) as u64;
             assert_eq!(
                 (tile.head.detail, tile.head.coarse_chunks),
@@ -266,7 +266,7 @@ fn a_tile_of_what_goes_on_changes_until_it_is_over() {
         let place = Place { level, index: levels[990].0 / (SLOTS << level) };
         let asked = selection();
         let ask = || tiles.tile(&store, &asked, place, None);
-        // The second chunk ends before the tile does; what has come is told, and no slot behind it.
+        // The second chunk ends before the tile does: the tile has what has arrived, and no slot after it.
         let next = append(&store, 1, &items[..2]).await;
         let before = ask().await.unwrap();
         assert!(!before.head.is_final);

@@ -1,9 +1,10 @@
-//! Which sessions of a job are its processes, and what each of them is called.
+//! Which sessions of a job are its processes, and the name of each of them.
 //!
-//! Guarantees: pure; every process has a name of its own within its job, `rank 0` for the one process of a rank, else its
-//! role and a number in the order of start (`trainer`, `worker-1`); what is not shown any more is counted as earlier.
-//! Refuses to let one process hide another: only the same process again, a recording that was imported again, or a later
-//! run of the same name takes a session's place.
+//! Guarantees: pure. Every process has a unique name within its job: `rank 0` for the only process of a rank, otherwise
+//! its role and a number in the order of start (`trainer`, `worker-1`). Sessions that are no longer shown count as
+//! earlier.
+//! Refuses: to let one process hide another. A session is only replaced by the same process again, a repeated import, or
+//! a later run of the same name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -11,21 +12,21 @@ use memctl_model::{SessionInfo, SourceKind};
 
 use crate::store::{SessionKey, SessionRow};
 
-/// Characters of a role in a name: it is typed.
+/// The longest role in a name, because users type it.
 const ROLE_MAX: usize = 32;
-/// The role of the process that trains; there is mostly one, which then needs no number.
+/// The role of the training process; there is usually one, which then needs no number.
 const TRAINER: &str = "trainer";
-/// The role of a process that another one of the job started, when nobody says more.
+/// The default role of a process that another one of the job started.
 const WORKER: &str = "worker";
-/// Processes of one rank of which nothing tells what they do.
+/// The role of several processes of one rank if nothing else is known.
 const PROCESS: &str = "process";
 
-/// What a process is called.
+/// The name and role of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Process {
     /// Its name within the job.
     pub name: String,
-    /// What it does, as far as it is known.
+    /// Its role, if known.
     pub role: Option<String>,
     /// Whether it was started by another process of the job.
     pub is_child: bool,
@@ -38,14 +39,15 @@ impl Process {
         self.name.starts_with("rank ")
     }
 
-    /// What it does beside the training: processes of one such role are compared with each other. Empty for those that train.
+    /// Its role, if that is not training: processes of one such role are compared with each other. Empty for training
+    /// processes.
     #[must_use]
     pub fn peer_role(&self) -> &str {
         self.role.as_deref().filter(|role| *role != TRAINER).unwrap_or_default()
     }
 }
 
-/// Sessions in whose place another one has come: the same process again, the same recording again, a later run.
+/// Sessions that another one has replaced: the same process again, the same recording again, a later run.
 pub(crate) fn superseded(sessions: &[SessionRow]) -> HashSet<SessionKey> {
     let mut by_rank: BTreeMap<u32, Vec<&SessionRow>> = BTreeMap::new();
     for session in sessions {
@@ -56,7 +58,7 @@ pub(crate) fn superseded(sessions: &[SessionRow]) -> HashSet<SessionKey> {
     let mut gone = HashSet::new();
     for mut rank in by_rank.into_values() {
         rank.sort_by_key(|session| (session.info.started_ns, session.key));
-        // What came first is looked at from what came last: the latest run is told from the others first.
+        // Each session is compared with all earlier ones of its rank.
         for (at, later) in rank.iter().enumerate() {
             let earlier = rank[..at].iter().filter(|earlier| takes_place(later, earlier, &pids));
             gone.extend(earlier.map(|earlier| earlier.key));
@@ -77,8 +79,8 @@ fn takes_place(later: &SessionRow, earlier: &SessionRow, pids: &HashSet<(Option<
     was_over && !is_same_run(a, b, pids)
 }
 
-/// Whether two processes of one rank, one after the other, belong to one run: `memctl run` says so, or the same process of
-/// the job started both.
+/// Whether two consecutive processes of one rank belong to one run: `memctl run` says so, or the same process of the job
+/// started both.
 fn is_same_run(a: &SessionInfo, b: &SessionInfo, pids: &HashSet<(Option<&str>, u32)>) -> bool {
     let parent = |info: &SessionInfo| info.parent_pid.filter(|&pid| pids.contains(&(info.host.as_deref(), pid)));
     let is_child_of = |one: &SessionInfo, other: &SessionInfo| one.host == other.host && parent(one) == other.pid;
@@ -103,13 +105,13 @@ pub(crate) fn names<'a>(sessions: impl Iterator<Item = &'a SessionRow>) -> HashM
     }
     let ranks: BTreeSet<u32> = sessions.iter().map(|session| session.info.rank).collect();
     let several_ranks = ranks.len() > 1 || sessions.iter().any(|session| session.info.world_size > Some(1));
-    // Ranks are worth their numbers where there are several, and where nothing else has to be told apart.
+    // Names by rank are used if there are several ranks, or if there is only one process.
     let by_rank = |session: &SessionRow| {
         is_main(session) && mains.get(&session.info.rank) == Some(&1) && (several_ranks || sessions.len() == 1)
     };
     let mut taken = HashSet::new();
     let mut named = HashMap::new();
-    // By rank first: their names are theirs whatever roles are called.
+    // By rank first: these names take precedence over roles.
     for session in sessions.iter().filter(|session| by_rank(session)) {
         let name = format!("rank {}", session.info.rank);
         taken.insert(name.clone());
@@ -141,7 +143,8 @@ pub(crate) fn names<'a>(sessions: impl Iterator<Item = &'a SessionRow>) -> HashM
     sessions.iter().copied().map(process).collect()
 }
 
-/// What each process does, and whether another one of the job started it: as it said, else as its parent tells.
+/// The role of each process, and whether another one of the job started it: as reported, or else inferred from its
+/// parent.
 fn roles(sessions: &[&SessionRow]) -> HashMap<SessionKey, (Option<String>, bool)> {
     let by_pid: HashMap<(Option<&str>, u32), SessionKey> = sessions
         .iter()
@@ -168,7 +171,7 @@ fn roles(sessions: &[&SessionRow]) -> HashMap<SessionKey, (Option<String>, bool)
             0 | 1 if parents.contains(&session.key) => Some(TRAINER),
             0 | 1 => None,
             _ if parents.contains(&session.key) => Some(TRAINER),
-            // The one that nobody of the job started, beside those that it did not start either: still the main one.
+            // The only one of its rank that no process of the job started: the main one.
             _ if beside.iter().filter(|other| parent(other).is_none() && other.info.role.is_none()).count() == 1 => {
                 Some(TRAINER)
             }

@@ -1,10 +1,10 @@
-//! Names and successors of processes, one shape of a job at a time.
+//! Names and replacements of processes, for one kind of job at a time.
 
 use memctl_model::{Dropped, SessionEnd, SessionId};
 
 use super::*;
 
-/// A session that is still going on, of rank 0 on one host.
+/// A running session of rank 0 on one host.
 fn session(key: SessionKey, started_ns: u64, pid: u32, parent_pid: u32) -> SessionRow {
     let info = SessionInfo {
         host: Some("host".into()),
@@ -85,7 +85,7 @@ fn a_trainer_and_the_workers_that_it_started() {
 fn siblings_whose_parent_allocates_nothing_are_workers() {
     let all = [session(1, 10, 11, 5), session(2, 10, 12, 5)];
     assert_eq!(named(&all), ["worker-1", "worker-2"]);
-    // Nothing tells what these do.
+    // Nothing is known about these.
     let all = [session(1, 10, 11, 5), session(2, 10, 12, 6)];
     assert_eq!(named(&all), ["process-1", "process-2"]);
 }
@@ -134,12 +134,12 @@ fn the_same_process_again_takes_its_place() {
 
 #[test]
 fn processes_of_one_run_that_follow_each_other_are_all_there_and_a_later_run_takes_their_places() {
-    // A loop of a shell under `memctl run`.
+    // A shell loop under `memctl run`.
     let first = [of_run(ended(session(1, 1, 10, 5), 3), 7), of_run(ended(session(2, 4, 11, 6), 6), 7)];
     assert_eq!(gone(&first), [] as [SessionKey; 0]);
     let [a, b] = first;
     assert_eq!(gone(&[a.clone(), b.clone(), of_run(session(3, 8, 12, 9), 8)]), [1, 2]);
-    // A run that has not ended goes on beside it, on another node perhaps.
+    // A run that has not ended continues in parallel, perhaps on another node.
     assert_eq!(gone(&[of_run(session(1, 1, 10, 5), 7), of_run(session(3, 8, 12, 9), 8)]), [] as [SessionKey; 0]);
     // Without a launcher: workers of one trainer, one after the other.
     let all = [session(1, 1, 10, 5), ended(session(2, 2, 11, 10), 3), session(3, 4, 12, 10)];

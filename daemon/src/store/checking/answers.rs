@@ -1,6 +1,6 @@
-//! Every answer about holders, one after the other: its checksum, and whether it decodes.
+//! Checks every answer about holders: its checksum, and whether it decodes.
 //!
-//! Guarantees: one answer is in memory at a time; what cannot be read is a problem, and the next one is read.
+//! Guarantees: one answer is in memory at a time; an unreadable one is a problem, and the check continues.
 
 use memctl_proto::convert::holders::from_kept;
 use memctl_proto::v1;
@@ -28,7 +28,7 @@ pub(super) async fn of_sqlite(
     let keys: Vec<Key> =
         match sqlx::query_as(AssertSqlSafe(LIST.replace("memctl.", ""))).fetch_all(&mut *connection).await {
             Ok(keys) => keys,
-            // Told by the pages' check already.
+            // The check of the pages has reported this.
             Err(error) if is_damage(&error) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
@@ -57,7 +57,7 @@ pub(super) async fn of_postgres(connection: &mut PgConnection, checked: &mut Che
     Ok(())
 }
 
-/// Looks at an answer, unless it has gone meanwhile.
+/// Checks an answer, unless it is gone by now.
 fn look((_, session, asked_ns): Key, row: Option<&impl Cells>, checked: &mut Checked) -> Result<(), Fault> {
     let Some(row) = row else { return Ok(()) };
     let (answer, sum) = (row.blob(0)?, row.int(1)?);

@@ -1,7 +1,7 @@
-//! Every stored item, one after the other: its size, its checksum, and whether it decodes.
+//! Checks every stored item: its size, its checksum, and whether it decodes.
 //!
-//! Guarantees: a few items are in memory at a time, and none of them heavier than ingest takes; what cannot be read is a
-//! problem, and the next one is read.
+//! Guarantees: few items are in memory at a time, none larger than ingest accepts; an unreadable one is a problem, and
+//! the check continues.
 
 use memctl_proto::chunk::Decoder;
 use memctl_proto::item::{Content, Packed};
@@ -61,7 +61,7 @@ pub(super) async fn of_sqlite(
     let rows = sqlx::query(AssertSqlSafe(LISTS.replace("memctl.", ""))).fetch_all(&mut *connection).await;
     let lists = match rows {
         Ok(rows) => rows.iter().map(List::of).collect::<Result<Vec<_>, _>>()?,
-        // Told by the pages' check already.
+        // The check of the pages has reported this.
         Err(error) if is_damage(&error) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
@@ -81,7 +81,7 @@ pub(super) async fn of_sqlite(
                     }
                     limit = BATCH;
                 }
-                // One by one, up to the one that cannot be read; what lies behind it is found by its neighbours' pages.
+                // One by one, up to the one that cannot be read; the check of the pages covers what follows.
                 Err(error) if is_damage(&error) && limit > 1 => {
                     limit = 1;
                     *connection = options.connect().await?;
@@ -137,7 +137,7 @@ impl Reader {
         Ok(Self { depth, decoder, events: Vec::new() })
     }
 
-    /// Looks at an item; its number.
+    /// Checks an item; returns its number.
     fn item(&mut self, list: List, row: &impl Cells, checked: &mut Checked) -> Result<i64, Fault> {
         let (seq, payload, sum) = (row.int(0)?, row.blob(1)?, row.int_or_null(2)?);
         let (bytes, entries, unpacked_bytes) = (row.int(3)?, row.word(4)?, row.small::<u32>(5)?);

@@ -1,9 +1,9 @@
-//! Whether what is stored is whole: [`check`], beside whoever writes.
+//! Checks that a store is undamaged ([`check`]), even with concurrent writers.
 //!
-//! Guarantees: nothing is changed. The cheap check compares every session's row with what is stored of it, as of one
-//! moment, and finds rows that belong to nothing. The deep one reads everything: the database checks its own pages, and
-//! every item and every answer about holders is compared with its checksum and decoded ([`Depth`]). Damage of one does not end the check.
-//! Refuses: to list more than [`PROBLEMS_MAX`]; the rest is counted.
+//! Guarantees: nothing is changed. The cheap check compares every session's row with what is stored of it, at one
+//! moment, and finds orphaned rows. The deep one reads everything: the database checks its own pages, and every item
+//! and every answer about holders is compared with its checksum and decoded ([`Depth`]). A damaged item does not end
+//! the check. At most [`PROBLEMS_MAX`] problems are listed; the rest are counted.
 
 mod answers;
 mod items;
@@ -18,43 +18,43 @@ use super::cells::{Cells, Fault};
 use super::sqlite::read_only;
 use super::{PostgresStore, SqliteStore, Store, StoreError, StoreInfo, Totals, postgres, sqlite};
 
-/// Problems that are listed.
+/// Limit of listed problems.
 pub const PROBLEMS_MAX: usize = 1_000;
 
 /// How much a check reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Depth {
-    /// Every session's row, and what is counted of it.
+    /// Every session's row and its counts.
     Rows,
-    /// The database's pages, and every item's bytes with their checksum.
+    /// Also the database's pages, and the checksum of every item.
     Bytes,
-    /// Likewise, and whether each decodes.
+    /// Also whether each item decodes.
     Decoded,
 }
 
-/// Something that is not as it should be.
+/// A problem that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The session that it concerns.
     pub session: Option<i64>,
     /// The item.
     pub item: Option<u64>,
-    /// A sentence.
+    /// A sentence about it.
     pub what: String,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug)]
 pub struct Checked {
-    /// Which store.
+    /// The store.
     pub info: StoreInfo,
     /// Its sums.
     pub totals: Totals,
-    /// Items that were read, by a deep check.
+    /// Items read by a deep check.
     pub items_read: u64,
-    /// Items without a checksum, of older versions, that a deep check read.
+    /// Items without a checksum, from older versions, read by a deep check.
     pub items_without_checksum: u64,
-    /// What is wrong, [`PROBLEMS_MAX`] at most.
+    /// The problems, at most [`PROBLEMS_MAX`].
     pub problems: Vec<Problem>,
     /// How many problems there are.
     pub problems_found: u64,
@@ -72,11 +72,11 @@ impl Checked {
 /// Checks a store.
 ///
 /// # Errors
-/// A store that cannot be opened or read at all.
+/// The store cannot be opened or read at all.
 pub async fn check(address: &StoreAddress, depth: Depth) -> Result<Checked, StoreError> {
     let (store, mut source): (Box<dyn Store>, Source) = match address {
         StoreAddress::Memory => {
-            let what = "a store in memory goes with its process".to_owned();
+            let what = "a store in memory ends with its process".to_owned();
             return Err(StoreError::Refused { session: 0, what });
         }
         StoreAddress::Sqlite(path) => {
@@ -104,7 +104,7 @@ pub async fn check(address: &StoreAddress, depth: Depth) -> Result<Checked, Stor
     outcome.map(|()| checked)
 }
 
-/// What is asked.
+/// The database to check.
 #[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 enum Source {
     Sqlite { connection: SqliteConnection, options: SqliteConnectOptions, place: String },
@@ -162,7 +162,7 @@ impl Source {
 
     async fn close(self) {
         if let Self::Sqlite { connection, .. } = self {
-            // Nothing was written: how it closes does not matter.
+            // Nothing was written, so an error on closing does not matter.
             let _ = connection.close().await;
         }
     }

@@ -1,7 +1,7 @@
-//! What has to hold between the rows of a store, each as a question for those that break it.
+//! Invariants between the rows of a store, each as a query for rows that violate it.
 //!
-//! Guarantees: a question answers with sessions and two numbers, in one form of SQL that both databases understand (SQLite
-//! without the schema's name). Long, because it is a list.
+//! Guarantees: a query returns sessions and two numbers, in SQL that both databases understand (SQLite without the
+//! schema's name). Long, because it is a list.
 
 use sqlx::Row;
 
@@ -10,7 +10,7 @@ use crate::store::cells::{Cells, Fault};
 
 /// A rule.
 pub(super) struct Rule {
-    /// What is wrong, with `{a}` and `{b}` for the numbers.
+    /// The problem, with `{a}` and `{b}` for the numbers.
     pub said: &'static str,
     /// Session (or 0), a, b.
     pub sql: &'static str,
@@ -123,7 +123,7 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// Turns the answers to a rule's question into problems. That a damaged page keeps it from being answered is one, too.
+/// Turns the results of a rule's query into problems. If a damaged page makes the query fail, that is a problem too.
 pub(super) fn judge<R: Row + Cells>(
     rule: &Rule,
     rows: Result<Vec<R>, Fault>,

@@ -1,8 +1,10 @@
-//! Copies of a whole store: [`backup`] into one SQLite file, whatever the database, and [`restore`] from one into either.
+//! Copies of a whole store: [`backup`] from either database into one SQLite file, and [`restore`] from that file into
+//! either.
 //!
-//! Guarantees: a backup is the state of one moment, made beside whoever writes; it is there whole, on the disk and private
-//! to its owner, or not at all. What is restored is what was backed up, keys included.
-//! Refuses: what is no whole backup, before anything is written; to overwrite: a backup's file must be new, and what is restored into must hold nothing.
+//! Guarantees: a backup is the state at one moment, even with concurrent writers. It is complete, on the disk and
+//! private to its owner, or does not exist. A restore equals the backup, keys included.
+//! Refuses: an incomplete backup, before anything is written; an existing file as a backup's target, and a store with
+//! data as a restore's target.
 
 mod postgres;
 mod sound;
@@ -16,19 +18,19 @@ use std::path::{Path, PathBuf};
 use super::address::StoreAddress;
 use super::{StoreError, Totals};
 
-/// What a copy holds.
+/// What a copy contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copied {
-    /// Its sums: jobs, sessions, events and bytes; nothing of what expired.
+    /// Its sums: jobs, sessions, events and bytes, without expired ones.
     pub totals: Totals,
     /// Bytes of the backup's file.
     pub file_bytes: u64,
 }
 
-/// Writes everything that a store holds at this moment into a new file.
+/// Writes everything in a store at this moment into a new file.
 ///
 /// # Errors
-/// A file that is there already, a store that cannot be read, a disk that is full.
+/// The file exists already, the store cannot be read, or the disk is full.
 pub async fn backup(address: &StoreAddress, target: &Path) -> Result<Copied, StoreError> {
     let cannot = |error: std::io::Error| told(target, &error);
     if target.exists() {
@@ -52,11 +54,10 @@ pub async fn backup(address: &StoreAddress, target: &Path) -> Result<Copied, Sto
     Ok(Copied { totals, file_bytes: file.metadata().map_err(cannot)?.len() })
 }
 
-/// Puts a backup into an empty store, which is made where there is none; one in which something is damaged only if `damaged`
-/// says so.
+/// Restores a backup into an empty store, which is created if needed; a damaged backup only if `damaged` is set.
 ///
 /// # Errors
-/// A file that is no sound backup, a store that holds something already.
+/// The file is not an undamaged backup, or the store holds data already.
 pub async fn restore(source: &Path, address: &StoreAddress, damaged: bool) -> Result<Copied, StoreError> {
     sound::has_all_pages(source)?;
     let scratch = Scratch::make().map_err(|error| told(source, &error))?;
@@ -74,10 +75,10 @@ pub async fn restore(source: &Path, address: &StoreAddress, damaged: bool) -> Re
 }
 
 fn nothing_to_copy() -> StoreError {
-    StoreError::Refused { session: 0, what: "a store in memory goes with its process".into() }
+    StoreError::Refused { session: 0, what: "a store in memory ends with its process".into() }
 }
 
-/// What is in the way of restoring.
+/// The error for a target that is not empty.
 fn not_empty(place: &str, totals: &Totals) -> StoreError {
     StoreError::Refused {
         session: 0,
@@ -92,7 +93,7 @@ fn told(path: &Path, error: &std::io::Error) -> StoreError {
     StoreError::Unreachable { place: path.display().to_string(), reason: error.to_string() }
 }
 
-/// A file on its way, which goes unless it becomes the target.
+/// An unfinished file, removed on drop unless it became the target.
 struct Partial(PathBuf);
 
 impl Partial {
@@ -115,7 +116,7 @@ impl Drop for Partial {
     }
 }
 
-/// A private folder, which goes in the end.
+/// A private folder, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {

@@ -1,8 +1,8 @@
-//! From and to Postgres: the same tables, row by row.
+//! Copies from and to Postgres: the same tables, row by row.
 //!
-//! Guarantees: a backup is one REPEATABLE READ transaction, so that it is the state of one moment whoever writes; a restore
-//! is one transaction, and rows get the keys that they had.
-//! Refuses: a database whose schema is not today's, because a backup does not change it.
+//! Guarantees: a backup is one REPEATABLE READ transaction, and so the state at one moment. A restore is one
+//! transaction, and rows keep their keys.
+//! Refuses: a database whose schema is not current, because a backup does not change it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -46,7 +46,7 @@ pub(super) async fn backup(url: &str, target: &Path) -> Result<(), StoreError> {
     copy.close().await?;
     store.close().await?;
     outcome.map_err(|error| match error {
-        // What failed was the reading, as far as one can tell.
+        // The failure was most likely in reading.
         StoreError::Failed { operation, reason, .. } => StoreError::Failed { place, operation, reason },
         error => error,
     })
@@ -68,7 +68,7 @@ async fn read_all(from: &mut PgConnection, to: &mut SqliteConnection) -> Result<
             table.insert(to, cells_of(&table.columns, &row?)?).await?;
         }
     }
-    // So that the key of what was deleted does not come back.
+    // So that keys of deleted rows are not reused.
     for (table, column) in &known.identities {
         let last = format!(
             "SELECT pg_sequence_last_value(pg_get_serial_sequence('memctl.\"{table}\"', '{column}')::regclass)"
@@ -92,7 +92,7 @@ fn cells_of(columns: &[Column], row: &PgRow) -> Result<Vec<Cell>, Fault> {
     columns.iter().enumerate().map(cell).collect()
 }
 
-/// Copies a backup into a database that holds nothing.
+/// Copies a backup into an empty database.
 pub(super) async fn restore(source: &Path, url: &str) -> Result<Totals, StoreError> {
     let (mut from, _held) = sqlite::connect(source).await?;
     let store = PostgresStore::open(url).await?;
@@ -113,7 +113,7 @@ async fn write_all(from: &mut SqliteConnection, store: &PostgresStore) -> Result
     let tables = tables(from).await?;
     let mut tx = store.pool().begin().await?;
     tx.execute("SET LOCAL statement_timeout = 0").await?;
-    // Who writes now would be mixed up with what is restored.
+    // Concurrent writes would mix with the restored rows.
     tx.execute("LOCK TABLE memctl.job, memctl.session IN EXCLUSIVE MODE").await?;
     let jobs: i64 = sqlx::query_scalar("SELECT count(*) FROM memctl.job").fetch_one(&mut *tx).await?;
     if jobs > 0 {
@@ -159,7 +159,7 @@ async fn write_all(from: &mut SqliteConnection, store: &PostgresStore) -> Result
 /// The database's columns.
 struct Known {
     types: BTreeMap<(String, String), String>,
-    /// Table and column whose values the database gives out.
+    /// Table and column whose values the database assigns.
     identities: BTreeSet<(String, String)>,
 }
 
@@ -187,7 +187,7 @@ impl Known {
         self.types.get(&(table.name.clone(), column.name.clone())).map(String::as_str)
     }
 
-    /// A column as SQLite has it.
+    /// A column in SQLite's form.
     fn selected(&self, table: &Table, column: &Column) -> String {
         let name = &column.name;
         match (column.kind, self.type_of(table, column)) {

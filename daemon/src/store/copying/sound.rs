@@ -1,7 +1,7 @@
-//! Whether a file is a whole backup, asked before anything of it is restored.
+//! Checks that a file is a complete backup before anything of it is restored.
 //!
-//! Guarantees: a file that is empty, was cut, or holds an item that does not match its checksum is refused by name; nothing
-//! is written.
+//! Guarantees: a file that is empty, truncated, or holds an item with a wrong checksum is refused by name; nothing is
+//! written.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -12,10 +12,11 @@ use super::super::address::StoreAddress;
 use super::super::checking::{self, Depth};
 use super::told;
 
-/// Bytes of SQLite's header that are read: page size and count lie within (https://www.sqlite.org/fileformat.html, 1.3).
+/// Bytes of SQLite's header that are read, which include page size and count (https://www.sqlite.org/fileformat.html,
+/// 1.3).
 const HEADER: usize = 32;
 
-/// Refuses a file that is empty or has not as many pages as its header says.
+/// Refuses a file that is empty or has fewer pages than its header says.
 pub(super) fn has_all_pages(source: &Path) -> Result<(), StoreError> {
     let cannot = |error: std::io::Error| told(source, &error);
     let mut file = File::open(source).map_err(cannot)?;
@@ -25,7 +26,7 @@ pub(super) fn has_all_pages(source: &Path) -> Result<(), StoreError> {
     }
     let mut header = [0; HEADER];
     if file.read_exact(&mut header).is_err() || !header.starts_with(b"SQLite format 3\0") {
-        // SQLite says what it is not.
+        // SQLite reports what is wrong.
         return Ok(());
     }
     let page = match u16::from_be_bytes([header[16], header[17]]) {
@@ -40,7 +41,7 @@ pub(super) fn has_all_pages(source: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Refuses a backup in which anything does not match its checksum or its session's row.
+/// Refuses a backup with a wrong checksum or a wrong sum in a session's row.
 pub(super) async fn is_undamaged(source: &Path, current: &Path) -> Result<(), StoreError> {
     let checked = checking::check(&StoreAddress::Sqlite(current.to_owned()), Depth::Bytes).await?;
     let Some(first) = checked.problems.first() else { return Ok(()) };

@@ -1,6 +1,6 @@
-//! From and to SQLite files.
+//! Copies from and to SQLite files.
 //!
-//! Guarantees: a file is copied as of one moment while others write it; a backup that is damaged is not restored.
+//! Guarantees: a file is copied at one moment even with concurrent writers; a damaged backup is not restored.
 
 use std::path::{Path, PathBuf};
 
@@ -29,7 +29,7 @@ pub(super) async fn backup(path: &Path, target: &Path) -> Result<(), StoreError>
     copied.await.map_err(|error| fault::told(&place, "copying", error))
 }
 
-/// A copy of an older version's backup with today's schema, in a folder; `None` if it has today's.
+/// A copy of an older backup with the current schema, in a folder; `None` if the schema is current.
 pub(super) async fn brought_up_to_date(source: &Path, folder: &Path) -> Result<Option<PathBuf>, StoreError> {
     let place = source.display().to_string();
     let found = read_only::source(source, &place).await?;
@@ -49,7 +49,7 @@ pub(super) async fn brought_up_to_date(source: &Path, folder: &Path) -> Result<O
     Ok(Some(copy))
 }
 
-/// What a file holds, whatever its version.
+/// The sums of a file of any version.
 pub(super) async fn totals(path: &Path) -> Result<Totals, StoreError> {
     let (mut connection, _held) = connect(path).await?;
     let sums = "SELECT (SELECT count(*) FROM job), count(*), coalesce(sum(events), 0), coalesce(sum(stored_bytes), 0) FROM session";
@@ -60,7 +60,7 @@ pub(super) async fn totals(path: &Path) -> Result<Totals, StoreError> {
     Ok(Totals { jobs, sessions, events, stored_bytes, ..Totals::default() })
 }
 
-/// A connection to a backup, and what keeps others from writing it.
+/// A connection to a backup, and the lock that keeps others from writing it.
 pub(super) async fn connect(source: &Path) -> Result<(SqliteConnection, Option<std::fs::File>), StoreError> {
     let place = source.display().to_string();
     let read_only::Source { options, held, .. } = read_only::source(source, &place).await?;
@@ -68,7 +68,7 @@ pub(super) async fn connect(source: &Path) -> Result<(SqliteConnection, Option<s
     Ok((connection, held))
 }
 
-/// Copies a backup into a file that holds nothing.
+/// Copies a backup into an empty file.
 pub(super) async fn restore(source: &Path, target: &Path) -> Result<Totals, StoreError> {
     let (mut from, _held) = connect(source).await?;
     let store = SqliteStore::open(target, "memctl restore").await?;
@@ -83,7 +83,7 @@ pub(super) async fn restore(source: &Path, target: &Path) -> Result<Totals, Stor
     outcome.and(totals)
 }
 
-/// Replaces what a file's tables hold with the rows of another.
+/// Replaces the rows of a file's tables with those of another.
 pub(super) async fn fill(from: &mut SqliteConnection, to: &mut SqliteConnection) -> Result<(), Fault> {
     let tables = tables(from).await?;
     sqlx::query("PRAGMA defer_foreign_keys = ON").execute(&mut *to).await?;
@@ -97,7 +97,7 @@ pub(super) async fn fill(from: &mut SqliteConnection, to: &mut SqliteConnection)
             table.insert(to, row?).await?;
         }
     }
-    // So that the key of what was deleted does not come back.
+    // So that keys of deleted rows are not reused.
     sqlx::query("DELETE FROM sqlite_sequence").execute(&mut *to).await?;
     for row in sqlx::query_as::<_, (String, i64)>("SELECT name, seq FROM sqlite_sequence").fetch_all(from).await? {
         let insert = sqlx::query("INSERT INTO sqlite_sequence (name, seq) VALUES (?1, ?2)").bind(row.0).bind(row.1);

@@ -1,6 +1,6 @@
-//! The tables of a store as a SQLite file has them, and their rows cell by cell: the form that both databases share.
+//! The tables of a store in SQLite and their rows cell by cell: the form shared by both databases.
 //!
-//! Guarantees: tables come in the order in which migrations made them, so that what others refer to is there first.
+//! Guarantees: tables have the order of the migrations, so that referenced ones come first.
 
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
@@ -8,7 +8,7 @@ use tokio_stream::{Stream, StreamExt as _};
 
 use crate::store::cells::Fault;
 
-/// Columns that SQLite alone has, to find its own rows by: they get new values.
+/// Row keys that only SQLite has: they get new values.
 const ITS_OWN: [(&str, &str); 1] = [("payload", "payload_id")];
 
 /// What a column holds.
@@ -49,13 +49,13 @@ impl Cell {
     }
 }
 
-/// The tables of a file, all but the list of migrations.
+/// The tables of a file, except the list of migrations.
 pub(super) async fn tables(connection: &mut SqliteConnection) -> Result<Vec<Table>, Fault> {
     let listed = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'
         AND name <> 'memctl_migration' ORDER BY rowid";
     let names: Vec<String> = sqlx::query_scalar(listed).fetch_all(&mut *connection).await?;
     let mut tables = Vec::new();
-    // Sessions refer to jobs; that table was made anew by a later migration.
+    // Sessions refer to jobs, but a later migration recreated that table.
     let (first, others): (Vec<String>, Vec<String>) = names.into_iter().partition(|name| name == "job");
     for name in first.into_iter().chain(others) {
         let listed = "SELECT name, type FROM pragma_table_info(?1) ORDER BY cid";
@@ -83,7 +83,7 @@ impl Table {
         self.columns.iter().map(|column| format!("\"{}\"", column.name)).collect::<Vec<_>>().join(", ")
     }
 
-    /// All rows of the file's table, one after the other.
+    /// All rows of the file's table, in sequence.
     pub(super) fn rows<'c>(
         &self,
         connection: &'c mut SqliteConnection,

@@ -1,7 +1,6 @@
-//! Removing: items oldest first, and what is kept beside them.
+//! Removal: oldest items first, and the rows that belong to them.
 //!
-//! Guarantees: what is counted as gone is what went, and the sessions' sums follow. Refuses: to decide what goes; that is
-//! `expiry`'s.
+//! Guarantees: the counts match what was removed, and the sessions' sums follow. `expiry` decides what is removed.
 
 use memctl_proto::v1::ItemKind;
 
@@ -22,7 +21,7 @@ impl Inner {
         Expired { bytes, ..Expired::default() }
     }
 
-    /// The bytes of what went.
+    /// Removes answers about holders; returns their bytes.
     pub(super) fn delete_holders(&mut self, victims: &[HoldersIndex]) -> u64 {
         for row in victims {
             self.sessions.get_mut(&row.session).and_then(|session| session.holders.remove(&row.asked_ns));
@@ -78,7 +77,7 @@ impl Session {
     }
 }
 
-/// An item that may go, with what decides when: what a running session sent last stays.
+/// An item that may be removed, with its order; the latest item of a running session stays.
 fn candidate(
     key: SessionKey,
     session: &Session,

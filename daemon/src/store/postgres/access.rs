@@ -1,6 +1,6 @@
 //! Tokens and the audit log in Postgres.
 //!
-//! Guarantees: both stay within their bounds; what is written together is one transaction.
+//! Guarantees: both stay within their limits; related writes are one transaction.
 
 use sqlx::postgres::{PgConnection, PgPool};
 
@@ -51,7 +51,7 @@ async fn add(tx: &mut PgConnection, token: &TokenRow) -> Result<bool, Fault> {
     Ok(done.rows_affected() > 0)
 }
 
-/// Removes the oldest token that no longer counts.
+/// Removes the oldest token that is no longer valid.
 async fn make_room(tx: &mut PgConnection, now_ns: u64) -> Result<bool, Fault> {
     let done = sqlx::query(
         "DELETE FROM memctl.access_token WHERE id = (SELECT id FROM memctl.access_token \

@@ -1,7 +1,7 @@
-//! Alerts and silences in Postgres: compare and set, one statement each, so that of two daemons one wins.
+//! Alerts and silences in Postgres: compare and set, one statement each, so that only one of two daemons succeeds.
 //!
-//! Guarantees: all changes of a call are one transaction; records are changed in the order of their ids, so that two
-//! daemons cannot deadlock; the bound on their number is kept up to what daemons add at the same moment.
+//! Guarantees: all changes of a call are one transaction. Records are changed in the order of their ids, so that two
+//! daemons cannot deadlock. Their number may exceed its limit only by what daemons add at the same moment.
 
 use sqlx::postgres::{PgConnection, PgPool};
 
@@ -16,7 +16,7 @@ pub(super) async fn read(pool: &PgPool, selection: AlertSelection<'_>) -> Result
         AlertSelection::All(kind) => {
             sqlx::query(sql("WHERE kind = $1 ORDER BY id")).bind(kind.number()).fetch_all(pool).await?
         }
-        // No job's name holds a zero byte, and Postgres takes no text that does.
+        // No job's name contains a zero byte, and Postgres refuses text that does.
         AlertSelection::OfJob { job, .. } if job.contains('\0') => Vec::new(),
         AlertSelection::OfJob { tenant, job } => {
             let query = sqlx::query(sql("WHERE kind = 1 AND job = $1 AND tenant = $2 ORDER BY id"));
@@ -78,7 +78,7 @@ async fn put_one(tx: &mut PgConnection, put: &AlertPut) -> Result<PutOutcome, Fa
         if !record.kind.has_room(all.cast_unsigned(), own.cast_unsigned()) {
             return Ok(PutOutcome::Full);
         }
-        // A row that is not there cannot be locked: another daemon may have made it just now.
+        // A missing row cannot be locked: another daemon may have inserted it just now.
         "INSERT INTO memctl.alert_record (kind, id, version, job, due_ns, body, tenant) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING"
     };
     let done = sqlx::query(statement)

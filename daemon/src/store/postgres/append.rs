@@ -1,8 +1,7 @@
-//! Writing: sessions and items, one transaction a call; rows go as arrays, one statement a table.
+//! Writing sessions and items, one transaction per call. Rows are sent as arrays, one statement per table.
 //!
-//! Guarantees: the sessions' rows are locked, in ascending order, before anything is decided, so what is counted is
-//! what is inserted, whoever else writes.
-//! Refuses: what the plan refuses.
+//! Guarantees: the sessions' rows are locked in ascending order before anything is decided, so that the counts match
+//! the inserts even with other writers.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +22,7 @@ const STATEMENT_BYTES: usize = 16 << 20;
 /// Rows in one statement.
 const STATEMENT_ROWS: usize = 4096;
 
-/// Finds or makes job, session and devices; `None` when somebody else was faster and it must be looked at again.
+/// Finds or makes job, session and devices; `None` if another writer was faster and the caller must retry.
 pub(super) async fn open_session(
     pool: &PgPool,
     opening: &Opening<'_>,
@@ -75,7 +74,7 @@ pub(super) async fn open_session(
         .fetch_optional(&mut *tx)
         .await?;
     let Some(key) = key else {
-        // With it goes the job that may have been made for nothing.
+        // This also removes a job that was made in vain.
         tx.rollback().await?;
         return Ok(None);
     };
@@ -92,7 +91,7 @@ pub(super) async fn open_session(
     Ok(Some(OpenedSession { key, job, run, durable_seq: 0, ended: false }))
 }
 
-/// What is known of the series that a new session belongs to.
+/// What is known of the series of a new session.
 async fn series(tx: &mut PgConnection, opening: &Opening<'_>) -> Result<Series, Fault> {
     let Opening { tenant, info, now_ns, .. } = opening;
     let launcher = info.launch.launcher.map(u64::cast_signed);
@@ -322,7 +321,7 @@ async fn update_sessions(tx: &mut PgConnection, plan: &Plan<'_>) -> Result<(), F
     Ok(())
 }
 
-/// Keeps what the judge knows of a session, if the session is there.
+/// Stores the analyser's state of a session, if the session exists.
 pub(super) async fn put_watch(pool: &PgPool, session: SessionKey, watch: &WatchRow) -> Result<(), Fault> {
     let query = sqlx::query(include_str!("sql/watch_put.sql")).bind(session).bind(watch.seq.cast_signed());
     let query = query.bind(watch.form.clone()).bind(watch.state.to_vec()).bind(checksum(&watch.state));
@@ -330,7 +329,7 @@ pub(super) async fn put_watch(pool: &PgPool, session: SessionKey, watch: &WatchR
     Ok(())
 }
 
-/// Keeps an answer about holders, if the session is there, in the place of the oldest where there are too many.
+/// Stores an answer about holders, if the session exists, and removes the oldest beyond the limits.
 pub(super) async fn put_holders(pool: &PgPool, row: &HoldersRow) -> Result<(), Fault> {
     let mut tx = pool.begin().await?;
     let HoldersIndex { session, asked_ns: _, finding, site, unasked, says, counted_epoch, bytes: _ } =
@@ -338,7 +337,7 @@ pub(super) async fn put_holders(pool: &PgPool, row: &HoldersRow) -> Result<(), F
     let found: Option<i64> =
         sqlx::query_scalar(include_str!("sql/session_job.sql")).bind(session).fetch_optional(&mut *tx).await?;
     let Some(job) = found else { return Ok(()) };
-    // Of two daemons that keep answers of one job each sees what the other has kept.
+    // The lock lets each of two daemons see the other's answers for the job.
     sqlx::query(include_str!("sql/job_lock.sql")).bind(job).fetch_optional(&mut *tx).await?;
     let kept = sqlx::query(include_str!("sql/holders_kept.sql")).bind(job).fetch_all(&mut *tx).await?;
     let kept = kept.iter().map(cells::holders_index).collect::<Result<Vec<_>, _>>()?;

@@ -1,8 +1,8 @@
-//! Connecting, the schema, and trying again.
+//! Connecting, the schema, and retries.
 //!
-//! Guarantees: every wait has an end (connecting, waiting for a connection, a statement, a lock); two daemons that
-//! start at once on an empty database do not trip over each other.
-//! Refuses: to connect to servers that lack what the statements use.
+//! Guarantees: every wait has a timeout (connecting, getting a connection, a statement, a lock). Two daemons that start
+//! at once on an empty database do not disturb each other.
+//! Refuses: servers that lack what the statements use.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -15,30 +15,30 @@ use super::{PostgresStore, StoreError};
 use crate::store::cells::Fault;
 use crate::store::migrations;
 
-/// Version 13, as `server_version_num` has it: older ones are out of support.
+/// Version 13 as in `server_version_num`: older ones are out of support.
 const SERVER_MIN: i32 = 130_000;
-/// Appends and queries at the same time; servers allow 100 by default, for everybody together.
+/// Concurrent appends and queries; servers allow 100 connections by default, for all clients together.
 const CONNECTIONS_MAX: u32 = 8;
-/// To get a connection, new or free.
+/// Timeout for getting a connection, new or free.
 const ACQUIRE_WAIT: Duration = Duration::from_secs(15);
-/// Why it did not come is waited for so long.
+/// Timeout for finding out why there was none.
 const REASON_WAIT: Duration = Duration::from_secs(5);
-/// For one statement. Deleting a large job takes longest, and has its own.
+/// Timeout of a statement. Deleting a large job takes longest and has its own.
 const STATEMENT_MS: &str = "60000";
-/// For a lock that another daemon holds.
+/// Timeout for a lock that another daemon holds.
 const LOCK_MS: &str = "20000";
-/// A transaction that a lost daemon left open goes after this.
+/// A transaction that a lost daemon left open ends after this.
 const IDLE_IN_TRANSACTION_MS: &str = "60000";
-/// Tries of one transaction; a serialization failure is rare, twelve in a row are a fault.
+/// Attempts per transaction; a serialization failure is rare, twelve in a row are a fault.
 const TRIES_MAX: u32 = 12;
-/// Before the second try; doubles each time, up to 256 times as much: on a server that is loaded a transaction takes a second,
-/// and two that try again within one collide again.
+/// Pause before the second attempt; doubles each time, up to 256 times as much: on a loaded server a transaction takes
+/// a second, and two that retry sooner collide again.
 const BACKOFF: Duration = Duration::from_millis(5);
 
-/// What opening gives.
+/// The result of opening.
 pub(super) struct Opened {
     pub(super) pool: PgPool,
-    /// How to connect once more.
+    /// The options for another connection.
     pub(super) options: PgConnectOptions,
     pub(super) version: String,
 }
@@ -49,7 +49,7 @@ pub(super) async fn open(url: &str, place: &str) -> Result<Opened, StoreError> {
     finished(prepare(&pool, place).await, pool, options, place).await
 }
 
-/// Connects for reading, where the schema is today's.
+/// Connects read-only, if the schema is current.
 pub(super) async fn open_read_only(url: &str, place: &str) -> Result<Opened, StoreError> {
     let (pool, options) = connect(url, place, &[("default_transaction_read_only", "on")]).await?;
     finished(look(&pool, place).await, pool, options, place).await
@@ -73,7 +73,7 @@ async fn finished(
 async fn connect(url: &str, place: &str, more: &[(&str, &str)]) -> Result<(PgPool, PgConnectOptions), StoreError> {
     let options = PgConnectOptions::from_str(url).map_err(|_| StoreError::Unreachable {
         place: place.into(),
-        // The parser's own words may quote a piece of the password.
+        // The parser's message may quote a part of the password.
         reason: "the URL cannot be read; its form is postgres://USER:PASSWORD@HOST:PORT/DATABASE, with special characters percent-encoded".into(),
     })?;
     let options = options
@@ -97,19 +97,19 @@ async fn connect(url: &str, place: &str, more: &[(&str, &str)]) -> Result<(PgPoo
     }
 }
 
-/// A pool that waited in vain for a server that may be starting does not say what it heard: one more connection does.
+/// A pool that timed out does not report the server's error, so one more connection attempt gets it.
 async fn reason(error: sqlx::Error, options: &PgConnectOptions) -> sqlx::Error {
     if !matches!(error, sqlx::Error::PoolTimedOut) {
         return error;
     }
     match tokio::time::timeout(REASON_WAIT, options.connect()).await {
         Ok(Err(reason)) => reason,
-        // It answers now, or hangs: then the wait itself is what there is to say.
+        // The server answers now, or hangs: then the timeout itself is the reason.
         Ok(Ok(_)) | Err(_) => error,
     }
 }
 
-/// Looks whether everything is there; the server's version.
+/// Checks that the schema exists; returns the server's version.
 async fn look(pool: &PgPool, place: &str) -> Result<String, Fault> {
     let mut connection = pool.acquire().await?;
     let there = "SELECT to_regclass('memctl.migration') IS NOT NULL";
@@ -126,10 +126,10 @@ async fn look(pool: &PgPool, place: &str) -> Result<String, Fault> {
     Ok(sqlx::query_scalar("SELECT current_setting('server_version')").fetch_one(&mut *connection).await?)
 }
 
-/// Asks the server something on a connection of its own, which is kept for the next time. Not one of the pool's: that would
-/// wait behind questions, and try a server that refuses connections again and again.
+/// Queries the server on its own connection, which is reused. A connection of the pool would wait behind other queries,
+/// and the pool would retry a server that refuses connections.
 pub(super) async fn probe(kept: &mut Option<PgConnection>, options: &PgConnectOptions) -> Result<(), Fault> {
-    // Taken: when it fails, or the caller goes away, the next probe has a new one.
+    // Taken out: after a failure or a cancelled caller, the next probe opens a new one.
     let mut connection = match kept.take() {
         Some(connection) => connection,
         None => options.connect().await?,
@@ -139,7 +139,7 @@ pub(super) async fn probe(kept: &mut Option<PgConnection>, options: &PgConnectOp
     Ok(())
 }
 
-/// An acknowledgement means durable, whatever the server's or the role's default is.
+/// Ensures that an acknowledgement means durable, for any default of the server or the role.
 async fn commit_to_disk(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
     let on = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'";
     connection.execute(on).await.map(|_| ())
@@ -158,16 +158,16 @@ async fn prepare(pool: &PgPool, place: &str) -> Result<String, Fault> {
     let ready = "SELECT to_regclass('memctl.migrating') IS NOT NULL";
     for statement in [
         "CREATE SCHEMA IF NOT EXISTS memctl",
-        // Empty; whoever migrates holds its lock.
+        // Empty; the process that migrates holds its lock.
         "CREATE TABLE IF NOT EXISTS memctl.migrating ()",
     ] {
-        // Asked first, because the right to create is not needed when everything is there.
+        // Checked first, so that the right to create is not needed if everything exists.
         if sqlx::query_scalar::<_, bool>(ready).fetch_one(&mut *connection).await? {
             break;
         }
         match connection.execute(statement).await {
             Ok(_) => {}
-            // IF NOT EXISTS does not keep two that create at the same moment apart: one of them is told this.
+            // IF NOT EXISTS does not prevent a race of two creators: one of them gets this error.
             Err(error) if is_race(&error) => {}
             Err(error) => return Err(error.into()),
         }
@@ -187,7 +187,7 @@ async fn prepare(pool: &PgPool, place: &str) -> Result<String, Fault> {
     Ok(version)
 }
 
-/// Counts the tries of one transaction.
+/// Counts the attempts of one transaction.
 pub(super) struct Retries<'s> {
     store: &'s PostgresStore,
     operation: &'static str,
@@ -199,7 +199,7 @@ impl<'s> Retries<'s> {
         Self { store, operation, tries: 0 }
     }
 
-    /// What came of a try; `None` when it is to be tried again, after a pause.
+    /// The result of an attempt; `None` if it must be repeated, after a pause.
     pub(super) async fn done<T>(&mut self, outcome: Result<T, Fault>) -> Result<Option<T>, StoreError> {
         let error = match outcome {
             Ok(done) => {
@@ -212,7 +212,7 @@ impl<'s> Retries<'s> {
         self.tries += 1;
         tracing::debug!(place = self.store.place, operation = self.operation, tries = self.tries, %error, "trying again");
         let wait = BACKOFF * (1 << self.tries.min(8));
-        // Half of it at random, so that two that collided do not collide again.
+        // Half of the pause is random, so that two colliding transactions do not collide again.
         let share = getrandom::u32().unwrap_or(0);
         tokio::time::sleep(wait / 2 + (wait / 2).mul_f64(f64::from(share) / f64::from(u32::MAX))).await;
         Ok(None)
@@ -220,7 +220,7 @@ impl<'s> Retries<'s> {
 }
 
 impl PostgresStore {
-    /// What came of reading.
+    /// Adds the place and the operation to a read's error.
     pub(super) fn told<T>(&self, operation: &'static str, outcome: Result<T, Fault>) -> Result<T, StoreError> {
         outcome.map_err(|fault| told(&self.place, operation, fault))
     }

@@ -1,7 +1,7 @@
-//! Removing: jobs whole, items oldest first, one transaction a call.
+//! Removal: whole jobs, or items oldest first, one transaction per call.
 //!
-//! Guarantees: what is counted as gone is what this transaction deleted, and the sessions' sums follow in it. Rows
-//! are locked in the order job, sessions ascending, so that appends and other daemons' removals cannot deadlock.
+//! Guarantees: the counts match what this transaction deleted, and the sessions' sums follow in it. Rows are locked in
+//! the order job, then sessions ascending, so that appends and removals by other daemons cannot deadlock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::store::holders::{self, HoldersIndex};
 use crate::store::plan::SUM_MAX;
 use crate::store::rows::{Expired, SessionKey};
 
-/// Everything of a job, the job itself last.
+/// Deletes everything of a job, the job itself last.
 const DELETE_JOB: [&str; 10] = [
     "DELETE FROM memctl.payload WHERE job_id = $1",
     "DELETE FROM memctl.chunk WHERE job_id = $1",
@@ -29,19 +29,19 @@ const DELETE_JOB: [&str; 10] = [
     "DELETE FROM memctl.job WHERE job_id = $1",
 ];
 
-/// Removes a job that is still unheard of.
+/// Removes a job, if it is still unheard.
 pub(super) async fn job_by_age(pool: &PgPool, job: i64, cutoff_ns: u64) -> Result<Expired, Fault> {
     whole_job(pool, job, Some(i64::try_from(cutoff_ns).unwrap_or(i64::MAX))).await
 }
 
-/// Removes a job because somebody said so.
+/// Removes a job on request.
 pub(super) async fn job_by_hand(pool: &PgPool, job: i64) -> Result<Expired, Fault> {
     whole_job(pool, job, None).await
 }
 
 async fn whole_job(pool: &PgPool, job: i64, unheard_since_ns: Option<i64>) -> Result<Expired, Fault> {
     let mut tx = pool.begin().await?;
-    // A large job takes a while; it is bounded all the same.
+    // A large job takes a while, but not without limit.
     tx.execute("SET LOCAL statement_timeout = '15min'").await?;
     let locked = sqlx::query(include_str!("sql/job_lock.sql")).bind(job).fetch_optional(&mut *tx).await?;
     if locked.is_none() {
@@ -68,7 +68,7 @@ async fn whole_job(pool: &PgPool, job: i64, unheard_since_ns: Option<i64>) -> Re
     Ok(gone)
 }
 
-/// Puts right what a clock that went wrong wrote down: heard in the future is heard now.
+/// Corrects what a wrong clock recorded: a time in the future becomes now.
 pub(super) async fn heard_too_late(pool: &PgPool, now_ns: u64) -> Result<(), Fault> {
     let [now_ns, too_late_ns] = [now_ns, now_ns.saturating_add(FUTURE_NS)].map(|ns| ns.min(SUM_MAX).cast_signed());
     sqlx::query(include_str!("sql/heard_too_late.sql")).bind(now_ns).bind(too_late_ns).execute(pool).await?;
@@ -103,7 +103,7 @@ pub(super) async fn items(pool: &PgPool, job: i64, part: Part, excess_bytes: u64
     Ok(gone)
 }
 
-/// Deletes items and the keyframes that no remaining chunk needs; what went of each session.
+/// Deletes items and the keyframes that no remaining chunk needs; returns what was removed of each session.
 async fn delete(
     tx: &mut PgConnection,
     victims: &[Candidate],
@@ -156,7 +156,7 @@ async fn delete(
     Ok(by_session)
 }
 
-/// Removes what the judge keeps of a job.
+/// Removes the analyser's state of a job.
 pub(super) async fn watches(pool: &PgPool, job: i64) -> Result<Expired, Fault> {
     let rows = sqlx::query(include_str!("sql/watches_delete.sql")).bind(job).fetch_all(pool).await?;
     let mut gone = Expired::default();
@@ -176,7 +176,7 @@ pub(super) async fn holders(pool: &PgPool, job: i64, excess_bytes: u64) -> Resul
     Ok(Expired { bytes, ..Expired::default() })
 }
 
-/// Removes answers about holders; the bytes of those that were there still.
+/// Removes answers about holders; returns the bytes of those that still existed.
 pub(super) async fn delete_holders(tx: &mut PgConnection, job: i64, victims: &[HoldersIndex]) -> Result<u64, Fault> {
     let mut bytes = 0_u64;
     for row in victims {

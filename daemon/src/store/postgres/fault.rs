@@ -1,7 +1,7 @@
-//! Postgres's SQLSTATE codes, told in the store's words.
+//! Translates Postgres's SQLSTATE codes into [`StoreError`]s.
 //!
-//! Guarantees: what happened is told by code, never by the text of a message (it may be in any language). No text of
-//! the driver is shown that could hold the URL.
+//! Guarantees: errors are distinguished by code, never by the text of a message (which may be in any language). No text
+//! of the driver that could contain the URL is shown.
 
 use sqlx::Error;
 
@@ -19,7 +19,7 @@ pub(in crate::store) fn told(place: &str, operation: &'static str, fault: Fault)
             let reason = reason(&error);
             match code(&error).as_deref() {
                 Some("53100") => StoreError::Full { place, reason },
-                // Read-only transaction: a standby, or a server that was set so.
+                // Read-only transaction: a standby, or a server configured that way.
                 Some("25006") => StoreError::ReadOnly { place, reason },
                 // Data or index corrupted.
                 Some("XX001" | "XX002") => StoreError::Damaged { place, what: format!("invalid pages ({reason})") },
@@ -36,7 +36,7 @@ pub(in crate::store) fn told(place: &str, operation: &'static str, fault: Fault)
     }
 }
 
-/// A fault while connecting or migrating: whatever is not told apart is a database that cannot be used.
+/// A fault while connecting or migrating; any other error means that the database cannot be used.
 pub(in crate::store) fn told_at_open(place: &str, fault: Fault) -> StoreError {
     match told(place, "opening", fault) {
         StoreError::Failed { place, reason, .. } => StoreError::Unreachable { place, reason },
@@ -44,13 +44,13 @@ pub(in crate::store) fn told_at_open(place: &str, fault: Fault) -> StoreError {
     }
 }
 
-/// Serialization failure and deadlock: nothing was done, and the same may succeed the next time.
+/// Serialization failure or deadlock: nothing was done, and a retry may succeed.
 pub(in crate::store) fn is_passing(error: &Error) -> bool {
     matches!(code(error).as_deref(), Some("40001" | "40P01"))
 }
 
-/// What the slower one of two is told that create the same thing at the same moment: the key of a catalogue's row is
-/// taken, or the schema, the table or the table's row type is there already.
+/// The error of the slower of two that create the same thing at once: the key of a catalogue row is taken, or the
+/// schema, the table or the table's row type exists already.
 pub(in crate::store) fn is_race(error: &Error) -> bool {
     matches!(code(error).as_deref(), Some("23505" | "42P06" | "42P07" | "42710"))
 }

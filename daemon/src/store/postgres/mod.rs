@@ -1,12 +1,12 @@
-//! The store in Postgres: for many hosts, backups and a database that is there already.
+//! The store in Postgres: for many hosts, backups, or an existing database.
 //!
-//! Guarantees: one transaction an append, committed on the server's disk (`synchronous_commit` is never off); what
-//! the server wants tried again (serialization failures, deadlocks) is tried again, and only that. Several daemons
-//! may use one database: a session's row is locked while it is written, so an item that comes by two ways is stored
-//! once and every sum stays right; retention of two daemons at once removes and counts everything once. What one
-//! daemon cannot know is which sessions another is streaming just now: an agent that is connected to two daemons with
-//! one session is refused by neither. No advisory locks, no LISTEN/NOTIFY. Everything lies in the schema `memctl`.
-//! Refuses: servers older than 13, databases of a newer version; and to show a password anywhere.
+//! Guarantees: one transaction per append, committed on the server's disk (`synchronous_commit` is never off).
+//! Serialization failures and deadlocks are retried, and only these. Several daemons may use one database: a session's
+//! row is locked while it is written, so an item sent to two daemons is stored once and every sum stays correct;
+//! concurrent retention removes and counts everything once. A daemon cannot know which sessions stream to another
+//! daemon, so an agent connected to two daemons with one session is refused by neither. No advisory locks, no
+//! LISTEN/NOTIFY. Everything is in the schema `memctl`. Passwords are never shown.
+//! Refuses: servers older than 13 and databases of a newer version.
 
 mod access;
 mod alert_records;
@@ -47,19 +47,19 @@ pub struct PostgresStore {
     pool: PgPool,
     damage: Damage,
     options: PgConnectOptions,
-    /// The connection that asks whether the server answers.
+    /// The connection that probes the server.
     probing: Mutex<Option<PgConnection>>,
 }
 
-/// A server in the same network answers within milliseconds; with the pause between probes that is less than the two seconds
-/// that people wait for a refusal.
+/// A server in the same network answers within milliseconds; together with the pause between probes this is below the
+/// two seconds that people wait for a refusal.
 const PATIENCE: Duration = Duration::from_millis(1_300);
 
 impl PostgresStore {
     /// Connects and brings the schema up to date.
     ///
     /// # Errors
-    /// [`StoreError::Unreachable`] when the URL, the server or the login is wrong, [`StoreError::Newer`],
+    /// [`StoreError::Unreachable`] if the URL, the server or the login is wrong, [`StoreError::Newer`],
     /// [`StoreError::ReadOnly`] on a standby, [`StoreError::Full`].
     pub async fn open(url: &str) -> Result<Self, StoreError> {
         let place = super::secrets::without_secrets(url);
@@ -68,10 +68,10 @@ impl PostgresStore {
         Ok(Self { place, version, pool, damage: Damage::default(), options, probing: Mutex::default() })
     }
 
-    /// Connects for reading: every transaction is read-only, and the schema stays as it is.
+    /// Connects read-only: every transaction is read-only, and the schema stays as it is.
     ///
     /// # Errors
-    /// As [`Self::open`]; a schema of another version is refused.
+    /// As for [`Self::open`]; a schema of another version is refused.
     pub async fn open_read_only(url: &str) -> Result<Self, StoreError> {
         let place = super::secrets::without_secrets(url);
         let connection::Opened { pool, options, version } = connection::open_read_only(url, &place).await?;
@@ -328,7 +328,7 @@ impl Store for PostgresStore {
 
     async fn close(&self) -> Result<(), StoreError> {
         self.pool.close().await;
-        // Closed without a word, as a server expects of clients that crash: nothing was under way on it.
+        // Dropped without a farewell, as if the client had crashed; nothing was under way on it.
         self.probing.lock().await.take();
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! Reading: one statement a question, on any connection of the pool.
+//! Reading: one statement per query, on any connection of the pool.
 //!
-//! Guarantees: every answer is one consistent state of the database; a bound beyond 2^63 selects what it must.
+//! Guarantees: every result is one consistent state of the database; bounds beyond 2^63 select correctly.
 
 use bytes::Bytes;
 use memctl_model::SessionId;
@@ -28,7 +28,7 @@ pub(super) async fn jobs(pool: &PgPool, scope: &Scope, limit: u32) -> Result<Vec
 
 /// The tenants that have a job of this name.
 pub(super) async fn tenants_of(pool: &PgPool, job: &str) -> Result<Vec<String>, Fault> {
-    // No job's name holds a zero byte, and Postgres takes no text that does.
+    // No job's name contains a zero byte, and Postgres refuses text that does.
     if job.contains('\0') {
         return Ok(Vec::new());
     }
@@ -50,7 +50,7 @@ pub(super) async fn job(
 ) -> Result<Option<JobRow>, Fault> {
     let tenant = scope.name().map(str::to_owned);
     let found = match which.name() {
-        // No job's name holds a zero byte, and Postgres takes no text that does.
+        // No job's name contains a zero byte, and Postgres refuses text that does.
         Some(name) if name.contains('\0') => None,
         Some(name) => Some((name.to_owned(), tenant, which.run())),
         None => {
@@ -168,7 +168,7 @@ pub(super) async fn keyframe_before(
         if let Some(keyframe) = sound.pop() {
             return Ok(Some(keyframe));
         }
-        // The one before it does as well: it is only further away.
+        // An earlier keyframe works as well: it is only further away.
         event = row.word(4)?.checked_sub(1);
     }
     Ok(None)
@@ -193,7 +193,7 @@ pub(super) async fn spending(pool: &PgPool) -> Result<Vec<Spending>, Fault> {
     sqlx::query(include_str!("sql/spending.sql")).fetch_all(pool).await?.iter().map(cells::spending).collect()
 }
 
-/// When anything was heard last, as far as that is not after a moment.
+/// The latest time that anything was heard, not after `before_ns`.
 pub(super) async fn heard_latest(pool: &PgPool, before_ns: u64) -> Result<Option<u64>, Fault> {
     let before_ns = i64::try_from(before_ns).unwrap_or(i64::MAX);
     let latest: Option<i64> =
@@ -201,19 +201,19 @@ pub(super) async fn heard_latest(pool: &PgPool, before_ns: u64) -> Result<Option
     Ok(latest.map(i64::cast_unsigned))
 }
 
-/// Tables, indexes and what lies out of line.
+/// Tables, indexes and out-of-line data.
 pub(super) async fn size_bytes(pool: &PgPool) -> Result<u64, Fault> {
     let bytes: i64 = sqlx::query_scalar(include_str!("sql/size.sql")).fetch_one(pool).await?;
     Ok(bytes.max(0).cast_unsigned())
 }
 
-/// What is known of a job's answers about holders.
+/// The indexes of a job's answers about holders.
 pub(super) async fn holders_kept(pool: &PgPool, job: i64) -> Result<Vec<HoldersIndex>, Fault> {
     let rows = sqlx::query(include_str!("sql/holders_kept.sql")).bind(job).fetch_all(pool).await?;
     rows.iter().map(cells::holders_index).collect()
 }
 
-/// An answer about holders, and whether it is what was stored.
+/// An answer about holders, and whether it is undamaged.
 pub(super) async fn holders(
     pool: &PgPool,
     job: i64,
@@ -224,7 +224,7 @@ pub(super) async fn holders(
     query.fetch_optional(pool).await?.as_ref().map(cells::holders).transpose()
 }
 
-/// What was kept of a session's watch, where its bytes are still what was stored.
+/// The analyser's stored state of a session, unless it is damaged.
 pub(super) async fn watch(pool: &PgPool, session: SessionKey) -> Result<Option<WatchRow>, Fault> {
     let row = sqlx::query(include_str!("sql/watch.sql")).bind(session).fetch_optional(pool).await?;
     Ok(row.as_ref().map(cells::watch).transpose()?.flatten())

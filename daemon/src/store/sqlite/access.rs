@@ -1,6 +1,6 @@
 //! Tokens and the audit log in SQLite.
 //!
-//! Guarantees: both stay within their bounds; what is written together is one transaction.
+//! Guarantees: both stay within their limits; related writes are one transaction.
 
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
 
@@ -43,7 +43,7 @@ pub(super) async fn add_token(tx: &mut SqliteConnection, token: &TokenRow) -> Re
     Ok(done.rows_affected() > 0)
 }
 
-/// Removes the oldest token that no longer counts.
+/// Removes the oldest token that is no longer valid.
 async fn make_room(tx: &mut SqliteConnection, now_ns: u64) -> Result<bool, Fault> {
     let done = sqlx::query(
         "DELETE FROM access_token WHERE id = (SELECT id FROM access_token \

@@ -1,6 +1,7 @@
 //! Alerts and silences in SQLite: compare and set, one statement each.
 //!
-//! Guarantees: all changes of a call are one transaction; the writer is alone, so what was compared still holds when it is set.
+//! Guarantees: all changes of a call are one transaction. There is a single writer, so the compared version still holds
+//! when it is set.
 
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
 

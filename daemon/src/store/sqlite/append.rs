@@ -1,7 +1,6 @@
-//! Writing: sessions and items, each call inside the caller's transaction.
+//! Writing sessions and items, each call inside the caller's transaction.
 //!
-//! Guarantees: what is counted is what is inserted, because the plan is made from the rows under the write lock.
-//! Refuses: what the plan refuses.
+//! Guarantees: the counts match the inserts, because the plan is made from rows read under the write lock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,7 +70,7 @@ pub(super) async fn open_session(
     Ok(OpenedSession { key, job, run, durable_seq: 0, ended: false })
 }
 
-/// What is known of the series that a new session belongs to.
+/// What is known of the series of a new session.
 async fn series(tx: &mut SqliteConnection, opening: &Opening<'_>) -> Result<Series, Fault> {
     let Opening { tenant, info, now_ns, .. } = opening;
     let launcher = info.launch.launcher.map(u64::cast_signed);
@@ -303,7 +302,7 @@ async fn update_session(tx: &mut SqliteConnection, session: SessionKey, state: &
     Ok(())
 }
 
-/// Keeps what the judge knows of a session, if the session is there.
+/// Stores the analyser's state of a session, if the session exists.
 pub(super) async fn put_watch(tx: &mut SqliteConnection, session: SessionKey, watch: &WatchRow) -> Result<(), Fault> {
     let query = sqlx::query(include_str!("sql/watch_put.sql")).bind(session).bind(watch.seq.cast_signed());
     let query = query.bind(watch.form.clone()).bind(watch.state.to_vec()).bind(checksum(&watch.state));
@@ -311,7 +310,7 @@ pub(super) async fn put_watch(tx: &mut SqliteConnection, session: SessionKey, wa
     Ok(())
 }
 
-/// Keeps an answer about holders, if the session is there, in the place of the oldest where there are too many.
+/// Stores an answer about holders, if the session exists, and removes the oldest beyond the limits.
 pub(super) async fn put_holders(tx: &mut SqliteConnection, row: &HoldersRow) -> Result<(), Fault> {
     let HoldersIndex { session, asked_ns: _, finding, site, unasked, says, counted_epoch, bytes: _ } =
         row.index.clone();

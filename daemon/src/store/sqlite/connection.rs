@@ -1,10 +1,9 @@
 //! Opening the file, the writer and its transactions, checkpoints.
 //!
-//! Guarantees: a transaction is committed or gone; after a failure, or when a caller went away in the middle, the
-//! writer's connection is proved clean or replaced before it is used again.
-//! Refuses: to checkpoint from anywhere but the writer.
+//! Guarantees: a transaction is committed or rolled back. After a failure or a cancelled caller, the writer's
+//! connection is verified or replaced before its next use. Only the writer runs checkpoints.
 //!
-//! (Over 400 lines: everything that touches the writer's connection, so that its state is one file's business.)
+//! (Over 400 lines: everything that touches the writer's connection, so that its state is handled in one file.)
 
 use std::path::Path;
 use std::pin::Pin;
@@ -24,15 +23,15 @@ use crate::store::migrations;
 
 /// The first version without the corruption of <https://sqlite.org/wal.html#walresetbug>.
 const SQLITE_MIN: (u32, u32, u32) = (3, 51, 3);
-/// Connections that read at the same time; each has a thread of its own.
+/// Concurrent readers; each has a thread of its own.
 const READERS_MAX: u32 = 4;
-/// Nobody else writes, so only a checkpoint of a process that is just ending can make us wait.
+/// There is no other writer, so only the checkpoint of a process that is ending can cause a wait.
 pub(super) const BUSY_WAIT: Duration = Duration::from_secs(10);
-/// Of the log, not yet in the file; a larger log makes reads slower, a smaller one syncs the file more often.
+/// Log bytes after which a checkpoint is due; a larger log slows down reads, a smaller one syncs the file more often.
 const CHECKPOINT_BYTES: u64 = 24 << 20;
-/// When readers kept the log from being reused and it has grown to this, the writer waits for them.
+/// If readers prevent the reuse of the log and it grows to this size, the writer waits for them.
 const LOG_BYTES_MAX: u64 = 48 << 20;
-/// Fewer free pages than this are not worth moving others for.
+/// With fewer free pages than this, moving pages does not pay off.
 const FREE_PAGES_MIN: i64 = 16;
 /// `memc` as in the first migration.
 const APPLICATION_ID: i64 = 0x6d65_6d63;
@@ -44,17 +43,17 @@ pub(super) type Change<'t, T> = Pin<Box<dyn Future<Output = Result<T, Fault>> + 
 pub(super) struct Writer {
     options: SqliteConnectOptions,
     connection: Option<SqliteConnection>,
-    /// Whether the end of the last transaction was not seen, or not a good one.
+    /// Whether the outcome of the last transaction is unknown or was a failure.
     unsettled: bool,
     closed: bool,
-    /// Nothing may be written: there is no connection.
+    /// Whether the store is read-only: there is no connection.
     read_only: bool,
     page_bytes: u64,
-    /// The log is left alone until it is this large: somebody reads what lies in it.
+    /// The log is left alone up to this size, because readers use it.
     log_bytes_left_alone: u64,
 }
 
-/// What opening gives.
+/// The result of opening.
 pub(super) struct Opened {
     pub(super) writer: Writer,
     pub(super) readers: SqlitePool,
@@ -95,7 +94,7 @@ pub(super) async fn open(path: &Path, place: &str, options: &SqliteOptions) -> R
     Ok(Opened { writer, readers, version })
 }
 
-/// What the database takes on the disk: the file and its log.
+/// Disk usage of the database: the file and its log.
 pub(super) fn file_bytes(path: &Path) -> u64 {
     [path, &beside(path, "-wal")].iter().filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum()
 }
@@ -105,16 +104,16 @@ fn connect_options(path: &Path, options: &SqliteOptions) -> SqliteConnectOptions
         .filename(path)
         .create_if_missing(true)
         .page_size(options.page_bytes)
-        // A new file can become smaller again; one that is there keeps what it was made with.
+        // A new file can shrink again; an existing one keeps the mode it was made with.
         .auto_vacuum(SqliteAutoVacuum::Incremental)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)
         .busy_timeout(BUSY_WAIT)
-        // The writer decides itself, after its commits.
+        // The writer runs checkpoints itself, after its commits.
         .pragma("wal_autocheckpoint", "0")
         .pragma("journal_size_limit", LOG_BYTES_MAX.to_string())
-        // Queries are logged by those who ask them.
+        // Callers log their own queries.
         .disable_statement_logging();
     match options.file_bytes_max {
         Some(bytes) => connect.pragma("max_page_count", (bytes / u64::from(options.page_bytes)).max(1).to_string()),
@@ -122,7 +121,7 @@ fn connect_options(path: &Path, options: &SqliteOptions) -> SqliteConnectOptions
     }
 }
 
-/// Readers of a file that nothing is written to.
+/// Readers of a file that is not written.
 pub(super) fn read_only_readers(options: SqliteConnectOptions) -> SqlitePool {
     SqlitePoolOptions::new().max_connections(READERS_MAX).test_before_acquire(false).connect_lazy_with(options)
 }
@@ -148,7 +147,7 @@ fn check_version(place: &str, version: &str) -> Result<(), StoreError> {
     Err(StoreError::Unreachable { place: place.into(), reason })
 }
 
-/// Looks whose file it is, before anything is set on it: another program's stays as it is.
+/// Checks which program the file belongs to before changing any setting: another program's file stays untouched.
 async fn identify(path: &Path, place: &str) -> Result<(), Fault> {
     if !path.exists() {
         return Ok(());
@@ -175,7 +174,7 @@ pub(super) async fn identified(connection: &mut SqliteConnection, place: &str) -
     Ok(())
 }
 
-/// A process that died between making the migrations' table and the first migration leaves just that.
+/// A process that died between creating the migrations' table and the first migration leaves only that table.
 async fn only_the_migrations_table(connection: &mut SqliteConnection) -> Result<bool, Fault> {
     let others = "SELECT count(*) FROM sqlite_schema WHERE tbl_name <> 'memctl_migration'";
     let others: i64 = sqlx::query_scalar(others).fetch_one(connection).await?;
@@ -183,7 +182,7 @@ async fn only_the_migrations_table(connection: &mut SqliteConnection) -> Result<
 }
 
 impl Writer {
-    /// One that refuses.
+    /// A writer that refuses every write.
     pub(super) fn read_only(options: SqliteConnectOptions) -> Self {
         Self {
             options,
@@ -210,7 +209,7 @@ impl Writer {
         began.map_err(|error| told(place, "beginning a transaction", error.into()))
     }
 
-    /// What came of a transaction that [`finish`] has finished; a connection on which something failed is given up.
+    /// Records the outcome of a transaction that [`finish`] has ended; drops the connection after a failure.
     pub(super) fn settle<T>(
         &mut self,
         place: &str,
@@ -226,8 +225,8 @@ impl Writer {
         })
     }
 
-    /// Moves the log into the file once there is enough of it, which every transaction is followed by: what was written is
-    /// pages, and a small row may cost many. Failing is no fault of the transaction that is done.
+    /// Moves the log into the file once it is large enough. Runs after every transaction, because the log holds whole
+    /// pages and a small row may change many. A failure does not affect the finished transaction.
     pub(super) async fn checkpoint_when_due(&mut self, place: &str) {
         if let Err(fault) = self.try_checkpoint().await {
             self.connection = None;
@@ -246,20 +245,20 @@ impl Writer {
         }
         let mut log = checkpoint(connection, "PRAGMA wal_checkpoint(PASSIVE)").await?;
         if bytes(log.pages) > LOG_BYTES_MAX {
-            // Others may read for long (a backup does): what comes in does not wait for them all that time.
+            // Other readers may take long (a backup does); ingest does not wait for them all that time.
             sqlx::query("PRAGMA busy_timeout = 500").execute(&mut *connection).await?;
             let outcome = checkpoint(connection, "PRAGMA wal_checkpoint(TRUNCATE)").await;
             let back = format!("PRAGMA busy_timeout = {}", BUSY_WAIT.as_millis());
             sqlx::query(sqlx::AssertSqlSafe(back)).execute(&mut *connection).await?;
             log = outcome?;
         }
-        // Who could not be waited for is not waited for after every transaction.
+        // After a checkpoint was blocked, the next attempt waits until the log has grown.
         self.log_bytes_left_alone = if log.blocked { bytes(log.pages) + CHECKPOINT_BYTES } else { 0 };
         Ok(())
     }
 
-    /// Moves some of what is free behind the end of the file, which becomes that much shorter; `false` when little is free
-    /// or the file was made by a version that did not provide for it.
+    /// Truncates some free pages at the end of the file; `false` if few are free or the file was made by a version
+    /// without support for this.
     async fn give_room_back(&mut self, place: &str) -> Result<bool, StoreError> {
         if self.closed || self.read_only {
             return Ok(false);
@@ -269,25 +268,25 @@ impl Writer {
         if outcome.is_ok() {
             self.connection = Some(connection);
         }
-        let more = outcome.map_err(|fault| told(place, "giving room back", fault))?;
+        let more = outcome.map_err(|fault| told(place, "releasing free space", fault))?;
         self.checkpoint_when_due(place).await;
         Ok(more)
     }
 
-    /// What was given back leaves the file when the log is moved into it.
+    /// Truncated pages leave the file when the log is moved into it.
     async fn checkpoint_now(&mut self) {
         let Some(connection) = &mut self.connection else { return };
-        // A failure leaves everything in the log, where it is safe.
+        // After a failure everything is still safe in the log.
         let _ = checkpoint(connection, "PRAGMA wal_checkpoint(PASSIVE)").await;
     }
 
-    /// After the disk was full: a log that can be moved into the file gives its room back.
+    /// Run when the disk was full: moving the log into the file frees its space.
     pub(super) async fn checkpoint_for_room(&mut self, place: &str) {
-        // A failure leaves everything in the log, where it is safe; the next append tells how things stand.
+        // After a failure everything is still safe in the log; the next append reports the state.
         let _ = self.moved(place).await;
     }
 
-    /// Moves the whole log into the file and closes it. What cannot be moved (a full disk) is as safe in the log.
+    /// Moves the whole log into the file and closes it. What cannot be moved (the disk is full) is as safe in the log.
     pub(super) async fn close(&mut self, place: &str) -> Result<(), StoreError> {
         if let Err(error) = self.moved(place).await {
             tracing::warn!(place, %error, "the log stays beside the database, the next start moves it");
@@ -312,12 +311,12 @@ impl Writer {
         outcome.map(|_| ()).map_err(|fault| told(place, "a checkpoint", fault))
     }
 
-    /// The connection if it is in order, or a new one.
+    /// The connection if it is in order, else a new one.
     async fn sound(&mut self, place: &str) -> Result<SqliteConnection, StoreError> {
         let mut connection = self.connection.take();
         if self.unsettled
             && let Some(suspect) = &mut connection
-            // Its caller may have gone away: what was queued is done first, then the connection tells its state.
+            // Its caller may have been cancelled: the ping waits for queued work, then the connection knows its state.
             && (suspect.ping().await.is_err() || suspect.is_in_transaction())
         {
             connection = None;
@@ -330,7 +329,7 @@ impl Writer {
     }
 }
 
-/// A batch of free pages goes. A part of the file stays free: giving back what is wanted again costs both ways.
+/// Truncates a batch of free pages. Some stay free: releasing pages that are soon needed again costs twice.
 async fn vacuum_some(connection: &mut SqliteConnection) -> Result<bool, Fault> {
     let mut ask = async |pragma| sqlx::query_scalar::<_, i64>(pragma).fetch_one(&mut *connection).await;
     let (mode, free, all) =
@@ -343,13 +342,13 @@ async fn vacuum_some(connection: &mut SqliteConnection) -> Result<bool, Fault> {
     Ok(true)
 }
 
-/// The log as a checkpoint leaves it.
+/// The log after a checkpoint.
 struct Log {
-    /// Readers or another process kept the checkpoint from its end.
+    /// Whether readers or another process kept the checkpoint from completing.
     blocked: bool,
     /// Pages in the log.
     pages: u64,
-    /// Pages of it that are in the file as well.
+    /// Pages of it that are also in the file.
     moved: u64,
 }
 
@@ -361,7 +360,7 @@ async fn checkpoint(connection: &mut SqliteConnection, how: &'static str) -> Res
     Ok(Log { blocked: row.int(0)? != 0, pages: pages(1)?, moved: pages(2)? })
 }
 
-/// Commits what went well, rolls back what did not.
+/// Commits after success, rolls back after a failure.
 pub(super) async fn finish<T>(tx: Transaction<'_, Sqlite>, outcome: Result<T, Fault>) -> Result<T, Fault> {
     match outcome {
         Ok(done) => {
@@ -369,8 +368,8 @@ pub(super) async fn finish<T>(tx: Transaction<'_, Sqlite>, outcome: Result<T, Fa
             Ok(done)
         }
         Err(fault) => {
-            // After some faults (a full disk is one) SQLite has rolled back itself and this is refused; the fault is
-            // what is told, and the connection proves itself before it is used again.
+            // After some faults (such as a full disk) SQLite has already rolled back and this fails. The fault is what
+            // is reported, and the connection is verified before its next use.
             let _ = tx.rollback().await;
             Err(fault)
         }
@@ -378,7 +377,7 @@ pub(super) async fn finish<T>(tx: Transaction<'_, Sqlite>, outcome: Result<T, Fa
 }
 
 impl SqliteStore {
-    /// Makes the file as short as what is in it, in steps between which appends get their turn.
+    /// Shrinks the file to its content, in steps between which appends can run.
     pub(super) async fn give_room_back(&self) -> Result<(), StoreError> {
         let mut given = false;
         while self.writer.lock().await.give_room_back(&self.place).await? {
@@ -409,18 +408,18 @@ impl SqliteStore {
         Ok(done)
     }
 
-    /// Writes the whole file anew.
+    /// Rewrites the whole file.
     pub(super) async fn vacuum(&self) -> Result<(), StoreError> {
         let mut writer = self.writer.lock().await;
         let mut connection = writer.sound(&self.place).await?;
-        // The connection was opened with auto_vacuum: that takes effect here, on a file that was made without.
+        // The connection was opened with auto_vacuum, which takes effect here on a file made without it.
         let outcome = sqlx::query("VACUUM").execute(&mut connection).await;
         outcome.map_err(|error| told(&self.place, "compacting", error.into()))?;
         writer.connection = Some(connection);
         Ok(())
     }
 
-    /// Runs what fills a store that is empty, in one transaction.
+    /// Fills an empty store, in one transaction.
     pub(in crate::store) async fn fill(
         &self,
         filling: impl AsyncFnOnce(&mut SqliteConnection) -> Result<(), Fault>,
@@ -432,7 +431,7 @@ impl SqliteStore {
         writer.settle(&self.place, "copying", outcome)
     }
 
-    /// What came of reading.
+    /// Adds the place and the operation to a read's error.
     pub(super) fn told<T>(&self, operation: &'static str, outcome: Result<T, Fault>) -> Result<T, StoreError> {
         outcome.map_err(|fault| told(&self.place, operation, fault))
     }

@@ -1,6 +1,6 @@
-//! Removing: jobs whole, items oldest first, each call inside the caller's transaction.
+//! Removal: whole jobs, or items oldest first, each call inside the caller's transaction.
 //!
-//! Guarantees: what is counted as gone is what was deleted, and the sessions' sums follow in the same transaction.
+//! Guarantees: the counts match the deleted rows, and the sessions' sums follow in the same transaction.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use crate::store::holders::{self, HoldersIndex};
 use crate::store::plan::SUM_MAX;
 use crate::store::rows::{Expired, SessionKey};
 
-/// Everything of a job, the job itself last.
+/// Deletes everything of a job, the job itself last.
 const DELETE_JOB: [&str; 10] = [
     "DELETE FROM payload WHERE job_id = ?1",
     "DELETE FROM chunk WHERE job_id = ?1",
@@ -32,7 +32,7 @@ const DELETE_JOB: [&str; 10] = [
 type Removal<'t> = Pin<Box<dyn Future<Output = Result<Expired, Fault>> + Send + 't>>;
 
 impl SqliteStore {
-    /// Runs a removal in a transaction of its own.
+    /// Runs a removal in its own transaction.
     pub(super) async fn remove(
         &self,
         removal: impl FnOnce(&mut SqliteConnection) -> Removal<'_> + Send,
@@ -47,7 +47,7 @@ impl SqliteStore {
     }
 }
 
-/// Removes a job that is still unheard of.
+/// Removes a job, if it is still unheard.
 pub(super) async fn job_by_age(tx: &mut SqliteConnection, job: i64, cutoff_ns: u64) -> Result<Expired, Fault> {
     let cutoff_ns = i64::try_from(cutoff_ns).unwrap_or(i64::MAX);
     let due: Vec<i64> =
@@ -55,7 +55,7 @@ pub(super) async fn job_by_age(tx: &mut SqliteConnection, job: i64, cutoff_ns: u
     if due.contains(&job) { whole_job(tx, job, true).await } else { Ok(Expired::default()) }
 }
 
-/// Removes a job because somebody said so.
+/// Removes a job on request.
 pub(super) async fn job_by_hand(tx: &mut SqliteConnection, job: i64) -> Result<Expired, Fault> {
     whole_job(tx, job, false).await
 }
@@ -75,7 +75,7 @@ async fn whole_job(tx: &mut SqliteConnection, job: i64, by_age: bool) -> Result<
     Ok(gone)
 }
 
-/// Puts right what a clock that went wrong wrote down: heard in the future is heard now.
+/// Corrects what a wrong clock recorded: a time in the future becomes now.
 pub(super) async fn heard_too_late(tx: &mut SqliteConnection, now_ns: u64) -> Result<Expired, Fault> {
     let [now_ns, too_late_ns] = [now_ns, now_ns.saturating_add(FUTURE_NS)].map(|ns| ns.min(SUM_MAX).cast_signed());
     sqlx::query(include_str!("sql/heard_too_late.sql")).bind(now_ns).bind(too_late_ns).execute(tx).await?;
@@ -159,7 +159,7 @@ async fn delete_payload(tx: &mut SqliteConnection, job: i64, session: SessionKey
     Ok(())
 }
 
-/// Removes what the judge keeps of a job.
+/// Removes the analyser's state of a job.
 pub(super) async fn watches(tx: &mut SqliteConnection, job: i64) -> Result<Expired, Fault> {
     let rows = sqlx::query(include_str!("sql/watches_delete.sql")).bind(job).fetch_all(tx).await?;
     let mut gone = Expired::default();
@@ -177,7 +177,7 @@ pub(super) async fn holders(tx: &mut SqliteConnection, job: i64, excess_bytes: u
     Ok(Expired { bytes, ..Expired::default() })
 }
 
-/// Removes answers about holders; the bytes of those that were there still.
+/// Removes answers about holders; returns the bytes of those that still existed.
 pub(super) async fn delete_holders(
     tx: &mut SqliteConnection,
     job: i64,

@@ -1,13 +1,14 @@
-//! SQLite's result codes, told in the store's words.
+//! Translates SQLite's result codes into [`StoreError`]s.
 //!
-//! Guarantees: a full disk, a read-only file and a damaged one are told apart by code, never by the text of a message.
+//! Guarantees: a full disk, a read-only file and a damaged one are distinguished by code, never by the text of a
+//! message.
 
 use sqlx::Error;
 
 use super::StoreError;
 use crate::store::cells::Fault;
 
-/// A fault while a file that is open is read or written.
+/// A fault while an open file is read or written.
 pub(in crate::store) fn told(place: &str, operation: &'static str, fault: Fault) -> StoreError {
     let place = place.to_owned();
     match fault {
@@ -41,7 +42,7 @@ pub(in crate::store) fn told_at_open(place: &str, fault: Fault) -> StoreError {
     }
 }
 
-/// A file that is somebody else's.
+/// A file that belongs to another program.
 pub(in crate::store) fn foreign(place: &str, why: &str) -> StoreError {
     StoreError::Unreachable {
         place: place.into(),
@@ -49,7 +50,7 @@ pub(in crate::store) fn foreign(place: &str, why: &str) -> StoreError {
     }
 }
 
-/// Whether pages of the file are not what they should be.
+/// Whether pages of the file are damaged.
 pub(in crate::store) fn is_damage(error: &Error) -> bool {
     code(error).is_some_and(|code| code & PRIMARY == CORRUPT || code == NOTADB)
 }

@@ -1,10 +1,11 @@
-//! The lock of a database: one process at a time, and the others learn who it is.
+//! The lock of a database: one process at a time; the others learn which process holds it.
 //!
-//! Guarantees: the lock goes with the process, however it ends; a file that is left behind means nothing. It is held
-//! twice, on a file beside the database, which says who holds it, and on the database itself: whoever removes the one
-//! does not open the other to a second process.
-//! Refuses: to wait. Within a process a database that is held is known without opening its file, because closing that
-//! would drop SQLite's own locks on it.
+//! Guarantees: the lock ends with the process, however that ends; a leftover file has no effect. There are two locks:
+//! one on a file beside the database, which names the holder, and one on the database itself, so that removing the
+//! first does not let a second process in. Taking it never waits.
+//!
+//! Within a process, a held database is detected without opening its file, because closing that would drop SQLite's own
+//! locks.
 
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, File, Permissions, TryLockError};
@@ -16,21 +17,21 @@ use std::sync::{Mutex, PoisonError};
 use super::StoreError;
 use super::ownership::{beside, check_folder, open_own};
 
-/// More than any address is long; the rest of a file that is not ours is of no interest.
+/// Longer than any address; the rest of a foreign file does not matter.
 const HOLDER_BYTES_MAX: u64 = 512;
 
-/// Device and inode of the databases that this process holds.
+/// Device and inode of the databases held by this process.
 static HELD: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
 
 /// A lock that is held.
 pub(super) struct LockFile {
     file: File,
-    /// Closed last: SQLite's locks go with it.
+    /// Closed last, because SQLite's locks end with it.
     database: Mutex<Option<(File, (u64, u64))>>,
 }
 
 impl LockFile {
-    /// Takes the lock of a database, which is made where there is none, and writes down the holder.
+    /// Takes the lock of a database, creating the file if needed, and records the holder.
     pub(super) fn take(database: &Path, place: &str, holder: &str) -> Result<Self, StoreError> {
         let path = path_of(database);
         let cannot = |error: std::io::Error| told(place, &path, &error);
@@ -40,7 +41,7 @@ impl LockFile {
         }
         // Not truncated: another process may hold it.
         let mut file = open_own(&path).map_err(cannot)?;
-        // As an earlier version left it; another user's cannot be changed and need not be.
+        // An earlier version may have left other permissions; another user's file cannot be changed and need not be.
         let _ = file.set_permissions(Permissions::from_mode(0o600));
         match file.try_lock() {
             Ok(()) => {}
@@ -57,12 +58,12 @@ impl LockFile {
 
     fn take_database(path: &Path, place: &str) -> Result<(File, (u64, u64)), StoreError> {
         let cannot = |error: std::io::Error| told(place, path, &error);
-        // Its lock file was removed, or it would have told.
+        // The lock file was removed, or it would have named the holder.
         let in_use = |who: &str| StoreError::InUse {
             place: place.into(),
             holder: format!("{who} (a backup is made, or the lock file {} was removed)", path_of(path).display()),
         };
-        // Held until this one is entered, so that two threads do not open one file.
+        // Held until the database is registered, so that two threads do not open one file.
         let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
         let identity = |file: std::fs::Metadata| (file.dev(), file.ino());
         if path.metadata().is_ok_and(|file| held.contains(&identity(file))) {
@@ -80,10 +81,10 @@ impl LockFile {
         }
     }
 
-    /// Forgets the holder; the lock itself goes when this is dropped.
+    /// Removes the holder's name; the lock itself ends when this is dropped.
     pub(super) fn clear(&self) {
         self.release();
-        // What is left in an unlocked file means nothing, so failing here does no harm.
+        // The content of an unlocked file has no meaning, so a failure does no harm.
         let _ = self.file.set_len(0);
         let _ = self.file.unlock();
     }

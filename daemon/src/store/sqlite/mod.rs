@@ -1,11 +1,10 @@
 //! The store in one SQLite file: the default, for one daemon on one machine.
 //!
-//! Guarantees: an append that returned `Ok` survives a crash of process and machine (WAL, `synchronous=FULL`, the
-//! commit has reached the disk). One connection writes, a few read beside it; the writer alone checkpoints. Two
-//! processes on one file are kept apart by a lock file that says who holds it. After a failed write (disk full, say)
-//! nothing of it is there and the store goes on with a fresh connection.
-//! Its files are their owner's alone.
-//! Refuses: files of newer versions, of other programs, damaged ones, and a SQLite library older than 3.51.3.
+//! Guarantees: an append that returned `Ok` survives a crash of the process and the machine (WAL, `synchronous=FULL`:
+//! the commit has reached the disk). One connection writes, a few read concurrently; only the writer runs checkpoints.
+//! A lock file that names the holder keeps a second process out. After a failed write (such as a full disk) nothing of
+//! it is stored and the store continues with a new connection. Only the owner can access its files.
+//! Refuses: files of newer versions or other programs, damaged files, and a SQLite library older than 3.51.3.
 //! (Over 400 lines: the trait's methods, each a few lines.)
 
 mod access;
@@ -46,13 +45,13 @@ use super::{Store, StoreError, migrations};
 use connection::Writer;
 use lock::LockFile;
 
-/// How a file is opened; the defaults are what was measured to be good.
+/// How a file is opened; the defaults were measured to be good.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SqliteOptions {
-    /// Page size of a new file. 16 KiB store 64-KiB payloads 1.4 times as fast as SQLite's own 4 KiB; beyond that
-    /// nothing is gained, and every small transaction writes more.
+    /// Page size of a new file. With 16 KiB, 64-KiB payloads are stored 1.4 times as fast as with SQLite's own 4 KiB;
+    /// larger pages gain nothing and make every small transaction write more.
     pub page_bytes: u32,
-    /// The file grows no larger; beyond it appends answer [`StoreError::Full`]. `None`: as large as the disk allows.
+    /// Limit of the file's size; beyond it appends fail with [`StoreError::Full`]. `None`: as large as the disk allows.
     pub file_bytes_max: Option<u64>,
 }
 
@@ -68,9 +67,9 @@ pub struct SqliteStore {
     version: String,
     writer: Mutex<Writer>,
     readers: SqlitePool,
-    /// None where nothing is written.
+    /// `None` if read-only.
     lock: Option<LockFile>,
-    /// Keeps others from writing what is only read.
+    /// Keeps other processes from writing a file that is read-only here.
     held: Option<File>,
     schema_version: i64,
     path: PathBuf,
@@ -78,7 +77,7 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens or makes the file (and its folder). `holder` is what the next one is told that wants it while it is open.
+    /// Opens or makes the file (and its folder). `holder` is what the error of another process names while it is open.
     ///
     /// # Errors
     /// [`StoreError::InUse`], [`StoreError::ReadOnly`], [`StoreError::Newer`], [`StoreError::Full`],
@@ -94,7 +93,7 @@ impl SqliteStore {
     /// As [`Self::open`].
     pub async fn open_with(path: &Path, holder: &str, options: SqliteOptions) -> Result<Self, StoreError> {
         let place = path.display().to_string();
-        // Before SQLite touches the file: two openers must not both recover or migrate it.
+        // Taken before SQLite touches the file: two processes must not both recover or migrate it.
         let lock = LockFile::take(path, &place, holder)?;
         private(path);
         let opened = connection::open(path, &place, &options).await?;
@@ -112,10 +111,10 @@ impl SqliteStore {
         })
     }
 
-    /// Opens a file for reading, also one in a folder that cannot be written, and one that a daemon writes just now.
+    /// Opens a file read-only, even in a read-only folder or while a daemon writes it.
     ///
     /// # Errors
-    /// As [`Self::open`], but for [`StoreError::InUse`]; a schema of another version is refused.
+    /// As for [`Self::open`], except [`StoreError::InUse`]; a schema of another version is refused.
     pub async fn open_read_only(path: &Path) -> Result<Self, StoreError> {
         let place = path.display().to_string();
         let source = read_only::source(path, &place).await?;
@@ -133,8 +132,8 @@ impl SqliteStore {
         })
     }
 
-    /// Makes a file as small as what is in it, and such that it can become smaller by itself: the bytes before and after.
-    /// Takes about as much room beside it.
+    /// Shrinks a file to its content and enables it to shrink by itself; returns the bytes before and after. Needs
+    /// about as much free space.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -147,8 +146,8 @@ impl SqliteStore {
     }
 }
 
-/// The database, its log and its index are their owner's alone, whatever the umask is: SQLite gives the log the mode of the
-/// database. What cannot be narrowed is said; it may be another user's, who shares it on purpose.
+/// Makes the database, its log and its index private to their owner under any umask: SQLite gives the log the
+/// database's mode. A failure is logged only; the files may belong to another user who shares them on purpose.
 fn private(path: &Path) {
     for suffix in ["", "-wal", "-shm"] {
         let mut file = path.as_os_str().to_owned();
@@ -393,7 +392,7 @@ impl Store for SqliteStore {
             lock.clear();
         }
         if let Some(held) = &self.held {
-            // Who wants to write may; this one reads no more.
+            // Writers may proceed; this store reads no more.
             let _ = held.unlock();
         }
         Ok(())
@@ -407,7 +406,7 @@ impl Shrink for SqliteStore {
     }
 
     async fn take(&self, job: i64, part: Part, excess_bytes: u64) -> Result<Expired, StoreError> {
-        // The lock is free between two batches, so that appends get their turn.
+        // The lock is free between two batches, so that appends can run.
         self.remove(|tx| Box::pin(expire::items(tx, job, part, excess_bytes))).await
     }
 

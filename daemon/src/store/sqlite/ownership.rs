@@ -1,7 +1,7 @@
-//! Whether the files of a database are this user's own, asked before any of them is opened for writing.
+//! Checks that a database's files belong to this user before any of them is opened for writing.
 //!
-//! Guarantees: no link is followed from a database, its lock or its log to another file; a folder that other users may change
-//! holds no database. Refuses by name, and says what to change.
+//! Guarantees: no link is followed from a database, its lock or its log to another file. Refuses: a folder that other
+//! users may change. Errors name the file and say what to change.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Error, ErrorKind};
@@ -10,22 +10,22 @@ use std::path::{Path, PathBuf};
 
 /// Files that SQLite opens beside a database.
 const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
-/// Of a folder's mode: others may write, and only their own files are theirs to remove.
+/// Mode bits of a folder: others may write, and may only remove their own files.
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// A file beside a database: its name with something behind it.
+/// A file beside a database: its name with a suffix.
 pub(super) fn beside(database: &Path, suffix: &str) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push(suffix);
     name.into()
 }
 
-/// Refuses a folder that another user could exchange files in.
+/// Refuses a folder in which another user could replace files.
 pub(super) fn check_folder(folder: &Path, database: &Path) -> Result<(), Error> {
     let known = folder.metadata()?;
     let (own, owner) = (rustix::process::geteuid().as_raw(), known.uid());
-    // An administrator may look after the store of a service's user.
+    // An administrator may maintain the store of a service's user.
     let is_administered = own == 0 && database.symlink_metadata().is_ok_and(|file| file.uid() == owner);
     if owner != own && owner != 0 && !is_administered {
         let why = format!("{} belongs to user {owner} and not to you ({own})", folder.display());
@@ -42,7 +42,7 @@ pub(super) fn check_folder(folder: &Path, database: &Path) -> Result<(), Error> 
     })
 }
 
-/// Opens a file for reading and writing, and makes it where there is none; never through a link.
+/// Opens a file for reading and writing, creating it if needed; never through a link.
 pub(super) fn open_own(path: &Path) -> Result<File, Error> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);

@@ -1,6 +1,6 @@
-//! Reading: one statement a question, on the readers' connections.
+//! Reading: one statement per query, on the readers' connections.
 //!
-//! Guarantees: every answer is one consistent state of the file; a bound beyond 2^63 selects what it must.
+//! Guarantees: every result is one consistent state of the file; bounds beyond 2^63 select correctly.
 
 use bytes::Bytes;
 use memctl_model::SessionId;
@@ -112,7 +112,7 @@ pub(super) async fn items_at(
     damage.without(session, &found, |(item, is_sound)| Ok((item.clone(), *is_sound)))
 }
 
-/// Rows in the order in which they were asked for.
+/// Rows in the order in which they were requested.
 fn in_order<T>(rows: Vec<SqliteRow>, read: impl Fn(&SqliteRow) -> Result<T, Fault>) -> Result<Vec<T>, Fault> {
     let mut placed = Vec::with_capacity(rows.len());
     for row in &rows {
@@ -122,10 +122,10 @@ fn in_order<T>(rows: Vec<SqliteRow>, read: impl Fn(&SqliteRow) -> Result<T, Faul
     Ok(placed.into_iter().map(|(_, one)| one).collect())
 }
 
-/// Items asked for at once: a question costs two changes of thread, an item tens of kilobytes.
+/// Items per query: a query costs two thread switches, an item tens of kilobytes.
 const ASKED: usize = 128;
 
-/// Numbers as a JSON array; one that SQLite cannot hold is no item's.
+/// Numbers as a JSON array; a number beyond SQLite's range is no item's.
 fn numbers(seqs: &[u64]) -> String {
     let known: Vec<String> =
         seqs.iter().filter_map(|&seq| i64::try_from(seq).ok()).map(|seq| seq.to_string()).collect();
@@ -189,7 +189,7 @@ pub(super) async fn keyframe_before(
         if let Some(keyframe) = sound.pop() {
             return Ok(Some(keyframe));
         }
-        // The one before it does as well: it is only further away.
+        // An earlier keyframe works as well: it is only further away.
         event = row.word(4)?.checked_sub(1);
     }
     Ok(None)
@@ -214,7 +214,7 @@ pub(super) async fn spending(pool: &SqlitePool) -> Result<Vec<Spending>, Fault> 
     sqlx::query(include_str!("sql/spending.sql")).fetch_all(pool).await?.iter().map(cells::spending).collect()
 }
 
-/// When anything was heard last, as far as that is not after a moment.
+/// The latest time that anything was heard, not after `before_ns`.
 pub(super) async fn heard_latest(pool: &SqlitePool, before_ns: u64) -> Result<Option<u64>, Fault> {
     let before_ns = i64::try_from(before_ns).unwrap_or(i64::MAX);
     let latest: Option<i64> =
@@ -222,13 +222,13 @@ pub(super) async fn heard_latest(pool: &SqlitePool, before_ns: u64) -> Result<Op
     Ok(latest.map(i64::cast_unsigned))
 }
 
-/// What is known of a job's answers about holders.
+/// The indexes of a job's answers about holders.
 pub(super) async fn holders_kept(pool: &SqlitePool, job: i64) -> Result<Vec<HoldersIndex>, Fault> {
     let rows = sqlx::query(include_str!("sql/holders_kept.sql")).bind(job).fetch_all(pool).await?;
     rows.iter().map(cells::holders_index).collect()
 }
 
-/// An answer about holders, and whether it is what was stored.
+/// An answer about holders, and whether it is undamaged.
 pub(super) async fn holders(
     pool: &SqlitePool,
     job: i64,
@@ -239,7 +239,7 @@ pub(super) async fn holders(
     query.fetch_optional(pool).await?.as_ref().map(cells::holders).transpose()
 }
 
-/// What was kept of a session's watch, where its bytes are still what was stored.
+/// The analyser's stored state of a session, unless it is damaged.
 pub(super) async fn watch(pool: &SqlitePool, session: SessionKey) -> Result<Option<WatchRow>, Fault> {
     let row = sqlx::query(include_str!("sql/watch.sql")).bind(session).fetch_optional(pool).await?;
     Ok(row.as_ref().map(cells::watch).transpose()?.flatten())
@@ -251,7 +251,7 @@ mod tests {
     use super::super::connection::open;
     use super::*;
 
-    /// A page that is found by a part of the key reads all of a session's items for each of its own.
+    /// A page found by only a part of the key would read all items of a session for each of its own.
     #[tokio::test]
     async fn pages_of_items_are_found_by_the_whole_key() {
         let folder = tempfile::tempdir().unwrap();

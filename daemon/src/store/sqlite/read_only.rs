@@ -1,8 +1,9 @@
-//! A SQLite file that is only read: one on a folder that cannot be written, one that a daemon writes just now, a backup.
+//! A SQLite file that is only read: in a read-only folder, while a daemon writes it, or a backup.
 //!
-//! Guarantees: nothing is written. A file that nobody has open is taken as it is, without its folder being touched, and
-//! nobody can open it for writing meanwhile; one that a daemon has open is read beside it, as of one moment a transaction.
-//! Refuses: a file whose log was left behind where it cannot be read, other programs' files, and newer versions'.
+//! Guarantees: nothing is written. A file that no process has open is read without touching its folder, and cannot be
+//! opened for writing meanwhile. A file that a daemon has open is read concurrently, each transaction at one point in
+//! time.
+//! Refuses: a file with an unmerged log that cannot be read, files of other programs, and files of newer versions.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -17,18 +18,18 @@ use super::ownership::beside;
 use super::{StoreError, migrations};
 use crate::store::cells::Fault;
 
-/// How a file is read, and what keeps others from writing it.
+/// How a file is read, and the lock that keeps others from writing it.
 pub(in crate::store) struct Source {
     pub options: SqliteConnectOptions,
     pub schema_version: i64,
-    /// Keeps others from opening the file for writing, where nobody has it open.
+    /// Keeps others from opening the file for writing, if no process has it open.
     pub held: Option<File>,
 }
 
-/// Looks how a file can be read.
+/// Finds out how a file can be read.
 pub(in crate::store) async fn source(path: &Path, place: &str) -> Result<Source, StoreError> {
     let unreachable = |reason: String| StoreError::Unreachable { place: place.into(), reason };
-    // (In this process its file must not even be closed: SQLite's locks would go with it.)
+    // (If this process has it open, the file must not even be closed: SQLite's locks would end with it.)
     let held = if is_held_here(path) { None } else { hold(path).map_err(|error| unreachable(error.to_string()))? };
     let log = beside(path, "-wal");
     let has_log = log.metadata().is_ok_and(|log| log.len() > 0);
@@ -49,7 +50,7 @@ pub(in crate::store) async fn source(path: &Path, place: &str) -> Result<Source,
     Ok(Source { options, schema_version, held })
 }
 
-/// Keeps others from writing a file; `None` when somebody does.
+/// Keeps others from writing a file; `None` if a process has it open.
 fn hold(path: &Path) -> std::io::Result<Option<File>> {
     let file = File::open(path)?;
     match file.try_lock_shared() {

@@ -1,4 +1,4 @@
-//! Alerts and silences: compare and set, selections, bounds.
+//! Alerts and silences: compare and set, selections, limits.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub async fn a_record_is_changed_by_who_knows_its_version(store: Arc<dyn Store>)
     assert_eq!(one(&*store, put(&changed, 2)).await, PutOutcome::Conflict);
     assert_eq!(one(&*store, put(&changed, 1)).await, PutOutcome::Done);
     assert_eq!(store.alert_records(all).await.unwrap(), [AlertRecord { version: 2, ..changed.clone() }]);
-    // The same number among the silences is another record.
+    // The same number among the silences is a different record.
     let silence = record(AlertKind::Silence, u64::MAX, "", 1);
     assert_eq!(one(&*store, put(&silence, 0)).await, PutOutcome::Done);
     let remove = |expected_version| AlertPut { record: changed.clone(), expected_version, remove: true };
@@ -71,7 +71,7 @@ pub async fn of_many_at_once_one_wins(store: Arc<dyn Store>) {
             .map(|_| {
                 let store = store.clone();
                 tokio::spawn(async move {
-                    // In both orders, so that they would deadlock if the store took them as they come.
+                    // In both orders, so that they would deadlock if the store took them as given.
                     let mut puts: Vec<AlertPut> =
                         (1..=4).map(|id| put(&record(AlertKind::Alert, id, "job", 0), round)).collect();
                     if round % 2 == 0 {
@@ -99,7 +99,7 @@ pub async fn what_is_too_large_is_refused_and_what_is_too_much_is_full(store: Ar
         assert!(matches!(refused, StoreError::Refused { .. }), "{refused}");
     }
     assert_eq!(ids(&*store, AlertSelection::OfJob { tenant: "default", job: "a\0b" }).await, [0_u64; 0]);
-    // A tenant has as many as stay free for others, and so there is always room for one that has none.
+    // A tenant gets only as many as stay free for others, so there is always room for a new tenant.
     let most = AlertKind::Silence.most();
     let done = async |tenant: &str, first: u64, count: u64| {
         let of = |id| AlertRecord { tenant: tenant.into(), ..record(AlertKind::Silence, id, "", 0) };
@@ -113,6 +113,6 @@ pub async fn what_is_too_large_is_refused_and_what_is_too_much_is_full(store: Ar
     assert_eq!(done("third", 20_000, 100).await, 100);
     assert_eq!(done("default", 30_000, 1).await, 0);
     assert_eq!(ids(&*store, AlertSelection::All(AlertKind::Silence)).await.len() as u64, most / 2 + most / 4 + 100);
-    // What is there can still be changed.
+    // Existing records can still be changed.
     assert_eq!(one(&*store, put(&record(AlertKind::Silence, 1, "", 0), 1)).await, PutOutcome::Done);
 }

@@ -1,5 +1,5 @@
-//! Appending: whole or not at all, once or many times, small and large.
-//! (Over 400 lines: each case is a story of its own.)
+//! Appending: atomic, repeated, small and large.
+//! (Over 400 lines: each case stands alone.)
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ pub async fn an_append_is_there_with_its_sums(store: Arc<dyn Store>) {
     let totals = store.totals().await.unwrap();
     assert_eq!((totals.jobs, totals.sessions, totals.events, totals.stored_bytes), (1, 1, 20, 300));
     assert_eq!((totals.duplicates, totals.missing_items, totals.expired_events), (2, 0, 0));
-    // Dropped figures only ever rise, each on its own.
+    // Dropped counts only rise, each on its own.
     let mut later = append(key, vec![chunk(5, 0)]);
     later.dropped = Dropped { ring_full: 4, spool_full: 60, shutdown: 7 };
     later.heard_ns = NOW_NS;
@@ -69,7 +69,7 @@ pub async fn an_append_is_there_with_its_sums(store: Arc<dyn Store>) {
     assert_eq!(session.heard_ns, NOW_NS + 3);
 }
 
-/// An append with something of everything.
+/// An append with some data of every kind.
 fn everything(key: i64) -> Append {
     let mut sent = append(key, vec![chunk(3, 0), item(4, ItemKind::Samples, None)]);
     sent.gaps = vec![Gap { first: 1, last: 2 }];
@@ -123,10 +123,10 @@ pub async fn an_overlap_counts_what_is_new(store: Arc<dyn Store>) {
     assert_eq!((session.durable_seq, session.events, session.stored_bytes), (3, 30, 300));
     assert_eq!(chunk_seqs(&*store, key, 0).await, [1, 2, 3]);
     let device = store.devices(session.job).await.unwrap().remove(0);
-    assert_eq!((device.events, device.ooms, device.epochs, device.steps), (10, 1, 1, 2), "what item 3 told, alone");
+    assert_eq!((device.events, device.ooms, device.epochs, device.steps), (10, 1, 1, 2), "only the figures of item 3");
     let ends = store.epoch_ends(session.job).await.unwrap();
     assert_eq!(ends.iter().map(|end| end.epoch).collect::<Vec<_>>(), [2]);
-    // Items above what is called durable are there, too, and are not stored twice.
+    // Items above the stated durable seq exist as well, and are not stored twice.
     let mut ahead = append(key, vec![chunk(5, 0), chunk(6, 0)]);
     ahead.durable_seq = 3;
     store.append(vec![ahead]).await.unwrap();
@@ -134,7 +134,7 @@ pub async fn an_overlap_counts_what_is_new(store: Arc<dyn Store>) {
     let session = row(&*store).await;
     assert_eq!((session.durable_seq, session.events, session.stored_bytes), (7, 70, 700));
     assert_eq!(chunk_seqs(&*store, key, 0).await, [1, 2, 3, 4, 5, 6, 7]);
-    // What is called durable never goes back.
+    // The durable seq never decreases.
     let mut back = append(key, Vec::new());
     back.durable_seq = 2;
     store.append(vec![back]).await.unwrap();
@@ -157,7 +157,7 @@ pub async fn all_or_nothing(store: Arc<dyn Store>) {
         assert_eq!(chunk_seqs(&*store, good, 0).await, [0_u64; 0]);
         assert_eq!(store.payloads(good, &[1, 2, 3, 4]).await.unwrap(), []);
     }
-    // The store goes on, and the same items can be stored.
+    // The store works on, and the same items can be stored.
     store.append(vec![append(good, mixed())]).await.unwrap();
     assert_eq!(chunk_seqs(&*store, good, 0).await, [1]);
 }
@@ -178,7 +178,7 @@ pub async fn nothing_comes_after_the_end(store: Arc<dyn Store>) {
     let error = store.append(vec![append(key, vec![chunk(3, 0)])]).await.unwrap_err();
     assert!(matches!(error, StoreError::Refused { .. }), "{error}");
     assert_eq!(error.session(), Some(key));
-    // To be heard of is no harm, and the end stays the first one.
+    // The session may be heard later, and its first end stays.
     store.append(vec![append(key, Vec::new())]).await.unwrap();
     last.end = Some(made::end(99));
     store.append(vec![last]).await.unwrap();
@@ -296,7 +296,7 @@ pub async fn sums_stop_at_their_limit(store: Arc<dyn Store>) {
     assert_eq!((session.events, session.duplicates), (LAST, LAST));
     let device = store.devices(session.job).await.unwrap().remove(0);
     assert_eq!((device.events, device.ooms, device.epochs, device.steps), (LAST, LAST, LAST, 36));
-    // Two such sessions have more than 63 bits together; the sum is still right.
+    // Two such sessions exceed 63 bits together; the sum is still correct.
     let other = open(&*store, 2, "job", 1).await;
     let mut huge = chunk(1, 0);
     (huge.index.first_event, huge.index.count) = (0, LAST);
@@ -313,13 +313,13 @@ pub async fn gaps_are_counted_once(store: Arc<dyn Store>) {
     for _ in 0..2 {
         store.append(vec![sent.clone()]).await.unwrap();
     }
-    // A gap that reaches below what is durable begins above it; one without items is a gap all the same.
+    // A gap that begins below the durable seq is cut there; one without items counts as well.
     let mut next = append(key, Vec::new());
     (next.gaps, next.durable_seq) = (vec![Gap { first: 9, last: 12 }], 12);
     for _ in 0..2 {
         store.append(vec![next.clone()]).await.unwrap();
     }
-    // What comes late is a hole already.
+    // An item that arrives late is already recorded as missing.
     store.append(vec![append(key, vec![chunk(5, 0)])]).await.unwrap();
     let session = row(&*store).await;
     assert_eq!((session.missing_items, session.durable_seq, session.events), (10, 12, 20));
@@ -343,7 +343,7 @@ pub async fn devices_add_and_replace(store: Arc<dyn Store>) {
         expandable: Some(true),
     };
     let second = DeviceUpdate { device: 0, events: 1, alloc_retries: Some(4), ..DeviceUpdate::default() };
-    // One that the session did not announce.
+    // A device that the session did not announce.
     let stranger = DeviceUpdate { device: 9, steps: 1, ..DeviceUpdate::default() };
     let mut sent = append(key, vec![chunk(1, 0)]);
     sent.devices = vec![first, second.clone()];
@@ -362,7 +362,7 @@ pub async fn devices_add_and_replace(store: Arc<dyn Store>) {
 }
 
 pub async fn segments_say_what_is_in_force(store: Arc<dyn Store>) {
-    // Exported, and in force as soon as one segment is expandable; ordinary ones alone say that it is not.
+    // Exported, and in force once one segment is expandable; only ordinary segments mean that it is not.
     for (id, exported, seen, in_force) in [
         (1, true, &[None][..], true),
         (2, true, &[Some(false)], false),
@@ -405,7 +405,7 @@ pub async fn many_sessions_in_one_transaction(store: Arc<dyn Store>) {
         appends.push(append(key, vec![chunk(3, 0)]));
     }
     appends.reverse();
-    // The later half of each session first: then the earlier one is durable already, by its own word.
+    // The later half of each session first: its durable seq makes the earlier half durable already.
     store.append(appends.clone()).await.unwrap();
     assert_eq!(store.totals().await.unwrap().events, 40 * 10);
     appends.reverse();
@@ -418,7 +418,7 @@ pub async fn many_append_at_once(store: Arc<dyn Store>) {
     for id in 0..4 {
         keys.push(open(&*store, id, "job", id).await);
     }
-    // Two senders a session, each with everything: whoever is second finds it there.
+    // Two senders per session, each with all items: the second finds them stored.
     let tasks: Vec<_> = (0..8)
         .map(|sender| {
             let (store, keys) = (store.clone(), keys.clone());
@@ -482,7 +482,7 @@ pub async fn a_caller_that_goes_away_leaves_all_or_nothing(store: Arc<dyn Store>
     for round in 0..40_u64 {
         let first = stored + 1;
         let sent = append(key, (first..first + 20).map(|seq| chunk(seq, 0)).collect());
-        // Polled a number of times and dropped: the transaction stops wherever it was.
+        // Polled a number of times and dropped: the transaction stops at any point.
         let polls = round;
         let mut future = Box::pin(store.append(vec![sent]));
         let mut left = polls;
@@ -498,7 +498,7 @@ pub async fn a_caller_that_goes_away_leaves_all_or_nothing(store: Arc<dyn Store>
         })
         .await;
         drop(future);
-        // The next writer is served, and sees whole appends.
+        // The next writer works, and sees only complete appends.
         store.append(vec![append(key, Vec::new())]).await.unwrap();
         let session = row(&*store).await;
         stored = session.durable_seq;

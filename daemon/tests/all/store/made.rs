@@ -1,4 +1,4 @@
-//! Sessions, items and appends made for tests; every payload tells which item it belongs to.
+//! Builds sessions, items and appends for tests; every payload shows which item it belongs to.
 
 use bytes::Bytes;
 use memctl_daemon::store::{
@@ -9,7 +9,7 @@ use memctl_proto::v1;
 use memctl_proto::v1::ItemKind;
 use prost::Message as _;
 
-/// A moment at which things happen: 2026, in nanoseconds.
+/// The time of all test data: 2026, in nanoseconds.
 pub const NOW_NS: u64 = 1_780_000_000_000_000_000;
 /// One second.
 pub const SECOND_NS: u64 = 1_000_000_000;
@@ -38,7 +38,7 @@ pub fn device(index: u8) -> DeviceInfo {
     }
 }
 
-/// Opens a session of a job and gives its key.
+/// Opens a session of a job and returns its key.
 pub async fn open(store: &dyn Store, id: u32, job: &str, rank: u32) -> i64 {
     store.open_session(&session(id, job, rank), NOW_NS).await.unwrap().key
 }
@@ -104,7 +104,7 @@ pub fn chunk(seq: u64, device: u8) -> NewItem {
     }
 }
 
-/// Something else than a chunk.
+/// An item that is not a chunk.
 pub fn item(seq: u64, kind: ItemKind, device: Option<u8>) -> NewItem {
     let chunk = chunk(seq, 0);
     NewItem {
@@ -168,7 +168,7 @@ pub fn epoch_end(device: u8, epoch: u32, base: u64) -> EpochEndRow {
     }
 }
 
-/// An answer about holders that came at a moment, of so many bytes and a few more.
+/// An answer about holders at a given time, of a given size plus a few bytes.
 pub fn holders(session: i64, asked_ns: u64, bytes: usize) -> HoldersRow {
     let answer = v1::HoldersAsked {
         function: "keep".into(),

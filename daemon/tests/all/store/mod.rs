@@ -1,6 +1,6 @@
-//! What the store tests share: the three backends, each made afresh for a test, and the cases.
+//! Shared by the store tests: the three backends, each created for one test, and the cases.
 //!
-//! Refuses: to skip Postgres. Without a cluster its tests fail and say how to get one.
+//! Postgres is never skipped: without a cluster its tests fail and say how to get one.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 pub mod alert_records;
@@ -54,7 +54,7 @@ pub async fn sqlite(folder: &Path) -> SqliteStore {
     SqliteStore::open(&folder.join("memctl.db"), "a test").await.unwrap()
 }
 
-/// A database of its own on the cluster.
+/// A database on the cluster for one test.
 pub struct Database {
     pub url: String,
     name: String,

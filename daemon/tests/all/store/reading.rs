@@ -10,7 +10,7 @@ use memctl_proto::v1::ItemKind;
 
 use super::made::{NOW_NS, SECOND_NS, append, chunk, holders, item, keyframe, open, session};
 
-/// Selections with bounds at, before and behind the edges of what is stored.
+/// Selections with bounds at, before and after the edges of what is stored.
 fn selections(items: &[NewItem]) -> Vec<Selection> {
     let around = |values: Vec<u64>| -> Vec<u64> {
         let mut edges: Vec<u64> =
@@ -186,7 +186,7 @@ pub async fn a_watch_is_kept_with_its_session(store: Arc<dyn Store>) {
     assert_eq!(store.watch(one).await.unwrap(), None, "of a session that is gone nothing is kept");
 }
 
-/// What is kept of a job's answers: sessions and times.
+/// The stored answers of a job: sessions and times.
 async fn kept_holders(store: &dyn Store, job: i64) -> Vec<(i64, u64)> {
     store.holders_kept(job).await.unwrap().into_iter().map(|kept| (kept.session, kept.asked_ns)).collect()
 }
@@ -200,7 +200,7 @@ pub async fn answers_about_holders_are_kept_with_their_session(store: Arc<dyn St
     for row in &rows {
         store.put_holders(row).await.unwrap();
     }
-    // Of nothing but the time something is known, and nothing of the finding.
+    // The time is known, but nothing of the finding.
     let mut plain = holders(other, 11, 2);
     let HoldersIndex { finding, unasked, says, counted_epoch, .. } = &mut plain.index;
     (*finding, *unasked, *says, *counted_epoch) = (None, false, Says::NoHolder, None);
@@ -227,7 +227,7 @@ pub async fn answers_about_holders_are_kept_with_their_session(store: Arc<dyn St
 pub async fn the_latest_answer_about_holders_is_the_one_that_came_last(store: Arc<dyn Store>) {
     let (one, other) = (open(&*store, 1, "job", 0).await, open(&*store, 2, "job", 1).await);
     let job = store.job(&Which::written("job"), None).await.unwrap().unwrap().key;
-    // A clock that went wrong, and was put right; two of one moment.
+    // A clock that was wrong and was corrected; two answers of one moment.
     let wrong_ns = NOW_NS + (400 * 24 * 3_600 * SECOND_NS);
     for (session, asked_ns) in [(one, wrong_ns), (one, NOW_NS), (other, NOW_NS), (one, NOW_NS)] {
         store.put_holders(&holders(session, asked_ns, 1)).await.unwrap();
@@ -236,7 +236,7 @@ pub async fn the_latest_answer_about_holders_is_the_one_that_came_last(store: Ar
         kept_holders(&*store, job).await,
         [(one, wrong_ns), (one, wrong_ns + 1), (other, wrong_ns + 2), (one, wrong_ns + 3)]
     );
-    // What is new never goes for what is old: not in the session that has too many, and not in the job.
+    // The newest answer is never removed for older ones: neither within the session nor within the job.
     for _ in 0..HOLDERS_KEPT {
         store.put_holders(&holders(one, NOW_NS, 1)).await.unwrap();
     }

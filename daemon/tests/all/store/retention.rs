@@ -1,5 +1,5 @@
-//! What goes, in which order, and how it is counted.
-//! (Over 400 lines: each case is a story of its own.)
+//! What is removed, in which order, and how it is counted.
+//! (Over 400 lines: each case stands alone.)
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,10 +30,10 @@ async fn kept(store: &dyn Store) -> u64 {
     store.kept_bytes().await.unwrap().iter().map(|(_, bytes)| bytes).sum()
 }
 
-/// What a chunk of 100 bytes takes with its rows.
+/// Size of a chunk of 100 bytes with its rows.
 const CHUNK: u64 = 356;
 
-/// The sums of all sessions are the totals, as long as no job went by age.
+/// The sessions' sums equal the totals as long as no job expired by age.
 async fn assert_sums(store: &dyn Store) {
     let totals = store.totals().await.unwrap();
     let mut rows = Vec::new();
@@ -89,7 +89,7 @@ pub async fn deleted_jobs_come_back_empty(store: Arc<dyn Store>) {
 }
 
 pub async fn old_jobs_go_whole(store: Arc<dyn Store>) {
-    // Of "mixed" one session was heard lately; "idle" never sent anything.
+    // One session of "mixed" was heard recently; "idle" never sent anything.
     for (id, job, heard_ago_s) in
         [(1, "old", 100), (2, "mixed", 100), (3, "mixed", 10), (4, "new", 0), (5, "idle", 100)]
     {
@@ -110,13 +110,13 @@ pub async fn old_jobs_go_whole(store: Arc<dyn Store>) {
     assert_eq!(left, ["mixed", "new"]);
     let totals = store.totals().await.unwrap();
     assert_eq!((totals.sessions, totals.stored_bytes), (3, 450));
-    assert_eq!((totals.events, totals.expired_events), (40, 10), "events of a job that expired are told for ever");
-    // What is deleted by hand has not expired.
+    assert_eq!((totals.events, totals.expired_events), (40, 10), "events of an expired job are counted for ever");
+    // What is deleted on request has not expired.
     let job = store.job(&Which::written("new"), None).await.unwrap().unwrap();
     store.delete_job(job.key).await.unwrap();
     let totals = store.totals().await.unwrap();
     assert_eq!((totals.events, totals.expired_events), (30, 10));
-    // The clock alone makes nothing old: something has to come in.
+    // The clock alone makes nothing old: new data must arrive.
     let later_ns = NOW_NS + 1_000_000 * SECOND_NS;
     assert_eq!(store.expire(policy(0), later_ns).await.unwrap().jobs, 0);
     store.open_session(&session(9, "later", 0), later_ns).await.unwrap();
@@ -159,7 +159,7 @@ pub async fn the_oldest_chunks_of_ended_sessions_go_first(store: Arc<dyn Store>)
     assert_eq!(rows.iter().map(|row| row.stored_bytes).collect::<Vec<_>>(), [250, 350, 450]);
     assert!(rows.iter().all(|row| row.events == 40), "stored is what was stored");
     assert_sums(&*store).await;
-    // Ended sessions first, then the running one; what that sent last stays, whatever the limit, and so do the last marks.
+    // Ended sessions first, then the running one; its latest chunk stays under any limit, and so do the last marks.
     let gone = store.expire(by_bytes(kept(&*store).await - 5 * CHUNK), NOW_NS).await.unwrap();
     assert_eq!((gone.chunks, gone.events), (5, 50));
     assert_eq!(chunk_seqs(&*store, keys[1]).await, [0_u64; 0]);
@@ -171,11 +171,11 @@ pub async fn the_oldest_chunks_of_ended_sessions_go_first(store: Arc<dyn Store>)
         assert_eq!(store.items(*key, ItemKind::Marks, None, Selection::default()).await.unwrap().len(), 1);
     }
     assert_sums(&*store).await;
-    // What expired and comes again stays away; the running session goes on.
+    // Expired items that are sent again stay away; the running session continues.
     store.append(vec![append(keys[2], vec![chunk(1, 0), chunk(6, 0)])]).await.unwrap();
     assert_eq!(chunk_seqs(&*store, keys[2]).await, [4, 6]);
     assert_sums(&*store).await;
-    // Deleting remembers what had expired before, and only that.
+    // Deleting remembers only what had expired before.
     store.delete_job(rows[0].job).await.unwrap();
     let totals = store.totals().await.unwrap();
     assert_eq!((totals.events, totals.expired_events, totals.stored_bytes), (110, 110, 0));
@@ -209,11 +209,11 @@ pub async fn idle_keyframes_go_with_their_chunks(store: Arc<dyn Store>) {
     // The chunk from event 20 on needs the keyframe before event 0.
     assert_eq!(store.expire(by_bytes(kept(&*store).await - 1), NOW_NS).await.unwrap().chunks, 1);
     assert_eq!((chunk_seqs(&*store, key).await, keyframes().await), (vec![3, 5, 6, 8], vec![1, 4, 7]));
-    // The next one is that chunk: now events begin at 40, and the keyframe before 30 is the first that is needed.
+    // Next is that chunk: now events begin at 40, and the keyframe before 30 is the first one needed.
     let gone = store.expire(by_bytes(kept(&*store).await - 1), NOW_NS).await.unwrap();
     assert_eq!(gone, Expired { chunks: 1, events: 10, items: 2, bytes: 150, ..Expired::default() });
     assert_eq!((chunk_seqs(&*store, key).await, keyframes().await), (vec![5, 6, 8], vec![4, 7]));
-    // When no chunk remains the last keyframe does.
+    // If no chunk remains, the last keyframe stays.
     store.expire(by_bytes(kept(&*store).await - 2 * CHUNK - 1), NOW_NS).await.unwrap();
     assert_eq!((chunk_seqs(&*store, key).await, keyframes().await), (vec![], vec![7]));
     assert_eq!(store.items(key, ItemKind::Keyframe, Some(1), Selection::default()).await.unwrap().len(), 1);
@@ -249,7 +249,7 @@ pub async fn appends_and_removals_at_once(store: Arc<dyn Store>) {
                 let appends =
                     keys.iter().map(|&key| append(key, (first..first + 10).map(|seq| chunk(seq, 0)).collect()));
                 store.append(appends.collect()).await.unwrap();
-                // Until the job goes, and then never again.
+                // Until the job is removed, and never afterwards.
                 let _ = store.append(vec![append(doomed, vec![chunk(first, 0)])]).await;
             }
             // Release, with the acquire below: what was appended is seen by the last removal.
@@ -298,7 +298,7 @@ pub async fn appends_and_removals_at_once(store: Arc<dyn Store>) {
 
 const DAY_NS: u64 = 24 * 3_600 * SECOND_NS;
 
-/// Looks as the daemon does, with both clocks at hand.
+/// Runs retention as the daemon does, with both clocks given.
 async fn look(store: &dyn Store, clock: &mut SteadyClock, wall_ns: u64, second: u64) -> u64 {
     let policy = Retention { age_ns: Some(30 * DAY_NS), ..Retention::default() };
     let reading = clock.read(wall_ns, second * SECOND_NS);
@@ -311,13 +311,13 @@ pub async fn a_clock_that_jumps_makes_nothing_old(store: Arc<dyn Store>) {
     let running = session(2, "running", 0);
     for (second, jump_days) in [(0, 0), (60, 0), (61, 400), (62, 400), (63, 0), (64, -400), (65, 0)] {
         let wall_ns = (NOW_NS + second * SECOND_NS).saturating_add_signed(jump_days * DAY_NS as i64);
-        // Data comes in all the time, stamped as the daemon does.
+        // Data keeps arriving, stamped as by the daemon.
         let stamped_ns = clock.read(wall_ns, second * SECOND_NS).now_ns;
         store.open_session(&running, stamped_ns).await.unwrap();
         assert_eq!(look(&*store, &mut clock, wall_ns, second).await, 0, "{second} s, {jump_days} d");
         assert!(store.heard_latest().await.unwrap().unwrap() <= NOW_NS + 100 * SECOND_NS, "no stamp jumped");
     }
-    // It stays where it jumped to: that is believed after a while, and when data comes in then.
+    // The clock stays where it jumped to: it is believed after a while, once new data arrives.
     let away_ns = NOW_NS + 400 * DAY_NS;
     for second in [100, 400, 699] {
         store.open_session(&running, clock.read(away_ns, second * SECOND_NS).now_ns).await.unwrap();
@@ -337,7 +337,7 @@ pub async fn a_daemon_that_starts_with_a_wrong_clock_waits(store: Arc<dyn Store>
     let stamped_ns = clock.read(wrong_ns, 0).now_ns;
     store.open_session(&session(2, "running", 0), stamped_ns).await.unwrap();
     assert_eq!(look(&*store, &mut clock, wrong_ns + 2 * SECOND_NS, 2).await, 0);
-    // The clock is put right; what it stamped counts from now.
+    // The clock is corrected; what it stamped counts from now.
     for second in [3, 63, 603, 1_300] {
         assert_eq!(look(&*store, &mut clock, NOW_NS + second * SECOND_NS, second).await, 0, "{second} s");
     }
@@ -453,7 +453,7 @@ pub async fn answers_about_holders_go_the_oldest_first_behind_chunks_and_before_
     store.expire(per_job(without - CHUNK + one), NOW_NS).await.unwrap();
     assert_eq!(left().await, (vec![4], false, 0, 19), "as many as needed");
     assert!(kept(&*store).await <= without - CHUNK + one);
-    // The job as a whole goes behind them, and so do its tables.
+    // Afterwards the whole job is removed, and so are its tables.
     let gone = store.expire(by_bytes(without - CHUNK), NOW_NS).await.unwrap();
     assert_eq!((left().await, gone.jobs), ((vec![], false, 0, 19), 0));
     store.expire(per_job(without - CHUNK - 1), NOW_NS).await.unwrap();

@@ -36,7 +36,7 @@ pub async fn a_session_is_found_again(store: Arc<dyn Store>) {
     let opened = store.open_session(&info, NOW_NS).await.unwrap();
     assert_eq!((opened.durable_seq, opened.ended), (0, false));
     store.append(vec![append(opened.key, vec![chunk(1, 0), chunk(2, 0)])]).await.unwrap();
-    // What else it says of itself the second time does not matter.
+    // Other details of the second hello do not matter.
     let mut changed = info.clone();
     (changed.host, changed.pid) = (Some("another".into()), None);
     let again = store.open_session(&changed, NOW_NS + 5).await.unwrap();
@@ -44,7 +44,7 @@ pub async fn a_session_is_found_again(store: Arc<dyn Store>) {
     let rows = store.sessions(opened.job).await.unwrap();
     assert_eq!((rows.len(), &rows[0].info, rows[0].heard_ns), (1, &info, NOW_NS + 5));
     assert_eq!(store.jobs(10).await.unwrap().len(), 1, "no job is made for a session that is there");
-    // The clock that went back does not make it unheard of.
+    // A clock that went back does not make it unheard.
     store.open_session(&info, NOW_NS - 5).await.unwrap();
     assert_eq!(store.sessions(opened.job).await.unwrap()[0].heard_ns, NOW_NS + 5);
     let mut last = append(opened.key, vec![chunk(3, 0)]);
@@ -166,7 +166,7 @@ pub async fn runs_of_a_name_stay_apart(store: Arc<dyn Store>) {
         info.launch = Launch { launcher: Some(launcher), ..Launch::default() };
         info
     };
-    // Two ranks, the same launched again beside them, an elastic restart of the first, and a launch of two hosts.
+    // Two ranks, the same launched again concurrently, an elastic restart of the first, and a launch of two hosts.
     let grouped = |id, rank, launcher| {
         let info = launched(id, rank, launcher, 0);
         SessionInfo { launch: Launch { group: Some("slurm/c/7.0".into()), ..info.launch }, ..info }
@@ -215,7 +215,7 @@ pub async fn an_import_is_the_latest_however_old_its_recording_is(store: Arc<dyn
     assert_eq!(store.job(&Which::Latest, None).await.unwrap().unwrap().arrived_ns, NOW_NS + 5);
 }
 
-/// Many launches of one name at once: every launch has a run of its own, and its ranks are in it.
+/// Many launches of one name at once: every launch gets its own run with all its ranks.
 pub async fn launches_at_once_have_runs_of_their_own(store: Arc<dyn Store>) {
     let open = |launch: u32, rank| {
         let mut info = session(launch * 10 + rank, "job", rank);
@@ -267,7 +267,7 @@ pub async fn many_open_the_same_session_at_once(store: Arc<dyn Store>) {
     let tasks: Vec<_> = (0..16)
         .map(|rank| {
             let store = store.clone();
-            // Four sessions of one job, four openers each; the job's name differs where the opener lies.
+            // Four sessions of one job, four openers each.
             tokio::spawn(async move { store.open_session(&session(rank % 4, "job", rank % 4), NOW_NS).await.unwrap() })
         })
         .collect();

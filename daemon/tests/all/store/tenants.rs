@@ -1,4 +1,4 @@
-//! Tenants, who goes on with a session, tokens and the audit log.
+//! Tenants, which callers may continue a session, tokens and the audit log.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Programs whose steps differ: what is told of the one that fails, and what is named.
+//! Programs whose steps differ: the forecast of the failing step, and the names in it.
 
 use super::*;
 
@@ -32,8 +32,8 @@ fn of_steps_that_differ_the_next_one_may_be_as_large_as_any() {
     }
 }
 
-/// Kinds of step take turns, in an order that nobody knows, each with its largest request in a place of its own, so many MiB apart:
-/// the place that fails. What tells something goes to `told`.
+/// Kinds of step alternate in an unknown order, each with its largest request in a place of its own, sizes `apart` MiB
+/// apart. Returns the place that fails. Passes each report on.
 fn run_of_kinds(kinds: u64, apart: u64, mut told: impl FnMut(&mut Ahead, Limit, Fails)) -> StackId {
     let limit = Limit::Device(600 * MIB);
     let mut recorded = Recorded::new(limit);

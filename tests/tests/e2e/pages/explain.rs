@@ -1,4 +1,4 @@
-//! What people and scripts are told by `frag`, `oom` and `ledger`, whole, as text.
+//! The whole text that `frag`, `oom` and `ledger` print for people and scripts.
 
 use unicode_width::UnicodeWidthStr;
 

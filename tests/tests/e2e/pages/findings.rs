@@ -1,4 +1,4 @@
-//! What people and scripts are told about findings: `query`, `leaks`, `ranks`, `diagnose` and `assert`, whole, as text.
+//! The whole text that `query`, `leaks`, `ranks`, `diagnose` and `assert` print about findings, for people and scripts.
 
 use memctl_model::FindingKind;
 use unicode_width::UnicodeWidthStr;

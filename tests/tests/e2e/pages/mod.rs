@@ -1,5 +1,5 @@
-//! What people and scripts are told, whole, as text: the real command line, asked about jobs of every kind that a daemon
-//! of the tests' own tells of.
+//! The whole text that commands print for people and scripts: the real command line against jobs of every kind, served
+//! by a daemon of the tests.
 //!
 //! Guarantees: pages, data, exit codes and sentences are those of the built program. The answers of real daemons about
 //! real recordings have tests of their own.

@@ -1,4 +1,4 @@
--- A job's oldest chunks, ended sessions' first. What a running session sent last of a device stays.
+-- A job's oldest chunks, those of ended sessions first. A running session's latest chunk of each device stays.
 SELECT c.job_id, c.session_id, c.device, 1::bigint, c.seq, c.entries, c.payload_bytes
 FROM memctl.chunk AS c JOIN memctl.session AS s ON s.session_id = c.session_id
 WHERE c.job_id = $1 AND (s.last_word IS NOT NULL OR c.seq < (

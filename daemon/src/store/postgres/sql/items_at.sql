@@ -1,4 +1,4 @@
--- All kinds that lie in this table are told: the kind is a part of the key.
+-- Lists all kinds in this table, because the kind is part of the key.
 SELECT
     i.seq, i.device, i.first_ns, i.last_ns, i.first_event, i.entries, i.first_epoch, i.last_epoch, i.first_step, i.last_step,
     i.kind, i.unpacked_bytes, p.bytes, p.checksum

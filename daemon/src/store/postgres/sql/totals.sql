@@ -1,4 +1,4 @@
--- Sums in two halves: one of many may not fit 63 bits.
+-- Sums in two halves: a large sum may not fit 63 bits.
 SELECT
     (SELECT count(*) FROM memctl.job WHERE $1::text IS NULL OR tenant = $1), count(*),
     coalesce(sum(events >> 32), 0)::bigint, coalesce(sum(events & 4294967295), 0)::bigint,
@@ -6,7 +6,7 @@ SELECT
     coalesce(sum(duplicates >> 32), 0)::bigint, coalesce(sum(duplicates & 4294967295), 0)::bigint,
     coalesce(sum(missing_items >> 32), 0)::bigint, coalesce(sum(missing_items & 4294967295), 0)::bigint,
     coalesce(sum(expired_events >> 32), 0)::bigint, coalesce(sum(expired_events & 4294967295), 0)::bigint,
-    -- What is remembered of jobs that are gone is nobody's: only all sums hold it.
+    -- Sums of removed jobs belong to no tenant: only the sums over everything include them.
     CASE WHEN $1::text IS NULL THEN (SELECT expired_events FROM memctl.tally) ELSE 0 END
 FROM memctl.session
 WHERE $1::text IS NULL OR job_id IN (SELECT job_id FROM memctl.job WHERE tenant = $1)

@@ -1,4 +1,4 @@
--- (Two are of one time only where the clock has come to its end.)
+-- (Two answers have the same time only at the clock's maximum.)
 INSERT INTO holders (job_id, session_id, asked_ns, finding, site, unasked, says, counted_epoch, checksum, answer)
 SELECT job_id, session_id, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 FROM session WHERE session_id = ?1
 ON CONFLICT (job_id, session_id, asked_ns) DO UPDATE SET

@@ -1,5 +1,5 @@
--- ?2: a JSON array of numbers, which lead: each is looked up by its key, of which the kind is a part (2 to 7: all that lie
--- in this table). CROSS: SQLite keeps this order of loops. Whoever reads puts them in order: here the bytes would be sorted too.
+-- ?2: a JSON array of numbers, which drives the query: each is looked up by its key, including the kind (2 to 7: all in
+-- this table). CROSS: SQLite keeps this order of loops. The reader sorts the rows: here the bytes would be sorted too.
 SELECT
     i.seq, i.device, i.first_ns, i.last_ns, i.first_event, i.entries, i.first_epoch, i.last_epoch, i.first_step, i.last_step,
     i.kind, i.unpacked_bytes, p.bytes, p.checksum, wanted.key AS place
