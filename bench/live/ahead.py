@@ -7,11 +7,11 @@ The environment has memctl-agent installed. The trainings are those of `leak_cas
 N times each, and N of `drawn.py` that leak and as many that do not. Each runs without memctl first, on smaller and
 smaller devices, to find the least one (to a hundredth) that a drawn part of its steps (50 to 95 %) lives on, if it
 leaks, or all of them, if not: that one has 0.3 to 5 % more. (OUT keeps what was found.) Then it runs under `memctl run`
-with one daemon for all, a step every S seconds, and `memctl query` is asked twice a second. A run is *told* when a
-finding that names the request which will fail was read before the step began that failed (or at any time, if none
-did); its request is *named* when the last such finding has the line of the one that failed, which `memctl oom` knows,
-and *one of three* when that line is among those that the finding names besides. (That line is the innermost of the
-user's own code; whether every frame is right is counted, too.)
+with one daemon for all, a step every S seconds, and `memctl query` runs twice a second. A run is *told* (forecast) if
+a finding that names the failing request was read before the failing step began (or at any time, if none failed). Its
+request is *named* if the last such finding has the line that failed according to `memctl oom`, and *one of three* if
+that line is among the alternatives that the finding names. (The line is the innermost of the user's own code; whether
+all frames match is counted separately.)
 OUT/ahead.jsonl gets a row for each; the last lines sum them up.
 """
 
@@ -36,9 +36,9 @@ import traceml
 from others import Daemon
 
 MIB = 1 << 20
-# Steps that have to have ended before the one that fails.
+# Steps that must end before the one that fails.
 STEPS_BEFORE = 40
-# How trainings of `drawn.py` are called that leak, and that do not.
+# Names of the trainings of `drawn.py` that leak, and of those that do not.
 DRAWN = ("drawn leak", "drawn close")
 # A device that the trainings without a limit run on.
 UNLIMITED_MIB = 81_920
@@ -149,10 +149,10 @@ def learned(asked: argparse.Namespace, run: tuple[str, int, bool]) -> dict[str, 
 
 
 def watched(daemon: Daemon, job: str, going: subprocess.Popen[bytes]) -> list[Any]:
-    """What is foreseen while it runs, and when it was read."""
+    """The forecasts while it runs, and when each was read."""
     told = []
     while going.poll() is None:
-        # (Nobody knows the job before its process has said hello.)
+        # (The job is unknown until its process has sent its hello.)
         with contextlib.suppress(AssertionError):
             ahead = [finding for finding in daemon.report(job)["findings"] if "steps_ahead" in finding["evidence"]]
             told += [(time.time(), finding) for finding in ahead]

@@ -12,7 +12,7 @@ of the launcher's worker, from rest to rest; beside it that of the whole launche
 a core at most. The ways take turns, each in a process of its own, in another order every round: `plain`, `again`
 (plain once more: what the method resolves), `recorder` (PyTorch's history with Python stacks, 100,000 entries) and
 `memctl`.
-Every recorded run is asked about afterwards: every event has to be stored, nothing dropped, the job finished.
+Every recorded run is checked afterwards: all events stored, none dropped, the job finished.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def train(blocks: int, steps: int, way: str, name: str) -> None:
 
 
 def measured(argv: list[str], environment: dict[str, str]) -> dict[str, Any]:
-    """What a training told."""
+    """The figures that a training printed."""
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("BLOCKS ")]
     if done.returncode or not lines:

@@ -269,7 +269,7 @@ class HooksPileUp(Training):
 
 
 class History(Training):
-    """The losses of all steps in one tensor, concatenated anew at each of them."""
+    """The losses of all steps in one tensor, concatenated again at each of them."""
 
     def after_step(self, epoch: int, x: torch.Tensor, loss: torch.Tensor) -> None:
         seen = getattr(self, "seen", torch.empty(0, device="cuda"))

@@ -12,11 +12,11 @@ the median of `rounds` blocks of 10,000 pairs, in the thread's own time on a cor
     events     memctl without stacks
     stacks     memctl with the stack of every allocation
 
-With --training a block is 20 steps of a small transformer instead, and what is told is nanoseconds an allocation of its
-forward passes and its optimizer: these run on the timed thread, and between two allocations lies a training's own work.
+With --training a block is 20 steps of a small transformer instead, and the result is nanoseconds per allocation of its
+forward passes and its optimizer: these run on the timed thread, with a training's own work between two allocations.
 (The backward pass runs on a thread of autograd's.) Stacks are as many and as deep as PyTorch's modules make them.
 
-Needs an attached daemon nowhere: events that cannot be sent wait in memory and are dropped, which costs the same.
+Needs no daemon: events that cannot be sent wait in memory and are dropped, which costs the same.
 """
 
 from __future__ import annotations

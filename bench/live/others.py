@@ -240,7 +240,7 @@ def brief(status: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_device(rank: dict[str, Any]) -> bool:
-    """The driver told about the device."""
+    """The driver reported the device."""
     sample = rank.get("sample") or {}
     return str(rank["gpu_uuid"]).startswith("GPU-") and (sample.get("device_used_bytes") or 0) > 0
 

@@ -3,8 +3,8 @@
     python overhead.py [--batch 1] [--rounds 40] [--repeats 3] [--steps 5] [--toggles 40] [--memctl PATH] [-o FILE]
 
 Ways of running are processes of their own with a model each; one at a time runs a block of steps, in a new random order
-every round, so that clocks, temperature and neighbours hit all alike. All train on the same two cores (as far as the
-machine tells its topology, of different cores' threads); launchers run on others. Every step is timed by itself,
+every round, so that clocks, temperature and neighbours affect all equally. All train on the same two cores (if the
+machine shows its topology, one hardware thread of each); launchers run on others. Every step is timed by itself,
 synchronised with the GPU before and after, in all ways. Neighbours of a virtual machine only ever slow a step down, so
 beside the median of the rounds' ratios stand the median of the ratios of each round's fastest steps, and the ratio of
 the 20th percentiles of all steps, per repeat and then averaged, its interval from resampling whole rounds. A second
@@ -175,7 +175,7 @@ def toggler(rounds: int, steps: int, batch: int, dimensions: dict[str, int]) -> 
         step()
 
     def attach(way: str) -> None:
-        # Threads inherit the cores of who starts them: delivery, which a launcher would do, belongs elsewhere.
+        # Threads inherit the cores of their parent: delivery, which a launcher would do, belongs elsewhere.
         os.sched_setaffinity(0, rest)
         options = {"stacks": way != "events", "auto": way == "stacks and marks"}
         if not memctl_agent.attach("toggle", daemon="http://127.0.0.1:9", **options):

@@ -14,7 +14,7 @@ pub struct Chunks {
     round: u64,
     next_event: u64,
     span_ns: u64,
-    /// The state behind the last chunk and its time, where somebody wants keyframes.
+    /// The state after the last chunk and its time, if keyframes are requested.
     state: Option<(BlockMap, u64)>,
 }
 
@@ -68,7 +68,7 @@ impl Chunks {
         self
     }
 
-    /// The state behind the last chunk.
+    /// The state after the last chunk.
     #[must_use]
     pub fn keyframe(&self) -> Option<Keyframe> {
         let (map, time_ns) = self.state.as_ref()?;

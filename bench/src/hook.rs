@@ -4,7 +4,7 @@
 //! PyTorch's part of a callback (building its `TraceEntry`) and PyTorch's own recorder are measured in the process of a
 //! genuine torch, see `bench/live/micro.py`; here nothing but memctl runs. The thread whose frames are walked is laid out
 //! as each CPython lays it out, frames next to each other as in its data stack, code objects spread over pages; it is
-//! walked by the places of instructions, and by code objects where nobody reports their deaths (3.10, 3.11).
+//! walked by instruction addresses, or by code objects in versions that do not report their deallocation (3.10, 3.11).
 
 use std::error::Error;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ struct Layout {
     previous: usize,
     /// Set in a frame's pointer to its code object.
     tag: u64,
-    /// Of a code object: what tells it from another at its address, and the bytes before its instructions.
+    /// In a code object: the word that distinguishes it from another at its address, and the bytes before its instructions.
     identity: usize,
     start: u64,
 }
@@ -83,7 +83,7 @@ const V314: Layout = Layout { version: Version::V314, tag: 1, start: 208, ..V313
 
 /// Word of a frame with its instruction, in all of them.
 const INSTRUCTION: usize = 7;
-/// Word of the memory where lies what leads to the innermost frame.
+/// Word of the memory that holds the pointer to the innermost frame.
 const BETWEEN: usize = 16;
 
 /// Word of a frame, 0 the innermost: they lie on a stack that grows upwards.
@@ -91,7 +91,7 @@ const fn frame_at(frame: usize) -> usize {
     32 + (FRAMES - 1 - frame) * FRAME_WORDS
 }
 
-/// How frames are told apart.
+/// How frames are distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Walk {
     /// No stacks.
@@ -196,7 +196,7 @@ pub fn run(rounds: usize) -> Result<String, Box<dyn Error>> {
 /// What is measured: its name, the interpreter, the walk, and of how many events one is an allocation.
 type Way = (&'static str, Layout, Walk, u64);
 
-/// Medians of the rounds, in which the ways take turns: whatever else the machine does hits all alike.
+/// Medians of the rounds. The ways alternate within a round, so that other load on the machine affects all equally.
 fn table(
     ways: &[Way],
     rounds: usize,

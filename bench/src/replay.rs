@@ -161,7 +161,7 @@ pub struct Conformance {
     pub compared: u64,
     /// Those that differ.
     pub differing: u64,
-    /// Recordings of a run under a limit that nobody told, which ended in a failed request: these are not counted above.
+    /// Recordings that end in a failed request because of an unknown limit; not counted above.
     pub capped: u64,
 }
 

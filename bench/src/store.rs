@@ -18,7 +18,7 @@ use sqlx::postgres::{PgConnection, PgPoolCopyExt, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, Executor};
 
-/// The payload of a chunk, made of noise: how small a chunk of real events is the codec's benchmark tells.
+/// Size of a chunk's payload, which is noise; the codec benchmark measures the size of real chunks.
 const PAYLOAD_BYTES: usize = 64 << 10;
 /// Items of one transaction, as group commit gathers them.
 const BATCH_ITEMS: u64 = 32;
@@ -87,7 +87,7 @@ impl fmt::Display for Report {
 /// throw-away cluster, in which databases are made and dropped.
 ///
 /// # Errors
-/// Whatever a store says.
+/// Any error of a store.
 pub async fn run(folder: &Path, postgres: Option<&str>, amount: Amount) -> Result<Report, Box<dyn Error>> {
     let mut report = Report::default();
     let path = folder.join("chunks.db");

@@ -22,16 +22,16 @@ const SLOTS: u64 = 512;
 /// One way of looking.
 #[derive(Clone, Debug)]
 pub struct Latency {
-    /// How it was looked.
+    /// Name of this way of looking.
     pub what: String,
     /// Sorted.
     pub milliseconds: Vec<f64>,
-    /// Tiles that were not told to the end by their first answer.
+    /// Tiles whose first response was not complete.
     pub coarse: usize,
 }
 
 impl Latency {
-    /// The value below which so many hundredths lie.
+    /// The given percentile.
     #[must_use]
     pub fn percentile(&self, hundredths: usize) -> f64 {
         let at = (self.milliseconds.len() * hundredths).div_ceil(100).max(1) - 1;
@@ -136,7 +136,7 @@ impl Browser {
     }
 }
 
-/// Where somebody looks from the whole on: closer and closer around a place, and aside each time.
+/// The tiles of a zoom from the whole job to one place, each with its right neighbour.
 fn walk(first_ns: u64, last_ns: u64, drawn: u64) -> Vec<(u32, u64)> {
     let (mut tiles, mut length) = (Vec::new(), last_ns - first_ns);
     let around = first_ns + drawn % length;

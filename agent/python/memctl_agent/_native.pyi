@@ -50,7 +50,7 @@ def check_stacks() -> bool:
 def mark(kind: int, number: int = 0, name: str = "") -> bool:
     """Writes a mark: 1 and 2 begin and end an epoch, 3 and 4 a step, 5 and 6 a phase (1 train, 2 eval, 3 forward,
     4 backward, 5 optimizer), 7 and 8 a region; 9 is a note; 10 ends an epoch as of the last end of a step or of an
-    evaluation, or of 11: gradients were given back. Never raises and never blocks.
+    evaluation, or of 11: gradients were freed. Never raises and never blocks.
     """
 
 def counters(

@@ -382,7 +382,7 @@ class Session:
         if waiting and is_first_local_rank():
             say(
                 f"{waiting:,} events of job {started.get('job')} wait on disk, because the daemon at "
-                f"{started.get('daemon')} did not take them; the next question (`memctl query`) takes them in"
+                f"{started.get('daemon')} did not accept them; the next query (`memctl query`) imports them"
             )
         return told
 

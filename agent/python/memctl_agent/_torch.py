@@ -92,7 +92,7 @@ def hookable(torch: Any) -> Hookable:
     try:
         backend = str(torch._C._cuda_getAllocatorBackend())
     except (AttributeError, RuntimeError) as error:
-        return Hookable("off", f"torch {torch.__version__} does not tell its CUDA allocator ({error})")
+        return Hookable("off", f"torch {torch.__version__} does not report its CUDA allocator ({error})")
     if backend == "cudaMallocAsync":
         return Hookable(
             "blocks",

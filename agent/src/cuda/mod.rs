@@ -11,7 +11,7 @@
 //! let stream = memctl.stream(&context.default_stream());
 //! memctl.epoch_begin(0);
 //! memctl.step_begin(0);
-//! let batch = stream.clone_htod(&[1.0_f32; 1024])?; // recorded with this line, given back when it is dropped
+//! let batch = stream.clone_htod(&[1.0_f32; 1024])?; // recorded with this line, freed when it is dropped
 //! memctl.step_end(0);
 //! memctl.epoch_end(0);
 //! drop(batch);

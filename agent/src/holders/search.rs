@@ -124,14 +124,14 @@ impl Search {
         self.under_way = None;
         if let Some(rest) = self.allowance.rest(now) {
             let words = format!(
-                "the process has stood still for such searches as long as it may, a hundredth of its time; ask again in {} s",
+                "searches may pause the process for at most a hundredth of its time; ask again in {} s",
                 rest.as_secs() + 1
             );
             return self.asks.answer(ask.id, Body::Failure(words));
         }
         let sample = live(&ask.stacks, BLOCKS_MAX);
         if sample.oldest.is_empty() {
-            let words = "no block of this site lives in the process now: what was there has been freed";
+            let words = "no block of this site is live in the process now: its memory has been freed";
             return self.asks.answer(ask.id, Body::Failure(words.to_owned()));
         }
         let took = Duration::ZERO;

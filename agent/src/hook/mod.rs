@@ -335,7 +335,7 @@ impl Hook {
         id
     }
 
-    /// Attributes a new node to the call that allocates next: the first allocation counts.
+    /// The first allocation after a node was made belongs to the call that made it.
     #[inline]
     fn remember_forward(&self, stack: u32) {
         let (slot, tag) = self.forward_slot((self.shim.sequence)());

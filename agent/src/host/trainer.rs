@@ -183,7 +183,7 @@ fn host(shared: &Shared, session: &SessionInfo, region: &Arc<Region>) -> Result<
     }
     match Agent::host(config.clone(), region) {
         Err(error @ StartError::Spool { .. }) => {
-            tracing::warn!(%error, "recording goes on without a spool: what the daemon does not take in time is lost");
+            tracing::warn!(%error, "recording continues without a spool: events that the daemon does not accept in time are lost");
             config.spool = None;
             Agent::host(config, region).map_err(|error| error.to_string())
         }

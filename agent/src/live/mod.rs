@@ -225,7 +225,7 @@ fn own_host(config: &LiveConfig, region: &Arc<Region>) -> Result<Agent, StartErr
     let with = AgentConfig { spool: config.spool.clone(), orphans: false, ..usual.clone() };
     match Agent::host(with, region) {
         Err(error @ StartError::Spool { .. }) => {
-            tracing::warn!(%error, "recording goes on without a spool: what the daemon does not take in time is lost");
+            tracing::warn!(%error, "recording continues without a spool: events that the daemon does not accept in time are lost");
             Agent::host(usual, region)
         }
         other => other,

@@ -166,7 +166,7 @@ pub struct Producer {
 pub struct Consumer {
     shared: Arc<Shared>,
     tail: u64,
-    /// The first slot of the page that is being read; not set yet when the tail is at a page's beginning.
+    /// The first slot of the page that is being read; not valid while the tail is at a page's beginning.
     first: u64,
 }
 

@@ -99,8 +99,8 @@ fn on_a_device() {
     let samples = Sampler::open().sample(&[watched], 1);
     let sample = samples[0][0];
     println!("{sample:?}");
-    let used = sample.device_used_bytes.expect("NVML tells");
-    assert!(used >= TAKEN_BYTES && used <= sample.device_total_bytes.expect("NVML tells"));
+    let used = sample.device_used_bytes.expect("NVML reports it");
+    assert!(used >= TAKEN_BYTES && used <= sample.device_total_bytes.expect("NVML reports it"));
     // In a container whose pids are not the driver's, it is unknown.
     if let Some(ours) = sample.process_used_bytes {
         assert!((TAKEN_BYTES..=used).contains(&ours), "{sample:?}");

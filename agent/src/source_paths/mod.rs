@@ -88,7 +88,7 @@ impl FromStr for Mode {
 #[derive(Debug, thiserror::Error)]
 pub enum SourcePathsError {
     /// There is no such mode.
-    #[error("there is no way {0:?} to send source paths: full, short or hashed (MEMCTL_SOURCE_PATHS)")]
+    #[error("unknown mode {0:?} for source paths: use full, short or hashed (MEMCTL_SOURCE_PATHS)")]
     Mode(String),
     /// Hashes without a key could be guessed.
     #[error(transparent)]

@@ -206,7 +206,7 @@ async fn connect(daemon: &Daemon) -> Result<(Channel, Credentials), LinkError> {
 
 async fn channel(daemon: &Daemon) -> Result<Channel, LinkError> {
     match daemon {
-        Daemon::As(..) => Err(LinkError::Final("a daemon to which two things are shown is none".into())),
+        Daemon::As(..) => Err(LinkError::Final("a daemon address has one set of credentials, not two".into())),
         Daemon::Connected(channel) => Ok(channel.clone()),
         Daemon::Address(address) => {
             let adjust = |endpoint: Endpoint| {

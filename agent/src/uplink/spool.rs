@@ -278,7 +278,7 @@ impl Spool {
         v1::Item::decode(bytes.as_slice())
             .ok()
             .filter(|item| item.seq == seq)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the spool gave back something else"))
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the spool returned a different item"))
     }
 
     /// Items up to `seq` are durable elsewhere: segments that hold nothing else are deleted.

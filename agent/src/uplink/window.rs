@@ -336,7 +336,7 @@ impl Window {
     pub fn sync(&self) {
         let unsynced = self.lock().spool.as_mut().and_then(Spool::unsynced);
         if let Some(Err(error)) = unsynced.map(super::spool::Unsynced::sync) {
-            tracing::warn!(%error, "what is spooled is not on the disk yet: a crash of this machine may cost it");
+            tracing::warn!(%error, "spooled data is not on the disk yet: a crash of this machine may lose it");
         }
     }
 

@@ -1,14 +1,14 @@
-//! One step ahead: runs whose device becomes full, and runs that come close and go on.
+//! Out-of-memory forecasts: runs whose device becomes full, and runs that nearly fill it and continue.
 //!
-//! Guarantees: what a run records under its limit is made by the allocator's own rules, request by request, and ends with the
-//! request that fails; what is told is asked for at each step's end, from what came before it alone, and only what growth vouches for
-//! in the eyes of the judge, which sees the same run's tables and knows the same limit. A run counts as told when the end of a step
-//! before the failing one told it, and as told falsely when it is told anything and never fails. A request is named when the line that
-//! a finding would show is the one that failed; whether every frame is right is counted, too. Runs that fail have the least limit that a part of their steps lives
-//! with; those that come close have 0.3 to 5 % more than the least that they live with.
-//! Refuses runs that fail before [`STEPS_BEFORE`] steps have ended: nobody knows their steps.
+//! Guarantees: a run under a limit is recorded by the allocator's own rules, request by request, up to the request that fails.
+//! A forecast is made at the end of each step, from earlier events alone. It counts only if the judge, which sees the same
+//! run's tables and the same limit, has sufficient evidence of growth. A run is forecast if a step before the failing one
+//! ended with a forecast; a forecast in a run that never fails is false. A request is named if the finding's line is the one
+//! that failed; whether all frames match is counted separately. Runs that fail get the smallest limit that a part of their
+//! steps fits into; runs that come close get 0.3 to 5 % more than the smallest limit that all their steps fit into.
+//! Refuses runs that fail before [`STEPS_BEFORE`] steps have ended: too few steps are known to replay.
 //!
-//! (Over 400 lines: what a run does under a limit, what is told of it and what is counted belong to one measurement.)
+//! (Over 400 lines: running under a limit, forecasting and counting belong to one measurement.)
 
 use memctl_model::{Action, Boundary, Event, Foresight, Frame, MarkKind, StackId};
 use memctl_replay::{
@@ -27,25 +27,25 @@ use super::overlay::Overlay;
 use super::runs::Run;
 use super::tally::{Share, table};
 
-/// Steps that are looked ahead: half a minute, as the daemon does, of steps of two seconds.
+/// Steps that a forecast replays: as in the daemon half a minute, at two seconds a step.
 const STEPS_LOOKED_AT: u32 = 16;
-/// Steps that have to have ended before the one that fails.
+/// Steps that must end before the one that fails.
 const STEPS_BEFORE: usize = 8;
-/// Runs looked at for one that fits.
+/// Attempts to draw a run that fits.
 const TRIES: u64 = 64;
-/// Numbers of runs that no other table looks at. Causes, rates and sizes take turns by them: runs have numbers that follow each other,
-/// and so do their first attempts.
+/// The first run number, outside the range of other tables. Causes, rates and sizes alternate by number, so runs and their
+/// first attempts have consecutive numbers.
 const FIRST_NUMBER: u64 = 1 << 33;
-/// Numbers between two attempts at a run.
+/// Distance between the numbers of two attempts at a run.
 const TURN: u64 = 1 << 20;
-/// Steps before the one that fails, before which it is told early.
+/// A first forecast more than this many steps before the failing one is too early.
 const EARLY: usize = 16;
-/// Places that are named at most, as the daemon does.
+/// Maximum number of places that a forecast names, as in the daemon.
 const PLACES: usize = 3;
-/// Between the least that a run lives with and the next attempt at it.
+/// Factor between the peak and the first limit that is tried.
 const FINER: f64 = 1.003;
 
-/// What a program does, as far as its allocator sees it.
+/// What a program does, as its allocator sees it.
 enum Doing {
     Alloc { block: BlockName, requested: Requested, stack: StackId },
     FreeRequested(BlockName),
@@ -81,7 +81,7 @@ fn doings(base: &Base, overlay: Overlay) -> Vec<Doing> {
     doings
 }
 
-/// Bytes handed out at the height of each step, without a limit.
+/// Peak allocated bytes of each step, without a limit.
 fn peaks(doings: &[Doing], conf: &Conf) -> Vec<u64> {
     let mut trial = Trial::new(conf.clone(), Limit::None, &[], Start::Afresh);
     let (mut peaks, mut peak) = (Vec::new(), 0);
@@ -114,13 +114,13 @@ impl Recorder {
         Self { allocator: Allocator::new(conf, limit), live: HashMap::new(), names: HashMap::new() }
     }
 
-    /// Does it; false when the request fails.
+    /// Performs it; false when the request fails.
     fn does(&mut self, doing: &Doing, tell: &mut dyn FnMut(&Event)) -> bool {
         match *doing {
             Doing::Alloc { block, requested, stack } => {
                 let Requested { bytes, stream, pool } = requested;
                 let served = self.allocator.malloc(bytes, stream, pool);
-                // A retry waits for what was given back: that comes first.
+                // A retry waits for pending frees: they come first.
                 for id in self.allocator.take_completed() {
                     let known = self.names.remove(&id).and_then(|name| self.live.remove(&name));
                     known.iter().for_each(|&(_, addr)| {
@@ -172,10 +172,10 @@ impl Recorder {
     }
 }
 
-/// Hears of a step's end, counted from 1.
+/// Called at the end of each step; steps are counted from 1.
 type Tell<'a> = &'a mut dyn FnMut(usize, &mut Ahead);
 
-/// A run under a limit: the step that failed, counted from 1, and the request. `tell` hears of every step's end.
+/// Runs under a limit; returns the step that failed, counted from 1, and the request. Calls `tell` at the end of each step.
 fn live_with(
     doings: &[Doing],
     conf: &Conf,
@@ -207,7 +207,7 @@ fn live_with(
     None
 }
 
-/// The least limit, to a third of a percent, that so many steps live with; from the most that they had handed out on.
+/// The smallest limit, to 0.3 %, that these steps fit into; searched upwards from their peak.
 fn least(doings: &[Doing], conf: &Conf, most: u64) -> u64 {
     let lives = |limit| live_with(doings, conf, limit, None).is_none();
     let (mut low, mut high) = (most, (most as f64 * FINER) as u64);
@@ -221,7 +221,7 @@ fn least(doings: &[Doing], conf: &Conf, most: u64) -> u64 {
     high
 }
 
-/// How far what the judge says of this rank vouches for what is foreseen, at each of its steps' ends.
+/// The judge's evidence for a forecast on this rank, at the end of each of its steps.
 fn foresights(run: &Run, rank: usize, detectors: &mut [Box<dyn Detector>]) -> Vec<Foresight> {
     let mut foresights = Vec::new();
     let stream = &run.streams[rank];
@@ -234,33 +234,33 @@ fn foresights(run: &Run, rank: usize, detectors: &mut [Box<dyn Detector>]) -> Ve
     foresights
 }
 
-/// One run: what it was, and what came.
+/// One run and its result.
 struct Outcome {
     training: &'static str,
     number: u64,
     limit: u64,
     failed: Option<Failed>,
-    /// Whether the same run without what leaks lives with the same limit.
+    /// Whether the same run without its leak fits into the same limit.
     by_leak: bool,
-    /// What was told at the end of each step that told something.
+    /// The forecasts, in order of their steps.
     told: Vec<Told>,
 }
 
-/// What was told at the end of a step, counted from 1.
+/// A forecast at the end of a step, counted from 1.
 #[derive(Debug)]
 struct Told {
     step: usize,
     fails: Fails,
-    /// Where it will fail, or may instead.
+    /// The place that will fail, then others that may fail instead.
     places: Vec<Place>,
 }
 
-/// Where something was asked for, as a finding says it.
+/// Where a request was made, as a finding shows it.
 #[derive(Clone, Debug, PartialEq)]
 enum Place {
     /// The innermost line of the user's own code.
     Line(Frame),
-    /// Nobody knows the frames.
+    /// A stack whose frames are unknown.
     Stack(StackId),
 }
 
@@ -275,13 +275,13 @@ struct Failed {
 }
 
 impl Outcome {
-    /// What was told last before the step that failed.
+    /// The last forecast before the step that failed.
     fn before(&self) -> Option<&Told> {
         let failed = self.failed.as_ref()?;
         self.told.iter().rfind(|told| told.step < failed.step)
     }
 
-    /// Steps from the first time that something was told to the one that failed.
+    /// Steps from the first forecast to the failure.
     fn early(&self) -> Option<usize> {
         let (failed, first) = (self.failed.as_ref()?, self.told.first()?);
         failed.step.checked_sub(first.step)
@@ -317,7 +317,7 @@ fn attempt_one(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<d
     } else {
         limit = (limit as f64 * draw.real(1.003, 1.05)) as u64;
     }
-    // The judge knows what there is, as the daemon's does: how near the end is belongs to what it goes by.
+    // The judge knows the capacity, as in the daemon: remaining headroom is part of its evidence.
     run.device_total_bytes[rank] = limit;
     let foresights = foresights(&run, rank, detectors);
     let place = |stack: StackId| {
@@ -346,7 +346,7 @@ fn attempt_one(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<d
     (failed.is_some() == fails).then_some(Outcome { training: run.name, number, limit, failed, by_leak, told })
 }
 
-/// The table, and the same for a file.
+/// The table as text and as JSON.
 pub fn report(corpus: &Corpus, runs: u64, wrong: bool) -> (String, Value) {
     let outcomes: Vec<(bool, Outcome)> = super::in_parallel(runs + runs / 5, |number, detectors| {
         let fails = number.is_multiple_of(6);
@@ -412,7 +412,7 @@ fn of(name: &str, runs: &[&Outcome]) -> (Vec<String>, Value) {
     )
 }
 
-/// What came of a run.
+/// The result of a run.
 fn line(outcome: &Outcome) -> String {
     let Outcome { training, number, limit, failed, by_leak, told } = outcome;
     let (first, last) = (told.first(), outcome.before());

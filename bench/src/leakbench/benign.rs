@@ -1,8 +1,8 @@
 //! Growth that is no leak: what good training code does that looks like one for a while.
 //!
-//! Guarantees: everything added here has a bound that it can be expected to reach by [`BOUND_BY`] of the run (a rare key or
-//! a record length may come later), or goes again; which kinds there are and how their parameters are drawn was settled
-//! before any detector was looked at, [`FULL_BY`] excepted (the README lists all and says what was changed when).
+//! Guarantees: everything added here is freed again or has a bound that it is expected to reach by [`BOUND_BY`] of the run (a
+//! rare key or a record length may appear later). The kinds and their distributions were fixed before any detector was run,
+//! except [`FULL_BY`] (the README lists them and their changes).
 //!
 //! (Over 400 lines: twenty kinds of growth, a short function each, beside the table that names them.)
 
@@ -14,20 +14,20 @@ use super::site::{Place, Site, Sites, in_optimizer, position};
 
 /// Share of a run by which a bounded thing has reached its bound.
 pub const BOUND_BY: f64 = 0.6;
-/// Share of a run by which a memory that takes something at a steady rate is full. What takes longer is measured apart
-/// ([`Kind::SlowMemory`]): until it is full, no table tells it from a leak.
+/// Share of a run by which a memory that fills at a steady rate is full. Slower ones are measured separately
+/// ([`Kind::SlowMemory`]): until they are full, site tables cannot distinguish them from leaks.
 pub const FULL_BY: f64 = 0.2;
 
 /// What grows without leaking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// A cache by sample: filled when every sample was seen once.
+    /// A cache by sample: full once every sample has been seen.
     CacheBySample,
     /// A cache whose keys are drawn evenly.
     CacheAtRandom,
     /// A cache whose keys are drawn with a long tail (sequence lengths, words).
     CacheLongTail,
-    /// One of these that begins to fill late.
+    /// One of these caches that begins to fill late.
     CacheLate,
     /// Longer batches in each epoch, and a buffer that follows for a while.
     Curriculum,
@@ -49,7 +49,7 @@ pub enum Kind {
     Prefetch,
     /// A mask as long as the longest sequence so far.
     LongestSoFar,
-    /// Outputs of an evaluation, collected and let go.
+    /// Outputs of an evaluation, collected and freed.
     EvalOutputs,
     /// The last step's tensors, until the next step's replace them.
     HeldOver,
@@ -57,7 +57,7 @@ pub enum Kind {
     BestFew,
     /// A memory that fills at a steady rate for a fifth to three fifths of the run; drawn for a table of its own alone.
     SlowMemory,
-    /// A prefix cache of so many entries, the one that was used longest ago goes; full within a minute.
+    /// A prefix cache with LRU eviction that is full within a minute.
     LruCache,
     /// Conversations: each holds its state until it has been quiet for some time.
     Sessions,
@@ -154,7 +154,7 @@ pub struct Plan {
     pub size: Size,
     /// Where in a step.
     pub place: Place,
-    /// Who allocates it.
+    /// The site that allocates it.
     pub sites: Vec<Site>,
     /// Seed of what else is drawn.
     pub seed: u64,
@@ -393,7 +393,7 @@ fn replay_memory(growing: &mut Growing<'_>) {
     queue(growing, every, capacity);
 }
 
-/// Likewise, full at a fifth to three fifths of the run.
+/// One entry a step, or one in a few; full at a fifth to three fifths of the run.
 fn slow_memory(growing: &mut Growing<'_>) {
     let every = growing.draw.log_int(1, 5) as usize;
     let capacity = ((growing.draw.real(FULL_BY, BOUND_BY) * growing.steps() as f64) as usize / every).max(3);

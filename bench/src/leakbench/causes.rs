@@ -1,8 +1,8 @@
 //! The leaks: seventeen causes, each as the blocks that it leaves behind in a stream.
 //!
-//! Guarantees: what is added is known: its steps, its bytes, and the frames that are to blame. A kept tensor is a copy of a
-//! recorded block (its size, its stack, its moment) where the cause keeps what the training computes, and a block of a new
-//! site where it makes one. Refuses a base that cannot have the cause (no evaluation, no optimizer state).
+//! Guarantees: the steps, the bytes and the responsible frames of each leak are known. If the cause keeps what the training
+//! computes, a kept tensor is a copy of a recorded block (size, stack, position); otherwise it is a block of a new site.
+//! Refuses a base that cannot have the cause (no evaluation, no optimizer state).
 //!
 //! (Over 400 lines: seventeen causes, a short function each, beside the tables that name them.)
 
@@ -24,7 +24,7 @@ pub enum Cause {
     TensorList,
     /// Two to five lists of small tensors grow side by side.
     MetricLists,
-    /// A cache whose keys never come back; entries of any size.
+    /// A cache whose keys never recur; entries of any size.
     UnboundedCache,
     /// A tensor is replaced by a longer one.
     Concatenated,
@@ -40,11 +40,11 @@ pub enum Cause {
     Orphan,
     /// Gradients of past steps are kept.
     GradientsKept,
-    /// Optimizers are made anew, the old ones' state is kept.
+    /// Optimizers are recreated and the state of the old ones is kept.
     OptimizerRecreated,
     /// Copies of all weights are kept.
     StatesKept,
-    /// A hook is registered anew in every epoch and keeps a detached clone at every call.
+    /// A hook is registered again in every epoch and keeps a detached clone at every call.
     HooksPileUp,
     /// A history is concatenated with a small piece at every step.
     HistoryGrows,

@@ -1,8 +1,8 @@
 //! Time to out of memory against the truth: leaky runs on devices that are just large enough for most of them.
 //!
-//! Guarantees: the truth is the first boundary for which more is reserved than there is; what is told is read at half of the way there. Half of
-//! the trainings pause after every epoch (a checkpoint, an evaluation elsewhere) for up to twice as long as an epoch takes.
-//! Refuses runs in which the leak is not what fills the device: what leaks is a fifth of the peak at least.
+//! Guarantees: the truth is the first sample point at which reserved memory exceeds the device; estimates are read halfway
+//! there. Half of the trainings pause after every epoch (a checkpoint, an evaluation elsewhere) for up to twice an epoch's
+//! length. Refuses runs whose leak does not fill the device: the leak is at least a fifth of the peak.
 
 use memctl_model::{Boundary, Frame, SiteTable};
 use serde_json::{Value, json};
@@ -16,17 +16,17 @@ use super::score::is_blamed;
 use super::stream::Stream;
 use super::tally::{Share, table};
 
-/// What is told has to lie between these shares of the truth.
+/// An estimate must lie between these multiples of the truth.
 const WITHIN: (f64, f64) = (0.7, 1.4);
-/// Runs looked at for one that fits.
+/// Attempts to draw a run that fits.
 const TRIES: u64 = 64;
-/// Numbers of runs that no other table looks at.
+/// The first run number, outside the range of other tables.
 const FIRST_NUMBER: u64 = 1 << 32;
 
-/// What was told at half of the way, as a share of the truth; `None` where nothing was.
+/// The estimate halfway, as a multiple of the truth; `None` if there was none.
 type Told = Option<f64>;
 
-/// A run with the device that it fills, and when that is.
+/// A run and the time at which it fills its device.
 struct Full {
     run: Run,
     /// Tables of each rank, with pauses.
@@ -66,7 +66,7 @@ fn fill(corpus: &Corpus, number: u64) -> Option<Full> {
     Some(Full { tables, begun_ns, full_ns, run })
 }
 
-/// The tables of a rank, later by a pause after every epoch that is so many epochs long.
+/// The tables of a rank, delayed by a pause after every epoch; the pause is given in epochs.
 fn paused(stream: &Stream, epochs: f64) -> Vec<SiteTable> {
     let mut tables: Vec<SiteTable> =
         (0..stream.len()).filter_map(|number| stream.table(number)).map(std::borrow::Cow::into_owned).collect();
@@ -81,7 +81,7 @@ fn paused(stream: &Stream, epochs: f64) -> Vec<SiteTable> {
     tables
 }
 
-/// What memctl tells at half of the way.
+/// memctl's estimate halfway.
 fn told(full: &Full, judge: &mut dyn Detector) -> Told {
     let half_ns = full.begun_ns + (full.full_ns - full.begun_ns) / 2;
     let stacks: Vec<Vec<&[Frame]>> = full
@@ -107,7 +107,7 @@ fn told(full: &Full, judge: &mut dyn Detector) -> Told {
     Some(seconds / ((full.full_ns - now_ns) as f64 / 1e9))
 }
 
-/// The table of a view, and the same for a file.
+/// The table of a view as text and as JSON.
 pub fn report(corpus: &Corpus, runs: u64) -> (String, Value) {
     if matches!(corpus.view, View::Unmarked | View::Long) {
         return (String::new(), Value::Null);

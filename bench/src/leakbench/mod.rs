@@ -1,4 +1,4 @@
-//! leakbench: how well leaks are found, and how seldom what is none is called one.
+//! leakbench: recall and false alarms of leak detection.
 //!
 //! Recorded trainings and made servers that leak nothing are passed through the block map with leaks or harmless growth added to
 //! them; memctl's judge and four rivals see the site tables that a daemon sees, boundary by boundary, and are scored by what
@@ -41,13 +41,13 @@ use memctl_model::FindingKind;
 use parts::{Part, Training, View};
 use report::{Report, Scored};
 
-/// Leaky runs and as many clean ones, unless told otherwise.
+/// Default number of leaky runs, and of clean ones.
 const RUNS: u64 = 2_000;
 
-/// Of so many runs one is of the table of memories that fill slowly.
+/// The table of slowly filling memories has one run for this many runs.
 const SLOW_SHARE: u64 = 10;
 
-/// Likewise of that of runs until the device is full.
+/// The table of times to out of memory has one run for this many runs.
 const FULL_SHARE: u64 = 10;
 
 /// The folder of the trainings recorded for this benchmark.
@@ -60,11 +60,11 @@ struct Options {
     views: Vec<View>,
     runs: u64,
     json: Option<PathBuf>,
-    /// Tells of each run that memctl got wrong.
+    /// Lists each run that memctl got wrong.
     wrong: bool,
     /// One run alone, leaky or clean: what memctl says of it, as it goes on.
     show: Option<(u64, bool)>,
-    /// Only the table of what is told a step ahead.
+    /// Only the table of out-of-memory forecasts.
     ahead: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The results of a part: tables for people, a file for whoever compares.
+//! The results of a part: tables to read, and a JSON file for comparisons.
 //!
 //! Guarantees: every figure is of runs that are named by the options and the seeds; no run is left out.
 

@@ -1,8 +1,8 @@
 //! The runs: which training, how many ranks, what leaks on which of them, what else grows; all from one number.
 //!
-//! Guarantees: run N of a part is the same for ever; trainings and seeds of the parts are disjoint. A draw that a training
-//! cannot have (no evaluation to leak from, too few epochs for five leaks) is drawn anew, the cause kept, so that causes,
-//! rates and sizes are as often as they are meant to be.
+//! Guarantees: run N of a part never changes; trainings and seeds of the parts are disjoint. A draw that a training cannot
+//! have (no evaluation to leak from, too few epochs for five leaks) is repeated with the same cause, so that causes, rates
+//! and sizes keep their intended frequencies.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,12 +1,11 @@
 //! When a leak leaks: the steps at which it happens.
 //!
-//! Guarantees: at least [`OCCURRENCES_MIN`] in a run, or none at all is said; what is drawn is the distribution that the
-//! README tells.
+//! Guarantees: a schedule has at least [`OCCURRENCES_MIN`] occurrences, or there is none. The README gives the distribution.
 
 use super::base::Base;
 use super::draw::Draw;
 
-/// A leak that happens less often in its run is not one that anybody could find: such a draw is refused.
+/// Minimum occurrences of a leak in its run: rarer ones cannot be detected, and such draws are refused.
 pub const OCCURRENCES_MIN: usize = 5;
 
 /// How often.

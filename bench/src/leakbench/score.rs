@@ -1,8 +1,8 @@
 //! What the detectors said of a run against what was added to it.
 //!
-//! Guarantees: every detector is asked after every boundary, all ranks in step (in a long epoch after every leaked block and
-//! every hundredth step; without marks when the run has ended, as an import is). "Found" means that a verdict came when the leak had begun, and that it names one of the right lines
-//! among its first three where the detector names lines at all.
+//! Guarantees: every detector is queried after every sample point, all ranks in step (in a long epoch after every leaked block
+//! and every hundredth step; without marks once the run has ended, as for an import). "Found" means a verdict after the leak
+//! began that has a right line among its first three, if the detector names lines at all.
 
 use memctl_model::{FindingKind, Frame, SiteTable};
 
@@ -37,13 +37,13 @@ pub struct Outcome {
     pub alarmed_at_end: bool,
     /// The first line of its gravest verdict at the end is a right one; `None` where it gives none or there is none to give.
     pub top1: Option<bool>,
-    /// Likewise for the first three lines.
+    /// The same for the first three lines.
     pub top3: Option<bool>,
     /// Whether the ranks of its alarms at the end are those that leak.
     pub ranks_right: Option<bool>,
     /// Whether the alarm at the end that names a right line names the cause's kind; `None` where there is none, or no kind.
     pub kind_right: Option<bool>,
-    /// Likewise the cause's pattern, where it names one.
+    /// The same for the cause's pattern, where it names one.
     pub pattern_right: Option<bool>,
     /// When it first found the leak, suspicion or alarm.
     pub suspected: Option<Delay>,
@@ -128,7 +128,7 @@ pub fn pass(run: &Run, detectors: &mut [Box<dyn Detector>], mut sink: impl FnMut
                 time_ns = time_ns.max(table.time_ns);
             }
         }
-        // A recording without marks is judged when it has been imported, and nobody is told before.
+        // A recording without marks is judged only after its import.
         let asks = run.view != View::Unmarked && run.streams.iter().any(|stream| stream.asks_after(round));
         if round + 1 < rounds && !asks {
             continue;
@@ -160,7 +160,7 @@ impl<'a> Clock<'a> {
     fn boundary(&mut self, round: usize, time_ns: u64) -> Option<Delay> {
         let rank = *self.truth.ranks.first()?;
         let stream = &self.run.streams[rank];
-        // A rank that has ended stands where it stood.
+        // A rank that has ended keeps its last position.
         let position = stream.at(round.min(stream.len().checked_sub(1)?))?;
         while let Some(&(at, bytes)) = self.truth.blocks.get(self.blocks)
             && at <= position

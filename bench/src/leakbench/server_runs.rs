@@ -22,7 +22,7 @@ use super::stream::Stream;
 const RATES: [Rate; 3] = [Rate::Step, Rate::Fifth, Rate::Twentieth];
 /// How long a leak may take to be found.
 pub const FOUND_WITHIN_SECONDS: f64 = 120.0;
-/// Times that it leaks by then, or nobody could find it.
+/// Minimum occurrences by then: rarer leaks cannot be detected.
 const TIMES_BY_THEN: usize = 10;
 
 /// Harmless growth with the replicas that have it.

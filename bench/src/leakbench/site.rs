@@ -1,7 +1,7 @@
-//! Who allocates an added block: stacks as a user's code would have made them in this training, and the moments of a step.
+//! Sites of added blocks: stacks as user code of this training would have, and positions within a step.
 //!
-//! Guarantees: names tell nothing (leaks and harmless growth draw from the same ones); two sites of a run never share a line;
-//! a stack is the training's own from the loop outwards, so that added code looks called by it.
+//! Guarantees: names carry no information (leaks and harmless growth draw from the same ones); two sites of a run never share
+//! a line; from the loop outwards a stack is the training's own, so that added code appears to be called by it.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ const LIBRARY: [(&str, &str, u32); 5] = [
     ("/usr/lib/python3.11/site-packages/torch/utils/_contextlib.py", "decorate_context", 120),
     ("/usr/lib/python3.11/site-packages/numpy/core/fromnumeric.py", "concatenate", 86),
 ];
-/// Added lines lie behind those of the training: nobody's recorded line is hit.
+/// Added lines start after those of the training, so they never collide with a recorded line.
 const FIRST_ADDED_LINE: u32 = 400;
 
 /// Where in a step something happens.

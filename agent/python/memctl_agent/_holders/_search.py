@@ -211,7 +211,7 @@ class Search:
             return
         if getattr(torch._C, "_data_address", None) is None:  # type: ignore[union-attr]
             self.answer = _answer.empty(
-                self._asked, ["Tensors were not looked at: this torch does not tell where they lie."]
+                self._asked, ["Tensors were not searched: this torch does not report their addresses."]
             )
             return
         # Subclasses and modes of the program do not see these accesses to tensors.

@@ -1,7 +1,7 @@
 //! memctl's own judge, as the daemon runs it, and the built-in rules for notifications behind it.
 //!
-//! A finding of a leak's kind, or of private pools that grow, is a verdict: an alarm from severity warning on, a suspicion
-//! below. Of what the rules would send every finding counts, whatever its kind.
+//! A finding of a leak kind, or of growing private pools, is a verdict: an alarm from severity warning on, a suspicion
+//! below. Notifications count for findings of every kind.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,8 +1,8 @@
-//! Detectors of leaks behind one trait, so that all of them see the same and are asked the same.
+//! Leak detectors behind one trait, so that all have the same input and answer the same queries.
 //!
-//! Guarantees: a detector is told what a daemon is told (stacks, then site tables in order, all ranks in step) and is asked
-//! for its verdicts after every table; none is told anything of what was added. Scalene's rule needs samples of the stream
-//! besides, and gets them.
+//! Guarantees: a detector receives what a daemon receives (stacks, then site tables in order, all ranks in step) and returns
+//! its verdicts after every table. It never sees what was added. Scalene's rule also receives the samples of the stream that
+//! it needs.
 
 mod chromium;
 mod judge;
@@ -21,7 +21,7 @@ pub type Notified = [u32; FindingKind::ALL.len()];
 pub enum Level {
     /// Worth a look.
     Suspected,
-    /// Somebody should be told.
+    /// Needs attention.
     Alarm,
 }
 
@@ -36,11 +36,11 @@ pub struct Verdict {
     pub level: Level,
     /// What it calls the leak, where it has names for them.
     pub kind: Option<FindingKind>,
-    /// What it says the code does, likewise.
+    /// What it says the code does, where it names patterns.
     pub pattern: Option<Pattern>,
-    /// Seconds until the device is full, as it tells them.
+    /// Its estimate of the seconds until the device is full.
     pub seconds_to_oom: Option<f64>,
-    /// How far it vouches for what a replay foresees.
+    /// How strong its evidence for a replay's forecast is.
     pub foresight: Foresight,
 }
 
@@ -72,7 +72,7 @@ pub struct Given<'a> {
     pub epochs: bool,
 }
 
-/// What stands for an epoch's end where there are none: somebody looks at the process twenty times in its life.
+/// Picks the tables that process-level detectors look at: epoch ends, or twenty per run where there are none.
 #[derive(Clone, Copy, Debug, Default)]
 struct Looks {
     /// Whether epochs end.
@@ -88,7 +88,7 @@ impl Looks {
         Self { epochs: given.epochs, every: (given.rounds / Self::LOOKS).max(1), seen: 0 }
     }
 
-    /// Whether a table is one at which somebody looks.
+    /// Whether the detector looks at this table.
     fn at(&mut self, table: &SiteTable) -> bool {
         self.seen += 1;
         if self.epochs { table.boundary == Boundary::EpochEnd } else { self.seen.is_multiple_of(self.every) }
