@@ -1,6 +1,6 @@
 //! What a client presents to a daemon: its token, and the tenant that it addresses.
 //!
-//! Guarantees: a token's file is read for every call, so a replaced token is used from the next connection on; a token
+//! Guarantees: a token file is read for every call, so a replaced token is used from the next connection on; a token
 //! is neither logged nor shown. Refuses: a token from a command line, which every user of the machine can read.
 
 use std::fmt;
@@ -63,13 +63,21 @@ impl Credentials {
         Err(format!("a token is not sent to {url}, where others could read it on its way: use https://"))
     }
 
+    /// Whether the token can be sent at all.
+    ///
+    /// # Errors
+    /// Its file cannot be read, or it has characters that no token has; the message names the file and where it is named.
+    pub fn readable(&self) -> Result<(), String> {
+        self.bearer().map(|_| ())
+    }
+
     fn bearer(&self) -> Result<Option<MetadataValue<Ascii>>, String> {
         let text = match &self.token {
             None => return Ok(None),
             Some(TokenSource::Text(text)) => text.clone(),
-            Some(TokenSource::File(path)) => {
-                read(path).map_err(|error| format!("the token's file {}: {error}", path.display()))?
-            }
+            Some(TokenSource::File(path)) => read(path).map_err(|error| {
+                format!("the token file {}: {error}; --token-file or MEMCTL_TOKEN_FILE names it", path.display())
+            })?,
         };
         let value = MetadataValue::try_from(format!("Bearer {}", text.trim()));
         let mut value = value.map_err(|_| "the token has characters that no token has".to_owned())?;
@@ -144,7 +152,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         let credentials = Credentials { token: Some(TokenSource::File(path.clone())), tenant: None };
-        assert!(shown(credentials.clone()).unwrap_err().message().contains("token's file"));
+        assert!(shown(credentials.clone()).unwrap_err().message().contains("the token file"));
         for text in ["one", "two"] {
             std::fs::write(&path, format!("{text}\n")).unwrap();
             assert_eq!(shown(credentials.clone()).unwrap(), Some(format!("Bearer {text}")));

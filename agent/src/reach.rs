@@ -125,19 +125,27 @@ impl Tls {
     fn config(&self) -> Result<ClientTlsConfig, ReachError> {
         let mut config = ClientTlsConfig::new();
         config = match &self.ca {
-            Some(path) => config.ca_certificate(Certificate::from_pem(read(path)?)),
+            Some(path) => config.ca_certificate(Certificate::from_pem(read_pem(path, "CERTIFICATE")?)),
             None => config.with_native_roots(),
         };
         if let (Some(cert), Some(key)) = (&self.cert, &self.key) {
-            config = config.identity(Identity::from_pem(read(cert)?, read(key)?));
+            config = config.identity(Identity::from_pem(read_pem(cert, "CERTIFICATE")?, read_pem(key, "PRIVATE KEY")?));
         }
         Ok(config)
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, ReachError> {
-    std::fs::read(path)
-        .map_err(|error| ReachError::File { path: path.display().to_string(), reason: error.to_string() })
+/// A PEM file with at least one block whose label ends in `label` (RFC 7468). TLS would only say that it trusts no authority.
+fn read_pem(path: &Path, label: &str) -> Result<Vec<u8>, ReachError> {
+    let failed = |reason: String| ReachError::File { path: path.display().to_string(), reason };
+    let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
+    let has_block = String::from_utf8_lossy(&bytes).lines().any(|line| {
+        line.strip_prefix("-----BEGIN ").is_some_and(|rest| rest.trim_end().ends_with(&format!("{label}-----")))
+    });
+    if has_block {
+        return Ok(bytes);
+    }
+    Err(failed(format!("the file holds no {} in PEM (`-----BEGIN {label}-----`)", label.to_lowercase())))
 }
 
 impl DaemonAddress {
@@ -386,6 +394,23 @@ mod tests {
         assert_eq!(of(Some("/x"), &["/run/user/7"]), Path::new("/run/user/7/memctl/daemon.sock"), "another user's");
         assert_eq!(of(Some("x"), &["x"]), Path::new("/tmp/memctl-7/daemon.sock"), "a relative path is ignored");
         assert_eq!(of(None, &[]), Path::new("/tmp/memctl-7/daemon.sock"));
+    }
+
+    #[test]
+    fn a_file_without_pem_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let certificate = file("c.pem", "bag\r\n-----BEGIN CERTIFICATE-----\r\nMA==\r\n-----END CERTIFICATE-----\r\n");
+        let key = file("k.pem", "-----BEGIN EC PRIVATE KEY-----\nMA==\n-----END EC PRIVATE KEY-----\n");
+        let reason = |path: &Path, label: &str| read_pem(path, label).map_err(|error| error.to_string());
+        assert!(reason(&certificate, "CERTIFICATE").is_ok() && reason(&key, "PRIVATE KEY").is_ok());
+        let swapped = reason(&key, "CERTIFICATE").unwrap_err();
+        assert!(swapped.contains("k.pem") && swapped.contains("holds no certificate in PEM"), "{swapped}");
+        assert!(reason(&file("empty", ""), "PRIVATE KEY").unwrap_err().contains("holds no private key in PEM"));
     }
 
     #[tokio::test]

@@ -63,17 +63,15 @@ fn growth(
     told: &HoldersAsked,
     own: &[&HoldersAsked],
 ) -> Option<HolderGrowth> {
-    let (now, epoch) = (holder.tensors?, found.epoch?);
-    let name = name(holder);
-    if !is_only(found, &name) {
+    let (epoch, name) = (found.epoch?, name(holder));
+    if holder.tensors.is_none() || !is_only(found, &name) {
         return None;
     }
     own.iter().filter(|asked| asked.process == told.process).find_map(|asked| {
         let before = asked.outcome.as_ref().ok().filter(|before| is_only(before, &name))?;
         let since_epoch = before.epoch.filter(|&since| since < epoch)?;
-        let then = before.holders.iter().find(|other| self::name(other) == name)?.tensors?;
-        let epochs = f64::from(epoch - since_epoch);
-        Some(HolderGrowth { since_epoch, tensors_per_epoch: (now as f64 - then as f64) / epochs })
+        let tensors_before = before.holders.iter().find(|other| self::name(other) == name)?.tensors?;
+        Some(HolderGrowth { since_epoch, tensors_before })
     })
 }
 
@@ -123,7 +121,9 @@ fn sentence(asked: &HoldersAsked, growth: &[Option<HolderGrowth>]) -> String {
             );
         }
     };
-    let when = found.epoch.map_or_else(String::new, |epoch| format!(" in epoch {epoch}"));
+    // Without epochs, the clock is all that says which of the blocks lived then.
+    let when =
+        found.epoch.map_or_else(|| format!(" at {}", clock(asked.asked_ns)), |epoch| format!(" in epoch {epoch}"));
     let who = format!("{} was asked{when}", asked.process);
     let of = match u64::from(found.asked_blocks) {
         _ if found.live_blocks == 1 => "the one block that lived there".to_owned(),
@@ -141,8 +141,8 @@ fn sentence(asked: &HoldersAsked, growth: &[Option<HolderGrowth>]) -> String {
         some => format!(" ({} of {} blocks)", grouped(some.into()), grouped(found.asked_blocks.into())),
     };
     let grown = |at: usize| match growth.get(at).copied().flatten() {
-        Some(HolderGrowth { since_epoch, tensors_per_epoch }) => {
-            format!(" ({} an epoch since epoch {since_epoch})", signed(tensors_per_epoch))
+        Some(HolderGrowth { since_epoch, tensors_before }) => {
+            format!(" ({} in epoch {since_epoch})", grouped(tensors_before))
         }
         None => String::new(),
     };
@@ -159,13 +159,10 @@ fn sentence(asked: &HoldersAsked, growth: &[Option<HolderGrowth>]) -> String {
     format!("Held by {}. {} about {of}.{without}{cut}", parts.join("; "), opening(&who))
 }
 
-/// `+240`, `-1.5`.
-fn signed(number: f64) -> String {
-    let tenths = (number * 10.0).round() / 10.0;
-    let whole = grouped(tenths.abs().trunc() as u64);
-    let rest = (tenths.abs().fract() * 10.0).round() as u64;
-    let sign = if tenths < 0.0 { '-' } else { '+' };
-    if rest == 0 { format!("{sign}{whole}") } else { format!("{sign}{whole}.{rest}") }
+/// `09:52:03 UTC`.
+fn clock(ns: u64) -> String {
+    let seconds = ns / 1_000_000_000 % 86_400;
+    format!("{:02}:{:02}:{:02} UTC", seconds / 3_600, seconds / 60 % 60, seconds % 60)
 }
 
 /// `1,440`.
@@ -281,15 +278,13 @@ mod tests {
         let first = asked(1, Ok(found(3, vec![list(480)])));
         let grown = |earlier: HoldersAsked, later: HoldersFound| {
             let told = of_finding(&finding(), "id", &[earlier, asked(2, Ok(later))]).unwrap();
-            (told.growth[0].map(|growth| (growth.since_epoch, growth.tensors_per_epoch)), told.sentence)
+            (told.growth[0].map(|growth| (growth.since_epoch, growth.tensors_before)), told.sentence)
         };
         let (growth, words) = grown(first.clone(), found(7, vec![list(1_440)]));
-        assert_eq!(growth, Some((3, 240.0)));
-        assert!(
-            words.starts_with("Held by list `KEPT` of module `__main__`, 1,440 tensors (+240 an epoch since epoch 3).")
-        );
+        assert_eq!(growth, Some((3, 480)));
+        assert!(words.starts_with("Held by list `KEPT` of module `__main__`, 1,440 tensors (480 in epoch 3)."));
         let (_, words) = grown(first.clone(), found(5, vec![list(477)]));
-        assert!(words.contains("(-1.5 an epoch since epoch 3)"), "{words}");
+        assert!(words.contains("477 tensors (480 in epoch 3)"), "{words}");
         // Not counted, in the same epoch, another list, another process, two of one name.
         for later in [
             found(7, vec![TensorHolder { tensors: None, ..list(1_440) }]),
@@ -348,6 +343,6 @@ mod tests {
     #[test]
     fn numbers_are_readable() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!([240.0, -1.5, 0.04, 1_234.56].map(signed), ["+240", "-1.5", "+0", "+1,234.6"]);
+        assert_eq!(clock(1_795_168_323_226_534_976), "09:52:03 UTC");
     }
 }

@@ -210,7 +210,7 @@ pub fn default_data_dir() -> Result<PathBuf, Failure> {
 }
 
 async fn open_daemon(address: DaemonAddress, flags: String, credentials: Credentials) -> Result<Connection, Failure> {
-    credentials.check(&address.url).map_err(Failure::usage)?;
+    credentials.check(&address.url).and_then(|()| credentials.readable()).map_err(Failure::usage)?;
     let mut channel = reached(&address).await?;
     if address.url.starts_with("https:") {
         let mut tries = 1;
@@ -286,6 +286,7 @@ async fn try_own(own: &DaemonAddress, credentials: &Credentials, global: &Global
             return Ok(None);
         }
     };
+    credentials.readable().map_err(Failure::usage)?;
     let mut asking = QueryClient::with_interceptor(channel.clone(), credentials.clone());
     let asking = asking.get_status(StatusRequest {}).await;
     asking.map(|_| Some(channel)).map_err(|status| Failure::from_status(&status, &format!("the daemon at {own}")))

@@ -256,10 +256,10 @@ impl HolderPace {
 }
 
 /// How a holder grew between two answers of one process.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HolderGrowth {
     /// The epoch of the first.
     pub since_epoch: u32,
-    /// Tensors an epoch.
-    pub tensors_per_epoch: f64,
+    /// Its tensors then. The requests come at any moment of an epoch, so the two counts give no rate.
+    pub tensors_before: u64,
 }

@@ -60,9 +60,9 @@ pub struct GrowingHolder {
     /// It.
     #[serde(flatten)]
     pub holder: Holder,
-    /// Tensors an epoch; null where they were not counted in two epochs.
-    pub tensors_per_epoch: Option<f64>,
-    /// The epoch since which they were counted.
+    /// Its tensors at an earlier answer; null where they were not counted in two epochs.
+    pub tensors_before: Option<u64>,
+    /// The epoch of that answer.
     pub since_epoch: Option<u32>,
     /// How long it has become since an earlier answer; null where none measured it.
     pub pace: Option<Pace>,
@@ -104,14 +104,13 @@ impl From<v1::FindingHolders> for FindingHolders {
             None => (None, Some("the answer is of a form that this memctl does not know".to_owned())),
         };
         let of = |read: fn(&v1::HoldersFound) -> u64| found.as_ref().map(read);
-        let mut growth = growth.into_iter().map(|growth| growth.known.then_some(growth));
+        let mut growth = growth.into_iter().map(|growth| growth.counted.then_some(growth));
         let mut pace = pace.into_iter().map(|pace| pace.known.then(|| Pace::from(pace)));
         let mut growing = |holder: &v1::TensorHolder| {
             let growth = growth.next().flatten();
-            let tensors_per_epoch = growth.as_ref().map(|growth| growth.tensors_per_epoch);
             GrowingHolder {
                 holder: Holder::from(holder.clone()),
-                tensors_per_epoch: tensors_per_epoch.filter(|rate| rate.is_finite()),
+                tensors_before: growth.as_ref().map(|growth| growth.tensors_before),
                 since_epoch: growth.map(|growth| growth.since_epoch),
                 pace: pace.next().flatten(),
             }

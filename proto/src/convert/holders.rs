@@ -75,11 +75,12 @@ pub fn to_wire(told: &FindingHolders) -> v1::FindingHolders {
     use v1::finding_holders::Outcome;
     let FindingHolders { asked, growth, pace, sentence } = told;
     let HoldersAsked { rank, process, asked_ns, unasked, budget_ms, site: _, finding: _, outcome } = asked;
-    let growth = growth.iter().map(|growth| {
-        growth.map_or_else(v1::HolderGrowth::default, |HolderGrowth { since_epoch, tensors_per_epoch }| {
-            v1::HolderGrowth { known: true, since_epoch, tensors_per_epoch }
-        })
-    });
+    let growth =
+        growth.iter().map(|growth| {
+            growth.map_or_else(v1::HolderGrowth::default, |HolderGrowth { since_epoch, tensors_before }| {
+                v1::HolderGrowth { counted: true, since_epoch, tensors_before }
+            })
+        });
     v1::FindingHolders {
         rank: *rank,
         process: process.clone(),
@@ -337,7 +338,7 @@ mod tests {
         let who = || (2, "rank 2".to_owned());
         let asked = from_kept(kept(Some(v1::holders_asked::Outcome::Found(full.clone()))), who(), 7).unwrap();
         assert_eq!((asked.rank, &*asked.process, asked.site.line, &*asked.finding), (2, "rank 2", 17, "id"));
-        let growth = vec![Some(HolderGrowth { since_epoch: 1, tensors_per_epoch: 4.0 })];
+        let growth = vec![Some(HolderGrowth { since_epoch: 1, tensors_before: 4 })];
         let pace = HolderPace { since_ns: 5, length_before: 1, length_now: 2, bytes_before: 3, bytes_now: 4 };
         let told = to_wire(&FindingHolders { asked, growth, pace: vec![Some(pace), None], sentence: "Held by".into() });
         assert_eq!(

@@ -756,15 +756,16 @@ pub struct HolderPace {
     pub bytes_now: u64,
 }
 /// How a holder grew since the first request to the process.
-#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HolderGrowth {
-    /// Whether an earlier answer counted the same holder's tensors.
-    #[prost(bool, tag = "1")]
-    pub known: bool,
     #[prost(uint32, tag = "2")]
     pub since_epoch: u32,
-    #[prost(double, tag = "3")]
-    pub tensors_per_epoch: f64,
+    /// Whether an earlier answer counted the same holder's tensors.
+    #[prost(bool, tag = "4")]
+    pub counted: bool,
+    /// Its tensors then.
+    #[prost(uint64, tag = "5")]
+    pub tensors_before: u64,
 }
 /// Whether a session's process can be asked about holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]

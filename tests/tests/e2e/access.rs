@@ -271,6 +271,11 @@ async fn an_admin_of_all_tenants_names_the_one_that_is_meant() {
         command.args(["query", "--job", JOB, "--daemon", &daemon.url, "--token-file"]).arg(&file);
         command.args(more).output().unwrap()
     };
+    std::fs::rename(&file, dir.join("elsewhere")).unwrap();
+    let unread = ask(&[]);
+    assert_eq!(unread.status.code(), Some(2), "{unread:?}");
+    assert!(memctl_tests::stderr(&unread).contains("--token-file or MEMCTL_TOKEN_FILE names it"), "{unread:?}");
+    std::fs::rename(dir.join("elsewhere"), &file).unwrap();
     let several = ask(&[]);
     assert!(!several.status.success());
     assert!(memctl_tests::stderr(&several).contains("--tenant"), "{several:?}");

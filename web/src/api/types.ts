@@ -65,7 +65,7 @@ export interface GrowingHolder {
   chain: string[];
   blocks: number;
   tensors: number | null;
-  tensors_per_epoch: number | null;
+  tensors_before: number | null;
   since_epoch: number | null;
 }
 

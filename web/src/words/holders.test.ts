@@ -10,7 +10,7 @@ const holder = (of: Partial<GrowingHolder>): GrowingHolder => ({
   chain: ['module `__main__`', 'global `KEPT`', 'list, 1,440 items', 'Tensor'],
   blocks: 200,
   tensors: 1440,
-  tensors_per_epoch: null,
+  tensors_before: null,
   since_epoch: null,
   ...of,
 });
@@ -40,8 +40,8 @@ describe('a step of a chain', () => {
 test('how much a holder holds, and how it grows where that was measured', () => {
   expect(share(holder({}), found({}))).toBe('200 of 256 blocks');
   expect(share(holder({ blocks: 1 }), found({ asked_blocks: null }))).toBe('1 block');
-  expect(share(holder({ tensors_per_epoch: 240, since_epoch: 3 }), found({}))).toBe('200 of 256 blocks, +240 tensors an epoch since epoch 3');
-  expect(share(holder({ tensors_per_epoch: -1.5, since_epoch: 3 }), found({}))).toBe('200 of 256 blocks, −1.5 tensors an epoch since epoch 3');
+  expect(share(holder({ tensors_before: 480, since_epoch: 3 }), found({}))).toBe('200 of 256 blocks, 480 tensors in epoch 3');
+  expect(share(holder({ tensors_before: 1, since_epoch: 3 }), found({}))).toBe('200 of 256 blocks, 1 tensor in epoch 3');
 });
 
 test('who asked, and what it cost', () => {

@@ -19,12 +19,11 @@ export function step(text: string): Step {
   return parts === null ? { before: text, name: '', behind: '' } : { before: parts[1] ?? '', name: parts[2] ?? '', behind: parts[3] ?? '' };
 }
 
-/** `200 of 256 blocks, +240 tensors an epoch since epoch 3`. */
+/** `200 of 256 blocks, 480 tensors in epoch 3`. */
 export function share(holder: GrowingHolder, of: FindingHolders): string {
   const blocks = of.asked_blocks === null ? plural(holder.blocks, 'block') : `${holder.blocks} of ${plural(of.asked_blocks, 'block')}`;
-  if (holder.tensors_per_epoch === null || holder.since_epoch === null) return blocks;
-  const rate = Math.round(holder.tensors_per_epoch * 10) / 10;
-  return `${blocks}, ${rate < 0 ? '−' : '+'}${Math.abs(rate)} tensors an epoch since epoch ${holder.since_epoch}`;
+  if (holder.tensors_before === null || holder.since_epoch === null) return blocks;
+  return `${blocks}, ${plural(holder.tensors_before, 'tensor')} in epoch ${holder.since_epoch}`;
 }
 
 /** `Asked by the daemon; the process stood still for 81 ms.` */
