@@ -73,7 +73,7 @@ impl NotJudged {
         self.gap == Gap::Whole.name()
     }
 
-    /// What was not analysed, in words: `growth of live memory`; for a part, the part's name.
+    /// What was not analysed, in words: `leaks`; for a part, the part's name.
     #[must_use]
     pub fn subject(&self) -> String {
         self.known_kind().map_or_else(|| self.kind.replace('_', " "), |kind| kind.subject().to_owned())

@@ -78,7 +78,7 @@ impl FindingKind {
     #[must_use]
     pub const fn subject(self) -> &'static str {
         match self {
-            Self::Leak | Self::EvalGraph | Self::GraphKept | Self::HiddenChain => "growth of live memory",
+            Self::Leak | Self::EvalGraph | Self::GraphKept | Self::HiddenChain => "leaks",
             Self::PrivatePools => "growth of private pools",
             Self::Fragmentation => "fragmentation",
             Self::FragmentationGrowth => "growth of unused reserved memory",

@@ -11,7 +11,7 @@ use crate::render::screen::{Screen, Tone};
 use crate::render::text::safe;
 
 /// Lines of one paragraph.
-const LINES: usize = 4;
+const LINES: usize = 16;
 /// Other findings that are named below the summary.
 const OTHERS: usize = 2;
 /// The question behind which the course belongs.
@@ -51,7 +51,9 @@ pub fn page(note: &Diagnosis, screen: &Screen) -> String {
 
 /// The findings in short: the verdict is the page's first sentence.
 fn summary(note: &Diagnosis, screen: &Screen) -> String {
-    let Some(worst) = note.findings.first() else { return judged::nothing("No finding", &note.scope, screen) };
+    let Some(worst) = note.findings.first() else {
+        return judged::nothing(note.verdict.as_ref(), &note.scope, screen);
+    };
     let mut out = String::new();
     // The page's first sentence has said it where it is about the same place.
     let said = note.verdict.as_ref().is_some_and(|verdict| {
@@ -63,7 +65,7 @@ fn summary(note: &Diagnosis, screen: &Screen) -> String {
         out.push_str(&format!("{}\n", screen.paint(tone, line)));
     }
     for other in note.findings.iter().skip(1).take(OTHERS) {
-        out.push_str(&prose::hanging("And also: ", &format!("{} ({})", other.title, other.severity), 2, screen));
+        out.push_str(&prose::hanging("And also: ", &format!("{} ({})", other.title, other.severity), LINES, screen));
     }
     let more = note.findings.len().saturating_sub(1 + OTHERS);
     if more > 0 {

@@ -54,9 +54,12 @@ fn remedy(not: Option<&NotJudged>, screen: &Screen) -> String {
     prose::hanging("What to do:   ", &format!("{}.", capital(remedy)), usize::MAX, screen)
 }
 
-/// That nothing was found, in what was looked at, and what could not be judged. `what`: `No finding`, `No leak`.
+/// That nothing was found, in what was looked at, and what could not be judged. Below a verdict that memory grows it says
+/// which finding is missing.
 #[must_use]
-pub fn nothing(what: &str, scope: &Scope, screen: &Screen) -> String {
+pub fn nothing(verdict: Option<&Verdict>, scope: &Scope, screen: &Screen) -> String {
+    let grows = verdict.is_some_and(|verdict| verdict.known_kind() == Some(VerdictKind::Growing));
+    let what = if grows { "No finding explains this growth" } else { "No finding" };
     let looked = looked_at(&scope.judged);
     let mut out = prose::hanging("", &format!("{what} in {looked}."), usize::MAX, screen);
     out.push_str(&not_judged(scope, screen));

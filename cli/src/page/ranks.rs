@@ -187,7 +187,7 @@ fn standing_out(ranks: &Ranks, screen: &Screen) -> String {
 /// States that no finding distinguishes ranks, as far as that was analysed.
 fn none_apart(ranks: &Ranks) -> String {
     if ranks.scope.inconclusive().is_some() {
-        return "No finding about a single rank, but growth could not be judged.".to_owned();
+        return "No finding about a single rank, but leaks could not be judged.".to_owned();
     }
     let looked: Vec<&str> = [
         (FindingKind::RankSkew, "none holds more than its peers"),

@@ -148,12 +148,23 @@ fn origins(report: &Report, screen: &Screen) -> String {
                 .to_owned(),
         );
     }
-    let torn_down = report.ranks.iter().filter_map(|rank| rank.end_allocated_bytes).max();
-    if let Some(left) = torn_down {
+    let torn_down: Vec<(u64, u32)> =
+        report.ranks.iter().filter_map(|rank| Some((rank.end_allocated_bytes?, rank.rank))).collect();
+    if let Some(&(left, rank)) = torn_down.iter().max_by_key(|(left, rank)| (*left, Reverse(*rank))) {
+        let is_said_of_all = torn_down.len() == report.ranks.len();
+        let whose = match torn_down.iter().all(|(other, _)| *other == left) {
+            _ if report.ranks.len() == 1 => String::new(),
+            true if is_said_of_all => " on each rank".to_owned(),
+            _ if is_said_of_all => format!(" on rank {rank}, which had most then"),
+            _ => format!(" on rank {rank}"),
+        };
         let moment = report.ranks.first().map_or("end", |rank| rank.levels_at.as_str()).replace('_', " ");
         let moment =
             moment.strip_suffix(" end").map_or_else(|| moment.clone(), |what| format!("the last {what}'s end"));
-        lines.push(format!("Levels at {moment}; {} were allocated at the end of the recording.", HumanBytes::of(left)));
+        lines.push(format!(
+            "Levels at {moment}; {} were allocated at the end of the recording{whose}.",
+            HumanBytes::of(left)
+        ));
     }
     if lines.is_empty() {
         return String::new();
@@ -258,7 +269,7 @@ fn findings(report: &Report, screen: &Screen) -> String {
         return format!("{}{gaps}", finding::several(&report.findings, screen));
     }
     // Findings that are good to know do not make a job a sick one.
-    let mut out = judged::nothing("No finding", &report.scope, screen);
+    let mut out = judged::nothing(report.verdict.as_ref(), &report.scope, screen);
     if !report.findings.is_empty() {
         out.push_str("\nFor information:\n");
         out.push_str(&finding::several(&report.findings, screen));

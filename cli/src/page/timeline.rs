@@ -97,7 +97,7 @@ fn title(rank: &RankTimeline, timeline: &Timeline, screen: &Screen) -> String {
     let end = rank.points.last().map_or(0, |point| point.allocated_bytes);
     let peak_is = if timeline.completeness.events_expired > 0 { "highest of what is still stored:" } else { "peak" };
     let text = format!(
-        "{peak_is} {} allocated, {} reserved; {} allocated at the end",
+        "{peak_is} {} allocated, {} reserved; {} at the end",
         peak(|point| point.peak_allocated_bytes),
         peak(|point| point.peak_reserved_bytes),
         HumanBytes::of(end)

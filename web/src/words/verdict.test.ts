@@ -25,7 +25,7 @@ describe('a job in short', () => {
 
 test('what was not judged is said once a reason', () => {
   const gaps = [gap('leak', 'no stacks'), gap('churn', 'no steps'), gap('eval_graph', 'no stacks'), gap('oom', 'rank 3 came late', 'part')];
-  expect(notJudged(gaps)).toBe('growth of live memory (no stacks); device allocations in steady state (no steps); rank 3 came late');
+  expect(notJudged(gaps)).toBe('leaks (no stacks); device allocations in steady state (no steps); rank 3 came late');
   expect(notJudged([])).toBe('');
 });
 

@@ -70,10 +70,10 @@ export function inShort(verdict: Verdict | null): Grade & { sentence: string } {
 
 /** What a kind of finding is about, for kinds that were not judged. */
 const SUBJECTS: Record<string, string> = {
-  leak: 'growth of live memory',
-  eval_graph: 'growth of live memory',
-  graph_kept: 'growth of live memory',
-  hidden_chain: 'growth of live memory',
+  leak: 'leaks',
+  eval_graph: 'leaks',
+  graph_kept: 'leaks',
+  hidden_chain: 'leaks',
   private_pools: 'growth of private pools',
   fragmentation_growth: 'growth of unused reserved memory',
   rank_skew: 'differences between ranks',

@@ -9,6 +9,7 @@ use memctl_answers::dossier::Dossier;
 use memctl_answers::finding::Finding;
 use memctl_answers::finding::phrases::{live, on_ranks, rates, since, stack, until};
 use memctl_answers::format::html::escape;
+use memctl_answers::verdict::Verdict;
 use memctl_model::Severity;
 
 use super::{PLAIN, in_a_line, is_running};
@@ -40,6 +41,9 @@ pub fn section(dossier: &Dossier, part: usize) -> String {
     let word = match note.findings.first() {
         _ if inconclusive => "? Inconclusive".to_owned(),
         Some(worst) => format!("{} {}", sign(worst.level), capital(worst.severity)),
+        None if note.verdict.as_ref().is_some_and(Verdict::is_grave) => {
+            format!("! {}", capital(note.verdict.as_ref().map_or("", Verdict::words)))
+        }
         None if note.report.failed() || note.report.ranks.is_empty() => "In short".to_owned(),
         None => "✓ No finding".to_owned(),
     };

@@ -82,7 +82,7 @@ fn a_job_that_could_not_be_judged_says_so_first_and_nowhere_that_it_is_well() {
     for verb in ["query", "leaks", "ranks", "diagnose"] {
         let text = memctl(&format!("{verb} --job one_epoch"));
         let first = text.lines().next().unwrap();
-        assert!(first.starts_with("Inconclusive: Growth of live memory not judged"), "{verb}: {text}");
+        assert!(first.starts_with("Inconclusive: Leaks not judged"), "{verb}: {text}");
         assert!(text.contains("needs 3 epoch ends, found 1"), "{verb}: {text}");
         assert!(text.contains("memctl_agent.step()"), "{verb}: what to do: {text}");
         for well in ["Nothing wrong", "No leak was found", "rank: none lost", "No growth was found"] {
