@@ -141,10 +141,12 @@ fn sentence(asked: &HoldersAsked, growth: &[Option<HolderGrowth>]) -> String {
         some => format!(" ({} of {} blocks)", grouped(some.into()), grouped(found.asked_blocks.into())),
     };
     let grown = |at: usize| match growth.get(at).copied().flatten() {
-        Some(HolderGrowth { since_epoch, tensors_before }) => {
+        Some(HolderGrowth { since_epoch, tensors_before })
+            if found.holders[at].tensors.is_some_and(|now| now != tensors_before) =>
+        {
             format!(" ({} in epoch {since_epoch})", grouped(tensors_before))
         }
-        None => String::new(),
+        _ => String::new(),
     };
     let named = found.holders.iter().enumerate().take(NAMED);
     let named = named.map(|(at, holder)| format!("{}{}{}", holder.sentence, grown(at), share(holder)));

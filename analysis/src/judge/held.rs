@@ -12,6 +12,8 @@ use memctl_model::{
     TensorHolder,
 };
 
+use super::holder_advice;
+
 /// Whether what holds a finding's blocks has a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bound {
@@ -34,14 +36,7 @@ pub(super) fn bound(finding: &Finding) -> Bound {
 
 /// As [`bound`]. `is_replaced`: a tensor is replaced by a larger one again and again, and no more of them are held.
 fn of_holders(holders: &FindingHolders, is_replaced: bool) -> Bound {
-    let Ok(found) = &holders.asked.outcome else { return Bound::Unknown };
-    let Some((at, holder)) = found.holders.iter().enumerate().max_by_key(|(_, holder)| holder.blocks) else {
-        return Bound::Unknown;
-    };
-    // What holds a few of the blocks says nothing of the others.
-    if u64::from(holder.blocks) * 2 < u64::from(found.asked_blocks) {
-        return Bound::Unknown;
-    }
+    let Some((at, holder, found)) = most(holders) else { return Bound::Unknown };
     let longer = holders.pace.get(at).copied().flatten().is_some_and(|pace| pace.grew_with_bytes());
     match (holder.holder, holder.bound) {
         (_, HolderBound::Bounded { limit }) => Bound::At(limit.and_then(|limit| bytes_at(found, holder, limit))),
@@ -57,6 +52,14 @@ fn of_holders(holders: &FindingHolders, is_replaced: bool) -> Bound {
     }
 }
 
+/// The holder of at least half of the blocks that a process was asked about, its place among all, and the answer: what
+/// holds a few of the blocks says nothing of the others.
+pub(super) fn most(holders: &FindingHolders) -> Option<(usize, &TensorHolder, &HoldersFound)> {
+    let found = holders.asked.outcome.as_ref().ok()?;
+    let (at, holder) = found.holders.iter().enumerate().max_by_key(|(_, holder)| holder.blocks)?;
+    (u64::from(holder.blocks) * 2 >= u64::from(found.asked_blocks)).then_some((at, holder, found))
+}
+
 /// Whether a container has at least as many items as it holds blocks.
 fn has_one_each(holder: &TensorHolder) -> bool {
     holder.length.is_some_and(|length| length >= u64::from(holder.blocks).max(2))
@@ -68,7 +71,8 @@ fn bytes_at(found: &HoldersFound, holder: &TensorHolder, limit: u64) -> Option<u
     Some((found.live_bytes as f64 / length as f64 * limit as f64) as u64)
 }
 
-/// Makes of findings about growth what their holders decide: a leak of a suspicion, a suspicion of what is bounded.
+/// Makes of findings about growth what their holders decide: a leak of a suspicion, a suspicion of what is bounded, and
+/// the advice.
 pub fn decide(findings: &mut [Finding]) {
     for finding in findings.iter_mut().filter(|finding| finding.kind.is_leak()) {
         match bound(finding) {
@@ -83,6 +87,9 @@ pub fn decide(findings: &mut [Finding]) {
                 finding.epochs_to_oom = None;
             }
             _ => {}
+        }
+        if let Some(advice) = holder_advice::advice(finding) {
+            finding.advice = advice;
         }
     }
 }

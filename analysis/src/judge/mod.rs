@@ -22,6 +22,7 @@ mod group;
 mod growth;
 mod held;
 mod history;
+mod holder_advice;
 mod judged;
 mod late;
 mod leak;

@@ -266,7 +266,7 @@ mod tests {
         let one = asked(17, 0, 100).encoded_len() as u64;
         let (sentence, read, left_out) = told(&store, &found, READ_BYTES_MAX).await;
         let sentence = sentence.unwrap();
-        assert!(sentence.starts_with("Held by list `KEPT`, 290 tensors (+10 an epoch since epoch 0)."), "{sentence}");
+        assert!(sentence.starts_with("Held by list `KEPT`, 290 tensors (100 in epoch 0)."), "{sentence}");
         assert!(read < 2 * one + 100, "two of 60 are read: {read} bytes");
         assert_eq!(left_out, 0);
         // All of them, as a query does; the worst first.

@@ -100,6 +100,52 @@ def test_the_graph_of_a_tensor_that_is_replaced_meanwhile_is_told_of_as_it_was()
     assert only(search.answer)["sentence"] == "the graph of tensor `total` of `Average`", search.answer
 
 
+def test_the_graph_of_a_tensor_that_was_replaced_before_its_graph_was_walked_is_found() -> None:
+    weight, average = torch.nn.Parameter(torch.ones(3)), Average()
+    HELD.append(average)
+    hidden = weight.exp()
+    blocks = [block_of(hidden)]
+    average.total = average.total + hidden.mean()
+    hidden = None
+
+    def replaced(_: Any) -> bool:
+        HELD[0].total = HELD[0].total + 1
+        return True
+
+    search = _holders.begin(_native, blocks, BUDGET_MS)
+    # `total = total + loss` in every step: another tensor whenever the search looks, with the graph of the one before.
+    search._stages = [
+        one for stage in search._stages for one in ([replaced, stage] if stage == search._graphs else [stage])
+    ]
+    while search.answer is None:
+        search.slice()
+    assert only(search.answer)["sentence"] == "the graph of tensor `total` of `Average`", search.answer
+
+
+def test_where_what_held_a_tensor_was_replaced_nothing_is_said_of_cpp() -> None:
+    weight, holder = torch.nn.Parameter(torch.ones(3)), {"of": Average()}
+    HELD.append(holder)
+    hidden = weight.exp()
+    blocks = [block_of(hidden)]
+    holder["of"].total = holder["of"].total + hidden.mean()
+    hidden = None
+
+    def replaced(_: Any) -> bool:
+        other = Average()
+        other.total = HELD[0]["of"].total + 1
+        HELD[0]["of"] = other
+        return True
+
+    search = _holders.begin(_native, blocks, BUDGET_MS)
+    search._stages = [
+        one for stage in search._stages for one in ([replaced, stage] if stage == search._graphs else [stage])
+    ]
+    while search.answer is None:
+        search.slice()
+    assert [told for told in search.answer["holders"] if told["holder"] == "cpp"] == [], search.answer
+    assert not search.answer["complete"], search.answer
+
+
 class Node:
     def __init__(self) -> None:
         self.own, self.tensor = self, torch.ones(3)

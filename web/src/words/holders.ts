@@ -22,7 +22,7 @@ export function step(text: string): Step {
 /** `200 of 256 blocks, 480 tensors in epoch 3`. */
 export function share(holder: GrowingHolder, of: FindingHolders): string {
   const blocks = of.asked_blocks === null ? plural(holder.blocks, 'block') : `${holder.blocks} of ${plural(of.asked_blocks, 'block')}`;
-  if (holder.tensors_before === null || holder.since_epoch === null) return blocks;
+  if (holder.tensors_before === null || holder.since_epoch === null || holder.tensors_before === holder.tensors) return blocks;
   return `${blocks}, ${plural(holder.tensors_before, 'tensor')} in epoch ${holder.since_epoch}`;
 }
 

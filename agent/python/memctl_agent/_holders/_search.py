@@ -45,6 +45,8 @@ TOLD_MAX = 24
 # How often the walk is restarted, and chains that are verified before they are reported.
 BEGINNINGS_MAX = 2
 TRIED = 32
+# References of an object that are searched for the tensor that replaced another one.
+REPLACED_AMONG = 4_096
 # Modules that are sorted between two checks of the clock.
 MODULES_BETWEEN_LOOKS = 32
 # Modules that become roots together.
@@ -101,7 +103,7 @@ class Search:
         self._starts_seen = 0
         self._in_graph: dict[int, tuple[int, str]] = {}
         self._hooked = self._unread = 0
-        self._is_graph_cut = False
+        self._is_graph_cut = self._are_starts_lost = False
         self._do_graphs_lead_on = self._is_resumed = False
         self._stuck = 0
         # How a tensor whose graph holds blocks is held, as of when that was found.
@@ -153,6 +155,7 @@ class Search:
         self._staged, self._waiting, self._in_graph, self._noted = {}, {}, {}, {}
         self._done_nodes.clear()
         self._starts_seen = self._installed_at = 0
+        self._are_starts_lost = False
         self._stages = self._all_stages()
 
     def renew(self, blocks: Sequence[tuple[int, int]]) -> bool:
@@ -384,8 +387,9 @@ class Search:
         numbers = self._starts[-STARTS_AT_ONCE:]
         numbers.reverse()
         paths = self._paths(now, numbers)
+        self._put_replaced(now, numbers, paths)
         tensors = [None if path is None else path[-1] for path in paths]
-        # The tensor whose graph was being walked has been replaced by another.
+        # The tensor whose graph was being walked has gone.
         self._is_graph_cut = self._is_graph_cut or (self._is_resumed and tensors[0] is None)
         memory, more_ms = Memory(), self._graph_ms
         self._graph_ms = 0.0
@@ -419,6 +423,38 @@ class Search:
             tensors.clear()
             paths.clear()
         return False
+
+    def _put_replaced(self, now: Slice, numbers: list[int], paths: list[Any]) -> None:
+        """Puts paths to what stands where lost tensors stood: `total = total + loss` makes another one in every step,
+        and its graph contains that of the one before."""
+        taken: set[int] = set()
+        for at, path in enumerate(paths):
+            if path is not None:
+                continue
+            if not now.is_left():
+                self._are_starts_lost = True
+                return
+            paths[at] = self._replaced(now, numbers[at], taken)
+
+    def _replaced(self, now: Slice, number: int, taken: set[int]) -> Any:
+        chain = self._walk.chains([number])[0]
+        path: list[Any] = []
+        if len(chain) == 1:
+            # A variable itself.
+            near: Optional[list[Any]] = [value for _, value in self._roots.objects(chain)]
+        else:
+            path = self._paths(now, [chain[-2]])[0] or []
+            near = _references(path[-1]) if path else None
+        if near is None:
+            # What held it was replaced as well, or is wide: a graph may hang there.
+            self._are_starts_lost = True
+            return None
+        for value in near:
+            is_tensor = id(type(value)) in now.tensors.class_ids
+            if is_tensor and id(value) not in taken and self._walk.number(id(value)) is None:
+                taken.add(id(value))
+                return [*path, value]
+        return None
 
     def _note(self, now: Slice, number: int, path: Any) -> None:
         """Describes at once how a tensor whose graph holds blocks is held: by the end it may have been replaced."""
@@ -537,7 +573,8 @@ class Search:
         is_whole = self._in_heap.is_seen and not self._in_heap.has_jumped
         sizes = [size for _, size in self._blocks]
         # What the graph of a Python-held tensor keeps is not held by C++ only.
-        self._in_heap.loose.are_graphs_seen = not self._is_graph_cut and not self._cut & CHAIN_STAGES
+        are_cut = self._is_graph_cut or self._are_starts_lost
+        self._in_heap.loose.are_graphs_seen = not are_cut and not self._cut & CHAIN_STAGES
         loose = self._in_heap.loose.entries(missing, is_whole, sizes, _facts.collector(self._is_collecting))
         told = _answer.empty(self._asked, [])
         entries = _merged(self._entries) + loose
@@ -563,6 +600,7 @@ class Search:
             and not self._hooked
             and not self._unread
             and not self._is_graph_cut
+            and not self._are_starts_lost
         )
 
     def _notes(self, unknown: int) -> list[str]:
@@ -582,6 +620,8 @@ class Search:
             notes.append(
                 "Tensors saved in autograd graphs were not looked at: hooks on them cannot be recognised here."
             )
+        if self._are_starts_lost:
+            notes.append("Tensors that were replaced during the search may lead to more.")
         if self._is_graph_cut:
             notes.append("Graphs that are too long for one slice were not looked at to their end.")
         if self._hooked:
@@ -595,6 +635,14 @@ class Search:
             )
         notes.append("What C and C++ extensions hold, other threads' C stacks included, is not seen.")
         return notes
+
+
+def _references(holder: Any) -> Optional[list[Any]]:
+    """What an object refers to, its attributes included; none for a wide one."""
+    attributes = _reading.instance_dict(holder)
+    if _reading.length(holder) > REPLACED_AMONG or (attributes is not None and len(attributes) > REPLACED_AMONG):
+        return None
+    return gc.get_referents(holder) + ([] if attributes is None else list(attributes.values()))
 
 
 def _merged(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,0 +1,109 @@
+//! What to change, once it is known what holds the memory.
+//!
+//! Guarantees: the advice names the holder of most blocks, and says nothing that this holder already does. Leaves the
+//! advice of patterns alone whose code is known (an evaluation's graph, hooks, optimizers).
+
+use memctl_model::{Collector, Finding, HolderBound, HolderKind, HolderPattern, Pattern, TensorHolder};
+
+use super::held::most;
+
+/// The advice about what holds most of a finding's blocks; `None` where the finding's own is as good.
+pub(super) fn advice(finding: &Finding) -> Option<String> {
+    if !matches!(finding.pattern, None | Some(Pattern::TensorsKept)) {
+        return None;
+    }
+    let (_, holder, _) = most(finding.holders.as_ref()?)?;
+    about(holder)
+}
+
+fn about(holder: &TensorHolder) -> Option<String> {
+    let name = named(holder);
+    Some(match (holder.holder, holder.bound) {
+        (HolderKind::Container | HolderKind::Cache, HolderBound::Bounded { limit }) => match limit {
+            Some(limit) => format!(
+                "{name} holds at most {limit} items, so this growth ends; a lower limit makes it hold less."
+            ),
+            None => format!("{name} has a limit, so this growth ends; a lower one makes it hold less."),
+        },
+        (HolderKind::Container | HolderKind::Cache, _) => format!(
+            "Give {name} a bound, clear it when its items are no longer needed, or keep numbers or host copies in it \
+             (.item(), .detach().cpu())."
+        ),
+        (HolderKind::Graph, _) => format!(
+            "Detach what goes into {name}, or keep numbers: `total += loss.item()` instead of `total = total + loss`. A sum \
+             of losses keeps the graphs of all of them."
+        ),
+        (HolderKind::Cycle, _) => match holder.collector {
+            Some(Collector::Off | Collector::Rare) => {
+                "Break the cycle of references, or let the garbage collector free it: gc.enable(), or gc.collect() once \
+                 in a while."
+            }
+            _ => "Break the cycle of references: it is freed only when the garbage collector runs.",
+        }
+        .to_owned(),
+        (HolderKind::Thread, _) => {
+            "Let these threads end, or hand them less: each keeps its variables until it ends.".to_owned()
+        }
+        (HolderKind::Cpp, _) => match holder.pattern? {
+            HolderPattern::CreateGraph => {
+                "Use torch.autograd.grad instead of backward(create_graph=True), or set the gradients to None after each \
+                 use."
+            }
+            HolderPattern::AutocastCache => {
+                "Leave autocast after each step: use it as a context manager, or call __exit__ for each __enter__."
+            }
+        }
+        .to_owned(),
+        _ => return None,
+    })
+}
+
+/// `ring`, in backquotes; its type where it has no name.
+fn named(holder: &TensorHolder) -> String {
+    match (&holder.name, holder.type_name.is_empty()) {
+        (Some(name), _) => format!("`{name}`"),
+        (None, false) => format!("this {}", holder.type_name),
+        (None, true) => "what holds it".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holder(kind: HolderKind, bound: HolderBound) -> TensorHolder {
+        TensorHolder {
+            kind: "list".into(),
+            sentence: "list `kept`".into(),
+            chain: Vec::new(),
+            blocks: 1,
+            bytes: 1,
+            tensors: None,
+            holder: kind,
+            type_name: "list".into(),
+            name: Some("kept".into()),
+            owner: None,
+            length: None,
+            bound,
+            thread: None,
+            threads: 0,
+            collector: None,
+            pattern: None,
+        }
+    }
+
+    #[test]
+    fn the_advice_is_about_the_holder() {
+        let said = |kind, bound| about(&holder(kind, bound)).unwrap();
+        let full = said(HolderKind::Container, HolderBound::Bounded { limit: Some(200) });
+        assert!(full.starts_with("`kept` holds at most 200 items"), "{full}");
+        assert!(!full.contains("maxlen"), "it has one already: {full}");
+        assert!(said(HolderKind::Container, HolderBound::Unbounded).starts_with("Give `kept` a bound"));
+        assert!(said(HolderKind::Graph, HolderBound::Unknown).contains("loss.item()"));
+        assert!(said(HolderKind::Cycle, HolderBound::Unknown).starts_with("Break the cycle"));
+        assert_eq!(about(&holder(HolderKind::Cpp, HolderBound::Unknown)), None, "no cause is known");
+        let graph =
+            TensorHolder { pattern: Some(HolderPattern::CreateGraph), ..holder(HolderKind::Cpp, HolderBound::Unknown) };
+        assert!(about(&graph).unwrap().contains("torch.autograd.grad"));
+    }
+}
