@@ -47,7 +47,7 @@
 //!
 //! [`live`] records inside a process that another language drives (the Python package calls it), [`host`] takes what
 //! such processes record, and [`sample`] measures devices and processes from outside. [`identity`] identifies a
-//! process, [`place`] and [`reach`] determine where its data goes and how, and [`settings`] reads its allocator's
+//! process, [`data_dirs`] and [`reach`] determine where its data goes and how, and [`settings`] reads its allocator's
 //! settings.
 //!
 //! Refuses: to make the trainer wait for anything except [`Agent::stop`], and to depend on a database.
@@ -58,17 +58,17 @@ mod clock;
 pub mod credentials;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+pub mod data_dirs;
 mod holders;
 mod hook;
 pub mod host;
 pub mod identity;
-pub mod launcher;
+pub mod launch_id;
 mod layout;
 mod ledger;
 mod link;
 pub mod live;
-pub mod place;
-pub mod private;
+pub mod private_files;
 mod python;
 pub mod reach;
 mod recorder;

@@ -4,7 +4,7 @@
 
 use std::io::{self, Write};
 
-use memctl_analysis::worth;
+use memctl_analysis::display_threshold;
 use memctl_model::HumanBytes;
 use memctl_proto::v1;
 use serde::Serialize;
@@ -376,7 +376,7 @@ impl Holder {
 #[must_use]
 pub fn pinned(holders: &[Holder]) -> Option<String> {
     let all: u64 = holders.iter().fold(0, |sum, holder| sum.saturating_add(holder.stranded_bytes));
-    let named = holders.iter().filter(|holder| worth::is_holder_named(holder.stranded_bytes, all));
+    let named = holders.iter().filter(|holder| display_threshold::is_holder_named(holder.stranded_bytes, all));
     let parts: Vec<String> = named
         .take(SITES_NAMED)
         .map(|holder| {

@@ -15,7 +15,7 @@ use memctl_answers::{Completeness, Job};
 use memctl_model::FindingKind;
 use memctl_proto::v1;
 
-use crate::ask::same_job;
+use crate::client::same_job;
 use crate::connect::Connection;
 
 /// Whose memory is replayed.

@@ -21,9 +21,11 @@ use tonic_health::pb::health_client::HealthClient;
 
 use crate::args::Global;
 use crate::exit::Failure;
+use crate::hosting::service::Service;
+use crate::hosting::{
+    self, Asking, Beside, Credentials, Daemon, DaemonAddress, Embedded, ReachError, data_dirs, reach,
+};
 use crate::render::text::safe;
-use crate::seams::service::Service;
-use crate::seams::{self, Asking, Beside, Credentials, Daemon, DaemonAddress, Embedded, ReachError, place, reach};
 use crate::service;
 
 /// A named daemon may be reached over a slow network.
@@ -205,7 +207,7 @@ pub fn default_socket() -> PathBuf {
 /// # Errors
 /// Neither variable is set.
 pub fn default_data_dir() -> Result<PathBuf, Failure> {
-    place::data_dir(&|name| std::env::var_os(name).map(PathBuf::from))
+    data_dirs::data_dir(&|name| std::env::var_os(name).map(PathBuf::from))
         .ok_or_else(|| Failure::unreachable("neither XDG_DATA_HOME nor HOME is set: name a folder with --data-dir DIR"))
 }
 
@@ -332,7 +334,7 @@ async fn open_store(
         // Requests can be answered while another process writes.
         WhenMissing::Refuse => Beside::Read,
     };
-    let embedded = seams::embedded(dir, beside).await?;
+    let embedded = hosting::embedded(dir, beside).await?;
     Ok(connection((embedded.channel.clone(), credentials), Source::DataDir(dir.to_owned()), flags, Some(embedded)))
 }
 

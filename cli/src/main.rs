@@ -7,21 +7,21 @@
 mod advising;
 mod allocator;
 mod args;
-mod ask;
+mod client;
 mod commands;
 mod confirm;
 mod connect;
 mod exit;
 mod export;
+mod hosting;
 mod logs;
+mod output;
+mod output_file;
 mod page;
 mod render;
 mod run;
-mod seams;
 mod service;
-mod show;
-mod spooled;
-mod target;
+mod spool_delivery;
 
 use std::io::Write;
 use std::pin::Pin;

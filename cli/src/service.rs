@@ -11,8 +11,8 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::args::Global;
 use crate::exit::Failure;
-use crate::seams::service::{self, Service};
-use crate::seams::{Asking, Credentials, DaemonAddress};
+use crate::hosting::service::{self, Service};
+use crate::hosting::{Asking, Credentials, DaemonAddress};
 
 /// Timeout for a service on this machine.
 const ANSWER_MAX: Duration = Duration::from_secs(5);

@@ -6,7 +6,7 @@
 //! - [`access`]: permissions; the gate that every call passes.
 //! - [`alerts`]: rules that turn findings into alerts, and the receivers that are notified.
 //! - [`listen`]: sockets and ports, and the identity of peers.
-//! - [`board`], [`metrics`], [`otlp`], [`health`], [`http`]: monitoring of the daemon and of jobs; [`reload`].
+//! - [`summaries`], [`metrics`], [`otlp`], [`health`], [`http`]: monitoring of the daemon and of jobs; [`reload`].
 //! - [`supervise`]: keeps the background tasks running.
 //! - [`server`]: all of it on a port, or embedded in another process; [`config`]: its settings; [`entry`]: its entry
 //!   points.
@@ -17,32 +17,32 @@
 
 pub mod access;
 pub mod alerts;
-mod asks;
-pub mod board;
 pub mod clock;
 pub mod config;
 pub mod entry;
-pub mod explain;
+pub mod event_analysis;
 pub mod health;
 mod histogram;
 pub mod http;
 pub mod idle;
 pub mod ingest;
+mod job_data;
 pub mod judge;
 pub mod listen;
 mod memory;
 pub mod metrics;
+mod notify;
 pub mod otlp;
 mod pattern;
-mod pokes;
+mod permits;
 pub mod quantity;
 pub mod query;
-mod read;
 pub mod reload;
 pub mod retention;
 pub mod server;
+mod server_requests;
 pub mod service_manager;
-mod slots;
 pub mod store;
 mod streams;
+pub mod summaries;
 pub mod supervise;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use memctl_model::SessionId;
 use tokio::sync::watch;
 
-use crate::asks::{self, Asked, Line, Readiness};
+use crate::server_requests::{self, Asked, Line, Readiness};
 use crate::store::{Scope, SessionKey, Tenant};
 
 #[derive(Default)]
@@ -57,7 +57,7 @@ impl Streams {
         let (end, ended) = watch::channel(false);
         let (here, gone) = watch::channel(());
         // Numbers start higher, so that no answer to the older stream's requests is accepted.
-        let (line, asked) = asks::line(readiness.into(), number << 32);
+        let (line, asked) = server_requests::line(readiness.into(), number << 32);
         let stream = Stream { number, tenant: tenant.clone(), key: None, line, end, gone };
         let older = inner.streams.insert(session, stream).map(|old| {
             old.end.send_replace(true);

@@ -12,7 +12,7 @@ use memctl_agent::live::{self, LiveConfig, Shown, code_died, mark_kind};
 use memctl_agent::reach::{self, DaemonAddress, Tls};
 use memctl_agent::service::{self, Service};
 use memctl_agent::source_paths::{self, Mode, SourcePaths};
-use memctl_agent::{RING_EVENTS, launcher, now_ns, place, settings};
+use memctl_agent::{RING_EVENTS, data_dirs, launch_id, now_ns, settings};
 use memctl_model::limits::DEVICES_MAX;
 use memctl_model::{DeviceIndex, DeviceInfo, Launch, MarkKind, SessionId, SessionInfo, SourceKind};
 use pyo3::prelude::*;
@@ -94,9 +94,9 @@ pub fn start<'py>(
     // The launcher's destination becomes this process's own, should the launcher be killed.
     let of_launcher = |name: &str| environment(name).filter(|_| socket.is_some());
     let named = daemon.or_else(|| of_launcher("MEMCTL_RUN_DAEMON")).or_else(|| environment("MEMCTL_DAEMON"));
-    let number = of_launcher(launcher::VARIABLE).and_then(|text| text.parse().ok());
+    let number = of_launcher(launch_id::VARIABLE).and_then(|text| text.parse().ok());
     let data_dir = of_launcher("MEMCTL_RUN_DATA_DIR").map(PathBuf::from);
-    let data_dir = data_dir.or_else(|| place::data_dir(&|name| std::env::var_os(name).map(PathBuf::from)));
+    let data_dir = data_dir.or_else(|| data_dirs::data_dir(&|name| std::env::var_os(name).map(PathBuf::from)));
     // Before anything is recorded: paths that must not leave the host do not, so an error here ends the attempt.
     let source_paths = SourcePaths::from_environment(&environment, data_dir.as_deref()).map_err(refuse)?;
     // Any other value was meant to forbid it.
@@ -107,7 +107,7 @@ pub fn start<'py>(
         session: session_info(&who, &process, (parent_pid, number), framework, conf, devices)?,
         ring_events: environment("MEMCTL_RING_EVENTS").and_then(|text| text.parse().ok()).unwrap_or(RING_EVENTS),
         launcher: socket,
-        spool: data_dir.as_deref().map(|folder| place::spool(folder, named.as_deref())),
+        spool: data_dir.as_deref().map(|folder| data_dirs::spool(folder, named.as_deref())),
         daemon: match named {
             Some(url) => DaemonAddress { url, tls: Tls::from_environment(&environment), service: None },
             None => local_daemon(py, data_dir.as_deref()),
@@ -195,7 +195,7 @@ fn launch_of(who: &Identity, process: &Process, parent_pid: u32, launcher: Optio
     }
     let is_one_of_several = who.world_size.is_some_and(|size| size > 1) || process.child.is_some();
     let starter = if is_one_of_several && parent_pid > 0 { parent_pid } else { process.pid };
-    Launch { launcher: Some(launcher::of_process(starter)), group, attached: true, into_run: None }
+    Launch { launcher: Some(launch_id::of_process(starter)), group, attached: true, into_run: None }
 }
 
 /// Whether the script's name must not leave the host.

@@ -9,8 +9,8 @@
 //! Refuses: malformed requests, and answers without a request.
 
 mod allowance;
+mod parse;
 pub(crate) mod search;
-mod told;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -16,7 +16,7 @@ use memctl_proto::v1::HolderSearch;
 use memctl_proto::v1::holders_answer::Body;
 
 use super::allowance::Allowance;
-use super::{Ask, Asks, told};
+use super::{Ask, Asks, parse};
 use crate::region::Region;
 use crate::source_paths::SourcePaths;
 
@@ -159,7 +159,7 @@ impl Search {
         };
         let alive: Vec<Option<u64>> = sample.oldest.iter().map(size).collect();
         let is_freed = alive.iter().all(Option::is_none);
-        let body = match told::read(json, &alive, &self.paths) {
+        let body = match parse::read(json, &alive, &self.paths) {
             Ok(mut found) => {
                 under_way.took += Duration::from_micros(found.took_us);
                 if found.holders.is_empty() && is_freed {

@@ -15,8 +15,8 @@
 
 pub mod code_deaths;
 pub mod frames;
+pub mod instruction_frames;
 pub mod intern;
-pub mod places;
 pub mod proof;
 
 use std::cell::UnsafeCell;
@@ -25,10 +25,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use frames::{CodeParts, DEPTH_MAX, RawFrame, Version};
+use instruction_frames::Trail;
 use intern::{Codes, Near, Stacks};
 use memctl_model::limits::{OWNER_BYTES_MAX, SESSION_OWNED_STACKS_MAX};
 use memctl_model::{Action, Event, PoolId, StackId};
-use places::Trail;
 
 use crate::clock::Ticks;
 use crate::layout::shared_layout;
@@ -293,7 +293,7 @@ impl Hook {
         let key = match (thread, by_place) {
             (0, _) => None,
             // SAFETY: the calling thread's own state, of the version that was checked.
-            (_, true) => unsafe { places::places(version, thread, trail, first_key(), mix) },
+            (_, true) => unsafe { instruction_frames::places(version, thread, trail, first_key(), mix) },
             (_, false) => full_key(version, thread),
         };
         let Some(key) = key else { return self.node_stack() };

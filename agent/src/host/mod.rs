@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use memctl_model::{SessionId, SessionInfo};
 
 use crate::agent::{Breaker, SpoolConfig};
-use crate::launcher;
+use crate::launch_id;
 use crate::ledger::Counts;
 use crate::link;
 use crate::source_paths::SourcePaths;
@@ -105,7 +105,7 @@ impl HostConfig {
             backoff: Backoff { most: Duration::from_secs(2), ..Backoff::default() },
             measure_every: Duration::from_secs(1),
             source_paths: SourcePaths::default(),
-            launcher: launcher::drawn(),
+            launcher: launch_id::drawn(),
             holders: true,
             holders_unasked: false,
         }

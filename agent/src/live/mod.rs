@@ -10,9 +10,9 @@
 //!
 //! (Over 400 lines: a session's start, its calls and its end share one state and one set of guarantees.)
 
-mod alone;
 pub mod foreign;
 mod shim;
+mod takeover;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -33,8 +33,8 @@ use crate::region::{Region, messages, notes};
 use crate::ring::Position;
 use crate::source_paths::SourcePaths;
 use crate::uplink::Daemon;
-use alone::Launcher;
 use shim::{RawOutOfMemory, Shim};
+use takeover::Launcher;
 
 pub use crate::hook::code_deaths::died as code_died;
 pub use crate::hook::proof::Shown;

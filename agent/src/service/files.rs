@@ -8,7 +8,7 @@ use std::io::{Error, ErrorKind, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::private;
+use crate::private_files;
 
 /// When a service starts with a log larger than this, it begins a new one.
 const LOG_BYTES_MAX: u64 = 1 << 20;
@@ -72,12 +72,12 @@ impl Files {
         if log.metadata().is_ok_and(|found| found.len() > LOG_BYTES_MAX) {
             std::fs::rename(&log, self.folder.join("service.log.1"))?;
         }
-        private::file().append(true).create(true).open(log)
+        private_files::file().append(true).create(true).open(log)
     }
 
     /// The lock of the process that starts a service; `None` while another one holds it.
     pub(super) fn lock_starting(&self) -> std::io::Result<Option<File>> {
-        private::make(&self.folder)?;
+        private_files::make(&self.folder)?;
         lock(&self.folder.join("service.start"))
     }
 
@@ -115,7 +115,7 @@ fn host() -> String {
 }
 
 fn lock(path: &Path) -> std::io::Result<Option<File>> {
-    let file = private::file().write(true).create(true).truncate(false).open(path)?;
+    let file = private_files::file().write(true).create(true).truncate(false).open(path)?;
     match file.try_lock() {
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => Ok(None),

@@ -22,7 +22,7 @@ use memctl_model::limits::MESSAGE_BYTES_MAX;
 use memctl_proto::v1;
 use prost::Message as _;
 
-use crate::private;
+use crate::private_files;
 use crate::secret::SessionSecret;
 
 /// File beside the segments: the session's secret.
@@ -97,7 +97,7 @@ impl Spool {
     /// When the folder cannot be created or another process owns it.
     pub fn open(folder: &Path, session: &SessionInfo, bytes_max: u64) -> io::Result<Self> {
         let folder = folder.join(session.id.to_string());
-        private::folder(&folder)?;
+        private_files::folder(&folder)?;
         let lock = lock(&folder)?;
         let mut spool = Self {
             folder,
@@ -169,7 +169,7 @@ impl Spool {
     /// It cannot be written.
     pub fn keep_secret(&mut self, secret: &SessionSecret) -> io::Result<()> {
         let path = self.folder.join(SECRET);
-        let mut file = private::file().write(true).create(true).truncate(true).open(&path)?;
+        let mut file = private_files::file().write(true).create(true).truncate(true).open(&path)?;
         file.write_all(secret.bytes())?;
         // Without it, what survived a crash of the host could not be delivered.
         file.sync_all()
@@ -258,7 +258,7 @@ impl Spool {
         header.extend_from_slice(&(session.len() as u32).to_le_bytes());
         header.extend_from_slice(&crc32c::crc32c(&session).to_le_bytes());
         header.extend_from_slice(&session);
-        let mut file = private::file().read(true).write(true).create(true).truncate(true).open(&path)?;
+        let mut file = private_files::file().read(true).write(true).create(true).truncate(true).open(&path)?;
         file.write_all(&header)?;
         self.next_segment += 1;
         self.bytes += header.len() as u64;
@@ -360,7 +360,7 @@ impl Drop for Spool {
 }
 
 fn lock(folder: &Path) -> io::Result<File> {
-    let file = private::file().create(true).truncate(false).write(true).open(folder.join("lock"))?;
+    let file = private_files::file().create(true).truncate(false).write(true).open(folder.join("lock"))?;
     file.try_lock().map_err(|error| io::Error::other(format!("{}: {error}", folder.display())))?;
     Ok(file)
 }

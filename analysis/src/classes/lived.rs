@@ -4,7 +4,7 @@
 //! outlives the last recorded step: that was not seen.
 
 use super::{Asked, OPEN, Stay};
-use crate::lives::BlockLife;
+use crate::lifetimes::BlockLife;
 
 /// For each event from which a step (or the turn of the next one) is under way: that step, in order.
 pub type Steps = [(u64, u64)];

@@ -122,7 +122,7 @@ impl Shares {
 /// Storages that a session listed, by device address: these need no rule.
 pub type Exact = HashMap<u64, Class>;
 
-pub use crate::lives::OPEN;
+pub use crate::lifetimes::OPEN;
 
 /// How long a block stays, counted in steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

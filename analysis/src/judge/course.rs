@@ -10,12 +10,12 @@ use memctl_model::{FindingKind, Frame, StackId};
 use super::candidate::{Candidate, Shape, candidates};
 use super::group::{Group, groups, same_function};
 use super::history::{Level, Per};
-use super::late::has_stopped;
 use super::leak;
-use super::matter::{is_share_of_peak, matters};
+use super::recent_growth::has_stopped;
 use super::series::Point;
+use super::significance::{is_share_of_peak, matters};
+use super::subjects::Who;
 use super::watch::{Holds, RankWatch, Site};
-use super::who::Who;
 
 /// How a course stands at the end of what was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

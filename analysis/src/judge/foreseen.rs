@@ -8,7 +8,7 @@ use std::fmt;
 
 use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, HumanBytes, Severity};
 
-use super::who::Who;
+use super::subjects::Who;
 use crate::wording::{opening, place};
 
 /// Confidence. Measured: one false report in a thousand near-full runs; 0.96 of the runs that a leak ends are reported

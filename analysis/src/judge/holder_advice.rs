@@ -5,7 +5,7 @@
 
 use memctl_model::{Collector, Finding, HolderBound, HolderKind, HolderPattern, Pattern, TensorHolder};
 
-use super::held::most;
+use super::holder_bound::most;
 
 /// The advice about what holds most of a finding's blocks; `None` where the finding's own is as good.
 pub(super) fn advice(finding: &Finding) -> Option<String> {

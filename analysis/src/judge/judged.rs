@@ -9,8 +9,8 @@ use memctl_model::{Boundary, FindingKind, Gap, Judged, JudgedKind, NotJudged};
 use crate::coverage::{WAIT, WAIT_EPOCHS};
 
 use super::history::Per;
+use super::subjects::{self, Who};
 use super::watch::RankWatch;
-use super::who::{self, Who};
 
 /// Epoch ends that growth from epoch to epoch takes: of fewer rises than three nothing is said (two larger batches make two).
 const EPOCH_ENDS_MIN: u32 = 3;
@@ -58,8 +58,8 @@ fn looked_at(watches: &[&RankWatch]) -> Judged {
     let most = |per: Per| watches.iter().map(|watch| u64::from(watch.history.of(per).seen)).max().unwrap_or(0);
     let whos: Vec<Who> = watches.iter().map(|watch| watch.who()).collect();
     Judged {
-        processes: who::processes(&whos).len() as u32,
-        ranks: who::ranks(&whos),
+        processes: subjects::processes(&whos).len() as u32,
+        ranks: subjects::ranks(&whos),
         epoch_ends: most(Per::Epoch),
         steps: most(Per::Step),
         windows: most(Per::Window),
@@ -100,7 +100,7 @@ fn growth(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
         } else {
             let whos = |watches: &[&RankWatch]| watches.iter().map(|watch| watch.who()).collect::<Vec<Who>>();
             let (blind, all) = (whos(&blind), whos(watches));
-            let on = who::on(&blind.iter().collect::<Vec<_>>(), &all.iter().collect::<Vec<_>>());
+            let on = subjects::on(&blind.iter().collect::<Vec<_>>(), &all.iter().collect::<Vec<_>>());
             (Gap::Part, format!("{on}: {reason}"))
         };
         gaps.push(gap(FindingKind::Leak, how_much, reason, remedy));

@@ -14,14 +14,14 @@ use super::evidence::{is_confirmed, is_confirmed_near_the_end, is_steady};
 use super::foresight::foresight;
 use super::group::{Group, groups};
 use super::history::Per;
-use super::late::has_stopped;
-use super::matter::matters;
-use super::outlook::{self, Outlook};
 use super::pattern::{Hooks, pattern};
+use super::recent_growth::has_stopped;
 use super::series::Point;
+use super::significance::matters;
 use super::slope::slope;
+use super::subjects::Who;
+use super::time_to_full::{self, Outlook};
 use super::watch::{Holds, RankWatch, SITES_MAX};
-use super::who::Who;
 
 /// How sure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -93,7 +93,7 @@ pub(super) fn of_rank(watch: &RankWatch, activity: Activity) -> Vec<Leak> {
         .map(|leak| &leak.group)
         .collect();
     let together =
-        if confirmed.is_empty() || activity == Activity::Ended { None } else { outlook::of(watch, &confirmed) };
+        if confirmed.is_empty() || activity == Activity::Ended { None } else { time_to_full::of(watch, &confirmed) };
     for leak in &mut found {
         // What may still turn out to be a cache fills nothing, and how far a chain gets is a question of the epoch's length.
         let counts = leak.sureness == Sureness::Confirmed && leak.shape != Shape::Teeth;
@@ -114,7 +114,8 @@ fn of_group(watch: &RankWatch, group: Group) -> Option<Leak> {
         return None;
     }
     let kind = kind_of(watch, &group);
-    let soon = || outlook::of(watch, &[&group]).is_some_and(|outlook| outlook.seconds.value < watch.history.seconds());
+    let soon =
+        || time_to_full::of(watch, &[&group]).is_some_and(|outlook| outlook.seconds.value < watch.history.seconds());
     let confirmed = is_confirmed(watch, kind, lead);
     let sure = confirmed || is_confirmed_near_the_end(kind, lead, soon);
     // Of a block that is replaced each replacement is one, whether it stood out of the noise or not.
@@ -180,7 +181,7 @@ pub(super) fn is_reborn(watch: &RankWatch, group: &Group) -> bool {
 fn measured(watch: &RankWatch, group: Group, kind: FindingKind) -> Leak {
     let lead = group.lead();
     let of = |per: Per| -> Vec<(u32, u64)> {
-        outlook::summed(watch, &[&group], per).into_iter().map(|(level, bytes)| (level.at, bytes)).collect()
+        time_to_full::summed(watch, &[&group], per).into_iter().map(|(level, bytes)| (level.at, bytes)).collect()
     };
     let (by_epoch, by_step) = (of(Per::Epoch), of(Per::Step));
     // From where the growth began: before that there is nothing to measure.
@@ -214,7 +215,7 @@ fn measured(watch: &RankWatch, group: Group, kind: FindingKind) -> Leak {
         hooks,
         per_epoch: since(&by_epoch, Per::Epoch).filter(|_| !teeth),
         per_step: since(&by_step, Per::Step),
-        per_minute: outlook::pace(watch, &[&group]).filter(|_| !teeth).map(outlook::a_minute),
+        per_minute: time_to_full::pace(watch, &[&group]).filter(|_| !teeth).map(time_to_full::a_minute),
         live_bytes: group.live_bytes(),
         live_blocks: group.live_blocks(),
         beside_bytes: group.members.iter().fold(0, |sum, member| sum.saturating_add(member.beside_bytes)),

@@ -10,8 +10,8 @@ use memctl_model::{Finding, FindingKind};
 use super::growth::{Clock, growth};
 use super::history::{Level, Measured, Per};
 use super::series::Point;
+use super::subjects::Who;
 use super::watch::RankWatch;
-use super::who::Who;
 use super::words::{self, Grown};
 use super::wrong_device::Wrong;
 

@@ -11,8 +11,8 @@ use super::Activity;
 use super::history::Per;
 use super::leak::{self, Leak};
 use super::series::Series;
+use super::subjects::Who;
 use super::watch::RankWatch;
-use super::who::Who;
 use super::words::{self, Excess};
 
 /// What makes leaks of several ranks one finding: the kind, and function and file of the site.

@@ -8,9 +8,9 @@ use memctl_model::finding::Growth;
 use memctl_model::{Cause, EvidenceValue, Finding, FindingKind, MemoryKind, Severity, Verdict, VerdictKind};
 
 use super::course::{Course, Stand};
-use super::grounds::{Grounds, Shown};
 use super::group::same_function;
-use super::held::{self, Bound};
+use super::holder_bound::{self, Bound};
+use super::verdict_inputs::{Grounds, Shown};
 use super::words::verdict as words;
 
 /// The verdict.
@@ -119,7 +119,7 @@ fn grown(grounds: &Grounds<'_>, courses: &[Course], course: &Course, cause: Caus
 
 /// The bound of what holds a course's blocks.
 fn bound_of(grounds: &Grounds<'_>, course: &Course) -> Bound {
-    finding_of(grounds, course).map_or(Bound::Unknown, held::bound)
+    finding_of(grounds, course).map_or(Bound::Unknown, holder_bound::bound)
 }
 
 fn filling(grounds: &Grounds<'_>, courses: &[Course]) -> Option<Verdict> {

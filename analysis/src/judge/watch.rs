@@ -14,7 +14,7 @@ use memctl_model::{Boundary, Counters, Frame, Peaks, Sample, SiteTable, StackId}
 use super::history::{History, Per};
 use super::series::{Point, Series};
 use super::stacks::{STACKS_MAX, Stacks};
-use super::who::Who;
+use super::subjects::Who;
 
 /// Sites that are followed; what comes later is counted with what has no stack.
 pub const SITES_MAX: usize = 16_384;

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, HumanBytes, JudgedKind, Severity};
 
+use super::subjects::{self, Who};
 use super::watch::RankWatch;
-use super::who::{self, Who};
 use crate::wording::opening;
 
 /// A finding, and the device it is about.
@@ -94,7 +94,7 @@ fn wrong(strays: &[Stray<'_>], watches: &[&RankWatch]) -> Option<Wrong> {
     // The device is in the sentence anyway.
     let bare = |whos: &[Who]| whos.iter().map(|who| Who { device: 0, ..who.clone() }).collect::<Vec<Who>>();
     let (bare_whos, bare_all) = (bare(&whos), bare(&all));
-    let on = who::on(&bare_whos.iter().collect::<Vec<_>>(), &bare_all.iter().collect::<Vec<_>>());
+    let on = subjects::on(&bare_whos.iter().collect::<Vec<_>>(), &bare_all.iter().collect::<Vec<_>>());
     let (device, owner) = (most.watch.facts.device, most.owner.name());
     let verb = if strays.len() == 1 { "allocates" } else { "allocate" };
     let at = most.site.as_ref().map_or_else(String::new, |(site, _)| format!(" ({})", line(site)));
@@ -121,8 +121,8 @@ fn wrong(strays: &[Stray<'_>], watches: &[&RankWatch]) -> Option<Wrong> {
                  .to(device)), and give torch.load a map_location."
             .to_owned(),
         evidence,
-        processes: who::processes(&whos),
-        ..Finding::new(FindingKind::WrongDevice, Severity::Warning, 0.95, who::ranks(&whos))
+        processes: subjects::processes(&whos),
+        ..Finding::new(FindingKind::WrongDevice, Severity::Warning, 0.95, subjects::ranks(&whos))
     };
     Some(Wrong { device: most.watch.facts.device_id.as_deref().map(str::to_owned), finding })
 }

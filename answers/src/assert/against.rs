@@ -1,6 +1,6 @@
 //! `--against JOB`: not worse than another job, by its peaks and by its findings.
 
-use memctl_analysis::proof;
+use memctl_analysis::proof_limits;
 use memctl_model::HumanBytes;
 
 use super::{ALLOCATED, Checked, Outcome, RESERVED, Terms, concerning, not_judged, peak, verdict};
@@ -28,7 +28,7 @@ pub(super) fn checks(report: &Report, other: &Report, terms: &Terms) -> Vec<Chec
                 let because = format!("no peak was recorded of {name}");
                 return Checked { condition, ..verdict(Outcome::Inconclusive, because) };
             };
-            let limit = Limit { most: proof::peak_limit(theirs), inclusive: true };
+            let limit = Limit { most: proof_limits::peak_limit(theirs), inclusive: true };
             let mut checked = Checked { condition, ..peak(report, limit, terms, read, within) };
             checked.because = format!("{}; {name} has {}", checked.because, HumanBytes::of(theirs));
             checked

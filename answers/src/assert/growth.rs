@@ -4,7 +4,7 @@
 
 use std::cmp::Reverse;
 
-use memctl_analysis::proof;
+use memctl_analysis::proof_limits;
 use memctl_model::{FindingKind, HumanBytes};
 
 use super::{Checked, Outcome, Terms, concerning, not_judged, too_few, verdict};
@@ -24,7 +24,7 @@ pub(super) fn growth(report: &Report, limit: Limit<u64>, per: Per, terms: &Terms
 fn of_epochs(report: &Report, limit: Limit<u64>, terms: &Terms) -> Checked {
     let rates = report.ranks.iter().filter_map(|rank| Some((rank.growth_bytes_per_epoch?, rank.rank)));
     let fastest = rates.max_by_key(|&(rate, rank)| (rate, Reverse(rank)));
-    let too_few = too_few(report, terms, proof::GROWTH_ENDS_MIN);
+    let too_few = too_few(report, terms, proof_limits::GROWTH_ENDS_MIN);
     match (too_few, fastest) {
         (Some(inconclusive), _) => inconclusive,
         (None, None) => verdict(Outcome::Inconclusive, "no growth was measured at epoch ends".to_owned()),

@@ -12,7 +12,7 @@ mod growth;
 use std::cmp::Reverse;
 use std::io::{self, Write};
 
-use memctl_analysis::proof;
+use memctl_analysis::proof_limits;
 use memctl_model::{FindingKind, HumanBytes, JobState, VerdictKind};
 use serde::Serialize;
 
@@ -348,7 +348,7 @@ fn no_leak(report: &Report, terms: &Terms) -> Checked {
 fn stable(report: &Report, terms: &Terms) -> Checked {
     let against = found(&against(report, terms, grows)).or_else(|| suspected(report, terms, grows));
     let against = against.or_else(|| without_epochs(report, terms));
-    if let Some(checked) = against.or_else(|| too_few(report, terms, proof::STABLE_ENDS_MIN)) {
+    if let Some(checked) = against.or_else(|| too_few(report, terms, proof_limits::STABLE_ENDS_MIN)) {
         return checked;
     }
     let rises = report.ranks.iter().filter_map(|rank| rise(rank, terms));
@@ -371,7 +371,7 @@ fn stable(report: &Report, terms: &Terms) -> Checked {
 
 /// A loop without epochs has no epoch ends to compare: its verdict says whether its memory was flat.
 fn without_epochs(report: &Report, terms: &Terms) -> Option<Checked> {
-    let has_epochs = report.ranks.iter().any(|rank| rank.epoch_ends.len() >= proof::STABLE_ENDS_MIN);
+    let has_epochs = report.ranks.iter().any(|rank| rank.epoch_ends.len() >= proof_limits::STABLE_ENDS_MIN);
     let known = report.verdict.as_ref().filter(|_| !has_epochs && terms.after_epoch.is_none())?;
     let because = format!("without epochs, its verdict decides: {}", known.sentence.trim_end_matches('.'));
     match known.known_kind()? {
@@ -398,7 +398,7 @@ fn rise(rank: &Rank, terms: &Terms) -> Option<Rise> {
     let (&first, &highest) = (values.first()?, values.iter().max()?);
     let share = |share: f64| (first as f64 * share) as u64;
     let tolerance = match terms.tolerance {
-        None => proof::tolerance(first),
+        None => proof_limits::tolerance(first),
         Some(Tolerance::Share(wanted)) => share(wanted),
         Some(Tolerance::Bytes(bytes)) => bytes,
     };
@@ -413,8 +413,9 @@ pub fn settled_after(report: &Report) -> Option<u32> {
         rank.epoch_ends.iter().filter_map(|end| Some((end.epoch, end.allocated_bytes?))).collect()
     };
     let all: Vec<Vec<(u32, u64)>> = report.ranks.iter().map(series).collect();
-    let latest = all.iter().map(|ends| proof::settled_after(ends)).try_fold(0, |latest, at| Some(latest.max(at?)))?;
-    (latest > 0 && all.iter().all(|ends| proof::is_stable_from(ends, latest))).then_some(latest)
+    let latest =
+        all.iter().map(|ends| proof_limits::settled_after(ends)).try_fold(0, |latest, at| Some(latest.max(at?)))?;
+    (latest > 0 && all.iter().all(|ends| proof_limits::is_stable_from(ends, latest))).then_some(latest)
 }
 
 /// A figure of epochs.

@@ -3,7 +3,7 @@
 //! Guarantees: a condition is proposed only if this job's own data can decide it; for a job without findings, only
 //! conditions that it fulfils itself. Does not use figures that teardown left behind: peaks are compared.
 
-use memctl_analysis::proof;
+use memctl_analysis::proof_limits;
 use memctl_model::JobState;
 
 use super::remedy::{Proof, Remedy};
@@ -66,7 +66,7 @@ fn keep(report: &Report, usage: Option<&Usage>, flags: &str) -> Question {
         return Question { commands, ..Question::new(TITLE, judgeable(report)) };
     }
     let peak = usage.and_then(|usage| usage.peak_allocated_bytes).filter(|&bytes| bytes > 0);
-    let peak = peak.map(|bytes| format!("peak<={}", in_mib(proof::peak_limit(bytes))));
+    let peak = peak.map(|bytes| format!("peak<={}", in_mib(proof_limits::peak_limit(bytes))));
     let wanted = [Some("no-leak".to_owned()), Some("stable".to_owned()), peak].into_iter().flatten();
     let after = settled_after(report);
     let holds = |condition: &String| verdict(report, condition, after) == Some(Outcome::Holds);
@@ -82,7 +82,7 @@ fn keep(report: &Report, usage: Option<&Usage>, flags: &str) -> Question {
 /// The epoch after which `stable` is asked: the second, as long as this job has enough of them.
 fn settling(report: &Report) -> Option<u32> {
     let ends = report.ranks.iter().map(|rank| rank.epoch_ends.len()).min().unwrap_or(0);
-    (ends > proof::STABLE_ENDS_MIN).then_some(1)
+    (ends > proof_limits::STABLE_ENDS_MIN).then_some(1)
 }
 
 /// Those of these conditions that this job's data can decide; what they find now is what has to be fixed.
@@ -96,14 +96,14 @@ fn told(report: &Report, conditions: &[&str], after: Option<u32>) -> Option<Stri
 fn less_fragmented(report: &Report, usage: Option<&Usage>) -> Option<String> {
     let usage = usage?;
     let allocated = usage.peak_allocated_bytes.filter(|&bytes| bytes > 0)?;
-    let ratio = proof::ratio_limit(usage.peak_reserved_bytes? as f64 / allocated as f64);
+    let ratio = proof_limits::ratio_limit(usage.peak_reserved_bytes? as f64 / allocated as f64);
     told(report, &[&format!("reserved/allocated<{ratio:.2}")], None)
 }
 
 fn fits(report: &Report, usage: Option<&Usage>) -> Option<String> {
     // Where the device's size is not known, that no request fails has to do.
     let total = usage?.device_total_bytes?;
-    let peak = format!("peak_reserved<={}", in_mib(proof::device_limit(total)));
+    let peak = format!("peak_reserved<={}", in_mib(proof_limits::device_limit(total)));
     told(report, &["no-leak", &peak], None)
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: an answer that the data does not carry says so and why; no figure is named that is not there.
 
-use memctl_analysis::{proof, worth};
+use memctl_analysis::{display_threshold, proof_limits};
 use memctl_model::{FindingKind, HumanBytes, JobState, Pattern};
 
 use super::proving::proof;
@@ -77,7 +77,8 @@ fn used(usage: Option<&Usage>) -> Vec<String> {
 
 /// ` (58 % activations, 20 % optimizer state, 2 % unknown)`: what the most was for.
 fn by_class(usage: &Usage) -> String {
-    let mut classes: Vec<_> = usage.peak_classes.iter().filter(|class| worth::is_class_named(class.share)).collect();
+    let mut classes: Vec<_> =
+        usage.peak_classes.iter().filter(|class| display_threshold::is_class_named(class.share)).collect();
     // What no rule knows comes last, however much it is.
     classes.sort_by_key(|share| (share.class == UNKNOWN, std::cmp::Reverse(share.live_bytes)));
     let part = |share: &ClassShare| format!("{:.0} % {}", 100.0 * share.share, safe(&share.class.replace('_', " ")));
@@ -168,10 +169,10 @@ fn no_growth(report: &Report) -> String {
     };
     match report.ranks.iter().filter_map(spread).max() {
         None => format!("No growth was found in {}.", looked_at(&report.scope.judged)),
-        Some((0, first, _, _)) if worth::is_course(ends) => {
+        Some((0, first, _, _)) if display_threshold::is_course(ends) => {
             format!("No: {} at every one of {} epoch ends.", HumanBytes::of(first), count(ends as u64))
         }
-        Some((_, _, _, _)) if !worth::is_course(ends) => {
+        Some((_, _, _, _)) if !display_threshold::is_course(ends) => {
             format!("No growth was found in {}.", looked_at(&report.scope.judged))
         }
         Some((_, first, last, rank)) => format!(
@@ -218,7 +219,9 @@ fn demand(report: &Report, usage: Option<&Usage>, replay: Option<&Advice>) -> Ve
         (true, Some(_)) if undecided.is_some() => {
             format!("Unknown: {}.", undecided.map_or("", |not| not.reason.as_str()))
         }
-        (true, Some((allocated, reserved))) if proof::is_real_demand(allocated, reserved) => "Real demand.".to_owned(),
+        (true, Some((allocated, reserved))) if proof_limits::is_real_demand(allocated, reserved) => {
+            "Real demand.".to_owned()
+        }
         (true, Some(_)) => "Real demand, with a large cache; no request failed because of it.".to_owned(),
     };
     let mut texts = vec![[Some(judged), figure].into_iter().flatten().collect::<Vec<_>>().join(" ")];

@@ -21,8 +21,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::hosting::{Credentials, DaemonAddress, Tls, TokenSource};
 use crate::render::screen::Colour;
-use crate::seams::{Credentials, DaemonAddress, Tls, TokenSource};
 pub use questions::{
     Assert, Diagnose, Export, ExportFormat, FailOn, Fit, Frag, Holders, Jobs, Leaks, Ledger, Oom, Query, Ranks, Report,
     Sites, Timeline, WhatIf,

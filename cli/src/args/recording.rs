@@ -8,7 +8,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::values::{self, LabelArg};
-use crate::seams::SourcePathsMode;
+use crate::hosting::SourcePathsMode;
 
 /// `memctl run`.
 #[derive(Clone, Debug, Default, Args)]

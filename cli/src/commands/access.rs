@@ -11,13 +11,13 @@ use memctl_proto::v1::access_client::AccessClient;
 
 use crate::args::access::{self, TokenCommand};
 use crate::args::{Format, Global};
-use crate::ask::asking;
+use crate::client::asking;
 use crate::connect::Connection;
 use crate::exit::Failure;
+use crate::hosting::Asking;
+use crate::output::show;
 use crate::render::screen::Screen;
 use crate::render::text::safe;
-use crate::seams::Asking;
-use crate::show::show;
 
 /// Bytes of as many entries as there can be in an answer.
 const ANSWER_BYTES_MAX: usize = 64 << 20;

@@ -13,13 +13,13 @@ use memctl_proto::v1::alerts_client::AlertsClient;
 
 use crate::args::alerts::{self, AlertsCommand};
 use crate::args::{Format, Global};
-use crate::ask::{asking, hint};
+use crate::client::{asking, hint};
 use crate::connect::Connection;
 use crate::exit::Failure;
+use crate::hosting::Asking;
+use crate::output::show;
 use crate::render::screen::Screen;
 use crate::render::text::safe;
-use crate::seams::Asking;
-use crate::show::show;
 
 /// Bytes of a list of as many alerts as there can be.
 const ANSWER_BYTES_MAX: usize = 64 << 20;

@@ -7,10 +7,10 @@ use memctl_answers::assert::{Terms, Verdicts};
 use memctl_proto::v1;
 
 use crate::args::{self, Global};
-use crate::ask::{asking, report};
+use crate::client::{asking, report};
 use crate::exit::Failure;
+use crate::output::show;
 use crate::render::screen::Screen;
-use crate::show::show;
 
 /// See the module.
 ///

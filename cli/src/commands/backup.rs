@@ -6,8 +6,8 @@ use super::store_place;
 use crate::args::{Backup, Global, Restore};
 use crate::connect::default_data_dir;
 use crate::exit::Failure;
+use crate::hosting::stores::{self, Copied};
 use crate::render::text::{plural, safe};
-use crate::seams::stores::{self, Copied};
 use crate::service::give_way;
 
 /// `memctl backup`.

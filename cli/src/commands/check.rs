@@ -13,8 +13,8 @@ use serde::Serialize;
 use super::store_place;
 use crate::args::{Check, Format, Global};
 use crate::exit::Failure;
+use crate::hosting::stores::{self, Checked};
 use crate::render::text::{plural, safe};
-use crate::seams::stores::{self, Checked};
 
 #[derive(Serialize)]
 struct Answer {

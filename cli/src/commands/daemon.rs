@@ -4,7 +4,7 @@ use crate::allocator;
 use crate::args::{self, Global};
 use crate::connect::{default_data_dir, default_socket};
 use crate::exit::Failure;
-use crate::seams::{Serving, ServingTls, serve, store_folder};
+use crate::hosting::{Serving, ServingTls, serve, store_folder};
 use crate::service::give_way;
 
 /// Serves until a signal stops it.

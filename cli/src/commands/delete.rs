@@ -4,7 +4,7 @@ use memctl_model::HumanBytes;
 use memctl_proto::v1;
 
 use crate::args::{Delete, Global};
-use crate::ask::asking;
+use crate::client::asking;
 use crate::confirm::confirmed;
 use crate::exit::Failure;
 use crate::render::text::{plural, safe};

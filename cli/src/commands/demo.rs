@@ -14,13 +14,13 @@ use memctl_proto::v1;
 use super::questions::plot_points;
 use super::ui;
 use crate::args::{self, Format, Global};
-use crate::ask::{course, live, report};
+use crate::client::{course, live, report};
 use crate::connect::{Connection, open_here};
 use crate::exit::Failure;
+use crate::hosting::{self, ImportRequest, import_files};
+use crate::output::show;
 use crate::page;
 use crate::render::screen::{Screen, Tone};
-use crate::seams::{self, ImportRequest, import_files};
-use crate::show::show;
 
 /// Four ranks of a real job, in the binary so that the demo works wherever the binary is. On rank
 /// 0 a function keeps what it should forget.
@@ -87,13 +87,13 @@ async fn store(connection: &Connection, files: Vec<(u32, PathBuf)>) -> Result<()
         job: JOB.to_owned(),
         attempt: 0,
         labels: Vec::new(),
-        source_paths: seams::SourcePaths::default(),
+        source_paths: hosting::SourcePaths::default(),
         files,
         taker: (
             connection.place.to_string(),
             "make room in the folder for temporary files, or set TMPDIR to another one",
         ),
-        silence_max: seams::EMBEDDED_SILENCE_MAX,
+        silence_max: hosting::EMBEDDED_SILENCE_MAX,
     };
     import_files(connection.daemon(), request, Arc::new(|_| {})).await.map(drop)
 }
@@ -108,7 +108,7 @@ async fn tell(
 
     say(out, screen, "A recorded training job: a CNN on 4 GPUs. Which jobs are there?", "memctl jobs")?;
     let jobs = connection.query.list_jobs(v1::ListJobsRequest { judge: true, ..Default::default() }).await;
-    let jobs = Jobs::new(jobs.map_err(|status| connection.failure(&status))?.into_inner(), false, seams::now_ns());
+    let jobs = Jobs::new(jobs.map_err(|status| connection.failure(&status))?.into_inner(), false, hosting::now_ns());
     show(&jobs, global, screen, out)?;
 
     say(out, screen, "How did its memory develop?", "memctl timeline --job demo --rank 0-1")?;

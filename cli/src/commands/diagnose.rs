@@ -11,11 +11,11 @@ use memctl_proto::v1::ledger_request::Moment;
 
 use crate::advising;
 use crate::args::{self, Global};
-use crate::ask::{asking, live, report, same_job};
+use crate::client::{asking, live, report, same_job};
 use crate::connect::Connection;
 use crate::exit::Failure;
+use crate::output::show;
 use crate::render::screen::Screen;
-use crate::show::show;
 
 /// See the module.
 ///

@@ -11,11 +11,11 @@ use memctl_proto::v1::ledger_request::Moment;
 
 use crate::advising;
 use crate::args::{self, Format, Global};
-use crate::ask::{asking, hint};
+use crate::client::{asking, hint};
 use crate::exit::Failure;
+use crate::output::show;
 use crate::render::screen::Screen;
 use crate::render::text::plural;
-use crate::show::show;
 
 /// `memctl frag`.
 ///

@@ -12,15 +12,15 @@ use memctl_proto::v1;
 use memctl_proto::v1::export_part::Body;
 
 use crate::args::{self, ExportFormat, Global};
-use crate::ask::{asking, live};
+use crate::client::{asking, live};
 use crate::connect::Connection;
 use crate::exit::Failure;
 use crate::export::events_csv::EventsCsv;
 use crate::export::memory_viz::MemoryViz;
 use crate::export::window::Windows;
 use crate::export::{ExportError, Sink};
+use crate::output_file::{Target, name_of};
 use crate::render::text::{plural, rank_list};
-use crate::target::{Target, name_of};
 
 /// What becomes the rank in a file's name.
 const RANK: &str = "{rank}";

@@ -8,10 +8,10 @@ use memctl_answers::holders::Holders;
 use memctl_proto::v1;
 
 use crate::args::{self, Global};
-use crate::ask::{asking, hint};
+use crate::client::{asking, hint};
 use crate::exit::Failure;
+use crate::output::show;
 use crate::render::screen::Screen;
-use crate::show::show;
 
 /// See the module.
 ///

@@ -35,8 +35,8 @@ use jiff::Timestamp;
 use crate::args::{self, Cli, Command, Global, LocalService};
 use crate::connect::default_data_dir;
 use crate::exit::Failure;
+use crate::hosting::stores::Place;
 use crate::render::screen::Screen;
-use crate::seams::stores::Place;
 
 /// Runs a command; its answer goes to `out`. The exit code is 0, or that of the command that was run.
 ///

@@ -14,14 +14,14 @@ use memctl_proto::v1;
 
 use crate::args::FailOn;
 use crate::args::{self, Format, Global};
-use crate::ask::{asking, course, hint, live, report};
+use crate::client::{asking, course, hint, live, report};
 use crate::connect::default_data_dir;
 use crate::exit::Failure;
+use crate::hosting::data_dirs;
+use crate::output::show;
 use crate::page;
 use crate::render::screen::Screen;
 use crate::render::text::{plural, safe};
-use crate::seams::place;
-use crate::show::show;
 
 /// Points a rank asked for as data.
 const DATA_POINTS: u32 = 240;
@@ -50,7 +50,7 @@ pub async fn jobs(
     let answer = asking(global, async |connection| {
         let response = connection.query.list_jobs(request).await;
         let response = response.map_err(|status| connection.failure(&status))?;
-        Ok(Jobs::new(response.into_inner(), filtered, crate::seams::now_ns()))
+        Ok(Jobs::new(response.into_inner(), filtered, crate::hosting::now_ns()))
     });
     show(&answer.await?, global, screen, out)?;
     say_other_stores(global);
@@ -61,7 +61,7 @@ pub async fn jobs(
 fn say_other_stores(global: &Global) {
     let named = global.daemon().is_some() || global.data_dir.is_some();
     let Some(folder) = default_data_dir().ok().filter(|_| !named && !global.quiet) else { return };
-    for other in place::other_stores(&folder) {
+    for other in data_dirs::other_stores(&folder) {
         let other = shell_word(&other.to_string_lossy());
         eprintln!("memctl: another host has a store, too: `memctl jobs --in-process --data-dir {}`", safe(&other));
     }

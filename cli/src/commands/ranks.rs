@@ -6,10 +6,10 @@ use jiff::Timestamp;
 use memctl_answers::ranks::Ranks;
 
 use crate::args::{self, Global};
-use crate::ask::{asking, report};
+use crate::client::{asking, report};
 use crate::exit::Failure;
+use crate::output::show;
 use crate::render::screen::Screen;
-use crate::show::show;
 
 /// See the module.
 ///

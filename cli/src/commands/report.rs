@@ -19,11 +19,11 @@ use memctl_proto::v1::sites_request::Moment;
 use super::report_views;
 use crate::advising;
 use crate::args::{self, Format, Global};
-use crate::ask::{asking, course, live, report, same_job};
+use crate::client::{asking, course, live, report, same_job};
 use crate::connect::Connection;
 use crate::exit::{Failure, Outcome};
+use crate::output_file::{Target, name_of};
 use crate::page;
-use crate::target::{Target, name_of};
 
 /// Points of a course.
 const POINTS: u32 = 500;

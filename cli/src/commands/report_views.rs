@@ -17,9 +17,9 @@ use serde_json::Value;
 
 use crate::connect::{ANSWER_BYTES_MAX, Connection};
 use crate::exit::{Failure, Outcome};
+use crate::hosting::Asking;
 use crate::page::html::Inlined;
 use crate::render::text::plural;
-use crate::seams::Asking;
 
 /// Ranks whose course and moments are in the file.
 const RANKS_MOST: usize = 8;

@@ -15,9 +15,9 @@ use crate::allocator;
 use crate::args::{Format, Global};
 use crate::connect::default_data_dir;
 use crate::exit::Failure;
+use crate::hosting::service::{self, Service};
+use crate::hosting::{Asking, Credentials, DaemonAddress, serve_folder};
 use crate::render::text::safe;
-use crate::seams::service::{self, Service};
-use crate::seams::{Asking, Credentials, DaemonAddress, serve_folder};
 use crate::service::{detach, signal};
 
 /// A service drains within ten seconds; its store may be slow.
@@ -50,7 +50,7 @@ pub async fn serve(global: &Global) -> Result<(), Failure> {
         never = allocator::keep_little() => match never {},
     };
     if let Err(failure) = &served {
-        crate::seams::say_cannot(failure);
+        crate::hosting::say_cannot(failure);
     }
     served
 }

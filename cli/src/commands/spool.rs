@@ -17,10 +17,10 @@ use crate::args::{Format, Global};
 use crate::confirm::confirmed;
 use crate::connect::{WhenMissing, connect, default_data_dir};
 use crate::exit::Failure;
+use crate::hosting::{self, host};
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{plural, safe};
-use crate::seams::{self, host};
 
 /// Delivering takes so long at most; what is not out then stays.
 const DELIVERING_MAX: Duration = Duration::from_secs(600);
@@ -153,7 +153,7 @@ fn page(rows: &[Row], screen: &Screen) -> String {
         left("STATE", 2),
     ];
     let mut table = Table::new(&columns);
-    let now_ns = seams::now_ns();
+    let now_ns = hosting::now_ns();
     for Row { destination, waiting, .. } in rows {
         let session = &waiting.session;
         let mut id = session.id.to_string();
@@ -194,7 +194,7 @@ async fn deliver(rows: Vec<Row>, global: &Global) -> Result<(), Failure> {
     let sessions: Vec<host::Waiting> = rows.iter().map(|row| row.waiting.clone()).collect();
     let work = move || {
         for session in &sessions {
-            session.deliver(&daemon, seams::backoff(), &|| Instant::now() >= end);
+            session.deliver(&daemon, hosting::backoff(), &|| Instant::now() >= end);
         }
     };
     // A panic in it was logged there; what is in the spool stays.

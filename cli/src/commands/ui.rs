@@ -12,12 +12,12 @@ use memctl_proto::v1::StatusRequest;
 use tempfile::NamedTempFile;
 
 use crate::args::{self, Format, Global, UI_PORT};
-use crate::ask::asking;
+use crate::client::asking;
 use crate::connect::{Connection, Source};
 use crate::exit::Failure;
+use crate::hosting::service::Service;
+use crate::hosting::{forwarded, told_to_stop};
 use crate::render::text::safe;
-use crate::seams::service::Service;
-use crate::seams::{forwarded, told_to_stop};
 use crate::service::keep;
 
 /// See the module.

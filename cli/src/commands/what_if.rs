@@ -11,11 +11,11 @@ use memctl_proto::v1;
 
 use crate::advising;
 use crate::args::{self, Global};
-use crate::ask::{asking, report, same_job};
+use crate::client::{asking, report, same_job};
 use crate::connect::Connection;
 use crate::exit::Failure;
+use crate::output::show;
 use crate::render::screen::Screen;
-use crate::show::show;
 
 /// The most ranks that are replayed if none was chosen; the page names the others.
 const RANKS_MAX: usize = 4;

@@ -3,7 +3,7 @@
 //! Without anything wrong it still shows the figures, and says that nothing is wrong. The curve and the blocks are drawn for
 //! the rank that wastes most; the others are a line each.
 
-use memctl_analysis::worth;
+use memctl_analysis::display_threshold;
 use memctl_answers::format::folded::NO_STACK;
 use memctl_answers::frag::{Churn, Fragmentation, Holder, Rank, Share};
 use memctl_answers::naming::{command, name_of, place, process_flag};
@@ -134,7 +134,7 @@ fn detail(rank: &Rank, screen: &Screen) -> String {
     if !curve.is_empty() {
         line(format!("Free memory that cannot serve a request of {curve}"));
     }
-    let named = |holder: &&Holder| worth::is_holder_named(holder.stranded_bytes, rank.stranded_bytes);
+    let named = |holder: &&Holder| display_threshold::is_holder_named(holder.stranded_bytes, rank.stranded_bytes);
     let holders: Vec<&Holder> = rank.held_by.iter().filter(named).collect();
     if !holders.is_empty() {
         line(format!(
@@ -159,7 +159,8 @@ fn detail(rank: &Rank, screen: &Screen) -> String {
 
 /// `64.0 MiB 12 %, 128 MiB 55 %`: up to the size that nothing can serve.
 fn curve(shares: &[Share]) -> String {
-    let large: Vec<&Share> = shares.iter().filter(|share| worth::is_large_request(share.request_bytes)).collect();
+    let large: Vec<&Share> =
+        shares.iter().filter(|share| display_threshold::is_large_request(share.request_bytes)).collect();
     let shown = &large[large.len().saturating_sub(SIZES_SHOWN)..];
     let point = |share: &&Share| format!("{} {:.0} %", bytes(share.request_bytes), share.unusable * 100.0);
     shown.iter().map(point).collect::<Vec<_>>().join(", ")

@@ -1,6 +1,6 @@
 //! The page of `memctl ranks`: the ranks side by side, the outliers first, and the findings that distinguish them.
 
-use memctl_analysis::worth;
+use memctl_analysis::display_threshold;
 use memctl_answers::format::time;
 use memctl_answers::naming::{command, name_of, process_flag};
 use memctl_answers::ranks::{Rank, Ranks};
@@ -141,7 +141,7 @@ fn row(rank: &Rank, newest: Option<u64>, job_state: JobState) -> Vec<(String, Op
         ),
         bytes("device_free_bytes", rank.device_free_bytes),
         bytes("foreign_used_bytes", rank.foreign_used_bytes),
-        (if worth::is_behind(behind) { time::duration(behind) } else { String::new() }, None),
+        (if display_threshold::is_behind(behind) { time::duration(behind) } else { String::new() }, None),
         (state, Some(Tone::Alert)),
     ]
 }

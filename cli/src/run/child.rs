@@ -9,8 +9,8 @@ use std::io;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus};
 
+use crate::hosting::host::Exit;
 use crate::render::text::safe;
-use crate::seams::host::Exit;
 
 /// A shell's code for a command that is not there.
 const NOT_FOUND: u8 = 127;

@@ -12,9 +12,9 @@ use std::time::Duration;
 use crate::args::Global;
 use crate::connect::{self, Connection, Source, WhenMissing};
 use crate::exit::Failure;
-use crate::seams::host::Limits;
-use crate::seams::service::{Service, VARIABLE};
-use crate::seams::{Daemon, EMBEDDED_SILENCE_MAX, SpoolConfig, place, private};
+use crate::hosting::host::Limits;
+use crate::hosting::service::{Service, VARIABLE};
+use crate::hosting::{Daemon, EMBEDDED_SILENCE_MAX, SpoolConfig, data_dirs, private_files};
 
 /// No process can listen on port 0, so everything goes to the spool.
 const NOWHERE: &str = "http://127.0.0.1:0";
@@ -109,10 +109,10 @@ fn spool(data_dir: Result<&Path, &Failure>, daemon: Option<&str>) -> (Option<Spo
     let without =
         |reason: String| Some(format!("no spool ({reason}): what the daemon does not accept in time is lost"));
     let spool = match data_dir {
-        Ok(data_dir) => place::spool(data_dir, daemon),
+        Ok(data_dir) => data_dirs::spool(data_dir, daemon),
         Err(failure) => return (None, without(failure.to_string())),
     };
-    match private::folder(&spool.folder) {
+    match private_files::folder(&spool.folder) {
         Ok(()) => (Some(spool), None),
         Err(error) => (None, without(format!("{}: {error}", spool.folder.display()))),
     }

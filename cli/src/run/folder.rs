@@ -61,7 +61,7 @@ impl Folder {
         let inject = folder.path().join(INJECT);
         std::fs::create_dir(&inject)?;
         std::fs::write(inject.join("sitecustomize.py"), SITE_CUSTOMIZE)?;
-        std::fs::write(folder.path().join(super::seen::FILE), "")?;
+        std::fs::write(folder.path().join(super::programs::FILE), "")?;
         // The socket gets its name once it listens: a named socket that does not listen was left by a run that was
         // killed.
         let young = folder.path().join(YOUNG);

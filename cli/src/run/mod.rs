@@ -4,16 +4,16 @@
 //! ours; memctl never makes it fail or wait: if nothing can be recorded, a line says so and the command runs anyway.
 //! Never writes to standard output, which is the command's, and removes its own folder.
 
+mod alert_lines;
 mod child;
-mod closing;
 mod destination;
 mod flags;
 mod folder;
 mod name;
+mod programs;
 mod progress;
-mod seen;
 mod signals;
-mod watching;
+mod summary;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,14 +24,14 @@ use std::time::{Duration, Instant};
 
 use crate::args::{Global, Run};
 use crate::exit::Failure;
-use crate::seams::host::{self, Host, HostConfig, Limits, Summary};
-use crate::seams::{self, SourcePaths};
+use crate::hosting::host::{self, Host, HostConfig, Limits, Summary};
+use crate::hosting::{self, SourcePaths};
 use crate::service::keep;
 use child::Ended;
 use destination::{Destination, Kind};
 use folder::Folder;
+use programs::Seen;
 use progress::Progress;
-use seen::Seen;
 use signals::Relay;
 
 /// Trainers that outlive the command: a background process that is about to end.
@@ -59,7 +59,7 @@ pub async fn run(args: &Run, global: &Global) -> Result<u8, Failure> {
     }
     // From here on, signals are meant for the command.
     let relay = Arc::new(Relay::install());
-    let paths = seams::of_a_run(args.source_paths);
+    let paths = hosting::of_a_run(args.source_paths);
     let opened = destination::open(global).await;
     let opened = opened.and_then(|destination| Ok((destination, Folder::make()?, paths?)));
     let (destination, folder, source_paths) = match opened {
@@ -90,7 +90,7 @@ struct Hosted<'a> {
 impl Hosted<'_> {
     async fn run(self) -> u8 {
         let Self { args, global, name, relay, destination, mut folder, source_paths } = self;
-        let number = seams::launcher::drawn();
+        let number = hosting::launch_id::drawn();
         let config = HostConfig {
             trainers_max: host::trainers_max(child::descriptors_max()),
             source_paths,
@@ -109,17 +109,17 @@ impl Hosted<'_> {
         };
         let mut environment = environment(args, &name, &folder);
         environment.extend(destination.environment());
-        environment.push((seams::launcher::VARIABLE, number.to_string().into()));
+        environment.push((hosting::launch_id::VARIABLE, number.to_string().into()));
         let running = follow(&args.command, &environment, &relay, Some((&host, folder.inject())));
         let ended = match &destination.kind {
             Kind::Service(service) => tokio::select! {
                 ended = running => ended,
                 never = keep(service.clone(), |line| say(global, &format!("{line}; what is recorded waits in the spool"))) => never,
-                never = watching::alerts(global, &name.job), if name.rank == 0 && !global.quiet => never,
+                never = alert_lines::alerts(global, &name.job), if name.rank == 0 && !global.quiet => never,
             },
             Kind::Daemon if name.rank == 0 && !global.quiet => tokio::select! {
                 ended = running => ended,
-                never = watching::alerts(global, &name.job) => never,
+                never = alert_lines::alerts(global, &name.job) => never,
             },
             _ => running.await,
         };
@@ -134,7 +134,7 @@ impl Hosted<'_> {
         drop(folder);
         let left = args.patience.map_or(SPOOL_PATIENCE, |patience| patience.saturating_sub(started.elapsed()));
         let (words, job) = (&args.command, &name.job);
-        let page = closing::Closing {
+        let page = summary::Closing {
             global,
             job,
             launcher: number,
@@ -181,7 +181,7 @@ async fn follow(
     let (over, running) = std::sync::mpsc::channel();
     let watching = host.as_ref().map(|(_, inject)| {
         let inject = inject.clone();
-        tokio::task::spawn_blocking(move || seen::watch(pid, &inject, &running))
+        tokio::task::spawn_blocking(move || programs::watch(pid, &inject, &running))
     });
     let exit = child::ended(pid).await;
     // The host reads a dead process's exit from the kernel, and after reaping from us.
@@ -206,7 +206,7 @@ fn environment(args: &Run, name: &name::Name, folder: &Folder) -> Vec<(&'static 
         ("PYTHONPATH", folder.python_path(std::env::var_os("PYTHONPATH"))),
     ];
     // For a process that attaches without this launcher.
-    environment.push((seams::SOURCE_PATHS_VARIABLE, args.source_paths.name().into()));
+    environment.push((hosting::SOURCE_PATHS_VARIABLE, args.source_paths.name().into()));
     if args.no_stacks {
         environment.push(("MEMCTL_STACKS", "0".into()));
     }

@@ -6,8 +6,8 @@
 
 use crate::args::Run;
 use crate::args::values::LabelArg;
-use crate::seams::SourcePathsMode;
-use crate::seams::identity::{Given, Identity, Process, Source, identify};
+use crate::hosting::SourcePathsMode;
+use crate::hosting::identity::{Given, Identity, Process, Source, identify};
 
 /// What a run is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub fn of(args: &Run) -> Name {
         script: script(&words).filter(|_| args.source_paths != SourcePathsMode::Hashed),
         host: host(),
         pid: std::process::id(),
-        started_ns: crate::seams::now_ns(),
+        started_ns: crate::hosting::now_ns(),
         ..Process::default()
     };
     name(args, &words, &process, &|name| std::env::var(name).ok())

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::say;
 use crate::args::Global;
+use crate::hosting::host::Remaining;
 use crate::render::text::plural;
-use crate::seams::host::Remaining;
 
 /// The interval of lines if the output is not a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);

@@ -16,8 +16,8 @@ use memctl_proto::v1::query_server::Query as _;
 
 use super::Room;
 use super::api::{Answered, Asking, Trouble};
-use super::asked::Asked;
-use super::door::{elsewhere, from_this_page};
+use super::auth::{elsewhere, from_this_page};
+use super::params::Asked;
 use crate::access::Caller;
 
 /// A minute in nanoseconds.

@@ -2,7 +2,7 @@
 //! sparklines, heat maps and blocks here, tiles in `tiles`, classes and the anatomy of a peak in `views`.
 //!
 //! Guarantees: a response comes from the same service as over gRPC, for the same caller, and is written by the crate that
-//! writes the command line's output. At most [`crate::slots::ANSWERS_MAX`] are in memory at a time, half of them of one
+//! writes the command line's output. At most [`crate::permits::ANSWERS_MAX`] are in memory at a time, half of them of one
 //! tenant. An error is one sentence of text, with a status that says which side caused it.
 
 use axum::extract::{Extension, Path, State};
@@ -30,11 +30,11 @@ use memctl_proto::v1::query_server::Query as _;
 use serde::Serialize;
 use tonic::{Code, Request, Status};
 
-use super::asked::{Asked, Moment};
+use super::params::{Asked, Moment};
 use super::{Room, plain};
 use crate::access::Caller;
+use crate::permits::{self, HasSlot};
 use crate::query::At;
-use crate::slots::{self, HasSlot};
 
 /// Default number of points of a timeline.
 const POINTS: u32 = 500;
@@ -152,7 +152,7 @@ impl Asking<'_> {
         let mut text = Vec::new();
         json::line(&mut text, &answer).map_err(|error| Status::internal(error.to_string()))?;
         let head = [(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "no-store")];
-        Ok((head, slots::body(text, slot)).into_response())
+        Ok((head, permits::body(text, slot)).into_response())
     }
 }
 

@@ -19,7 +19,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 
-use super::door::{self, Key};
+use super::auth::{self, Key};
 use super::{plain, serve};
 use crate::listen::{self, BindError, Connections, Encryption, Listen, Speaks};
 
@@ -72,21 +72,21 @@ pub async fn forward(socket: &Path, port: u16) -> Result<Forwarded, ForwardError
 }
 
 async fn enter(State(way): State<Way>, method: Method, uri: Uri, headers: HeaderMap) -> Response {
-    door::exchanged(&way.key, &method, &uri, &headers)
+    auth::exchanged(&way.key, &method, &uri, &headers)
 }
 
 async fn login(headers: HeaderMap) -> Response {
-    if door::from_this_page(&headers) { door::takes_no_tokens() } else { door::elsewhere() }
+    if auth::from_this_page(&headers) { auth::takes_no_tokens() } else { auth::elsewhere() }
 }
 
 async fn logout(State(way): State<Way>, headers: HeaderMap) -> Response {
-    if door::from_this_page(&headers) { way.key.ended() } else { door::elsewhere() }
+    if auth::from_this_page(&headers) { way.key.ended() } else { auth::elsewhere() }
 }
 
 /// Forwards a request to the daemon, and its response back.
 async fn pass(State(way): State<Way>, mut request: Request) -> Response {
     if !way.key.knows(request.headers()) {
-        return plain(StatusCode::UNAUTHORIZED, format!("{}\n", door::NEEDS_KEY));
+        return plain(StatusCode::UNAUTHORIZED, format!("{}\n", auth::NEEDS_KEY));
     }
     // These authenticate the caller here, and not at the daemon.
     request.headers_mut().remove(COOKIE);

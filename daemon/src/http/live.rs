@@ -20,11 +20,11 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::api::Trouble;
-use super::asked::Asked;
+use super::params::Asked;
 use super::{Door, Room, plain};
 use crate::access::Caller;
-use crate::pokes::{Poked, Pokes};
-use crate::slots::Slot;
+use crate::notify::{Poked, Pokes};
+use crate::permits::Slot;
 
 /// The most browsers that listen at a time: a quarter of the port's connections.
 pub const LISTENERS_MAX: usize = 64;

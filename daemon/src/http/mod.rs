@@ -8,13 +8,13 @@
 
 mod alerts;
 mod api;
-mod asked;
 mod assets;
-mod door;
+mod auth;
 mod forward;
 mod health;
 mod live;
 mod over_grpc;
+mod params;
 mod scrape;
 mod serve;
 mod tiles;
@@ -36,7 +36,7 @@ use axum::routing::{MethodRouter, get, post};
 
 use api::Trouble;
 pub use assets::{SCRIPT, STYLE};
-pub use door::{Door, Key};
+pub use auth::{Door, Key};
 pub use forward::{ForwardError, Forwarded, forward};
 pub use over_grpc::PageService;
 pub use serve::{limits, serve};
@@ -46,8 +46,8 @@ use crate::access::{Caller, Refusal};
 use crate::health::{Health, while_the_store_answers};
 use crate::listen::{Admission, Peer};
 use crate::metrics::Sources;
+use crate::permits::{Slot, Slots};
 use crate::query::QueryService;
-use crate::slots::{Slot, Slots};
 
 /// The list of pages.
 const PAGES: &str = "memctl daemon\n\n/         the page\n/api/v1/  its data\n/metrics  figures for Prometheus\n/healthz  whether its tasks run\n/readyz   whether it can be used\n";
@@ -90,9 +90,9 @@ fn pages() -> [(&'static str, MethodRouter<Room>); 35] {
         ("/jobs/{job}/settings", get(assets::page)),
         ("/alerts", get(assets::page)),
         ("/assets/{file}", get(assets::asset)),
-        ("/login", post(door::login)),
-        ("/logout", post(door::logout)),
-        ("/enter", get(door::enter)),
+        ("/login", post(auth::login)),
+        ("/logout", post(auth::logout)),
+        ("/enter", get(auth::enter)),
         ("/api/v1/caller", get(api::caller)),
         ("/api/v1/live", get(live::live)),
         ("/api/v1/jobs", get(api::jobs)),
@@ -165,7 +165,7 @@ async fn admitted(door: &Door, request: Request, next: Next) -> Response {
     let peer = Peer::of(&head.extensions).cloned();
     let path = head.extensions.get::<MatchedPath>().cloned();
     let path = path.as_ref().map_or("", MatchedPath::as_str);
-    let mut parts = door::Parts { headers: &mut head.headers, uri: &head.uri };
+    let mut parts = auth::Parts { headers: &mut head.headers, uri: &head.uri };
     match door.admit(peer.as_ref(), path, &mut parts).await {
         Ok(caller) => {
             if need(path) != Some(Need::Nothing)

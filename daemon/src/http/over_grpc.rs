@@ -19,8 +19,8 @@ use super::{Door, Room, pages};
 use crate::access::Caller;
 use crate::listen::Held;
 use crate::metrics::Sources;
+use crate::permits::Slots;
 use crate::query::QueryService;
-use crate::slots::Slots;
 
 /// The largest response in a message.
 const ANSWER_MAX: usize = 60 << 20;

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use super::{Room, plain};
 use crate::access::Caller;
 use crate::metrics::text;
-use crate::slots;
+use crate::permits;
 
 /// Concurrent scrapes. A response with all shown jobs has about 6 MB.
 pub const SCRAPES_MAX: usize = 8;
@@ -22,6 +22,6 @@ pub async fn metrics(State(room): State<Room>, Extension(caller): Extension<Call
         return plain(StatusCode::SERVICE_UNAVAILABLE, "too many concurrent scrapes; try again later\n".to_owned());
     };
     let families = room.sources.gather(&caller.scope).await;
-    let page = slots::body(text::render(&families), Some(slot));
+    let page = permits::body(text::render(&families), Some(slot));
     ([(CONTENT_TYPE, text::CONTENT_TYPE), (CACHE_CONTROL, "no-store")], page).into_response()
 }

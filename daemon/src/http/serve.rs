@@ -20,7 +20,7 @@ use tokio_stream::StreamExt as _;
 use tonic::transport::server::Connected as _;
 use tower::ServiceExt as _;
 
-use super::door::Encrypted;
+use super::auth::Encrypted;
 use crate::listen::{Caller, Connection, ConnectionLimits, Incoming};
 
 /// Concurrent connections: Prometheus servers, probes, browsers, of several networks.

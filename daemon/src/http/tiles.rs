@@ -13,11 +13,11 @@ use tonic::Status;
 
 use super::Room;
 use super::api::Answered;
-use super::asked::Asked;
 use super::assets::{is_known, tag};
+use super::params::Asked;
 use crate::access::Caller;
+use crate::permits;
 use crate::query::Place;
-use crate::slots;
 
 /// A week: after that a client requests the tile once more.
 const FOR_GOOD: &str = "private, max-age=604800, immutable";
@@ -59,5 +59,5 @@ pub async fn tile(
     if same {
         return Ok((StatusCode::NOT_MODIFIED, head).into_response());
     }
-    Ok((head, slots::body(bytes, slot)).into_response())
+    Ok((head, permits::body(bytes, slot)).into_response())
 }

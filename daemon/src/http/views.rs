@@ -13,7 +13,7 @@ use memctl_replay::fit::NUMBER_MAX;
 
 use super::Room;
 use super::api::{Answered, Asking, Trouble};
-use super::asked::Asked;
+use super::params::Asked;
 use crate::access::Caller;
 use crate::query::{Sizes, Wanted};
 

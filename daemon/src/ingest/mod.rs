@@ -35,10 +35,10 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use tracing::Instrument as _;
 
 use crate::access::{Caller, Gate};
-use crate::asks::{Asked, Readiness};
 use crate::clock::steady;
 use crate::listen::Peer;
-use crate::pokes::{Poked, Pokes};
+use crate::notify::{Poked, Pokes};
+use crate::server_requests::{Asked, Readiness};
 use crate::store::{OpenedSession, Opening, SecretHash, Store, StoreError, Tenant, opening};
 use crate::streams::{Claim, Streams};
 

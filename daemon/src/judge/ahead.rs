@@ -8,8 +8,8 @@
 //! `pace`). A failure here loses the forecast and nothing else.
 //! Refuses: a forecast for a process that marks no steps, or in which a request has failed already.
 
+mod forecast;
 mod pace;
-mod told;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -23,13 +23,13 @@ use memctl_proto::v1::ItemKind;
 use memctl_replay::{Ahead, Conf, Fails, Limit, Of, STEPS_AHEAD, Shortage, Version};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use self::forecast::{Saw, Told};
 use self::pace::{Pace, processor_time};
-use self::told::{Saw, Told};
-use super::watching::JobWatch;
-use crate::read::job::state;
-use crate::read::replay::keyframe_before;
-use crate::read::stacks::open;
-use crate::read::{Found, ReadError};
+use super::job_watch::JobWatch;
+use crate::job_data::job::state;
+use crate::job_data::replay::keyframe_before;
+use crate::job_data::stacks::open;
+use crate::job_data::{Found, ReadError};
 use crate::store::{DeviceRow, Selection, SessionKey, SessionRow, Store};
 use crate::streams::Streams;
 

@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use memctl_model::{Counters, Finding, JobState};
 
+use super::job_watch::Watched;
 use super::judgement::Judgement;
-use super::watching::Watched;
-use crate::board::{DeviceFigures, JobFigures};
-use crate::read::Found;
-use crate::read::job::{Summary, completeness, state};
+use crate::job_data::Found;
+use crate::job_data::job::{Summary, completeness, state};
 use crate::store::{DeviceRow, SessionKey, SessionRow};
 use crate::streams::Streams;
+use crate::summaries::{DeviceFigures, JobFigures};
 
 /// The job's figures.
 pub(super) fn of(

@@ -5,8 +5,8 @@
 //! read, one after the other and at most [`READ_BYTES_MAX`] for a query; answers left out are counted.
 //! Refuses: answers of processes that a later process has replaced; their tensors are gone.
 
-use memctl_analysis::explained::explains;
 use memctl_analysis::holders::{is_about, is_growth_open, is_pace_open, of_finding};
+use memctl_analysis::unexplained_growth::explains;
 use memctl_model::{Finding, FindingHolders, Frame, HoldersAsked, StackId};
 use memctl_proto::convert::holders::{STACKS_MAX, from_kept};
 use memctl_proto::v1::holders_asked::Outcome;
@@ -15,7 +15,7 @@ use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use crate::clock::steady;
-use crate::read::Found;
+use crate::job_data::Found;
 use crate::store::{HoldersIndex, HoldersRow, Says, SessionKey, SessionRow, Store, StoreError};
 
 /// Bytes of answers that are read for one query, over all its findings: half of what a job may keep.
@@ -191,7 +191,7 @@ mod tests {
     use memctl_model::{FindingKind, SessionId, SessionInfo, Severity};
 
     use super::*;
-    use crate::read::find;
+    use crate::job_data::find;
     use crate::store::MemoryStore;
 
     fn site(line: u32) -> Frame {

@@ -11,9 +11,9 @@ use memctl_model::{Finding, FindingKind, Gap, Judged, JudgedKind, NotJudged, Ver
 use memctl_proto::v1;
 
 use super::counts_of;
-use super::shown::Levels;
-use super::watching::JobWatch;
-use crate::read::Found;
+use super::job_watch::JobWatch;
+use super::session_boundaries::Levels;
+use crate::job_data::Found;
 use crate::store::{SessionKey, SessionRow};
 
 /// See the module.

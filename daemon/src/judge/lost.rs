@@ -6,8 +6,8 @@
 use memctl_analysis::deaths::{self, Death, Incidents};
 use memctl_model::JobState;
 
-use crate::read::mark_cursor::at_the_end;
-use crate::read::{Found, ReadError};
+use crate::job_data::mark_cursor::at_the_end;
+use crate::job_data::{Found, ReadError};
 use crate::store::{SessionRow, Store};
 
 /// Deaths whose step is looked up: the first ones, which the sentence names.

@@ -6,17 +6,17 @@
 //! Refuses: to store verdicts. They are computed from the current state, so that none is stale.
 
 mod ahead;
-mod explaining;
+mod event_findings;
 mod figures;
+mod holder_requests;
 pub(crate) mod holders;
+mod job_watch;
 mod judgement;
-mod kept;
 mod lost;
 mod range;
-mod shown;
+mod saved_state;
+mod session_boundaries;
 mod task;
-mod unasked;
-mod watching;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,20 +29,20 @@ use memctl_model::{EvidenceValue, Finding, FindingKind, Sample, Severity};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::board::Board;
-use crate::explain::{Explained, explain, name_processes};
+use crate::event_analysis::{Explained, explain, name_processes};
+use crate::job_data::job::state;
+use crate::job_data::{Found, ReadError};
 use crate::memory;
-use crate::read::job::state;
-use crate::read::{Found, ReadError};
 use crate::store::{SessionKey, Store};
 use crate::streams::Streams;
+use crate::summaries::Board;
 use crate::supervise;
+use job_watch::JobWatch;
+use job_watch::Watched;
 pub(crate) use judgement::Judgement;
 pub use range::Range;
-pub(crate) use shown::Levels;
+pub(crate) use session_boundaries::Levels;
 pub use task::Judging;
-use watching::JobWatch;
-use watching::Watched;
 
 /// Settings of the judge.
 #[derive(Clone, Copy, Debug)]
@@ -111,7 +111,7 @@ struct Known {
 #[derive(Default)]
 struct Seen {
     watch: JobWatch,
-    explained: Option<explaining::Kept>,
+    explained: Option<event_findings::Kept>,
     ahead: ahead::Looks,
 }
 
@@ -198,7 +198,7 @@ impl Judge {
         let keep = |bytes| self.keep(found.job.key, bytes);
         // Single events are replayed by their own tasks, so both run at the same time.
         let (explained, ()) = tokio::try_join!(
-            explaining::look(&self.store, found, explained),
+            event_findings::look(&self.store, found, explained),
             watch.catch_up(&self.store, found, self.memory, &keep)
         )?;
         let watches = watch.watches(counts_of(found));

@@ -13,13 +13,13 @@ use memctl_proto::v1;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::unasked::Unasked;
+use super::holder_requests::Unasked;
 use super::{Judge, Range, figures};
 use crate::alerts::{Alerts, JobFacts};
 use crate::clock::now_ns;
-use crate::pokes::{Poked, Pokes};
-use crate::read::job::Summary;
-use crate::read::{Found, ReadError, find};
+use crate::job_data::job::Summary;
+use crate::job_data::{Found, ReadError, find};
+use crate::notify::{Poked, Pokes};
 use crate::store::{Scope, Scoped, Which};
 use crate::supervise::Tasks;
 

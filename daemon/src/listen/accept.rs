@@ -18,10 +18,10 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_stream::Stream;
 
-use super::caps::{Connections, SILENCE_MAX};
 use super::connection::Pipe;
+use super::connection_limits::{Connections, SILENCE_MAX};
+use super::refusal::{Accepted, TurnedAway};
 use super::tls::Certificates;
-use super::turned_away::{Accepted, TurnedAway};
 use super::unix::Socket;
 use super::{Connection, Peer, Speaks, certificate};
 

@@ -17,7 +17,7 @@ use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
 use super::Peer;
-use super::caps::{Admission, Place, SILENCE_MAX, State, Underway, Whose};
+use super::connection_limits::{Admission, Place, SILENCE_MAX, State, Underway, Whose};
 
 /// A connection has begun after this many bytes: most of HTTP/2's preface. (An HTTP/1 request is hardly shorter.)
 const BEGINNING: u64 = 16;

@@ -8,15 +8,15 @@
 
 mod accept;
 mod address;
-mod caps;
 mod certificate;
 mod connection;
+mod connection_limits;
 mod descriptors;
 mod peer;
-mod requests;
+mod refusal;
 mod tls;
-mod turned_away;
 mod unix;
+mod upload_budget;
 mod watches;
 
 use std::io;
@@ -27,12 +27,12 @@ use tokio::net::TcpListener;
 use accept::Listener;
 pub use accept::{Incoming, Stopper};
 pub use address::{Encryption, Listen, ListenAddressError, SocketAccess};
-pub use caps::{Admission, ConnectionLimits, Connections};
 pub use connection::{Caller, Connection, STALLED_MAX};
+pub use connection_limits::{Admission, ConnectionLimits, Connections};
 pub use descriptors::raise_limit;
 pub use peer::{ClientCertificate, Peer};
-pub use requests::{Held, RECEIVING_BYTES, Requests, Watched};
 pub use tls::{Certificates, ClientAuth, TlsError, TlsFiles};
+pub use upload_budget::{Held, RECEIVING_BYTES, Requests, Watched};
 
 /// The protocol spoken at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

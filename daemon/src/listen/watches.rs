@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tonic::Status;
 
-use super::caps::Whose;
+use super::connection_limits::Whose;
 
 /// The call.
 pub(super) const WATCH: &str = "/grpc.health.v1.Health/Watch";

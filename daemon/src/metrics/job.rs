@@ -10,7 +10,7 @@ use memctl_model::{JobState, Severity};
 
 use super::definitions as metrics;
 use super::family::{Definition, Family};
-use crate::board::{DeviceFigures, JobFigures};
+use crate::summaries::{DeviceFigures, JobFigures};
 
 /// Series of one job.
 pub const SERIES_MAX: usize = 100;
@@ -213,7 +213,7 @@ mod tests {
 
     use super::super::text::render;
     use super::*;
-    use crate::board::tests::job;
+    use crate::summaries::tests::job;
 
     fn large(devices: u32) -> JobFigures {
         let device = |rank: u32| DeviceFigures {

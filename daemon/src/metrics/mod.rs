@@ -21,15 +21,15 @@ pub use exports::Exports;
 pub use family::Family;
 
 use crate::alerts::Alerts;
-use crate::board::Board;
 use crate::health::Health;
 use crate::ingest::counts::Figures;
 use crate::judge::Judge;
 use crate::listen::Connections;
-use crate::pokes::Pokes;
+use crate::notify::Pokes;
 use crate::reload::Reloads;
 use crate::store::{Scope, Store, Tenant};
 use crate::streams::Streams;
+use crate::summaries::Board;
 use crate::supervise::Tasks;
 
 /// The parts of the daemon that have metrics; clones share them.

@@ -19,8 +19,8 @@ use memctl_proto::v1;
 use super::answer;
 use super::ledger::{Then, peak, then};
 use super::oom;
-use crate::read::error::ReadError;
-use crate::read::job::find;
+use crate::job_data::error::ReadError;
+use crate::job_data::job::find;
 use crate::store::{Selection, Store};
 use crate::streams::Streams;
 

@@ -3,7 +3,7 @@
 use memctl_model::{Completeness, Frame, SourceKind};
 use memctl_proto::v1;
 
-use crate::read::job::{self, Found, Summary};
+use crate::job_data::job::{self, Found, Summary};
 use crate::store::{JobRow, SessionRow};
 use crate::streams::Streams;
 

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 
 use memctl_analysis::classes::Class;
-use memctl_analysis::lives::{BlockLife, Lives, OPEN};
+use memctl_analysis::lifetimes::{BlockLife, Lives, OPEN};
 use memctl_analysis::rules::{MIN_BLOCK_BYTES, SMALL_BYTES_MAX};
 use memctl_analysis::{Birth, BlockMap};
 use memctl_answers::blocks::{Blocks, Columns, Course, Failure, Rules, STACK_FRAMES_MAX, Segment, StackTold, Stacks};
@@ -18,12 +18,12 @@ use memctl_proto::{StackDictionary, v1};
 
 use super::answer;
 use super::ledger::owners;
-use crate::explain::classed::{Classed, Until};
-use crate::read::error::ReadError;
-use crate::read::job::{Found, find};
-use crate::read::mark_cursor::MarkCursor;
-use crate::read::replay::{Go, Replay};
-use crate::read::stacks::dictionary;
+use crate::event_analysis::classed::{Classed, Until};
+use crate::job_data::error::ReadError;
+use crate::job_data::job::{Found, find};
+use crate::job_data::mark_cursor::MarkCursor;
+use crate::job_data::replay::{Go, Replay};
+use crate::job_data::stacks::dictionary;
 use crate::store::{ChunkRow, DeviceRow, EpochEndRow, Selection, SessionRow, Store};
 use crate::streams::Streams;
 
@@ -331,7 +331,7 @@ fn segments(lives: &Lives, dictionary: &StackDictionary) -> Vec<Segment> {
 }
 
 fn failures(lives: &Lives) -> Vec<Failure> {
-    let told = |failure: &memctl_analysis::lives::Failure| Failure {
+    let told = |failure: &memctl_analysis::lifetimes::Failure| Failure {
         event: failure.event,
         bytes: failure.bytes,
         stream: format!("{:x}", failure.stream),

@@ -18,10 +18,10 @@ use memctl_proto::v1::{self, ItemKind};
 
 use super::answer;
 use super::ledger::peak;
-use crate::explain::classed::{Classed, Until};
-use crate::read::error::ReadError;
-use crate::read::job::find;
-use crate::read::stacks::{dictionary, open};
+use crate::event_analysis::classed::{Classed, Until};
+use crate::job_data::error::ReadError;
+use crate::job_data::job::find;
+use crate::job_data::stacks::{dictionary, open};
 use crate::store::{EpochEndRow, Selection, SessionRow, Store};
 use crate::streams::Streams;
 

@@ -15,11 +15,11 @@ use tokio::sync::mpsc;
 use tonic::Status;
 
 use super::timeline::{chosen, devices_of};
-use crate::read::error::ReadError;
-use crate::read::job::{Found, find};
-use crate::read::replay::{Go, Replay};
-use crate::read::samples::latest;
-use crate::read::stacks::{Batches, open};
+use crate::job_data::error::ReadError;
+use crate::job_data::job::{Found, find};
+use crate::job_data::replay::{Go, Replay};
+use crate::job_data::samples::latest;
+use crate::job_data::stacks::{Batches, open};
 use crate::store::{Selection, SessionRow, Store};
 
 /// Parts that wait for the reader.

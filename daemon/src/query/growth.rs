@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use memctl_analysis::explained::{Grown, explains, through};
 use memctl_analysis::growth::{rank_by_growth, site_series};
+use memctl_analysis::unexplained_growth::{Grown, explains, through};
 use memctl_model::{Finding, Frame, SiteTable, StackId};
 use memctl_proto::{StackDictionary, v1};
 
 use super::answer::frame;
-use crate::read::error::ReadError;
-use crate::read::job::Found;
-use crate::read::side_by_side::side_by_side;
-use crate::read::stacks::{dictionary, open_epoch_ends};
+use crate::job_data::error::ReadError;
+use crate::job_data::job::Found;
+use crate::job_data::side_by_side::side_by_side;
+use crate::job_data::stacks::{dictionary, open_epoch_ends};
 use crate::store::{EpochEndRow, SessionKey, Store};
 
 /// Epoch ends looked at per rank; longer runs are sampled evenly, including both ends.

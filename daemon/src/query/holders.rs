@@ -13,12 +13,12 @@ use memctl_proto::convert::holders::{BUDGET_MS, BUDGET_MS_MAX, STACKS_MAX};
 use memctl_proto::{StackDictionary, v1};
 
 use super::answer;
-use crate::asks::{AskError, Line};
+use crate::job_data::error::ReadError;
+use crate::job_data::job::{Found, everybody, find};
+use crate::job_data::stacks::dictionary;
 use crate::judge::holders::{concerns, keep, stacks_of};
 use crate::judge::{Judge, Range};
-use crate::read::error::ReadError;
-use crate::read::job::{Found, everybody, find};
-use crate::read::stacks::dictionary;
+use crate::server_requests::{AskError, Line};
 use crate::store::{SessionRow, Store};
 use crate::streams::Streams;
 

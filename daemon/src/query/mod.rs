@@ -9,7 +9,6 @@
 
 mod anatomy;
 mod answer;
-mod apart;
 mod blocks;
 mod classes;
 mod export;
@@ -19,13 +18,14 @@ mod holders;
 mod ledger;
 mod oom;
 mod rank;
-mod replayed;
+mod rank_comparison;
+mod replays;
 mod report;
 mod scope;
 mod sites;
-mod standing;
 mod tiles;
 mod timeline;
+mod worker_threads;
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 pub use blocks::At;
-pub use replayed::{Sizes, Wanted};
+pub use replays::{Sizes, Wanted};
 pub use tiles::Place;
 
 use crate::access::{Caller, Gate};
@@ -50,17 +50,17 @@ use crate::alerts::machine::EVERY_RUN;
 use crate::alerts::{Alerts, JobFacts};
 use crate::clock::now_ns;
 use crate::ingest::IngestService;
+use crate::job_data::job::{Summary, no_job};
+use crate::job_data::{ReadError, find};
 use crate::judge::{Judge, Range};
-use crate::read::job::{Summary, no_job};
-use crate::read::{ReadError, find};
-use crate::slots::{ANSWERS_MAX, Slots};
+use crate::permits::{ANSWERS_MAX, Slots};
 use crate::store::{JobRow, Scope, Scoped, Store, Tenant, Which};
 use crate::streams::Streams;
 use crate::supervise::{TaskState, Tasks};
-pub(crate) use apart::slot;
-use apart::{apart, slot_of, with_slot};
-use replayed::Replays;
+use replays::Replays;
 use tiles::Tiles;
+pub(crate) use worker_threads::slot;
+use worker_threads::{apart, slot_of, with_slot};
 
 /// The most jobs in a list.
 const JOBS_MAX: u32 = 10_000;
@@ -115,8 +115,8 @@ impl QueryService {
             tasks,
             tiles: Arc::new(Tiles::new()),
             replays: Arc::new(Replays::new()),
-            answers: Slots::new(ANSWERS_MAX, apart::SLOT_WAIT),
-            asking: Slots::new(ASKING_MAX, apart::SLOT_WAIT),
+            answers: Slots::new(ANSWERS_MAX, worker_threads::SLOT_WAIT),
+            asking: Slots::new(ASKING_MAX, worker_threads::SLOT_WAIT),
             http: Vec::new(),
             holders: true,
             started_ns: now_ns(),
@@ -207,7 +207,7 @@ impl QueryService {
         Ok(apart(None, answer).await?.into_inner())
     }
 
-    /// Memory under other allocator settings, only for the page: see `query/replayed/settings.rs`.
+    /// Memory under other allocator settings, only for the page: see `query/replays/settings.rs`.
     ///
     /// # Errors
     /// As for every request; another replay is running.
@@ -217,7 +217,7 @@ impl QueryService {
         Ok(apart(None, async move { replays.what_if(store, &streams, wanted).await }).await?.into_inner())
     }
 
-    /// Memory at other sizes, only for the page: see `query/replayed/sizes.rs`.
+    /// Memory at other sizes, only for the page: see `query/replays/sizes.rs`.
     ///
     /// # Errors
     /// As for every request; another replay is running.

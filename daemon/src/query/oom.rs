@@ -12,9 +12,9 @@ use super::answer;
 use super::answer::frame;
 use super::fragmentation::holder;
 use super::scope::Scope;
+use crate::job_data::error::ReadError;
+use crate::job_data::job::{everybody, find};
 use crate::judge::Judge;
-use crate::read::error::ReadError;
-use crate::read::job::{everybody, find};
 use crate::store::Store;
 use crate::streams::Streams;
 

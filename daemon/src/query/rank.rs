@@ -8,9 +8,9 @@ use memctl_model::{Boundary, Completeness, Counters, JobState, Sample};
 use memctl_proto::v1;
 
 use super::answer;
+use crate::job_data::Found;
+use crate::job_data::job::{completeness, state};
 use crate::judge::Levels;
-use crate::read::Found;
-use crate::read::job::{completeness, state};
 use crate::store::{DeviceRow, EpochEndRow, SessionRow};
 use crate::streams::Streams;
 

@@ -10,11 +10,11 @@ use memctl_proto::v1;
 use super::answer;
 use super::growth::{explained, growth};
 use super::rank::Rank;
-use super::standing;
+use super::rank_comparison;
+use crate::job_data::error::ReadError;
+use crate::job_data::job::{Found, everybody, find};
+use crate::job_data::samples;
 use crate::judge::{Judge, Judgement, Range};
-use crate::read::error::ReadError;
-use crate::read::job::{Found, everybody, find};
-use crate::read::samples;
 use crate::store::{EpochEndRow, SessionKey, Store};
 use crate::streams::Streams;
 
@@ -53,8 +53,8 @@ pub(super) async fn report(
     let growth_through = explained(&mut growth, &judgement.findings, job);
     // What is usual among ranks is of the rates that are shown.
     one_rate(&mut ranks, &judgement.findings);
-    let spread = standing::compare(&mut ranks);
-    standing::tell_apart(&mut ranks, &judgement.findings, job);
+    let spread = rank_comparison::compare(&mut ranks);
+    rank_comparison::tell_apart(&mut ranks, &judgement.findings, job);
     Ok(v1::Report {
         job: Some(answer::found_job(&found, streams)),
         completeness: Some(answer::completeness(found.completeness(streams))),

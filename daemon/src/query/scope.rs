@@ -8,7 +8,7 @@ use memctl_analysis::coverage::{self, Recorded};
 use memctl_model::{FindingKind, Gap, Judged, JudgedKind, NotJudged};
 use memctl_proto::v1;
 
-use crate::read::job::Found;
+use crate::job_data::job::Found;
 use crate::store::SessionRow;
 
 /// What was judged, and what not.

@@ -15,12 +15,12 @@ use prost::Message as _;
 use super::answer::{self, frame};
 use super::report::wanted;
 use super::timeline::{Span, chosen, devices_of, span};
-use crate::explain::classed::{Classed, Until};
-use crate::read::error::ReadError;
-use crate::read::job::find;
-use crate::read::mark_cursor::MarkCursor;
-use crate::read::replay::{Go, Replay};
-use crate::read::stacks::{dictionary, open};
+use crate::event_analysis::classed::{Classed, Until};
+use crate::job_data::error::ReadError;
+use crate::job_data::job::find;
+use crate::job_data::mark_cursor::MarkCursor;
+use crate::job_data::replay::{Go, Replay};
+use crate::job_data::stacks::{dictionary, open};
 use crate::store::{ChunkRow, DeviceRow, EpochEndRow, Selection, SessionKey, SessionRow, Store};
 use crate::streams::Streams;
 

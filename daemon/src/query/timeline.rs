@@ -8,11 +8,11 @@ use memctl_proto::v1;
 use memctl_proto::v1::ItemKind;
 
 use super::answer;
-use crate::read::error::ReadError;
-use crate::read::job::{Found, find};
-use crate::read::mark_cursor::MarkCursor;
-use crate::read::replay::{Go, Replay};
-use crate::read::stacks::open;
+use crate::job_data::error::ReadError;
+use crate::job_data::job::{Found, find};
+use crate::job_data::mark_cursor::MarkCursor;
+use crate::job_data::replay::{Go, Replay};
+use crate::job_data::stacks::open;
 use crate::store::{ChunkRow, EpochEndRow, Selection, SessionRow, Store};
 use crate::streams::Streams;
 

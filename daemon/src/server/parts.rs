@@ -32,7 +32,7 @@ use crate::ingest::{IngestLimits, IngestService};
 use crate::judge::{Judge, JudgeSettings, Judging};
 use crate::listen::{self, Requests};
 use crate::metrics::Sources;
-use crate::pokes::Pokes;
+use crate::notify::Pokes;
 use crate::query::QueryService;
 use crate::reload::Reloads;
 use crate::retention;

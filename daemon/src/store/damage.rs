@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-use super::cells::Fault;
 use super::holders::{HoldersIndex, HoldersRow};
+use super::row_reader::Fault;
 use super::rows::{ItemRow, SessionKey};
 
 /// How many damaged items are remembered; more mean a damaged disk, for which there is `memctl check`.

@@ -7,7 +7,7 @@ use sqlx::SqlSafeStr;
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 
 use super::StoreError;
-use super::cells::Fault;
+use super::row_reader::Fault;
 
 /// Number, name, SQL.
 type Step = (i64, &'static str, &'static str);

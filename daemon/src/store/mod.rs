@@ -14,7 +14,6 @@
 pub mod access_rows;
 pub mod address;
 pub mod alert_records;
-mod cells;
 pub mod checking;
 pub mod copying;
 mod damage;
@@ -25,6 +24,7 @@ mod migrations;
 pub mod opening;
 mod plan;
 pub mod postgres;
+mod row_reader;
 pub mod rows;
 pub mod runs;
 pub mod scoped;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memctl_agent::{Agent, AgentConfig, Daemon, Recorder};
-use memctl_daemon::explain::findings;
+use memctl_daemon::event_analysis::findings;
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::{MemoryStore, Store};
 use memctl_model::{

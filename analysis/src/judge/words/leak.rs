@@ -8,8 +8,8 @@ use crate::judge::SITES_MAX;
 use crate::judge::candidate::Shape;
 use crate::judge::history::Per;
 use crate::judge::leak::{Leak, any_confirmed, surest};
-use crate::judge::outlook::Outlook;
-use crate::judge::who::{self, Who};
+use crate::judge::subjects::{self, Who};
+use crate::judge::time_to_full::Outlook;
 use crate::wording;
 
 /// Steps between two rises from which a rate by the step says nothing.
@@ -20,8 +20,8 @@ pub(in crate::judge) fn leak(leaks: &[Leak], all: &[&Who]) -> Finding {
     let shown = surest(leaks);
     let confirmed = any_confirmed(leaks);
     let whos: Vec<&Who> = leaks.iter().map(|leak| &leak.who).collect();
-    let ranks = who::ranks(whos.iter().copied());
-    let processes = who::processes(whos.iter().copied());
+    let ranks = subjects::ranks(whos.iter().copied());
+    let processes = subjects::processes(whos.iter().copied());
     let per_epoch = median_rate(leaks.iter().map(|leak| leak.per_epoch));
     let per_step = median_rate(leaks.iter().map(|leak| leak.per_step));
     let per_minute = median_rate(leaks.iter().map(|leak| leak.per_minute));
@@ -50,7 +50,7 @@ pub(in crate::judge) fn leak(leaks: &[Leak], all: &[&Who]) -> Finding {
         bytes_per_minute: per_minute,
         severity,
         confidence: confidence(shown, confirmed, processes.len()),
-        all_ranks: who::are_all(&whos, all),
+        all_ranks: subjects::are_all(&whos, all),
         first_seen: Moment {
             epoch: first.first.map(|first| first.epoch),
             // A process without steps has no step to name.
@@ -117,10 +117,10 @@ impl Words<'_> {
     }
 
     fn who(&self) -> String {
-        let on = who::on(self.on, self.all);
+        let on = subjects::on(self.on, self.all);
         let shows = |who: &Who| self.on.iter().any(|shown| shown.is_same_process(who));
         let others: Vec<&Who> = self.all.iter().copied().filter(|who| !shows(who)).collect();
-        if others.is_empty() { on } else { format!("{on} (not on {})", who::listed(&others, self.all)) }
+        if others.is_empty() { on } else { format!("{on} (not on {})", subjects::listed(&others, self.all)) }
     }
 
     fn at(&self) -> String {

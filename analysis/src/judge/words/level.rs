@@ -4,7 +4,7 @@ use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, HumanBytes, Momen
 
 use super::{place, thinned};
 use crate::judge::growth::Growth;
-use crate::judge::who::{self, Who};
+use crate::judge::subjects::{self, Who};
 use crate::wording::opening;
 
 /// Growth of one quantity of one rank.
@@ -56,7 +56,7 @@ pub(in crate::judge) fn skew(excess: &Excess<'_>) -> Finding {
     let matters = excess.total_bytes.is_some_and(|total| excess.bytes > total / 10);
     let severity = if matters { Severity::Warning } else { Severity::Info };
     let since = excess.first_step.map_or_else(String::new, |step| format!(" since step {step}"));
-    let (name, peers) = (excess.who.name(), who::on(&excess.peers.iter().collect::<Vec<_>>(), &[]));
+    let (name, peers) = (excess.who.name(), subjects::on(&excess.peers.iter().collect::<Vec<_>>(), &[]));
     Finding {
         first_seen: Moment { epoch: excess.first_epoch, step: excess.first_step, time_ns: None, boundary: None },
         live_bytes: Some(excess.bytes + excess.peers_bytes),
@@ -90,7 +90,7 @@ pub(in crate::judge) fn skew(excess: &Excess<'_>) -> Finding {
 pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown], all: &[&Who]) -> Finding {
     let most = ranks.iter().max_by_key(|grown| grown.growth.gained).unwrap_or(&ranks[0]);
     let whos: Vec<&Who> = ranks.iter().map(|grown| &grown.who).collect();
-    let on = who::on(&whos, all);
+    let on = subjects::on(&whos, all);
     let gained = HumanBytes::of(most.growth.gained);
     let (title, explanation, advice) = match kind {
         FindingKind::FragmentationGrowth => (
@@ -114,8 +114,8 @@ pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown],
         ),
     };
     Finding {
-        all_ranks: who::are_all(&whos, all),
-        processes: who::processes(whos.iter().copied()),
+        all_ranks: subjects::are_all(&whos, all),
+        processes: subjects::processes(whos.iter().copied()),
         first_seen: Moment { epoch: most.first.0, step: most.first.1, time_ns: most.first.2, boundary: None },
         bytes_per_minute: Some(Rate { value: most.a_minute, low: most.a_minute, high: most.a_minute }),
         live_bytes: Some(most.now_bytes),
@@ -129,7 +129,7 @@ pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown],
             ("watched_seconds".to_owned(), EvidenceValue::Number(most.seconds)),
             ("level_bytes_series".to_owned(), EvidenceValue::Series(thinned(&most.series))),
         ],
-        ..Finding::new(kind, Severity::Warning, 0.8, who::ranks(whos.iter().copied()))
+        ..Finding::new(kind, Severity::Warning, 0.8, subjects::ranks(whos.iter().copied()))
     }
 }
 

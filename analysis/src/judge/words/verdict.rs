@@ -8,8 +8,8 @@ use memctl_model::{Boundary, Cause, Finding, HumanBytes, Judged, NotJudged, Patt
 use super::{place, until};
 use crate::judge::Activity;
 use crate::judge::course::{Course, Way};
-use crate::judge::grounds::{Grounds, Shown};
-use crate::judge::who;
+use crate::judge::subjects;
+use crate::judge::verdict_inputs::{Grounds, Shown};
 use crate::wording::{opening_letter, plural, sentence};
 
 /// ``Live memory has grown 682 MiB in 9 s, allocated in f (x.py:3), and nothing of it was freed. It is a leak unless …``
@@ -47,7 +47,7 @@ fn grown(grounds: &Grounds<'_>, shown: &Shown<'_>) -> String {
 /// ` on rank 0`; nothing where there is one process.
 fn on(grounds: &Grounds<'_>, shown: &Shown<'_>) -> String {
     let all = grounds.courses.whos();
-    if all.len() < 2 { String::new() } else { format!(" on {}", who::on(&shown.on, &all)) }
+    if all.len() < 2 { String::new() } else { format!(" on {}", subjects::on(&shown.on, &all)) }
 }
 
 fn at(course: &Course) -> String {

@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::{Check, Outcome, ok};
+use crate::hosting;
 use crate::render::text::plural;
-use crate::seams;
 
 /// Python starts in 20 ms, from a network drive in seconds.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -34,7 +34,7 @@ fn note(check: &'static str, found: String, advice: &str) -> Check {
 }
 
 fn devices() -> Check {
-    match seams::devices() {
+    match hosting::devices() {
         Ok((driver, names)) => {
             let first = names.first().map_or_else(String::new, |name| format!(" ({name})"));
             ok("devices", format!("driver {driver}, {}{first}", plural(names.len() as u64, "GPU")))
@@ -46,7 +46,7 @@ fn devices() -> Check {
 }
 
 fn system() -> Check {
-    if seams::host::can_watch_processes() {
+    if hosting::host::can_watch_processes() {
         return ok("kernel", "reports the end of processes".to_owned());
     }
     note(

@@ -15,11 +15,11 @@ use memctl_replay::Version;
 
 use crate::args::values::SizedJob;
 use crate::args::{self, Global};
-use crate::ask::{asking, report, same_job};
+use crate::client::{asking, report, same_job};
 use crate::connect::Connection;
 use crate::exit::Failure;
+use crate::output::show;
 use crate::render::screen::Screen;
-use crate::show::show;
 
 /// A recording, its requests, and how it ran.
 type Of = (Recording, Recorded, Ran);

@@ -16,13 +16,13 @@ use memctl_proto::v1;
 use tonic::Code;
 
 use crate::args::{Global, Import};
-use crate::ask::report;
+use crate::client::report;
 use crate::connect::{Connection, Source, WhenMissing, connect};
 use crate::exit::{Failure, Outcome};
+use crate::hosting::{self, ImportOutcome, ImportRequest, OnProgress};
+use crate::output::show;
 use crate::render::screen::Screen;
 use crate::render::text::plural;
-use crate::seams::{self, ImportOutcome, ImportRequest, OnProgress};
-use crate::show::show;
 
 /// How often, and how many times, a job that is still being recorded is asked to go: half a minute, the time a large file takes to run dry.
 const TAKE_BACK_EVERY: Duration = Duration::from_millis(250);
@@ -35,7 +35,7 @@ const TAKE_BACK_TRIES: u32 = 120;
 pub async fn run(args: &Import, global: &Global, screen: &Screen, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     let files = files::find(&args.paths)?;
     let mut connection = connect(global, WhenMissing::Make).await?;
-    let launcher = seams::launcher::drawn();
+    let launcher = hosting::launch_id::drawn();
     let result = import(args, (files, launcher), &mut connection, global).await;
     let answer = match result {
         Ok(outcome) => {
@@ -63,16 +63,16 @@ async fn import(
     connection: &mut Connection,
     global: &Global,
 ) -> Result<ImportOutcome, Failure> {
-    let source_paths = seams::of_an_import(args.source_paths)?;
+    let source_paths = hosting::of_an_import(args.source_paths)?;
     let into_run = make_room(args, &files, connection).await?;
     let attempt = args.attempt.unwrap_or(0);
     let labels = args.labels.iter().map(|label| (label.0.clone(), label.1.clone())).collect();
     let visible = !global.quiet && std::io::stderr().is_terminal();
     let (advice, silence_max) = match &connection.place {
-        Source::Daemon(_) => ("see its log, then import again", seams::DAEMON_SILENCE_MAX),
+        Source::Daemon(_) => ("see its log, then import again", hosting::DAEMON_SILENCE_MAX),
         Source::Service(_) | Source::DataDir(_) => (
             "is its disk full? Free space there or choose another folder with --data-dir, then import again",
-            seams::EMBEDDED_SILENCE_MAX,
+            hosting::EMBEDDED_SILENCE_MAX,
         ),
     };
     let taker = (connection.place.to_string(), advice);
@@ -80,8 +80,8 @@ async fn import(
     let job = args.job.clone();
     let request = ImportRequest { job, attempt, labels, launch, source_paths, files, taker, silence_max };
     let (bars, on_progress): (_, OnProgress) = progress::bars(visible);
-    let told_to_stop = seams::told_to_stop()?;
-    let importing = seams::import_files(connection.daemon(), request, on_progress);
+    let told_to_stop = hosting::told_to_stop()?;
+    let importing = hosting::import_files(connection.daemon(), request, on_progress);
     let result = tokio::select! {
         result = importing => result,
         () = told_to_stop => Err(Failure::input("interrupted; nothing was stored")),
@@ -100,7 +100,7 @@ async fn make_room(
     connection: &mut Connection,
 ) -> Result<Option<u32>, Failure> {
     if args.replace {
-        seams::check_files(files).await?;
+        hosting::check_files(files).await?;
         let request = v1::DeleteJobRequest { job: args.job.clone(), ..v1::DeleteJobRequest::default() };
         let gone = connection.query.delete_job(request).await.map_err(|status| connection.failure(&status));
         return gone.map(|_| None).or_else(|failure| unless_missing(failure, None));

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
+use crate::hosting::{OnProgress, Progress};
 use crate::render::text::count;
-use crate::seams::{OnProgress, Progress};
 
 /// The bars of one import.
 pub struct Bars {

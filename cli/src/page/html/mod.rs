@@ -19,9 +19,9 @@ use memctl_model::{HumanBytes, JobState};
 
 pub use self::inlined::Inlined;
 pub use self::tables::change;
+use crate::hosting::page_files;
 use crate::render::screen::Screen;
 use crate::render::text::{count, plural};
-use crate::seams::page_files;
 
 /// For texts that other pages make, too: no limit to a line and no colours.
 const PLAIN: Screen = Screen { columns: None, unicode: true, colour: false };

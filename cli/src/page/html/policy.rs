@@ -4,7 +4,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use crate::seams::page_files;
+use crate::hosting::page_files;
 
 /// The content security policy.
 #[must_use]

@@ -13,7 +13,7 @@ use memctl_replay::{Allocator, BlockId};
 
 use super::*;
 use crate::ingest::prepare::{Scale, prepare};
-use crate::read::find;
+use crate::job_data::find;
 use crate::store::{Append, MemoryStore};
 
 const MIB: u64 = 1 << 20;

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-use memctl_analysis::lives::Lives;
+use memctl_analysis::lifetimes::Lives;
 use memctl_model::{BlockUse, Keyframe, PoolId, Stack, StackId};
 use memctl_proto::{StackDictionary, v1};
 

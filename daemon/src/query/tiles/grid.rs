@@ -5,7 +5,7 @@
 //! any time.
 //! Refuses: levels and indexes beyond the range of times.
 
-use crate::read::ReadError;
+use crate::job_data::ReadError;
 
 /// Slots of a tile.
 pub const SLOTS: u64 = 512;

@@ -32,8 +32,8 @@ use profiles::{Device, Profiles};
 use rows::{KeptRows, Rows};
 
 use super::timeline;
-use crate::read::ReadError;
-use crate::read::job::find;
+use crate::job_data::ReadError;
+use crate::job_data::job::find;
 use crate::store::{Selection, SessionRow, Store};
 
 /// How many events a tile may have for each level of detail.

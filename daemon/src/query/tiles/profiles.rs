@@ -14,8 +14,8 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::recent::Recent;
 use super::rows::Row;
-use crate::read::ReadError;
-use crate::read::replay::{Go, Replay};
+use crate::job_data::ReadError;
+use crate::job_data::replay::{Go, Replay};
 use crate::store::{SessionRow, Store};
 
 /// For steps: about forty chunks of 65,536 events.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use memctl_model::{Levels, Rollup, SessionId};
 
 use super::recent::Recent;
-use crate::read::ReadError;
+use crate::job_data::ReadError;
 use crate::store::{ChunkRow, Selection, SessionRow, Store};
 
 /// For the rows of all devices: about three hundred thousand.

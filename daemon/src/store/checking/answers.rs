@@ -10,8 +10,8 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions};
 
 use super::{Checked, Problem};
-use crate::store::cells::{Cells, Fault};
 use crate::store::plan::checksum;
+use crate::store::row_reader::{Cells, Fault};
 use crate::store::sqlite::fault::is_damage;
 
 const LIST: &str = "SELECT job_id, session_id, asked_ns FROM memctl.holders ORDER BY 1, 2, 3";

@@ -11,8 +11,8 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
 use super::{Checked, Depth, Problem};
-use crate::store::cells::{Cells, Fault};
 use crate::store::plan::checksum;
+use crate::store::row_reader::{Cells, Fault};
 use crate::store::sqlite::fault::is_damage;
 
 /// Items read at once.

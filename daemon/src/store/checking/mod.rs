@@ -14,7 +14,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor};
 
 use super::address::StoreAddress;
-use super::cells::{Cells, Fault};
+use super::row_reader::{Cells, Fault};
 use super::sqlite::read_only;
 use super::{PostgresStore, SqliteStore, Store, StoreError, StoreInfo, Totals, postgres, sqlite};
 

@@ -6,7 +6,7 @@
 use sqlx::Row;
 
 use super::{Checked, Problem};
-use crate::store::cells::{Cells, Fault};
+use crate::store::row_reader::{Cells, Fault};
 
 /// A rule.
 pub(super) struct Rule {

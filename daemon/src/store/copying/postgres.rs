@@ -16,7 +16,7 @@ use super::super::postgres::fault;
 use super::super::{PostgresStore, SqliteStore, Store, StoreError, Totals};
 use super::tables::{Cell, Column, Kind, Table, tables};
 use super::{not_empty, sqlite};
-use crate::store::cells::Fault;
+use crate::store::row_reader::Fault;
 
 /// Bytes and rows of one statement.
 const STATEMENT_BYTES: usize = 8 << 20;

@@ -12,7 +12,7 @@ use super::super::sqlite::{fault, read_only};
 use super::super::{SqliteStore, Store, StoreError, Totals, migrations};
 use super::tables::tables;
 use super::{not_empty, told};
-use crate::store::cells::Fault;
+use crate::store::row_reader::Fault;
 
 /// Copies a file into an empty one.
 pub(super) async fn backup(path: &Path, target: &Path) -> Result<(), StoreError> {

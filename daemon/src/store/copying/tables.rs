@@ -6,7 +6,7 @@ use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use tokio_stream::{Stream, StreamExt as _};
 
-use crate::store::cells::Fault;
+use crate::store::row_reader::Fault;
 
 /// Row keys that only SQLite has: they get new values.
 const ITS_OWN: [(&str, &str); 1] = [("payload", "payload_id")];

@@ -5,7 +5,7 @@
 use sqlx::postgres::{PgConnection, PgPool};
 
 use crate::store::access_rows::{AUDIT_DONE_MAX, AUDIT_REFUSED_MAX, AuditRow, TOKENS_MAX, TokenRow};
-use crate::store::cells::{self, Fault};
+use crate::store::row_reader::{self, Fault};
 use crate::store::tenant::Scope;
 
 const TOKEN: &str =
@@ -13,12 +13,12 @@ const TOKEN: &str =
 
 pub(super) async fn tokens(pool: &PgPool) -> Result<Vec<TokenRow>, Fault> {
     let sql = sqlx::AssertSqlSafe(format!("{TOKEN} ORDER BY name, created_ns, id"));
-    sqlx::query(sql).fetch_all(pool).await?.iter().map(cells::token).collect()
+    sqlx::query(sql).fetch_all(pool).await?.iter().map(row_reader::token).collect()
 }
 
 pub(super) async fn token(pool: &PgPool, id: u64) -> Result<Option<TokenRow>, Fault> {
     let query = sqlx::query(sqlx::AssertSqlSafe(format!("{TOKEN} WHERE id = $1"))).bind(id.cast_signed());
-    query.fetch_optional(pool).await?.as_ref().map(cells::token).transpose()
+    query.fetch_optional(pool).await?.as_ref().map(row_reader::token).transpose()
 }
 
 pub(super) async fn add_token(pool: &PgPool, token: &TokenRow) -> Result<bool, Fault> {
@@ -115,5 +115,5 @@ pub(super) async fn audit(pool: &PgPool, scope: &Scope, limit: u32) -> Result<Ve
     .bind(i64::from(limit))
     .fetch_all(pool)
     .await?;
-    rows.iter().map(cells::audit).collect()
+    rows.iter().map(row_reader::audit).collect()
 }

@@ -9,10 +9,10 @@ use sqlx::postgres::{PgConnection, PgPool};
 
 use super::expire;
 use crate::store::StoreError;
-use crate::store::cells::{self, Cells, Fault};
 use crate::store::holders::{self, HoldersIndex, HoldersRow};
 use crate::store::opening::Opening;
 use crate::store::plan::{Plan, PlannedItem, SUM_MAX, checksum, plan, sessions_of};
+use crate::store::row_reader::{self, Cells, Fault};
 use crate::store::rows::{Append, OpenedSession, SessionKey, WatchRow};
 use crate::store::runs::{self, Series};
 use crate::store::wire_form;
@@ -34,7 +34,7 @@ pub(super) async fn open_session(
     let mut tx = pool.begin().await?;
     let find = sqlx::query(include_str!("sql/session_find.sql")).bind(&id[..]);
     if let Some(row) = find.fetch_optional(&mut *tx).await? {
-        let (opened, held) = cells::held(&row)?;
+        let (opened, held) = row_reader::held(&row)?;
         if !opening.may_continue(&held) {
             return Err(StoreError::Foreign.into());
         }
@@ -111,7 +111,7 @@ async fn series(tx: &mut PgConnection, opening: &Opening<'_>) -> Result<Series, 
                 .bind(launcher)
                 .fetch_all(&mut *tx)
                 .await?;
-            Some(cells::launched(run, &known, info)?)
+            Some(row_reader::launched(run, &known, info)?)
         }
         None => None,
     };
@@ -126,7 +126,7 @@ async fn series(tx: &mut PgConnection, opening: &Opening<'_>) -> Result<Series, 
                 .bind(runs::heard_since_ns(*now_ns).min(SUM_MAX).cast_signed())
                 .fetch_one(&mut *tx)
                 .await?;
-            Some(cells::grouped(run, &known)?)
+            Some(row_reader::grouped(run, &known)?)
         }
         None => None,
     };
@@ -138,7 +138,7 @@ pub(super) async fn append(pool: &PgPool, place: &str, appends: &[Append]) -> Re
     let mut tx = pool.begin().await?;
     let keys: Vec<SessionKey> = sessions_of(appends).into_iter().collect();
     let locked = sqlx::query(include_str!("sql/sessions_lock.sql")).bind(&keys).fetch_all(&mut *tx).await?;
-    let states = locked.iter().map(cells::session_state).collect::<Result<_, _>>()?;
+    let states = locked.iter().map(row_reader::session_state).collect::<Result<_, _>>()?;
     let mut present = BTreeSet::new();
     for row in sqlx::query(include_str!("sql/present.sql")).bind(&keys).fetch_all(&mut *tx).await? {
         present.insert((row.int(0)?, row.word(1)?));
@@ -340,7 +340,7 @@ pub(super) async fn put_holders(pool: &PgPool, row: &HoldersRow) -> Result<(), F
     // The lock lets each of two daemons see the other's answers for the job.
     sqlx::query(include_str!("sql/job_lock.sql")).bind(job).fetch_optional(&mut *tx).await?;
     let kept = sqlx::query(include_str!("sql/holders_kept.sql")).bind(job).fetch_all(&mut *tx).await?;
-    let kept = kept.iter().map(cells::holders_index).collect::<Result<Vec<_>, _>>()?;
+    let kept = kept.iter().map(row_reader::holders_index).collect::<Result<Vec<_>, _>>()?;
     let (asked_ns, gone) = holders::put(&kept, row);
     sqlx::query(include_str!("sql/holders_put.sql"))
         .bind(session)

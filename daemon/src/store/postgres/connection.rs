@@ -12,8 +12,8 @@ use sqlx::{ConnectOptions, Connection, Executor};
 
 use super::fault::{is_passing, is_race, told, told_at_open};
 use super::{PostgresStore, StoreError};
-use crate::store::cells::Fault;
 use crate::store::migrations;
+use crate::store::row_reader::Fault;
 
 /// Version 13 as in `server_version_num`: older ones are out of support.
 const SERVER_MIN: i32 = 130_000;

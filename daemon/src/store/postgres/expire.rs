@@ -9,10 +9,10 @@ use memctl_proto::v1::ItemKind;
 use sqlx::Executor;
 use sqlx::postgres::{PgConnection, PgPool};
 
-use crate::store::cells::{self, Cells, Fault};
 use crate::store::expiry::{BATCH_ITEMS, Candidate, FUTURE_NS, Part, victims};
 use crate::store::holders::{self, HoldersIndex};
 use crate::store::plan::SUM_MAX;
+use crate::store::row_reader::{self, Cells, Fault};
 use crate::store::rows::{Expired, SessionKey};
 
 /// Deletes everything of a job, the job itself last.
@@ -58,7 +58,7 @@ async fn whole_job(pool: &PgPool, job: i64, unheard_since_ns: Option<i64>) -> Re
         }
     }
     let sums = sqlx::query(include_str!("sql/job_sums.sql")).bind(job).fetch_one(&mut *tx).await?;
-    let (gone, whole) = cells::job_sums(&sums)?;
+    let (gone, whole) = row_reader::job_sums(&sums)?;
     for statement in DELETE_JOB {
         sqlx::query(statement).bind(job).execute(&mut *tx).await?;
     }
@@ -83,7 +83,7 @@ pub(super) async fn items(pool: &PgPool, job: i64, part: Part, excess_bytes: u64
         Part::Rest => include_str!("sql/rest_oldest.sql"),
     };
     let rows = sqlx::query(oldest).bind(job).bind(BATCH_ITEMS).fetch_all(&mut *tx).await?;
-    let candidates = rows.iter().map(cells::candidate).collect::<Result<Vec<_>, _>>()?;
+    let candidates = rows.iter().map(row_reader::candidate).collect::<Result<Vec<_>, _>>()?;
     let victims = victims(candidates, excess_bytes);
     let sessions: BTreeSet<SessionKey> = victims.iter().map(|item| item.session).collect();
     let sessions: Vec<SessionKey> = sessions.into_iter().collect();
@@ -128,7 +128,7 @@ async fn delete(
         .await?;
     let mut payloads = Vec::new();
     for row in &deleted {
-        let item = cells::candidate(row)?;
+        let item = row_reader::candidate(row)?;
         *by_session.entry(item.session).or_default() += item.gone();
         if item.is_chunk() {
             devices.insert((item.job, item.session, item.device));
@@ -170,7 +170,7 @@ pub(super) async fn watches(pool: &PgPool, job: i64) -> Result<Expired, Fault> {
 pub(super) async fn holders(pool: &PgPool, job: i64, excess_bytes: u64) -> Result<Expired, Fault> {
     let mut tx = pool.begin().await?;
     let rows = sqlx::query(include_str!("sql/holders_kept.sql")).bind(job).fetch_all(&mut *tx).await?;
-    let kept = rows.iter().map(cells::holders_index).collect::<Result<Vec<_>, _>>()?;
+    let kept = rows.iter().map(row_reader::holders_index).collect::<Result<Vec<_>, _>>()?;
     let bytes = delete_holders(&mut tx, job, &holders::victims(kept, excess_bytes)).await?;
     tx.commit().await?;
     Ok(Expired { bytes, ..Expired::default() })

@@ -6,7 +6,7 @@
 use sqlx::Error;
 
 use super::StoreError;
-use crate::store::cells::Fault;
+use crate::store::row_reader::Fault;
 
 /// A fault while the database is read or written.
 pub(in crate::store) fn told(place: &str, operation: &'static str, fault: Fault) -> StoreError {

@@ -7,11 +7,11 @@ use memctl_model::SessionId;
 use memctl_proto::v1::ItemKind;
 use sqlx::postgres::PgPool;
 
-use crate::store::cells::{self, Cells, Fault};
 use crate::store::damage::Damage;
 use crate::store::expiry::Spending;
 use crate::store::holders::{HoldersIndex, HoldersRow};
 use crate::store::opening::Held;
+use crate::store::row_reader::{self, Cells, Fault};
 use crate::store::rows::{
     ChunkRow, DeviceRow, EpochEndRow, Gap, ItemPage, ItemRow, JobRow, PAGE_BYTES, Selection, SessionKey, SessionRow,
     Totals, WatchRow,
@@ -23,7 +23,7 @@ use crate::store::tenant::Scope;
 pub(super) async fn jobs(pool: &PgPool, scope: &Scope, limit: u32) -> Result<Vec<JobRow>, Fault> {
     let query = sqlx::query(include_str!("sql/jobs.sql")).bind(i64::from(limit)).bind(scope.name());
     let rows = query.fetch_all(pool).await?;
-    rows.iter().map(cells::job).collect()
+    rows.iter().map(row_reader::job).collect()
 }
 
 /// The tenants that have a job of this name.
@@ -39,7 +39,7 @@ pub(super) async fn tenants_of(pool: &PgPool, job: &str) -> Result<Vec<String>, 
 pub(super) async fn held(pool: &PgPool, id: SessionId) -> Result<Option<Held>, Fault> {
     let query = sqlx::query(include_str!("sql/session_find.sql")).bind(id.0.to_vec());
     let row = query.fetch_optional(pool).await?;
-    Ok(row.as_ref().map(cells::held).transpose()?.map(|(_, held)| held))
+    Ok(row.as_ref().map(row_reader::held).transpose()?.map(|(_, held)| held))
 }
 
 pub(super) async fn job(
@@ -65,22 +65,22 @@ pub(super) async fn job(
         .bind(tenant)
         .bind(run.map(i64::from))
         .bind(which.launcher().map(u64::cast_signed));
-    query.fetch_optional(pool).await?.as_ref().map(cells::job).transpose()
+    query.fetch_optional(pool).await?.as_ref().map(row_reader::job).transpose()
 }
 
 pub(super) async fn sessions(pool: &PgPool, job: i64) -> Result<Vec<SessionRow>, Fault> {
     let rows = sqlx::query(include_str!("sql/sessions.sql")).bind(job).fetch_all(pool).await?;
-    rows.iter().map(cells::session).collect()
+    rows.iter().map(row_reader::session).collect()
 }
 
 pub(super) async fn devices(pool: &PgPool, job: i64) -> Result<Vec<DeviceRow>, Fault> {
     let rows = sqlx::query(include_str!("sql/devices.sql")).bind(job).fetch_all(pool).await?;
-    rows.iter().map(cells::device).collect()
+    rows.iter().map(row_reader::device).collect()
 }
 
 pub(super) async fn epoch_ends(pool: &PgPool, job: i64) -> Result<Vec<EpochEndRow>, Fault> {
     let rows = sqlx::query(include_str!("sql/epoch_ends.sql")).bind(job).fetch_all(pool).await?;
-    rows.iter().map(cells::epoch_end).collect()
+    rows.iter().map(row_reader::epoch_end).collect()
 }
 
 pub(super) async fn chunks(
@@ -91,13 +91,13 @@ pub(super) async fn chunks(
 ) -> Result<Vec<ChunkRow>, Fault> {
     let query = sqlx::query(include_str!("sql/chunks.sql")).bind(session).bind(i64::from(device));
     let rows = bounds(&selection).into_iter().fold(query, |query, bound| query.bind(bound)).fetch_all(pool).await?;
-    rows.iter().map(cells::chunk).collect()
+    rows.iter().map(row_reader::chunk).collect()
 }
 
 pub(super) async fn payloads(pool: &PgPool, session: SessionKey, seqs: &[u64]) -> Result<Vec<(u64, Bytes)>, Fault> {
     let seqs: Vec<i64> = seqs.iter().filter_map(|&seq| i64::try_from(seq).ok()).collect();
     let rows = sqlx::query(include_str!("sql/payloads.sql")).bind(session).bind(seqs).fetch_all(pool).await?;
-    rows.iter().map(cells::payload).collect()
+    rows.iter().map(row_reader::payload).collect()
 }
 
 pub(super) async fn items_at(
@@ -108,7 +108,7 @@ pub(super) async fn items_at(
 ) -> Result<Vec<ItemRow>, Fault> {
     let seqs: Vec<i64> = seqs.iter().filter_map(|&seq| i64::try_from(seq).ok()).collect();
     let rows = sqlx::query(include_str!("sql/items_at.sql")).bind(session).bind(seqs).fetch_all(pool).await?;
-    damage.without(session, &rows, cells::item)
+    damage.without(session, &rows, row_reader::item)
 }
 
 pub(super) async fn items_after(
@@ -127,8 +127,8 @@ pub(super) async fn items_after(
         .bind(PAGE_BYTES.cast_signed())
         .fetch_all(pool)
         .await?;
-    let items = damage.without(session, &rows, cells::item)?;
-    cells::page(items, limit, &rows)
+    let items = damage.without(session, &rows, row_reader::item)?;
+    row_reader::page(items, limit, &rows)
 }
 
 pub(super) async fn items(
@@ -144,7 +144,7 @@ pub(super) async fn items(
         .bind(i64::from(kind as i32))
         .bind(device.map(i64::from));
     let rows = bounds(&selection).into_iter().fold(query, |query, bound| query.bind(bound)).fetch_all(pool).await?;
-    damage.without(session, &rows, cells::item)
+    damage.without(session, &rows, row_reader::item)
 }
 
 pub(super) async fn keyframe_before(
@@ -164,7 +164,7 @@ pub(super) async fn keyframe_before(
             .fetch_optional(pool)
             .await?;
         let Some(row) = row else { break };
-        let mut sound = damage.without(session, [&row], cells::item)?;
+        let mut sound = damage.without(session, [&row], row_reader::item)?;
         if let Some(keyframe) = sound.pop() {
             return Ok(Some(keyframe));
         }
@@ -176,12 +176,12 @@ pub(super) async fn keyframe_before(
 
 pub(super) async fn gaps(pool: &PgPool, job: i64) -> Result<Vec<(SessionKey, Gap)>, Fault> {
     let rows = sqlx::query(include_str!("sql/gaps.sql")).bind(job).fetch_all(pool).await?;
-    rows.iter().map(cells::gap).collect()
+    rows.iter().map(row_reader::gap).collect()
 }
 
 pub(super) async fn totals(pool: &PgPool, scope: &Scope) -> Result<Totals, Fault> {
     let query = sqlx::query(include_str!("sql/totals.sql")).bind(scope.name());
-    cells::totals(&query.fetch_one(pool).await?)
+    row_reader::totals(&query.fetch_one(pool).await?)
 }
 
 pub(super) async fn jobs_unheard(pool: &PgPool, cutoff_ns: u64) -> Result<Vec<i64>, Fault> {
@@ -190,7 +190,7 @@ pub(super) async fn jobs_unheard(pool: &PgPool, cutoff_ns: u64) -> Result<Vec<i6
 }
 
 pub(super) async fn spending(pool: &PgPool) -> Result<Vec<Spending>, Fault> {
-    sqlx::query(include_str!("sql/spending.sql")).fetch_all(pool).await?.iter().map(cells::spending).collect()
+    sqlx::query(include_str!("sql/spending.sql")).fetch_all(pool).await?.iter().map(row_reader::spending).collect()
 }
 
 /// The latest time that anything was heard, not after `before_ns`.
@@ -210,7 +210,7 @@ pub(super) async fn size_bytes(pool: &PgPool) -> Result<u64, Fault> {
 /// The indexes of a job's answers about holders.
 pub(super) async fn holders_kept(pool: &PgPool, job: i64) -> Result<Vec<HoldersIndex>, Fault> {
     let rows = sqlx::query(include_str!("sql/holders_kept.sql")).bind(job).fetch_all(pool).await?;
-    rows.iter().map(cells::holders_index).collect()
+    rows.iter().map(row_reader::holders_index).collect()
 }
 
 /// An answer about holders, and whether it is undamaged.
@@ -221,11 +221,11 @@ pub(super) async fn holders(
     asked_ns: u64,
 ) -> Result<Option<(HoldersRow, bool)>, Fault> {
     let query = sqlx::query(include_str!("sql/holders.sql")).bind(job).bind(session).bind(asked_ns.cast_signed());
-    query.fetch_optional(pool).await?.as_ref().map(cells::holders).transpose()
+    query.fetch_optional(pool).await?.as_ref().map(row_reader::holders).transpose()
 }
 
 /// The analyser's stored state of a session, unless it is damaged.
 pub(super) async fn watch(pool: &PgPool, session: SessionKey) -> Result<Option<WatchRow>, Fault> {
     let row = sqlx::query(include_str!("sql/watch.sql")).bind(session).fetch_optional(pool).await?;
-    Ok(row.as_ref().map(cells::watch).transpose()?.flatten())
+    Ok(row.as_ref().map(row_reader::watch).transpose()?.flatten())
 }

@@ -5,19 +5,19 @@
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
 
 use crate::store::access_rows::{AUDIT_DONE_MAX, AUDIT_REFUSED_MAX, AuditRow, TOKENS_MAX, TokenRow};
-use crate::store::cells::{self, Fault};
+use crate::store::row_reader::{self, Fault};
 use crate::store::tenant::Scope;
 
 const TOKEN: &str = "SELECT id, name, role, tenant, jobs, secret, created_ns, expires_ns, revoked_ns FROM access_token";
 
 pub(super) async fn tokens(pool: &SqlitePool) -> Result<Vec<TokenRow>, Fault> {
     let sql = sqlx::AssertSqlSafe(format!("{TOKEN} ORDER BY name, created_ns, id"));
-    sqlx::query(sql).fetch_all(pool).await?.iter().map(cells::token).collect()
+    sqlx::query(sql).fetch_all(pool).await?.iter().map(row_reader::token).collect()
 }
 
 pub(super) async fn token(pool: &SqlitePool, id: u64) -> Result<Option<TokenRow>, Fault> {
     let query = sqlx::query(sqlx::AssertSqlSafe(format!("{TOKEN} WHERE id = ?1"))).bind(id.cast_signed());
-    query.fetch_optional(pool).await?.as_ref().map(cells::token).transpose()
+    query.fetch_optional(pool).await?.as_ref().map(row_reader::token).transpose()
 }
 
 pub(super) async fn add_token(tx: &mut SqliteConnection, token: &TokenRow) -> Result<bool, Fault> {
@@ -100,5 +100,5 @@ pub(super) async fn audit(pool: &SqlitePool, scope: &Scope, limit: u32) -> Resul
     .bind(i64::from(limit))
     .fetch_all(pool)
     .await?;
-    rows.iter().map(cells::audit).collect()
+    rows.iter().map(row_reader::audit).collect()
 }

@@ -6,7 +6,7 @@
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
 
 use crate::store::alert_records::{AlertPut, AlertRecord, AlertSelection, PutOutcome, ordered};
-use crate::store::cells::{self, Fault};
+use crate::store::row_reader::{self, Fault};
 
 const COLUMNS: &str = "SELECT kind, id, version, job, due_ns, body, tenant FROM alert_record";
 
@@ -37,7 +37,7 @@ pub(super) async fn read(pool: &SqlitePool, selection: AlertSelection<'_>) -> Re
                 .await?
         }
     };
-    rows.iter().map(cells::alert_record).collect()
+    rows.iter().map(row_reader::alert_record).collect()
 }
 
 pub(super) async fn put(tx: &mut SqliteConnection, puts: &[AlertPut]) -> Result<Vec<PutOutcome>, Fault> {

@@ -8,10 +8,10 @@ use sqlx::sqlite::SqliteConnection;
 
 use super::expire;
 use crate::store::StoreError;
-use crate::store::cells::{self, Cells, Fault};
 use crate::store::holders::{self, HoldersIndex, HoldersRow};
 use crate::store::opening::Opening;
 use crate::store::plan::{Plan, PlannedItem, SUM_MAX, SessionState, checksum, plan, sessions_of};
+use crate::store::row_reader::{self, Cells, Fault};
 use crate::store::rows::{Append, DeviceUpdate, EpochEndRow, OpenedSession, SessionKey, WatchRow};
 use crate::store::runs::{self, Series};
 use crate::store::wire_form;
@@ -26,7 +26,7 @@ pub(super) async fn open_session(
     let now_ns = (*now_ns).min(SUM_MAX).cast_signed();
     let id = opening.stored_id().0.to_vec();
     if let Some(row) = sqlx::query(include_str!("sql/session_find.sql")).bind(&id).fetch_optional(&mut *tx).await? {
-        let (opened, held) = cells::held(&row)?;
+        let (opened, held) = row_reader::held(&row)?;
         if !opening.may_continue(&held) {
             return Err(StoreError::Foreign.into());
         }
@@ -90,7 +90,7 @@ async fn series(tx: &mut SqliteConnection, opening: &Opening<'_>) -> Result<Seri
                 .bind(launcher)
                 .fetch_all(&mut *tx)
                 .await?;
-            Some(cells::launched(run, &known, info)?)
+            Some(row_reader::launched(run, &known, info)?)
         }
         None => None,
     };
@@ -105,7 +105,7 @@ async fn series(tx: &mut SqliteConnection, opening: &Opening<'_>) -> Result<Seri
                 .bind(runs::heard_since_ns(*now_ns).min(SUM_MAX).cast_signed())
                 .fetch_one(&mut *tx)
                 .await?;
-            Some(cells::grouped(run, &known)?)
+            Some(row_reader::grouped(run, &known)?)
         }
         None => None,
     };
@@ -121,7 +121,7 @@ pub(super) async fn append(tx: &mut SqliteConnection, place: &str, appends: &[Ap
         else {
             continue;
         };
-        let (_, state) = cells::session_state(&row)?;
+        let (_, state) = row_reader::session_state(&row)?;
         let above = sqlx::query(include_str!("sql/present.sql"))
             .bind(state.job)
             .bind(key)
@@ -318,7 +318,7 @@ pub(super) async fn put_holders(tx: &mut SqliteConnection, row: &HoldersRow) -> 
         sqlx::query_scalar(include_str!("sql/session_job.sql")).bind(session).fetch_optional(&mut *tx).await?;
     let Some(job) = found else { return Ok(()) };
     let kept = sqlx::query(include_str!("sql/holders_kept.sql")).bind(job).fetch_all(&mut *tx).await?;
-    let kept = kept.iter().map(cells::holders_index).collect::<Result<Vec<_>, _>>()?;
+    let kept = kept.iter().map(row_reader::holders_index).collect::<Result<Vec<_>, _>>()?;
     let (asked_ns, gone) = holders::put(&kept, row);
     sqlx::query(include_str!("sql/holders_put.sql"))
         .bind(session)

@@ -18,8 +18,8 @@ use sqlx::{ConnectOptions, Connection, Sqlite, Transaction};
 use super::fault::{foreign, told, told_at_open};
 use super::ownership::beside;
 use super::{SqliteOptions, SqliteStore, StoreError};
-use crate::store::cells::{Cells, Fault};
 use crate::store::migrations;
+use crate::store::row_reader::{Cells, Fault};
 
 /// The first version without the corruption of <https://sqlite.org/wal.html#walresetbug>.
 const SQLITE_MIN: (u32, u32, u32) = (3, 51, 3);

@@ -9,10 +9,10 @@ use memctl_proto::v1::ItemKind;
 use sqlx::sqlite::SqliteConnection;
 
 use super::{SqliteStore, StoreError, connection};
-use crate::store::cells::{self, Cells, Fault};
 use crate::store::expiry::{BATCH_ITEMS, FUTURE_NS, Part, victims};
 use crate::store::holders::{self, HoldersIndex};
 use crate::store::plan::SUM_MAX;
+use crate::store::row_reader::{self, Cells, Fault};
 use crate::store::rows::{Expired, SessionKey};
 
 /// Deletes everything of a job, the job itself last.
@@ -62,7 +62,7 @@ pub(super) async fn job_by_hand(tx: &mut SqliteConnection, job: i64) -> Result<E
 
 async fn whole_job(tx: &mut SqliteConnection, job: i64, by_age: bool) -> Result<Expired, Fault> {
     let sums = sqlx::query(include_str!("sql/job_sums.sql")).bind(job).fetch_one(&mut *tx).await?;
-    let (gone, whole) = cells::job_sums(&sums)?;
+    let (gone, whole) = row_reader::job_sums(&sums)?;
     let mut deleted = 0;
     for statement in DELETE_JOB {
         deleted = sqlx::query(statement).bind(job).execute(&mut *tx).await?.rows_affected();
@@ -94,7 +94,7 @@ pub(super) async fn items(
         Part::Rest => include_str!("sql/rest_oldest.sql"),
     };
     let rows = sqlx::query(oldest).bind(job).bind(BATCH_ITEMS).fetch_all(&mut *tx).await?;
-    let candidates = rows.iter().map(cells::candidate).collect::<Result<Vec<_>, _>>()?;
+    let candidates = rows.iter().map(row_reader::candidate).collect::<Result<Vec<_>, _>>()?;
     let mut by_session: BTreeMap<SessionKey, Expired> = BTreeMap::new();
     let mut devices = BTreeSet::new();
     for item in victims(candidates, excess_bytes) {
@@ -172,7 +172,7 @@ pub(super) async fn watches(tx: &mut SqliteConnection, job: i64) -> Result<Expir
 /// Removes a job's oldest answers about holders, as many as it takes to free `excess_bytes`.
 pub(super) async fn holders(tx: &mut SqliteConnection, job: i64, excess_bytes: u64) -> Result<Expired, Fault> {
     let rows = sqlx::query(include_str!("sql/holders_kept.sql")).bind(job).fetch_all(&mut *tx).await?;
-    let kept = rows.iter().map(cells::holders_index).collect::<Result<Vec<_>, _>>()?;
+    let kept = rows.iter().map(row_reader::holders_index).collect::<Result<Vec<_>, _>>()?;
     let bytes = delete_holders(tx, job, &holders::victims(kept, excess_bytes)).await?;
     Ok(Expired { bytes, ..Expired::default() })
 }

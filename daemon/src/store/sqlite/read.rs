@@ -8,11 +8,11 @@ use memctl_proto::v1::ItemKind;
 use sqlx::Row;
 use sqlx::sqlite::{SqlitePool, SqliteRow};
 
-use crate::store::cells::{self, Cells, Fault};
 use crate::store::damage::Damage;
 use crate::store::expiry::Spending;
 use crate::store::holders::{HoldersIndex, HoldersRow};
 use crate::store::opening::Held;
+use crate::store::row_reader::{self, Cells, Fault};
 use crate::store::rows::{
     ChunkRow, DeviceRow, EpochEndRow, Gap, ItemPage, ItemRow, JobRow, PAGE_BYTES, Selection, SessionKey, SessionRow,
     Totals, WatchRow,
@@ -24,7 +24,7 @@ use crate::store::tenant::Scope;
 pub(super) async fn jobs(pool: &SqlitePool, scope: &Scope, limit: u32) -> Result<Vec<JobRow>, Fault> {
     let query = sqlx::query(include_str!("sql/jobs.sql")).bind(i64::from(limit)).bind(scope.name().map(str::to_owned));
     let rows = query.fetch_all(pool).await?;
-    rows.iter().map(cells::job).collect()
+    rows.iter().map(row_reader::job).collect()
 }
 
 /// The tenants that have a job of this name.
@@ -36,7 +36,7 @@ pub(super) async fn tenants_of(pool: &SqlitePool, job: &str) -> Result<Vec<Strin
 pub(super) async fn held(pool: &SqlitePool, id: SessionId) -> Result<Option<Held>, Fault> {
     let query = sqlx::query(include_str!("sql/session_find.sql")).bind(id.0.to_vec());
     let row = query.fetch_optional(pool).await?;
-    Ok(row.as_ref().map(cells::held).transpose()?.map(|(_, held)| held))
+    Ok(row.as_ref().map(row_reader::held).transpose()?.map(|(_, held)| held))
 }
 
 pub(super) async fn job(
@@ -60,22 +60,22 @@ pub(super) async fn job(
         .bind(tenant)
         .bind(run.map(i64::from))
         .bind(which.launcher().map(u64::cast_signed));
-    query.fetch_optional(pool).await?.as_ref().map(cells::job).transpose()
+    query.fetch_optional(pool).await?.as_ref().map(row_reader::job).transpose()
 }
 
 pub(super) async fn sessions(pool: &SqlitePool, job: i64) -> Result<Vec<SessionRow>, Fault> {
     let rows = sqlx::query(include_str!("sql/sessions.sql")).bind(job).fetch_all(pool).await?;
-    rows.iter().map(cells::session).collect()
+    rows.iter().map(row_reader::session).collect()
 }
 
 pub(super) async fn devices(pool: &SqlitePool, job: i64) -> Result<Vec<DeviceRow>, Fault> {
     let rows = sqlx::query(include_str!("sql/devices.sql")).bind(job).fetch_all(pool).await?;
-    rows.iter().map(cells::device).collect()
+    rows.iter().map(row_reader::device).collect()
 }
 
 pub(super) async fn epoch_ends(pool: &SqlitePool, job: i64) -> Result<Vec<EpochEndRow>, Fault> {
     let rows = sqlx::query(include_str!("sql/epoch_ends.sql")).bind(job).fetch_all(pool).await?;
-    rows.iter().map(cells::epoch_end).collect()
+    rows.iter().map(row_reader::epoch_end).collect()
 }
 
 pub(super) async fn chunks(
@@ -86,14 +86,14 @@ pub(super) async fn chunks(
 ) -> Result<Vec<ChunkRow>, Fault> {
     let query = sqlx::query(include_str!("sql/chunks.sql")).bind(session).bind(i64::from(device));
     let rows = bounds(&selection).into_iter().fold(query, |query, bound| query.bind(bound)).fetch_all(pool).await?;
-    rows.iter().map(cells::chunk).collect()
+    rows.iter().map(row_reader::chunk).collect()
 }
 
 pub(super) async fn payloads(pool: &SqlitePool, session: SessionKey, seqs: &[u64]) -> Result<Vec<(u64, Bytes)>, Fault> {
     let mut found = Vec::new();
     for some in seqs.chunks(ASKED) {
         let query = sqlx::query(include_str!("sql/payloads.sql")).bind(session).bind(numbers(some));
-        found.extend(in_order(query.fetch_all(pool).await?, cells::payload)?);
+        found.extend(in_order(query.fetch_all(pool).await?, row_reader::payload)?);
     }
     Ok(found)
 }
@@ -107,7 +107,7 @@ pub(super) async fn items_at(
     let mut found = Vec::new();
     for some in seqs.chunks(ASKED) {
         let query = sqlx::query(include_str!("sql/items_at.sql")).bind(session).bind(numbers(some));
-        found.extend(in_order(query.fetch_all(pool).await?, cells::item)?);
+        found.extend(in_order(query.fetch_all(pool).await?, row_reader::item)?);
     }
     damage.without(session, &found, |(item, is_sound)| Ok((item.clone(), *is_sound)))
 }
@@ -148,8 +148,8 @@ pub(super) async fn items_after(
         .bind(PAGE_BYTES.cast_signed())
         .fetch_all(pool)
         .await?;
-    let items = damage.without(session, &rows, cells::item)?;
-    cells::page(items, limit, &rows)
+    let items = damage.without(session, &rows, row_reader::item)?;
+    row_reader::page(items, limit, &rows)
 }
 
 pub(super) async fn items(
@@ -165,7 +165,7 @@ pub(super) async fn items(
         .bind(i64::from(kind as i32))
         .bind(device.map(i64::from));
     let rows = bounds(&selection).into_iter().fold(query, |query, bound| query.bind(bound)).fetch_all(pool).await?;
-    damage.without(session, &rows, cells::item)
+    damage.without(session, &rows, row_reader::item)
 }
 
 pub(super) async fn keyframe_before(
@@ -185,7 +185,7 @@ pub(super) async fn keyframe_before(
             .fetch_optional(pool)
             .await?;
         let Some(row) = row else { break };
-        let mut sound = damage.without(session, [&row], cells::item)?;
+        let mut sound = damage.without(session, [&row], row_reader::item)?;
         if let Some(keyframe) = sound.pop() {
             return Ok(Some(keyframe));
         }
@@ -197,12 +197,12 @@ pub(super) async fn keyframe_before(
 
 pub(super) async fn gaps(pool: &SqlitePool, job: i64) -> Result<Vec<(SessionKey, Gap)>, Fault> {
     let rows = sqlx::query(include_str!("sql/gaps.sql")).bind(job).fetch_all(pool).await?;
-    rows.iter().map(cells::gap).collect()
+    rows.iter().map(row_reader::gap).collect()
 }
 
 pub(super) async fn totals(pool: &SqlitePool, scope: &Scope) -> Result<Totals, Fault> {
     let query = sqlx::query(include_str!("sql/totals.sql")).bind(scope.name().map(str::to_owned));
-    cells::totals(&query.fetch_one(pool).await?)
+    row_reader::totals(&query.fetch_one(pool).await?)
 }
 
 pub(super) async fn jobs_unheard(pool: &SqlitePool, cutoff_ns: u64) -> Result<Vec<i64>, Fault> {
@@ -211,7 +211,7 @@ pub(super) async fn jobs_unheard(pool: &SqlitePool, cutoff_ns: u64) -> Result<Ve
 }
 
 pub(super) async fn spending(pool: &SqlitePool) -> Result<Vec<Spending>, Fault> {
-    sqlx::query(include_str!("sql/spending.sql")).fetch_all(pool).await?.iter().map(cells::spending).collect()
+    sqlx::query(include_str!("sql/spending.sql")).fetch_all(pool).await?.iter().map(row_reader::spending).collect()
 }
 
 /// The latest time that anything was heard, not after `before_ns`.
@@ -225,7 +225,7 @@ pub(super) async fn heard_latest(pool: &SqlitePool, before_ns: u64) -> Result<Op
 /// The indexes of a job's answers about holders.
 pub(super) async fn holders_kept(pool: &SqlitePool, job: i64) -> Result<Vec<HoldersIndex>, Fault> {
     let rows = sqlx::query(include_str!("sql/holders_kept.sql")).bind(job).fetch_all(pool).await?;
-    rows.iter().map(cells::holders_index).collect()
+    rows.iter().map(row_reader::holders_index).collect()
 }
 
 /// An answer about holders, and whether it is undamaged.
@@ -236,13 +236,13 @@ pub(super) async fn holders(
     asked_ns: u64,
 ) -> Result<Option<(HoldersRow, bool)>, Fault> {
     let query = sqlx::query(include_str!("sql/holders.sql")).bind(job).bind(session).bind(asked_ns.cast_signed());
-    query.fetch_optional(pool).await?.as_ref().map(cells::holders).transpose()
+    query.fetch_optional(pool).await?.as_ref().map(row_reader::holders).transpose()
 }
 
 /// The analyser's stored state of a session, unless it is damaged.
 pub(super) async fn watch(pool: &SqlitePool, session: SessionKey) -> Result<Option<WatchRow>, Fault> {
     let row = sqlx::query(include_str!("sql/watch.sql")).bind(session).fetch_optional(pool).await?;
-    Ok(row.as_ref().map(cells::watch).transpose()?.flatten())
+    Ok(row.as_ref().map(row_reader::watch).transpose()?.flatten())
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use super::fault::told_at_open;
 use super::lock::is_held_here;
 use super::ownership::beside;
 use super::{StoreError, migrations};
-use crate::store::cells::Fault;
+use crate::store::row_reader::Fault;
 
 /// How a file is read, and the lock that keeps others from writing it.
 pub(in crate::store) struct Source {

@@ -5,12 +5,12 @@
 
 pub(crate) mod error;
 pub(crate) mod job;
-mod like;
 pub(crate) mod mark_cursor;
 pub(crate) mod processes;
 pub(crate) mod replay;
 pub(crate) mod samples;
 pub(crate) mod side_by_side;
+mod similar_names;
 pub(crate) mod stacks;
 
 pub use error::ReadError;

@@ -18,16 +18,16 @@ use memctl_proto::v1::access_client::AccessClient;
 
 use super::child;
 use super::destination::{Destination, Kind};
+use super::programs::Seen;
 use super::say;
-use super::seen::Seen;
 use crate::args::{Format, Global};
-use crate::ask;
+use crate::client;
 use crate::connect::{self, Connection, WhenMissing};
+use crate::hosting::host::{self, Summary};
+use crate::hosting::{self, Daemon};
+use crate::output::print;
 use crate::render::screen::Screen;
 use crate::render::text::plural;
-use crate::seams::host::{self, Summary};
-use crate::seams::{self, Daemon};
-use crate::show::print;
 
 /// How long the end waits for a store that another program has open.
 const STORE_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -230,7 +230,7 @@ impl Closing<'_> {
     async fn page(&self, connection: &mut Connection, job: &str) -> bool {
         let selection =
             v1::Selection { job: job.to_owned(), launcher: Some(self.launcher), ..v1::Selection::default() };
-        let report = match ask::report(connection, selection, self.global).await {
+        let report = match client::report(connection, selection, self.global).await {
             Ok(report) => report,
             Err(failure) => {
                 say(self.global, &failure.to_string());
@@ -256,7 +256,7 @@ async fn deliver(folder: PathBuf, daemon: Daemon, patience: Duration, hurry: Arc
     let work = move || {
         // Relaxed: only a hint; nothing else is synchronized by it.
         let enough = || hurry.load(Ordering::Relaxed) || Instant::now() >= end;
-        host::deliver_spool(Path::new(&folder), &daemon, seams::backoff(), &enough);
+        host::deliver_spool(Path::new(&folder), &daemon, hosting::backoff(), &enough);
     };
     // A panic there was logged; the spool keeps its sessions.
     let _ = tokio::task::spawn_blocking(work).await;

@@ -14,7 +14,7 @@ use super::say;
 use crate::args::Global;
 use crate::connect::{self, WhenMissing};
 use crate::exit::Outcome;
-use crate::seams;
+use crate::hosting;
 
 /// Interval between requests: a person need not know sooner.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -23,7 +23,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Prints alerts until dropped.
 pub async fn alerts<T>(global: &Global, job: &str) -> T {
-    let began_ns = seams::now_ns();
+    let began_ns = hosting::now_ns();
     let mut said: HashSet<String> = HashSet::new();
     // Warnings of these requests are suppressed; the end of the run reports them if they still hold.
     let quiet = Global { quiet: true, ..global.clone() };

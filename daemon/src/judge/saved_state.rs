@@ -12,7 +12,7 @@ use memctl_analysis::judge::RankWatch;
 use memctl_model::Sample;
 use serde::{Deserialize, Serialize};
 
-use super::shown;
+use super::session_boundaries;
 use crate::store::{SessionKey, Store, WatchRow};
 
 /// Version of the state's format; state of another version is ignored.
@@ -34,7 +34,7 @@ pub(super) struct Kept {
     pub watches: BTreeMap<u8, RankWatch>,
     pub highest: BTreeMap<u8, Sample>,
     pub last: BTreeMap<u8, Sample>,
-    pub shown: shown::Seen,
+    pub shown: session_boundaries::Seen,
     pub measured: bool,
     /// Bytes of the items that it has seen.
     pub read_bytes: u64,
@@ -99,7 +99,7 @@ pub(super) struct Keeping<'a> {
     pub watches: &'a BTreeMap<u8, RankWatch>,
     pub highest: &'a BTreeMap<u8, Sample>,
     pub last: &'a BTreeMap<u8, Sample>,
-    pub shown: &'a shown::Seen,
+    pub shown: &'a session_boundaries::Seen,
     pub measured: bool,
     pub read_bytes: u64,
 }

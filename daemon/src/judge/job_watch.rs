@@ -15,13 +15,13 @@ use memctl_proto::StackDictionary;
 use memctl_proto::item::Content;
 use memctl_proto::v1::{Boundaries, ItemKind};
 
-use super::kept::{self, Keeping, Kept, Progress};
 use super::range::Range;
-use super::shown::{self, Levels, Seen};
-use crate::read::processes::Process;
-use crate::read::samples::{fold, raise};
-use crate::read::stacks::open;
-use crate::read::{Found, ReadError};
+use super::saved_state::{self, Keeping, Kept, Progress};
+use super::session_boundaries::{self, Levels, Seen};
+use crate::job_data::processes::Process;
+use crate::job_data::samples::{fold, raise};
+use crate::job_data::stacks::open;
+use crate::job_data::{Found, ReadError};
 use crate::store::{ItemRow, SessionKey, SessionRow, Store};
 
 /// Items of one kind read at a time; their tables are decoded one by one.
@@ -179,7 +179,7 @@ impl SessionWatch {
         let Self { watches, highest, last, shown, measured, progress, .. } = &*self;
         let read_bytes = progress.read_bytes;
         let keeping = Keeping { watches, highest, last, shown, measured: *measured, read_bytes };
-        let Some(row) = kept::row(&keeping, self.seen, read_bytes) else { return };
+        let Some(row) = saved_state::row(&keeping, self.seen, read_bytes) else { return };
         if let Err(error) = store.put_watch(self.session, &row).await {
             tracing::debug!(session = self.session, %error, "the state of a session's watch could not be saved");
         }
@@ -381,7 +381,7 @@ impl JobWatch {
         let shown = || asked.iter().filter_map(|session| Some((session, of(session)?)));
         let levels = shown()
             .flat_map(|(session, shown)| shown.levels.iter().map(|(&device, &levels)| ((session.key, device), levels)));
-        (shown::boundaries(shown()), levels.collect())
+        (session_boundaries::boundaries(shown()), levels.collect())
     }
 
     /// Bytes of all watches.

@@ -12,9 +12,9 @@ use tokio::sync::oneshot;
 use tonic::{Request, Response, Status};
 
 use crate::access::Caller;
+use crate::job_data::ReadError;
 use crate::listen::Held;
-use crate::read::ReadError;
-use crate::slots::{HasSlot, Slot, Slots};
+use crate::permits::{HasSlot, Slot, Slots};
 use crate::supervise;
 
 /// How long to wait for a slot: a client in a terminal should wait rather than retry.

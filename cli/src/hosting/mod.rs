@@ -5,11 +5,11 @@
 mod devices;
 mod durations;
 mod embedded;
-mod forwarded;
 mod importing;
 mod local_service;
+mod page_proxy;
 mod paths;
-mod playing;
+mod playback;
 mod serving;
 mod signals;
 mod spool;
@@ -25,7 +25,6 @@ use crate::exit::Failure;
 pub use devices::devices;
 pub use durations::length_of_time_ns;
 pub use embedded::{Beside, Embedded, embedded};
-pub use forwarded::forwarded;
 pub use importing::{
     DAEMON_SILENCE_MAX, EMBEDDED_SILENCE_MAX, ImportOutcome, ImportRequest, OnProgress, Progress, check_files,
     import_files,
@@ -34,8 +33,9 @@ pub use local_service::{say_cannot, serve_folder};
 pub use memctl_agent::credentials::{Credentials, TokenSource};
 pub use memctl_agent::reach::{self, DaemonAddress, ReachError, Tls};
 pub use memctl_agent::source_paths::{MODE_VARIABLE as SOURCE_PATHS_VARIABLE, Mode as SourcePathsMode, SourcePaths};
-pub use memctl_agent::{Daemon, SpoolConfig, host, identity, launcher, now_ns, place, private, service};
+pub use memctl_agent::{Daemon, SpoolConfig, data_dirs, host, identity, launch_id, now_ns, private_files, service};
 pub use memctl_daemon::config::TlsLayer as ServingTls;
+pub use page_proxy::forwarded;
 pub use paths::{of_a_run, of_an_import};
 pub use serving::{Serving, serve, store_folder};
 pub use signals::told_to_stop;

@@ -14,7 +14,7 @@ use memctl_model::Launch;
 use memctl_snapshot::session::{self, Identity};
 use memctl_snapshot::{self as snapshot, Recording};
 
-use super::playing;
+use super::playback;
 use crate::exit::Failure;
 
 /// Without an acknowledgement for this long, the daemon counts as unreachable. It has time to restart and to be found
@@ -165,7 +165,7 @@ async fn import(
     let ended_ns = recording.ended_ns;
     let playing = tokio::task::spawn_blocking(move || {
         // A refused or cancelled session ends playing early; the outcome says so.
-        let _ = playing::play(recording, &agent);
+        let _ = playback::play(recording, &agent);
         // The watch ends first, as it knows whether progress is made.
         agent.stop_at(ended_ns, None, 4 * silence_max)
     });

@@ -6,9 +6,9 @@ use memctl_model::Sample;
 use memctl_proto::item::Content;
 use memctl_proto::v1::ItemKind;
 
-use crate::read::error::ReadError;
-use crate::read::samples::fold;
-use crate::read::stacks::open;
+use crate::job_data::error::ReadError;
+use crate::job_data::samples::fold;
+use crate::job_data::stacks::open;
 use crate::store::{DeviceRow, Selection, SessionRow, Store};
 
 /// NVML and host memory are sampled once a second, counters every step: half a minute has both, even with slow steps.

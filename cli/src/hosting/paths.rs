@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use memctl_agent::place;
+use memctl_agent::data_dirs;
 use memctl_agent::source_paths::{Mode, SourcePaths, working_directories};
 
 use crate::exit::Failure;
@@ -25,6 +25,6 @@ pub fn of_an_import(mode: Mode) -> Result<SourcePaths, Failure> {
 
 fn source_paths(mode: Mode, roots: &[PathBuf]) -> Result<SourcePaths, Failure> {
     let environment = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let data_dir = place::data_dir(&|name| std::env::var_os(name).map(PathBuf::from));
+    let data_dir = data_dirs::data_dir(&|name| std::env::var_os(name).map(PathBuf::from));
     SourcePaths::of(mode, &environment, data_dir.as_deref(), roots).map_err(|error| Failure::input(error.to_string()))
 }

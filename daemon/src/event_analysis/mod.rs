@@ -19,9 +19,9 @@ use memctl_analysis::{fragmentation, oom};
 use memctl_model::Finding;
 use memctl_proto::v1;
 
-use crate::read::error::ReadError;
-use crate::read::job::{Found, find};
-use crate::read::side_by_side::side_by_side;
+use crate::job_data::error::ReadError;
+use crate::job_data::job::{Found, find};
+use crate::job_data::side_by_side::side_by_side;
 use crate::store::{DeviceRow, SessionKey, SessionRow, Store};
 
 /// The most ranks replayed; of larger jobs rank 0 and those that stand out.

@@ -1,4 +1,4 @@
-//! Slots for responses: how many responses are in memory at a time, in total and per tenant.
+//! Permits for responses: how many responses are in memory at a time, in total and per tenant.
 //!
 //! Guarantees: a response holds its slot from before it is made until its last byte is taken. One tenant has at most
 //! half of the slots, so that others get responses. A caller that gets no slot within the wait is refused and retries.

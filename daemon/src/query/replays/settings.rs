@@ -12,7 +12,7 @@ use memctl_model::SessionId;
 use memctl_proto::v1;
 
 use super::{One, Replays, fault, may_be_replayed, passed, too_long};
-use crate::read::error::ReadError;
+use crate::job_data::error::ReadError;
 use crate::store::Store;
 use crate::streams::Streams;
 

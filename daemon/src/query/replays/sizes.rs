@@ -13,7 +13,7 @@ use memctl_proto::v1;
 use memctl_replay::fit::{NUMBER_MAX, REQUESTS_MAX};
 
 use super::{One, Replays, fault, may_be_replayed, passed, too_long};
-use crate::read::error::ReadError;
+use crate::job_data::error::ReadError;
 use crate::store::Store;
 use crate::streams::Streams;
 

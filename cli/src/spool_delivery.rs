@@ -8,8 +8,8 @@ use memctl_model::HumanBytes;
 
 use crate::args::Global;
 use crate::connect::{Connection, default_data_dir};
+use crate::hosting::{self, data_dirs, host};
 use crate::render::text::safe;
-use crate::seams::{self, host, place};
 
 /// The longest time for storing spooled sessions before a request.
 const TAKING_MAX: Duration = Duration::from_secs(120);
@@ -22,7 +22,7 @@ const SAID_BYTES_MIN: u64 = 8 << 20;
 /// accepted them. Requests must see them.
 pub async fn take_in(connection: &Connection, global: &Global) {
     let Some(data_dir) = global.data_dir.clone().or_else(|| default_data_dir().ok()) else { return };
-    let folder = place::spool_folder(&data_dir, global.daemon());
+    let folder = data_dirs::spool_folder(&data_dir, global.daemon());
     let say = |line: String| {
         if !global.quiet {
             eprintln!("memctl: {line}");
@@ -47,7 +47,7 @@ pub async fn take_in(connection: &Connection, global: &Global) {
     let end = Instant::now() + TAKING_MAX;
     let work = {
         let folder = folder.clone();
-        move || host::deliver_spool(&folder, &daemon, seams::backoff(), &|| Instant::now() >= end)
+        move || host::deliver_spool(&folder, &daemon, hosting::backoff(), &|| Instant::now() >= end)
     };
     // A panic there was logged; the spool keeps its sessions.
     let _ = tokio::task::spawn_blocking(work).await;

@@ -15,7 +15,7 @@ use axum::http::header::{
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 
-use super::asked::Asked;
+use super::params::Asked;
 use super::{Room, plain};
 use crate::access::gate::TENANT_HEADER;
 use crate::access::rights::{Need, need};

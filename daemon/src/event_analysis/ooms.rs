@@ -18,11 +18,11 @@ use memctl_proto::v1::ItemKind;
 
 use super::classed::{Classed, Until};
 use super::measured;
-use crate::read::error::ReadError;
-use crate::read::job::Found;
-use crate::read::mark_cursor::{MarkCursor, Passed};
-use crate::read::replay::{Go, Replay};
-use crate::read::stacks::{dictionary, open};
+use crate::job_data::error::ReadError;
+use crate::job_data::job::Found;
+use crate::job_data::mark_cursor::{MarkCursor, Passed};
+use crate::job_data::replay::{Go, Replay};
+use crate::job_data::stacks::{dictionary, open};
 use crate::store::{ChunkRow, DeviceRow, Selection, SessionRow, Store};
 
 /// Failures explained per device: a job that catches them may have thousands.

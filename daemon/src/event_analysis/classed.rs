@@ -9,13 +9,13 @@ use std::collections::HashMap;
 
 use memctl_analysis::Birth;
 use memctl_analysis::classes::{Asked, Class, Classifier, OPEN, Stay, allocated};
-use memctl_analysis::lives::{BlockLife, Lives};
+use memctl_analysis::lifetimes::{BlockLife, Lives};
 use memctl_model::{BlockState, DeviceIndex, Keyframe, KeyframeReason, Stack, StackId};
 use memctl_proto::StackDictionary;
 
-use crate::read::error::ReadError;
-use crate::read::mark_cursor::MarkCursor;
-use crate::read::replay::{Go, Replay};
+use crate::job_data::error::ReadError;
+use crate::job_data::mark_cursor::MarkCursor;
+use crate::job_data::replay::{Go, Replay};
 use crate::store::{ChunkRow, SessionRow, Store};
 
 /// Events before the moment.

@@ -12,7 +12,7 @@ use memctl_proto::v1;
 use crate::args::Global;
 use crate::connect::{Connection, WhenMissing, connect};
 use crate::exit::Failure;
-use crate::spooled::take_in;
+use crate::spool_delivery::take_in;
 
 /// Connects, sends the requests and closes the connection, also after an error.
 ///

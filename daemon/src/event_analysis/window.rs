@@ -14,10 +14,10 @@ use memctl_analysis::steady::{Request, Steady, WARM_UP_STEPS};
 use memctl_model::{DeviceIndex, Keyframe, KeyframeReason, Sample, Stack, StackId};
 
 use super::measured;
-use crate::read::error::ReadError;
-use crate::read::mark_cursor::{MarkCursor, Passed};
-use crate::read::replay::{Go, Replay, keyframe_before};
-use crate::read::stacks::dictionary;
+use crate::job_data::error::ReadError;
+use crate::job_data::mark_cursor::{MarkCursor, Passed};
+use crate::job_data::replay::{Go, Replay, keyframe_before};
+use crate::job_data::stacks::dictionary;
 use crate::store::{ChunkRow, DeviceRow, Selection, SessionRow, Store};
 
 /// The fewest events of a stretch, if the device has that many: tens of steps of a model, thousands of a small one.

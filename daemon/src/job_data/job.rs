@@ -7,8 +7,8 @@ use memctl_model::{Completeness, JobState, SourceKind};
 use memctl_proto::v1;
 
 use super::error::ReadError;
-use super::like;
 use super::processes::{Process, names, superseded};
+use super::similar_names;
 use crate::clock::now_ns;
 use crate::store::{DeviceRow, JobRow, SessionKey, SessionRow, Store, Which};
 use crate::streams::Streams;
@@ -56,7 +56,7 @@ pub(crate) async fn no_job(store: &dyn Store, which: &Which, attempt: Option<u32
     let like = match which.run() {
         // The name is right: list the existing runs.
         Some(_) if there.iter().any(|job| job.name == series) => runs.take(RUNS_NAMED).collect(),
-        _ => like::names(series, there.iter().map(|job| job.name.clone())),
+        _ => similar_names::names(series, there.iter().map(|job| job.name.clone())),
     };
     let name = attempt.map_or_else(|| which.to_string(), |attempt| format!("{which} (attempt {attempt})"));
     ReadError::NoJob { name, like }

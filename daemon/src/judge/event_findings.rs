@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::explain::{Explained, explain};
-use crate::read::{Found, ReadError};
+use crate::event_analysis::{Explained, explain};
+use crate::job_data::{Found, ReadError};
 use crate::store::{DeviceRow, Store};
 
 /// Jobs of up to this many events are always replayed: it takes tens of milliseconds.

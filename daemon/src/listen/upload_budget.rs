@@ -24,10 +24,10 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::{Layer, Service};
 
-use super::caps::{IDLE_MAX, Taking, Underway, Whose};
 use super::connection::{Caller, STALLED_MAX};
+use super::connection_limits::{IDLE_MAX, Taking, Underway, Whose};
 use super::watches::{WATCH, WATCH_MAX, Watch, Watches};
-use crate::slots;
+use crate::permits;
 
 /// Budget for incomplete messages, over all streams.
 pub const RECEIVING_BYTES: usize = 128 << 20;
@@ -198,7 +198,7 @@ impl HttpBody for Answer {
             true => match Pin::new(&mut this.body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => Poll::Ready(Some(Ok(match frame.into_data() {
                     Ok(data) if data.len() > PIECE => {
-                        this.deadline = this.held.as_ref().map(|_| slots::deadline(data.len()));
+                        this.deadline = this.held.as_ref().map(|_| permits::deadline(data.len()));
                         this.rest = data;
                         this.piece()
                     }
@@ -542,7 +542,7 @@ mod tests {
     async fn an_answer_is_taken_piece_by_piece_and_waits_for_its_peer_meanwhile() {
         use http_body_util::BodyExt as _;
 
-        let state = super::super::caps::State::new(Whose::Process);
+        let state = super::super::connection_limits::State::new(Whose::Process);
         let dropped = Arc::new(());
         let answer = |text: &'static [u8]| Answer {
             body: Body::new(http_body_util::Full::new(Bytes::from_static(text)).map_err(|never| match never {})),

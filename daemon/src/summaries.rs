@@ -1,4 +1,4 @@
-//! The board: figures of jobs from the judge's last round, for clients that query all jobs at once.
+//! Summaries: figures of jobs from the judge's last round, for clients that query all jobs at once.
 //!
 //! Guarantees: memory is bounded by `JOBS_KEPT` jobs of at most `DEVICES_KEPT` devices each. A job leaves the board
 //! [`SHOWN_FOR`] after it has ended, or after its last update.

@@ -4,9 +4,9 @@ use memctl_model::{Finding, Judged, MemoryKind, NotJudged, Verdict, VerdictKind}
 
 use super::Activity;
 use super::course::{Course, courses};
-use super::matter::peak_bytes;
+use super::significance::peak_bytes;
+use super::subjects::{self, Who};
 use super::watch::RankWatch;
-use super::who::{self, Who};
 
 /// What the live memory of a job's devices did: what is measured, before anything is concluded.
 #[derive(Clone, Debug, Default)]
@@ -87,8 +87,8 @@ impl<'a> Shown<'a> {
             grown_bytes: Some(self.course.gained),
             seconds: Some(self.course.seconds()),
             site: self.course.site.clone(),
-            ranks: who::ranks(self.on.iter().copied()),
-            processes: who::processes(self.on.iter().copied()),
+            ranks: subjects::ranks(self.on.iter().copied()),
+            processes: subjects::processes(self.on.iter().copied()),
             ..Verdict::new(kind, "")
         }
     }

@@ -22,11 +22,11 @@ use memctl_proto::v1;
 use memctl_proto::v1::holders_asked::Outcome;
 
 use super::holders::{concerns, keep, may_be_about, may_be_asked_about, stacks_of};
-use crate::asks::{AskError, Line};
 use crate::clock::steady;
-use crate::pokes::{Poked, Pokes};
-use crate::read::stacks::dictionary;
-use crate::read::{Found, ReadError};
+use crate::job_data::stacks::dictionary;
+use crate::job_data::{Found, ReadError};
+use crate::notify::{Poked, Pokes};
+use crate::server_requests::{AskError, Line};
 use crate::store::{HoldersIndex, Says, SessionKey, Store};
 use crate::streams::Streams;
 

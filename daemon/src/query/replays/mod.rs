@@ -7,7 +7,7 @@
 //! replay continues after its client disconnects, since the next request would start it again.
 //! Refuses: recordings that lack events or are too large, and more than one process at a time.
 
-mod kept;
+mod cache;
 mod settings;
 mod sizes;
 
@@ -22,11 +22,11 @@ use memctl_proto::v1::export_part::Body;
 use tokio::sync::Semaphore;
 
 use super::{answer, export};
-use crate::read::error::ReadError;
-use crate::read::job::find;
+use crate::job_data::error::ReadError;
+use crate::job_data::job::find;
 use crate::store::Store;
 use crate::streams::Streams;
-use kept::Kept;
+use cache::Kept;
 pub use settings::Wanted;
 pub use sizes::Sizes;
 
