@@ -24,7 +24,7 @@ const PLACE_SHARE_MIN: f64 = 0.5;
 /// The place that gives most of the memory back.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Emptied {
-    /// Who.
+    /// Subject.
     pub stack: Stack,
     /// How often.
     pub times: u64,
@@ -55,7 +55,7 @@ pub struct RankChurn {
     pub allocations_per_step: f64,
     /// Times the allocator emptied its cache and tried again, over the same time; `None` where it was not measured.
     pub retries: Option<u64>,
-    /// Who gives most of it back, where one place does.
+    /// Subject gives most of it back, where one place does.
     pub emptied: Option<Emptied>,
 }
 

@@ -16,7 +16,7 @@ const JOBS_MAX: usize = 1_024;
 
 /// An attempt of a job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Poked {
+pub struct ChangedJob {
     /// The tenant that owns the job.
     pub tenant: Tenant,
     /// The job's name.
@@ -29,9 +29,9 @@ pub struct Poked {
 
 /// The jobs with new data.
 #[derive(Clone, Default)]
-pub struct Pokes {
+pub struct Notifier {
     /// When a job's oldest unprocessed notification arrived; `None` for a job without one.
-    jobs: Arc<Mutex<BTreeMap<Poked, Option<Instant>>>>,
+    jobs: Arc<Mutex<BTreeMap<ChangedJob, Option<Instant>>>>,
     woken: Arc<Notify>,
     news: Arc<Mutex<News>>,
     /// The number of the latest notification.
@@ -42,15 +42,15 @@ pub struct Pokes {
 #[derive(Default)]
 struct News {
     latest: u64,
-    jobs: BTreeMap<Poked, u64>,
+    jobs: BTreeMap<ChangedJob, u64>,
     /// Notifications up to this number may have been displaced.
     lost: u64,
 }
 
 impl News {
-    fn tell(&mut self, poked: &Poked) -> u64 {
+    fn tell(&mut self, changed: &ChangedJob) -> u64 {
         self.latest += 1;
-        if let Some(number) = self.jobs.get_mut(poked) {
+        if let Some(number) = self.jobs.get_mut(changed) {
             *number = self.latest;
             return self.latest;
         }
@@ -62,18 +62,18 @@ impl News {
                 self.lost = self.lost.max(number);
             }
         }
-        self.jobs.insert(poked.clone(), self.latest);
+        self.jobs.insert(changed.clone(), self.latest);
         self.latest
     }
 }
 
-impl Pokes {
+impl Notifier {
     /// Reports that data of this job was stored, or will be in a moment.
-    pub fn poke(&self, poked: &Poked) {
-        let number = self.news.lock().unwrap_or_else(PoisonError::into_inner).tell(poked);
+    pub fn notify(&self, changed: &ChangedJob) {
+        let number = self.news.lock().unwrap_or_else(PoisonError::into_inner).tell(changed);
         self.latest.send_replace(number);
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        match jobs.get_mut(poked) {
+        match jobs.get_mut(changed) {
             Some(Some(_)) => return,
             Some(news) => *news = Some(Instant::now()),
             None => {
@@ -83,7 +83,7 @@ impl Pokes {
                     let idle = idle.map(|(job, _)| job.clone());
                     idle.and_then(|job| jobs.remove(&job));
                 }
-                jobs.insert(poked.clone(), Some(Instant::now()));
+                jobs.insert(changed.clone(), Some(Instant::now()));
             }
         }
         self.woken.notify_one();
@@ -95,7 +95,7 @@ impl Pokes {
     }
 
     /// The jobs to look at: those with new data, or all that are remembered.
-    pub fn take(&self, all: bool) -> Vec<Poked> {
+    pub fn take(&self, all: bool) -> Vec<ChangedJob> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = jobs.iter_mut().filter(|(_, news)| all || news.is_some());
         wanted
@@ -107,7 +107,7 @@ impl Pokes {
     }
 
     /// Drops a job, unless new data of it has arrived.
-    pub fn forget(&self, job: &Poked) {
+    pub fn forget(&self, job: &ChangedJob) {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if jobs.get(job) == Some(&None) {
             jobs.remove(job);
@@ -122,7 +122,7 @@ impl Pokes {
 
     /// The jobs with notifications after a number; `None` if some of them were displaced.
     #[must_use]
-    pub fn since(&self, seen: u64) -> Option<Vec<Poked>> {
+    pub fn since(&self, seen: u64) -> Option<Vec<ChangedJob>> {
         let news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
         let later = news.jobs.iter().filter(|(_, number)| **number > seen).map(|(job, _)| job.clone());
         (news.lost <= seen).then(|| later.collect())
@@ -141,27 +141,27 @@ impl Pokes {
 mod tests {
     use super::*;
 
-    fn job(name: usize) -> Poked {
-        Poked { tenant: Tenant::default(), job: name.to_string(), run: 1, attempt: 0 }
+    fn job(name: usize) -> ChangedJob {
+        ChangedJob { tenant: Tenant::default(), job: name.to_string(), run: 1, attempt: 0 }
     }
 
     #[test]
     fn who_follows_is_told_what_came_since_and_who_fell_behind_that_it_did() {
-        let pokes = Pokes::default();
-        let followed = pokes.follow();
-        assert_eq!(pokes.since(0), Some(vec![]));
-        pokes.poke(&job(1));
+        let notifier = Notifier::default();
+        let followed = notifier.follow();
+        assert_eq!(notifier.since(0), Some(vec![]));
+        notifier.notify(&job(1));
         let seen = *followed.borrow();
-        pokes.poke(&job(2));
-        pokes.poke(&job(2));
-        assert_eq!(pokes.since(seen), Some(vec![job(2)]));
-        assert_eq!(pokes.since(*followed.borrow()), Some(vec![]));
+        notifier.notify(&job(2));
+        notifier.notify(&job(2));
+        assert_eq!(notifier.since(seen), Some(vec![job(2)]));
+        assert_eq!(notifier.since(*followed.borrow()), Some(vec![]));
         let before = *followed.borrow();
         for name in 0..JOBS_MAX + 9 {
-            pokes.poke(&job(name));
+            notifier.notify(&job(name));
         }
-        assert_eq!(pokes.since(before), None, "more jobs than are kept");
-        assert_eq!(pokes.since(*followed.borrow() - 5).map(|jobs| jobs.len()), Some(5));
-        assert_eq!(pokes.news.lock().unwrap().jobs.len(), JOBS_MAX);
+        assert_eq!(notifier.since(before), None, "more jobs than are kept");
+        assert_eq!(notifier.since(*followed.borrow() - 5).map(|jobs| jobs.len()), Some(5));
+        assert_eq!(notifier.news.lock().unwrap().jobs.len(), JOBS_MAX);
     }
 }

@@ -1,8 +1,8 @@
 //! Permits for responses: how many responses are in memory at a time, in total and per tenant.
 //!
-//! Guarantees: a response holds its slot from before it is made until its last byte is taken. One tenant has at most
-//! half of the slots, so that others get responses. A caller that gets no slot within the wait is refused and retries.
-//! A peer that takes a response slower than [`SLOWEST`] loses it and its slot.
+//! Guarantees: a response holds its permit from before it is made until its last byte is taken. One tenant has at most
+//! half of the permits, so that others get responses. A caller that gets no permit within the wait is refused and retries.
+//! A peer that takes a response slower than [`SLOWEST`] loses it and its permit.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,51 +26,51 @@ const SLOWEST: usize = 64 << 10;
 /// Every response has this long.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// Slots; clones share them.
+/// Permits; clones share them.
 #[derive(Clone)]
-pub struct Slots {
+pub struct Permits {
     all: Arc<Semaphore>,
     tenants: Arc<Mutex<HashMap<String, Weak<Semaphore>>>>,
     of_a_tenant: usize,
     wait: Duration,
 }
 
-/// A slot, held until dropped.
-pub struct Slot {
+/// A permit, held until dropped.
+pub struct Permit {
     _in_all: OwnedSemaphorePermit,
     _of_tenant: OwnedSemaphorePermit,
 }
 
-/// Marks a request that already has its slot.
+/// Marks a request that already has its permit.
 #[derive(Clone, Copy)]
-pub struct HasSlot;
+pub struct HasPermit;
 
-impl Slots {
-    /// Creates `count` slots, half of them for one tenant; a caller waits at most `wait` for one.
+impl Permits {
+    /// Creates `count` permits, half of them for one tenant; a caller waits at most `wait` for one.
     #[must_use]
     pub fn new(count: usize, wait: Duration) -> Self {
         Self { of_a_tenant: count.div_ceil(2), ..Self::shared(count, wait) }
     }
 
-    /// Creates `count` slots without a share per tenant.
+    /// Creates `count` permits without a share per tenant.
     #[must_use]
     pub fn shared(count: usize, wait: Duration) -> Self {
         Self { all: Arc::new(Semaphore::new(count)), tenants: Arc::default(), of_a_tenant: count, wait }
     }
 
-    /// Takes a slot for a tenant; `None` if none was released in time.
-    pub async fn take(&self, tenant: &str) -> Option<Slot> {
+    /// Takes a permit for a tenant; `None` if none was released in time.
+    pub async fn take(&self, tenant: &str) -> Option<Permit> {
         let tenant = self.tenant(tenant);
         let taken = async {
-            // The tenant's first: a caller that waits for its tenant's share holds no shared slot.
+            // The tenant's first: a caller that waits for its tenant's share holds no shared permit.
             let of_tenant = tenant.acquire_owned().await.ok()?;
             let in_all = self.all.clone().acquire_owned().await.ok()?;
-            Some(Slot { _in_all: in_all, _of_tenant: of_tenant })
+            Some(Permit { _in_all: in_all, _of_tenant: of_tenant })
         };
         tokio::time::timeout(self.wait, taken).await.ok()?
     }
 
-    /// How many slots one tenant may have.
+    /// How many permits one tenant may have.
     #[must_use]
     pub fn of_a_tenant(&self) -> usize {
         self.of_a_tenant
@@ -82,10 +82,10 @@ impl Slots {
             return known;
         }
         // Unused entries are removed: tenants' names change.
-        tenants.retain(|_, slots| slots.strong_count() > 0);
-        let slots = Arc::new(Semaphore::new(self.of_a_tenant));
-        tenants.insert(name.to_owned(), Arc::downgrade(&slots));
-        slots
+        tenants.retain(|_, permits| permits.strong_count() > 0);
+        let permits = Arc::new(Semaphore::new(self.of_a_tenant));
+        tenants.insert(name.to_owned(), Arc::downgrade(&permits));
+        permits
     }
 }
 
@@ -95,17 +95,17 @@ pub fn deadline(bytes: usize) -> Instant {
     Instant::now() + GRACE + Duration::from_secs((bytes / SLOWEST) as u64)
 }
 
-/// A response body that keeps its slot until it is dropped.
-pub fn body(bytes: impl Into<Bytes>, slot: Option<Slot>) -> Body {
+/// A response body that keeps its permit until it is dropped.
+pub fn body(bytes: impl Into<Bytes>, permit: Option<Permit>) -> Body {
     let rest = bytes.into();
-    Body::new(Pieces { deadline: deadline(rest.len()), rest, slot })
+    Body::new(Pieces { deadline: deadline(rest.len()), rest, permit })
 }
 
 /// A response being sent.
 struct Pieces {
     rest: Bytes,
     deadline: Instant,
-    slot: Option<Slot>,
+    permit: Option<Permit>,
 }
 
 impl HttpBody for Pieces {
@@ -119,7 +119,7 @@ impl HttpBody for Pieces {
         }
         if Instant::now() >= self.deadline {
             self.rest = Bytes::new();
-            self.slot = None;
+            self.permit = None;
             return Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, "the answer was taken too slowly"))));
         }
         let length = self.rest.len().min(PIECE);
@@ -145,14 +145,14 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_has_its_slot_until_its_last_piece_is_taken() {
-        let slots = Slots::shared(3, NO_WAIT);
+        let permits = Permits::shared(3, NO_WAIT);
         let text: Vec<u8> = (0..PIECE * 2 + 7).map(|at| at as u8).collect();
         let mut answers = Vec::new();
         for _ in 0..3 {
-            let (rest, slot) = (Bytes::from(text.clone()), slots.take("a").await);
-            answers.push(Pieces { deadline: deadline(rest.len()), rest, slot });
+            let (rest, permit) = (Bytes::from(text.clone()), permits.take("a").await);
+            answers.push(Pieces { deadline: deadline(rest.len()), rest, permit });
         }
-        let is_full = || slots.all.available_permits() == 0;
+        let is_full = || permits.all.available_permits() == 0;
         assert!(is_full(), "there are no more");
         let mut answer = answers.pop().unwrap();
         assert_eq!(answer.size_hint().exact(), Some(text.len() as u64));
@@ -170,23 +170,23 @@ mod tests {
 
     #[tokio::test]
     async fn one_tenant_leaves_half_of_the_slots_to_others() {
-        let slots = Slots::new(4, NO_WAIT);
-        let held = [slots.take("a").await.unwrap(), slots.take("a").await.unwrap()];
-        assert!(slots.take("a").await.is_none(), "it has its half");
-        let other = slots.take("b").await;
+        let permits = Permits::new(4, NO_WAIT);
+        let held = [permits.take("a").await.unwrap(), permits.take("a").await.unwrap()];
+        assert!(permits.take("a").await.is_none(), "it has its half");
+        let other = permits.take("b").await;
         assert!(other.is_some(), "another tenant does not wait");
         drop(held);
-        assert!(slots.take("a").await.is_some(), "they were released");
+        assert!(permits.take("a").await.is_some(), "they were released");
     }
 
     #[tokio::test]
     async fn an_answer_that_is_taken_too_slowly_gives_its_slot_back() {
-        let slots = Slots::shared(1, NO_WAIT);
-        let slot = slots.take("a").await;
-        let mut answer = Pieces { rest: vec![0_u8; 10 * PIECE].into(), deadline: deadline(10 * PIECE), slot };
+        let permits = Permits::shared(1, NO_WAIT);
+        let permit = permits.take("a").await;
+        let mut answer = Pieces { rest: vec![0_u8; 10 * PIECE].into(), deadline: deadline(10 * PIECE), permit };
         answer.frame().await.unwrap().unwrap();
         answer.deadline = Instant::now();
         assert!(answer.frame().await.unwrap().is_err());
-        assert!(answer.is_end_stream() && slots.take("a").await.is_some());
+        assert!(answer.is_end_stream() && permits.take("a").await.is_some());
     }
 }

@@ -1,8 +1,8 @@
 //! Summaries: figures of jobs from the judge's last round, for clients that query all jobs at once.
 //!
-//! Guarantees: memory is bounded by `JOBS_KEPT` jobs of at most `DEVICES_KEPT` devices each. A job leaves the board
+//! Guarantees: memory is bounded by `JOBS_KEPT` jobs of at most `DEVICES_KEPT` devices each. A job leaves the summaries
 //! [`SHOWN_FOR`] after it has ended, or after its last update.
-//! Refuses: to read the store. Reading the board costs no query.
+//! Refuses: to read the store. Reading the summaries costs no query.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -99,13 +99,13 @@ struct Entry {
     ended: Option<Instant>,
 }
 
-/// The board; clones share it.
+/// The summaries; clones share them.
 #[derive(Clone, Default)]
-pub struct Board {
+pub struct Summaries {
     jobs: Arc<Mutex<HashMap<i64, Entry>>>,
 }
 
-impl Board {
+impl Summaries {
     fn lock(&self) -> MutexGuard<'_, HashMap<i64, Entry>> {
         // Every change is one call, so the data is whole even if the lock is poisoned.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
@@ -191,14 +191,14 @@ pub(crate) mod tests {
 
     #[test]
     fn jobs_leave_the_board_once_they_have_ended_long_ago_or_nobody_looks() {
-        let (board, mut now) = (Board::default(), Instant::now());
-        let names = |now| board.shown_at(now).iter().map(|job| job.name.clone()).collect::<Vec<_>>();
-        board.put_at(1, job("ended", JobState::Finished), now);
-        board.put_at(2, job("running", JobState::Running), now);
+        let (summaries, mut now) = (Summaries::default(), Instant::now());
+        let names = |now| summaries.shown_at(now).iter().map(|job| job.name.clone()).collect::<Vec<_>>();
+        summaries.put_at(1, job("ended", JobState::Finished), now);
+        summaries.put_at(2, job("running", JobState::Running), now);
         now += SHOWN_FOR / 2;
         // Updated again: its first end counts.
-        board.put_at(1, job("ended", JobState::Finished), now);
-        board.put_at(2, job("running", JobState::Running), now);
+        summaries.put_at(1, job("ended", JobState::Finished), now);
+        summaries.put_at(2, job("running", JobState::Running), now);
         assert_eq!(names(now), ["running", "ended"]);
         now += SHOWN_FOR / 2;
         assert_eq!(names(now), ["running"]);
@@ -208,18 +208,18 @@ pub(crate) mod tests {
 
     #[test]
     fn one_job_more_takes_the_place_of_one_that_has_ended() {
-        let (board, mut now) = (Board::default(), Instant::now());
+        let (summaries, mut now) = (Summaries::default(), Instant::now());
         for key in 0..JOBS_KEPT as i64 {
             let state = if key == 700 { JobState::Lost } else { JobState::Running };
-            board.put_at(key, job(&format!("job-{key}"), state), now);
+            summaries.put_at(key, job(&format!("job-{key}"), state), now);
             now += Duration::from_millis(1);
         }
-        board.put_at(-1, job("one more", JobState::Running), now);
-        let shown = board.shown_at(now);
+        summaries.put_at(-1, job("one more", JobState::Running), now);
+        let shown = summaries.shown_at(now);
         assert_eq!(shown.len(), JOBS_KEPT);
         assert!(shown.iter().any(|job| job.name == "one more") && shown.iter().all(|job| job.name != "job-700"));
-        board.forget(700);
-        board.forget(3);
-        assert_eq!(board.shown_at(now).len(), JOBS_KEPT - 1);
+        summaries.forget(700);
+        summaries.forget(3);
+        assert_eq!(summaries.shown_at(now).len(), JOBS_KEPT - 1);
     }
 }

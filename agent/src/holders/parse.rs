@@ -19,7 +19,7 @@ const NOT_LOOKED_AT_MAX: usize = 32;
 const VERSION: u32 = 2;
 
 #[derive(Deserialize)]
-struct Told {
+struct Parsed {
     version: u32,
     asked_blocks: u32,
     found_blocks: u32,
@@ -94,7 +94,7 @@ pub(super) fn read(json: &[u8], alive: &[Option<u64>], paths: &SourcePaths) -> R
     if let Ok(Fault { fault }) = serde_json::from_slice(json) {
         return Err(format!("the search failed in the trainer: {}", cut(paths.text(&fault).into_owned())));
     }
-    let mut told: Told =
+    let mut told: Parsed =
         serde_json::from_slice(json).map_err(|error| format!("the trainer's answer cannot be read: {error}"))?;
     if told.version != VERSION {
         return Err(format!("the trainer's answer is of version {}, and this agent reads {VERSION}", told.version));

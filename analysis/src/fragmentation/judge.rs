@@ -99,14 +99,14 @@ pub struct Facts<'a> {
 pub struct Holder {
     /// The blocks.
     pub pin: Pin,
-    /// Who allocated them.
+    /// Subject allocated them.
     pub stack: Stack,
 }
 
 /// A site whose request sizes vary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Varying {
-    /// Who asks.
+    /// Subject asks.
     pub stack: Stack,
     /// Smallest request above 1 MiB.
     pub smallest_bytes: u64,

@@ -41,7 +41,7 @@ pub struct FreeList {
 /// Live blocks of one site that lie beside free memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pin {
-    /// Who allocated them.
+    /// Subject allocated them.
     pub stack: StackId,
     /// Blocks in partly used segments.
     pub blocks: u64,

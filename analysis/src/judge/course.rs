@@ -14,7 +14,7 @@ use super::leak;
 use super::recent_growth::has_stopped;
 use super::series::Point;
 use super::significance::{is_share_of_peak, matters};
-use super::subjects::Who;
+use super::subjects::Subject;
 use super::watch::{Holds, RankWatch, Site};
 
 /// How a course stands at the end of what was seen.
@@ -44,7 +44,7 @@ pub(super) enum Way {
 /// See the module.
 #[derive(Clone, Debug)]
 pub(super) struct Course {
-    pub who: Who,
+    pub who: Subject,
     pub stand: Stand,
     pub way: Way,
     /// What the leak judge would call it.

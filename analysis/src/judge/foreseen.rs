@@ -8,7 +8,7 @@ use std::fmt;
 
 use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, HumanBytes, Severity};
 
-use super::subjects::Who;
+use super::subjects::Subject;
 use crate::wording::{opening, place};
 
 /// Confidence. Measured: one false report in a thousand near-full runs; 0.96 of the runs that a leak ends are reported
@@ -43,8 +43,8 @@ impl fmt::Display for Asked {
 /// What was foreseen.
 #[derive(Clone, Debug)]
 pub struct Foreseen {
-    /// Who it will happen to.
-    pub who: Who,
+    /// Subject it will happen to.
+    pub who: Subject,
     /// In how many steps.
     pub steps: u32,
     /// Whether it is the largest of the recent steps that does not fit, whenever one like it comes, rather than the last one.
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn the_sentence_says_who_when_what_where_and_why() {
         let mut it = Foreseen {
-            who: Who { rank: 2, process: "".into(), device: 0 },
+            who: Subject { rank: 2, process: "".into(), device: 0 },
             steps: 2,
             is_of_largest: false,
             request: asked(512 << 20, 40),

@@ -9,7 +9,7 @@ use memctl_model::{Boundary, FindingKind, Gap, Judged, JudgedKind, NotJudged};
 use crate::coverage::{WAIT, WAIT_EPOCHS};
 
 use super::history::Per;
-use super::subjects::{self, Who};
+use super::subjects::{self, Subject};
 use super::watch::RankWatch;
 
 /// Epoch ends that growth from epoch to epoch takes: of fewer rises than three nothing is said (two larger batches make two).
@@ -56,10 +56,10 @@ fn gap(kind: FindingKind, gap: Gap, reason: String, remedy: &str) -> NotJudged {
 
 fn looked_at(watches: &[&RankWatch]) -> Judged {
     let most = |per: Per| watches.iter().map(|watch| u64::from(watch.history.of(per).seen)).max().unwrap_or(0);
-    let whos: Vec<Who> = watches.iter().map(|watch| watch.who()).collect();
+    let subjects: Vec<Subject> = watches.iter().map(|watch| watch.who()).collect();
     Judged {
-        processes: subjects::processes(&whos).len() as u32,
-        ranks: subjects::ranks(&whos),
+        processes: subjects::processes(&subjects).len() as u32,
+        ranks: subjects::ranks(&subjects),
         epoch_ends: most(Per::Epoch),
         steps: most(Per::Step),
         windows: most(Per::Window),
@@ -98,8 +98,8 @@ fn growth(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
         let (how_much, reason) = if blind.len() == watches.len() {
             (Gap::Whole, reason)
         } else {
-            let whos = |watches: &[&RankWatch]| watches.iter().map(|watch| watch.who()).collect::<Vec<Who>>();
-            let (blind, all) = (whos(&blind), whos(watches));
+            let subjects = |watches: &[&RankWatch]| watches.iter().map(|watch| watch.who()).collect::<Vec<Subject>>();
+            let (blind, all) = (subjects(&blind), subjects(watches));
             let on = subjects::on(&blind.iter().collect::<Vec<_>>(), &all.iter().collect::<Vec<_>>());
             (Gap::Part, format!("{on}: {reason}"))
         };

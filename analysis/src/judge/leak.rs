@@ -19,8 +19,8 @@ use super::recent_growth::has_stopped;
 use super::series::Point;
 use super::significance::matters;
 use super::slope::slope;
-use super::subjects::Who;
-use super::time_to_full::{self, Outlook};
+use super::subjects::Subject;
+use super::time_to_full::{self, TimeToFull};
 use super::watch::{Holds, RankWatch, SITES_MAX};
 
 /// How sure.
@@ -33,7 +33,7 @@ pub(super) enum Sureness {
 /// One leak on one rank.
 #[derive(Clone, Debug)]
 pub(super) struct Leak {
-    pub who: Who,
+    pub who: Subject,
     pub kind: FindingKind,
     pub pattern: Pattern,
     pub sureness: Sureness,
@@ -60,7 +60,7 @@ pub(super) struct Leak {
     pub matters: bool,
     pub series: Vec<u64>,
     /// When the device is full; of confirmed leaks the same for all of a rank, because they fill it together.
-    pub outlook: Option<Outlook>,
+    pub outlook: Option<TimeToFull>,
 }
 
 /// Rises after which growth is worth a word, where it does not vouch for anything before.

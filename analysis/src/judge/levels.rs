@@ -10,7 +10,7 @@ use memctl_model::{Finding, FindingKind};
 use super::growth::{Clock, growth};
 use super::history::{Level, Measured, Per};
 use super::series::Point;
-use super::subjects::Who;
+use super::subjects::Subject;
 use super::watch::RankWatch;
 use super::words::{self, Grown};
 use super::wrong_device::Wrong;
@@ -48,8 +48,8 @@ const FOREIGN_MIN: u64 = 256 << 20;
 
 /// All findings about levels, over all ranks.
 pub(super) fn findings(watches: &[&RankWatch], wrong: &[Wrong]) -> Vec<Finding> {
-    let all: Vec<Who> = watches.iter().map(|watch| watch.who()).collect();
-    let all: Vec<&Who> = all.iter().collect();
+    let all: Vec<Subject> = watches.iter().map(|watch| watch.who()).collect();
+    let all: Vec<&Subject> = all.iter().collect();
     let of = |read: fn(&RankWatch) -> Option<Grown>| -> Vec<Grown> {
         watches.iter().filter_map(|watch| read(watch)).collect()
     };

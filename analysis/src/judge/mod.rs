@@ -49,7 +49,7 @@ pub use judged::GROWTH;
 pub use series::POINTS_MAX;
 pub use stacks::Stacks;
 pub use verdict::verdict;
-pub use verdict_inputs::{Courses, Grounds};
+pub use verdict_inputs::{Courses, VerdictInputs};
 pub use watch::{RankFacts, RankWatch, SITES_MAX};
 
 use memctl_model::{Finding, FindingKind, Judged, NotJudged};

@@ -11,7 +11,7 @@ use super::Activity;
 use super::history::Per;
 use super::leak::{self, Leak};
 use super::series::Series;
-use super::subjects::Who;
+use super::subjects::Subject;
 use super::watch::RankWatch;
 use super::words::{self, Excess};
 
@@ -26,8 +26,8 @@ pub(super) fn leaks(watches: &[&RankWatch], activity: Activity) -> Vec<Finding> 
         by_site.entry((leak.kind, site)).or_default().push(leak);
     }
     let merged = same_leak_of_another_kind(by_site);
-    let all: Vec<Who> = watches.iter().map(|watch| watch.who()).collect();
-    let all: Vec<&Who> = all.iter().collect();
+    let all: Vec<Subject> = watches.iter().map(|watch| watch.who()).collect();
+    let all: Vec<&Subject> = all.iter().collect();
     merged.into_values().map(|leaks| words::leak(&leaks, &all)).collect()
 }
 

@@ -1,4 +1,4 @@
-//! Who is judged: a device of a process of a rank, and how findings speak of several of them.
+//! Subject is judged: a device of a process of a rank, and how findings speak of several of them.
 //!
 //! Guarantees: processes that are called by their ranks are spoken of as ranks, others by their names; a device is named
 //! only where the rest of its process's devices do not show the same. Lists are sorted.
@@ -13,7 +13,7 @@ const NAMES_MAX: usize = 6;
 
 /// A device of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Who {
+pub struct Subject {
     /// The rank.
     pub rank: u32,
     /// The process's name within its job; empty for one that its rank names.
@@ -22,7 +22,7 @@ pub struct Who {
     pub device: u8,
 }
 
-impl Who {
+impl Subject {
     /// Which process it is.
     fn key(&self) -> (u32, &str) {
         (self.rank, &self.process)
@@ -43,30 +43,30 @@ impl Who {
 
 /// The ranks of several, sorted.
 #[must_use]
-pub fn ranks<'a>(some: impl IntoIterator<Item = &'a Who>) -> Vec<u32> {
+pub fn ranks<'a>(some: impl IntoIterator<Item = &'a Subject>) -> Vec<u32> {
     some.into_iter().map(|who| who.rank).collect::<BTreeSet<u32>>().into_iter().collect()
 }
 
 /// The names of several's processes, each once, by rank.
 #[must_use]
-pub fn processes<'a>(some: impl IntoIterator<Item = &'a Who>) -> Vec<String> {
+pub fn processes<'a>(some: impl IntoIterator<Item = &'a Subject>) -> Vec<String> {
     let names: BTreeSet<(u32, String)> = some.into_iter().map(|who| (who.rank, who.name())).collect();
     names.into_iter().map(|(_, name)| name).collect()
 }
 
 /// Whether these are all processes there are, and more than one.
 #[must_use]
-pub fn are_all(some: &[&Who], all: &[&Who]) -> bool {
-    let count = |whos: &[&Who]| whos.iter().map(|who| who.key()).collect::<BTreeSet<_>>().len();
+pub fn are_all(some: &[&Subject], all: &[&Subject]) -> bool {
+    let count = |subjects: &[&Subject]| subjects.iter().map(|who| who.key()).collect::<BTreeSet<_>>().len();
     count(all) > 1 && count(some) == count(all)
 }
 
 /// `rank 0`, `ranks 0-2, 7`, `all 4 ranks`, `worker-1`, `device 1 of rank 0`.
 #[must_use]
-pub fn on(some: &[&Who], all: &[&Who]) -> String {
-    let devices = |whos: &[&Who]| -> BTreeMap<(u32, String), BTreeSet<u8>> {
+pub fn on(some: &[&Subject], all: &[&Subject]) -> String {
+    let devices = |subjects: &[&Subject]| -> BTreeMap<(u32, String), BTreeSet<u8>> {
         let mut devices: BTreeMap<_, BTreeSet<u8>> = BTreeMap::new();
-        for who in whos {
+        for who in subjects {
             devices.entry((who.rank, who.process.to_string())).or_default().insert(who.device);
         }
         devices
@@ -89,7 +89,7 @@ pub fn on(some: &[&Who], all: &[&Who]) -> String {
 }
 
 /// The processes alone.
-fn named(some: &[&Who], all: &[&Who]) -> String {
+fn named(some: &[&Subject], all: &[&Subject]) -> String {
     if all.iter().chain(some).all(|who| who.process.is_empty()) {
         let known = ranks(all.iter().copied()).len();
         return wording::ranks(&ranks(some.iter().copied()), known);
@@ -98,7 +98,7 @@ fn named(some: &[&Who], all: &[&Who]) -> String {
     if are_all(some, all) {
         return format!("all {count} processes");
     }
-    let (plain, others): (Vec<&Who>, Vec<&Who>) = some.iter().copied().partition(|who| who.process.is_empty());
+    let (plain, others): (Vec<&Subject>, Vec<&Subject>) = some.iter().copied().partition(|who| who.process.is_empty());
     let mut names = if plain.is_empty() { Vec::new() } else { vec![wording::ranks(&ranks(plain), usize::MAX)] };
     names.extend(processes(others));
     match names.as_slice() {
@@ -110,7 +110,7 @@ fn named(some: &[&Who], all: &[&Who]) -> String {
 
 /// The same in brackets behind others: `0-2`, `trainer, worker-2`.
 #[must_use]
-pub fn listed(some: &[&Who], all: &[&Who]) -> String {
+pub fn listed(some: &[&Subject], all: &[&Subject]) -> String {
     let words = named(some, all);
     let bare = words.strip_prefix("ranks ").or_else(|| words.strip_prefix("rank "));
     bare.map(str::to_owned).unwrap_or(words)
@@ -120,17 +120,17 @@ pub fn listed(some: &[&Who], all: &[&Who]) -> String {
 mod tests {
     use super::*;
 
-    fn who(rank: u32, process: &str, device: u8) -> Who {
-        Who { rank, process: process.into(), device }
+    fn who(rank: u32, process: &str, device: u8) -> Subject {
+        Subject { rank, process: process.into(), device }
     }
 
-    fn said(some: &[Who], all: &[Who]) -> String {
+    fn said(some: &[Subject], all: &[Subject]) -> String {
         on(&some.iter().collect::<Vec<_>>(), &all.iter().collect::<Vec<_>>())
     }
 
     #[test]
     fn ranks_are_numbers_and_others_names() {
-        let all: Vec<Who> = (0..4).map(|rank| who(rank, "", 0)).collect();
+        let all: Vec<Subject> = (0..4).map(|rank| who(rank, "", 0)).collect();
         assert_eq!(said(&all[2..3], &all), "rank 2");
         assert_eq!(said(&[all[3].clone(), all[0].clone(), all[1].clone()], &all), "ranks 0-1, 3");
         assert_eq!(said(&all, &all), "all 4 ranks");
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(said(&all[1..], &all), "device 1 of rank 0");
         assert_eq!(said(&all, &all), "rank 0");
         assert_eq!(said(&[], &all), "no rank");
-        let four: Vec<Who> = (0..2).flat_map(|rank| [who(rank, "", 0), who(rank, "", 1)]).collect();
+        let four: Vec<Subject> = (0..2).flat_map(|rank| [who(rank, "", 0), who(rank, "", 1)]).collect();
         assert_eq!(said(&[four[1].clone(), four[3].clone()], &four), "device 1 of all 2 ranks");
     }
 }

@@ -15,7 +15,7 @@ use super::watch::RankWatch;
 
 /// When the device is full.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Outlook {
+pub(super) struct TimeToFull {
     /// Seconds from the last boundary on.
     pub seconds: Rate,
     /// The same in epochs, where epochs come.
@@ -101,7 +101,7 @@ pub(super) fn a_minute(rate: Rate) -> Rate {
 }
 
 /// When these groups together will have filled the device.
-pub(super) fn of(watch: &RankWatch, groups: &[&Group]) -> Option<Outlook> {
+pub(super) fn of(watch: &RankWatch, groups: &[&Group]) -> Option<TimeToFull> {
     let rate = pace(watch, groups)?;
     let (most, least) = left_bytes(watch, groups)?;
     let seconds = Rate {
@@ -110,7 +110,7 @@ pub(super) fn of(watch: &RankWatch, groups: &[&Group]) -> Option<Outlook> {
         high: if rate.low > 0.0 { most / rate.low } else { f64::MAX },
     };
     let epochs = watch.history.epoch_ns().map(|ns| seconds.value * 1e9 / ns).filter(|epochs| epochs.is_finite());
-    Some(Outlook { seconds, epochs })
+    Some(TimeToFull { seconds, epochs })
 }
 
 /// What is left for these groups to grow into: at most, and at least (where nothing can be made of the free parts of

@@ -10,26 +10,26 @@ use memctl_model::{Cause, EvidenceValue, Finding, FindingKind, MemoryKind, Sever
 use super::course::{Course, Stand};
 use super::group::same_function;
 use super::holder_bound::{self, Bound};
-use super::verdict_inputs::{Grounds, Shown};
+use super::verdict_inputs::{Shown, VerdictInputs};
 use super::words::verdict as words;
 
 /// The verdict.
 #[must_use]
-pub fn verdict(grounds: &Grounds<'_>) -> Verdict {
-    if let Some(failed) = worst(grounds, crate::oom::outcome::tells) {
+pub fn verdict(inputs: &VerdictInputs<'_>) -> Verdict {
+    if let Some(failed) = worst(inputs, crate::oom::outcome::tells) {
         return of_finding(VerdictKind::OutOfMemory, None, failed);
     }
-    let courses = &grounds.courses.courses;
-    growing(grounds, courses)
-        .or_else(|| filling(grounds, courses))
-        .or_else(|| not_enough(grounds))
-        .or_else(|| of_course(grounds, courses, Stand::Released))
-        .or_else(|| of_course(grounds, courses, Stand::Stopped))
-        .unwrap_or_else(|| steady(grounds))
+    let courses = &inputs.courses.courses;
+    growing(inputs, courses)
+        .or_else(|| filling(inputs, courses))
+        .or_else(|| not_enough(inputs))
+        .or_else(|| of_course(inputs, courses, Stand::Released))
+        .or_else(|| of_course(inputs, courses, Stand::Stopped))
+        .unwrap_or_else(|| steady(inputs))
 }
 
-fn worst<'a>(grounds: &Grounds<'a>, of: impl Fn(&Finding) -> bool) -> Option<&'a Finding> {
-    grounds.findings.iter().find(|finding| finding.severity >= Severity::Warning && of(finding))
+fn worst<'a>(inputs: &VerdictInputs<'a>, of: impl Fn(&Finding) -> bool) -> Option<&'a Finding> {
+    inputs.findings.iter().find(|finding| finding.severity >= Severity::Warning && of(finding))
 }
 
 /// A verdict whose sentence is a finding's title: the finding says all of it already.
@@ -60,13 +60,13 @@ fn gained_bytes(finding: &Finding) -> Option<u64> {
 }
 
 /// What holds the blocks of a course: as the finding about the same place says.
-fn finding_of<'a>(grounds: &Grounds<'a>, course: &Course) -> Option<&'a Finding> {
+fn finding_of<'a>(inputs: &VerdictInputs<'a>, course: &Course) -> Option<&'a Finding> {
     let about = |finding: &&Finding| {
         let fills = finding.kind.growth().is_some_and(|growth| growth != Growth::Beside);
         let same = finding.site == course.site || finding.kind == course.kind && is_near(finding, course);
         fills && same && finding.processes.contains(&course.who.name())
     };
-    grounds.findings.iter().find(about)
+    inputs.findings.iter().find(about)
 }
 
 /// Ranks that are at different lines of one function show one leak.
@@ -83,22 +83,22 @@ fn is_explained(finding: &Finding) -> bool {
 }
 
 /// Growth that goes on: of several the one whose cause is known, then the largest.
-fn growing(grounds: &Grounds<'_>, courses: &[Course]) -> Option<Verdict> {
-    let open = |course: &&Course| course.stand == Stand::Growing && !matches!(bound_of(grounds, course), Bound::At(_));
+fn growing(inputs: &VerdictInputs<'_>, courses: &[Course]) -> Option<Verdict> {
+    let open = |course: &&Course| course.stand == Stand::Growing && !matches!(bound_of(inputs, course), Bound::At(_));
     let cause = |course: &Course| {
         let known = |finding: &Finding| finding.severity >= Severity::Warning && is_explained(finding);
-        if finding_of(grounds, course).is_some_and(known) { Cause::Known } else { Cause::Open }
+        if finding_of(inputs, course).is_some_and(known) { Cause::Known } else { Cause::Open }
     };
     let order = |course: &&Course| (cause(course) == Cause::Known, course.gained);
     let device = courses.iter().filter(open).max_by_key(order);
     // A chain of graphs falls back with its epoch, and grows all the same within each.
-    let chain = worst(grounds, |finding| finding.kind == FindingKind::HiddenChain);
+    let chain = worst(inputs, |finding| finding.kind == FindingKind::HiddenChain);
     let is_beside =
         |finding: &&Finding| matches!(finding.kind, FindingKind::HostGrowth | FindingKind::OutsideAllocator);
-    let beside = grounds.findings.iter().find(is_beside);
+    let beside = inputs.findings.iter().find(is_beside);
     match (device, chain) {
         (Some(course), chain) if chain.is_none() || cause(course) == Cause::Known => {
-            Some(grown(grounds, courses, course, cause(course)))
+            Some(grown(inputs, courses, course, cause(course)))
         }
         (_, Some(chain)) => Some(of_finding(VerdictKind::Growing, Some(Cause::Known), chain)),
         _ => None,
@@ -106,31 +106,31 @@ fn growing(grounds: &Grounds<'_>, courses: &[Course]) -> Option<Verdict> {
     .or_else(|| beside.map(|finding| of_finding(VerdictKind::Growing, Some(Cause::Open), finding)))
 }
 
-fn grown(grounds: &Grounds<'_>, courses: &[Course], course: &Course, cause: Cause) -> Verdict {
-    let finding = finding_of(grounds, course);
+fn grown(inputs: &VerdictInputs<'_>, courses: &[Course], course: &Course, cause: Cause) -> Verdict {
+    let finding = finding_of(inputs, course);
     let shown = Shown::new(courses, course);
     Verdict {
         cause: Some(cause),
         holder: finding.and_then(words::holder),
-        sentence: words::growing(grounds, &shown, finding, cause),
+        sentence: words::growing(inputs, &shown, finding, cause),
         ..shown.measured(VerdictKind::Growing)
     }
 }
 
 /// The bound of what holds a course's blocks.
-fn bound_of(grounds: &Grounds<'_>, course: &Course) -> Bound {
-    finding_of(grounds, course).map_or(Bound::Unknown, holder_bound::bound)
+fn bound_of(inputs: &VerdictInputs<'_>, course: &Course) -> Bound {
+    finding_of(inputs, course).map_or(Bound::Unknown, holder_bound::bound)
 }
 
-fn filling(grounds: &Grounds<'_>, courses: &[Course]) -> Option<Verdict> {
-    let bounded = |course: &Course| match bound_of(grounds, course) {
+fn filling(inputs: &VerdictInputs<'_>, courses: &[Course]) -> Option<Verdict> {
+    let bounded = |course: &Course| match bound_of(inputs, course) {
         Bound::At(bytes) if course.stand == Stand::Growing => Some(bytes),
         _ => None,
     };
     let filling = courses.iter().filter_map(|course| Some((course, bounded(course)?)));
     let (course, bytes) = filling.max_by_key(|(course, _)| course.gained)?;
-    let finding = finding_of(grounds, course)?;
-    let room = grounds.courses.devices.iter().find(|room| room.who == course.who)?;
+    let finding = finding_of(inputs, course)?;
+    let room = inputs.courses.devices.iter().find(|room| room.who == course.who)?;
     let more = bytes.map(|bound| bound.saturating_sub(course.gained));
     let fits = more.zip(room.limit_bytes).map(|(more, limit)| room.peak_bytes.saturating_add(more) <= limit);
     let shown = Shown::new(courses, course);
@@ -138,27 +138,27 @@ fn filling(grounds: &Grounds<'_>, courses: &[Course]) -> Option<Verdict> {
         bound_bytes: bytes,
         fits,
         holder: words::holder(finding),
-        sentence: words::filling(grounds, &shown, finding, bytes, fits),
+        sentence: words::filling(inputs, &shown, finding, bytes, fits),
         ..shown.measured(VerdictKind::Filling)
     })
 }
 
-fn not_enough(grounds: &Grounds<'_>) -> Option<Verdict> {
-    let not = grounds.not_judged.iter().find(|not| not.decides())?;
-    Some(Verdict::new(VerdictKind::NotEnoughData, words::not_enough(grounds, not)))
+fn not_enough(inputs: &VerdictInputs<'_>) -> Option<Verdict> {
+    let not = inputs.not_judged.iter().find(|not| not.decides())?;
+    Some(Verdict::new(VerdictKind::NotEnoughData, words::not_enough(inputs, not)))
 }
 
-fn of_course(grounds: &Grounds<'_>, courses: &[Course], stand: Stand) -> Option<Verdict> {
+fn of_course(inputs: &VerdictInputs<'_>, courses: &[Course], stand: Stand) -> Option<Verdict> {
     let course = courses.iter().filter(|course| course.stand == stand).max_by_key(|course| course.gained)?;
     let shown = Shown::new(courses, course);
     let (kind, sentence) = match stand {
-        Stand::Released => (VerdictKind::Released, words::released(grounds, &shown)),
-        Stand::Stopped | Stand::Growing => (VerdictKind::LevelledOff, words::levelled_off(grounds, &shown)),
+        Stand::Released => (VerdictKind::Released, words::released(inputs, &shown)),
+        Stand::Stopped | Stand::Growing => (VerdictKind::LevelledOff, words::levelled_off(inputs, &shown)),
     };
     Some(Verdict { sentence, ..shown.measured(kind) })
 }
 
-fn steady(grounds: &Grounds<'_>) -> Verdict {
-    let memory = (!grounds.courses.devices.is_empty()).then_some(MemoryKind::Device);
-    Verdict { memory, ..Verdict::new(VerdictKind::Steady, words::steady(grounds)) }
+fn steady(inputs: &VerdictInputs<'_>) -> Verdict {
+    let memory = (!inputs.courses.devices.is_empty()).then_some(MemoryKind::Device);
+    Verdict { memory, ..Verdict::new(VerdictKind::Steady, words::steady(inputs)) }
 }

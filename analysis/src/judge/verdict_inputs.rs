@@ -5,7 +5,7 @@ use memctl_model::{Finding, Judged, MemoryKind, NotJudged, Verdict, VerdictKind}
 use super::Activity;
 use super::course::{Course, courses};
 use super::significance::peak_bytes;
-use super::subjects::{self, Who};
+use super::subjects::{self, Subject};
 use super::watch::RankWatch;
 
 /// What the live memory of a job's devices did: what is measured, before anything is concluded.
@@ -20,7 +20,7 @@ pub struct Courses {
 /// How much of a device is used.
 #[derive(Clone, Debug)]
 pub(super) struct Room {
-    pub who: Who,
+    pub who: Subject,
     pub peak_bytes: u64,
     pub limit_bytes: Option<u64>,
 }
@@ -39,14 +39,14 @@ impl Courses {
     }
 
     /// The devices.
-    pub(super) fn whos(&self) -> Vec<&Who> {
+    pub(super) fn subjects(&self) -> Vec<&Subject> {
         self.devices.iter().map(|room| &room.who).collect()
     }
 }
 
 /// What a verdict is made of.
 #[derive(Clone, Copy, Debug)]
-pub struct Grounds<'a> {
+pub struct VerdictInputs<'a> {
     /// What the devices' memory did.
     pub courses: &'a Courses,
     /// All findings, the worst first, with what holders said.
@@ -65,7 +65,7 @@ pub struct Grounds<'a> {
 pub(super) struct Shown<'a> {
     pub course: &'a Course,
     /// The devices on which the same place stands alike.
-    pub on: Vec<&'a Who>,
+    pub on: Vec<&'a Subject>,
     /// Other courses of the same device that stand alike.
     pub others: Vec<&'a Course>,
 }

@@ -14,7 +14,7 @@ use memctl_model::{Boundary, Counters, Frame, Peaks, Sample, SiteTable, StackId}
 use super::history::{History, Per};
 use super::series::{Point, Series};
 use super::stacks::{STACKS_MAX, Stacks};
-use super::subjects::Who;
+use super::subjects::Subject;
 
 /// Sites that are followed; what comes later is counted with what has no stack.
 pub const SITES_MAX: usize = 16_384;
@@ -214,10 +214,10 @@ impl RankWatch {
         Some(total.saturating_sub(self.history.outside_bytes().unwrap_or(0)))
     }
 
-    /// Who it is.
+    /// Subject it is.
     #[must_use]
-    pub fn who(&self) -> Who {
-        Who { rank: self.facts.rank, process: self.facts.process.clone(), device: self.facts.device }
+    pub fn who(&self) -> Subject {
+        Subject { rank: self.facts.rank, process: self.facts.process.clone(), device: self.facts.device }
     }
 
     /// Sets the process's name and role: names say more as more of a job's processes start.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, HumanBytes, JudgedKind, Severity};
 
-use super::subjects::{self, Who};
+use super::subjects::{self, Subject};
 use super::watch::RankWatch;
 use crate::wording::opening;
 
@@ -21,13 +21,13 @@ pub(super) struct Wrong {
 /// One rank on one device that is not its own.
 struct Stray<'a> {
     watch: &'a RankWatch,
-    owner: Who,
+    owner: Subject,
     site: Option<(&'a Frame, Vec<Frame>)>,
     bytes: u64,
 }
 
 /// Strays with this key are one finding: the line, the device's index, the owner.
-type Key = (Option<(String, String)>, u8, Who);
+type Key = (Option<(String, String)>, u8, Subject);
 
 /// Where there are several devices, they were compared.
 pub(super) fn judged(watches: &[&RankWatch]) -> Option<JudgedKind> {
@@ -89,11 +89,13 @@ fn line(site: &Frame) -> String {
 
 fn wrong(strays: &[Stray<'_>], watches: &[&RankWatch]) -> Option<Wrong> {
     let most = strays.iter().max_by_key(|stray| stray.bytes)?;
-    let whos: Vec<Who> = strays.iter().map(|stray| stray.watch.who()).collect();
-    let all: Vec<Who> = watches.iter().map(|watch| watch.who()).collect();
+    let subjects: Vec<Subject> = strays.iter().map(|stray| stray.watch.who()).collect();
+    let all: Vec<Subject> = watches.iter().map(|watch| watch.who()).collect();
     // The device is in the sentence anyway.
-    let bare = |whos: &[Who]| whos.iter().map(|who| Who { device: 0, ..who.clone() }).collect::<Vec<Who>>();
-    let (bare_whos, bare_all) = (bare(&whos), bare(&all));
+    let bare = |subjects: &[Subject]| {
+        subjects.iter().map(|who| Subject { device: 0, ..who.clone() }).collect::<Vec<Subject>>()
+    };
+    let (bare_whos, bare_all) = (bare(&subjects), bare(&all));
     let on = subjects::on(&bare_whos.iter().collect::<Vec<_>>(), &bare_all.iter().collect::<Vec<_>>());
     let (device, owner) = (most.watch.facts.device, most.owner.name());
     let verb = if strays.len() == 1 { "allocates" } else { "allocate" };
@@ -121,8 +123,8 @@ fn wrong(strays: &[Stray<'_>], watches: &[&RankWatch]) -> Option<Wrong> {
                  .to(device)), and give torch.load a map_location."
             .to_owned(),
         evidence,
-        processes: subjects::processes(&whos),
-        ..Finding::new(FindingKind::WrongDevice, Severity::Warning, 0.95, subjects::ranks(&whos))
+        processes: subjects::processes(&subjects),
+        ..Finding::new(FindingKind::WrongDevice, Severity::Warning, 0.95, subjects::ranks(&subjects))
     };
     Some(Wrong { device: most.watch.facts.device_id.as_deref().map(str::to_owned), finding })
 }

@@ -57,7 +57,7 @@ impl OomCause {
 /// Live memory of one site when the request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SiteUse {
-    /// Who allocated it.
+    /// Subject allocated it.
     pub stack: Stack,
     /// Live bytes.
     pub bytes: u64,
@@ -109,7 +109,7 @@ pub struct Facts {
     pub stream: u64,
     /// Its pool.
     pub pool: PoolId,
-    /// Who asked.
+    /// Subject asked.
     pub stack: Stack,
     /// What the driver said was free on the device, behind the flush.
     pub device_free_bytes: u64,

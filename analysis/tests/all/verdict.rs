@@ -4,7 +4,7 @@
 
 use crate::support::watched;
 
-use memctl_analysis::judge::{Activity, Courses, Grounds, findings, judged, verdict};
+use memctl_analysis::judge::{Activity, Courses, VerdictInputs, findings, judged, verdict};
 use memctl_model::{Cause, Finding, FindingKind, Frame, Severity, SiteRow, Verdict, VerdictKind};
 use watched::{KIB, MIB, Process, frame};
 
@@ -48,7 +48,7 @@ fn of(process: &Process, activity: Activity, beside: Vec<Finding>) -> Verdict {
     found.extend(beside);
     let (judged, not_judged) = judged(&watches);
     let courses = Courses::of(&watches);
-    verdict(&Grounds {
+    verdict(&VerdictInputs {
         courses: &courses,
         findings: &found,
         judged: &judged,

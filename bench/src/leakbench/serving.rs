@@ -95,7 +95,7 @@ impl Style {
 
 /// What allocates within a request.
 #[derive(Clone, Copy)]
-enum Who {
+enum Subject {
     Weights,
     Input,
     Keys,
@@ -105,7 +105,7 @@ enum Who {
     Output,
 }
 
-impl Who {
+impl Subject {
     const ALL: [(Self, &'static str, u32); 7] = [
         (Self::Weights, "load", 12),
         (Self::Input, "to", 31),
@@ -132,7 +132,7 @@ struct Server<'a> {
 }
 
 impl Server<'_> {
-    fn keep(&mut self, who: Who, bytes: u64) -> Added {
+    fn keep(&mut self, who: Subject, bytes: u64) -> Added {
         let block = Added(self.blocks);
         self.blocks += 1;
         let stack = StackId(who as u32 + 1);
@@ -148,7 +148,7 @@ impl Server<'_> {
         self.arena.change(block, Change::Drop, self.now_ns as u64, &mut |event| events.push(event));
     }
 
-    fn brief(&mut self, who: Who, bytes: u64) {
+    fn brief(&mut self, who: Subject, bytes: u64) {
         let block = self.keep(who, bytes);
         self.drop(block);
     }
@@ -158,30 +158,30 @@ impl Server<'_> {
     }
 }
 
-/// The stacks of a style, innermost frame first, in the order of [`Who`].
+/// The stacks of a style, innermost frame first, in the order of [`Subject`].
 fn stacks(style: Style) -> Arc<Vec<Vec<Frame>>> {
     let frame =
         |&(file, function, line): &(&str, &str, u32)| Frame { function: function.into(), file: file.into(), line };
-    let stack = |(who, function, line): &(Who, &str, u32)| {
+    let stack = |(who, function, line): &(Subject, &str, u32)| {
         let frames = style.frames();
         // Weights and inputs are the program's own; the rest lies below the model.
         let depth = match who {
-            Who::Weights => 1,
-            Who::Input | Who::Output => 2,
+            Subject::Weights => 1,
+            Subject::Input | Subject::Output => 2,
             _ => frames.len(),
         };
         let mut stack: Vec<Frame> = frames[..depth.min(frames.len())].iter().map(frame).collect();
         let file = match who {
-            Who::Keys | Who::Values => "/usr/lib/python3.11/site-packages/transformers/cache_utils.py",
+            Subject::Keys | Subject::Values => "/usr/lib/python3.11/site-packages/transformers/cache_utils.py",
             _ => "/usr/lib/python3.11/site-packages/torch/nn/functional.py",
         };
-        if !matches!(who, Who::Weights) {
+        if !matches!(who, Subject::Weights) {
             stack.push(frame(&(file, function, *line)));
         }
         stack.reverse();
         stack
     };
-    Arc::new(Who::ALL.iter().map(stack).collect())
+    Arc::new(Subject::ALL.iter().map(stack).collect())
 }
 
 /// How requests come: so many a second, more and fewer in waves, with pauses now and then.
@@ -215,12 +215,12 @@ pub fn server(style: Style, seed: u64) -> Base {
     let unit = server.draw.log_int(256, 8192);
     for _ in 0..server.draw.int(12, 40) {
         let bytes = server.draw.log_int(1 << 16, 64 << 20);
-        server.keep(Who::Weights, bytes);
+        server.keep(Subject::Weights, bytes);
         server.pass(0.01);
     }
     if style == Style::Paged {
         (0..8).for_each(|_| {
-            server.keep(Who::Keys, 256 << 20);
+            server.keep(Subject::Keys, 256 << 20);
         });
     }
     let end_ns = BEGIN_NS as f64 + seconds * SECOND_NS;
@@ -264,7 +264,7 @@ fn wait(server: &mut Server<'_>, load: &Load) {
 /// One request, or one batch of them; what it still holds when its answer is ready.
 fn request(server: &mut Server<'_>, style: Style, unit: u64) -> Vec<Added> {
     let length = server.draw.log_int(8, 1024);
-    let mut held = vec![server.keep(Who::Input, length * 8)];
+    let mut held = vec![server.keep(Subject::Input, length * 8)];
     let layers = 2 + unit % 3;
     match style {
         Style::GrowingCache | Style::Rollout => {
@@ -272,60 +272,60 @@ fn request(server: &mut Server<'_>, style: Style, unit: u64) -> Vec<Added> {
             let tokens = server.draw.log_int(3, 16);
             let mut caches: Vec<(Added, Added)> = Vec::new();
             for _ in 0..layers {
-                server.brief(Who::Attention, samples * length * unit);
+                server.brief(Subject::Attention, samples * length * unit);
                 let (keys, values) = (samples * length * unit, samples * length * unit);
-                caches.push((server.keep(Who::Keys, keys), server.keep(Who::Values, values)));
+                caches.push((server.keep(Subject::Keys, keys), server.keep(Subject::Values, values)));
             }
             for token in 1..=tokens {
                 server.pass(0.002);
                 for cache in &mut caches {
                     let bytes = samples * (length + token) * unit;
-                    for (who, old) in [(Who::Keys, &mut cache.0), (Who::Values, &mut cache.1)] {
+                    for (who, old) in [(Subject::Keys, &mut cache.0), (Subject::Values, &mut cache.1)] {
                         let longer = server.keep(who, bytes);
                         server.drop(std::mem::replace(old, longer));
                     }
-                    server.brief(Who::Hidden, samples * unit * 2);
+                    server.brief(Subject::Hidden, samples * unit * 2);
                 }
             }
             held.extend(caches.into_iter().flat_map(|(keys, values)| [keys, values]));
         }
         Style::FixedCache => {
             let caches = (0..2 * layers).map(|index| {
-                let who = if index % 2 == 0 { Who::Keys } else { Who::Values };
+                let who = if index % 2 == 0 { Subject::Keys } else { Subject::Values };
                 server.keep(who, 1024 * unit)
             });
             held.extend(caches.collect::<Vec<_>>());
             for _ in 0..server.draw.log_int(3, 16) {
                 server.pass(0.002);
                 for _ in 0..layers {
-                    server.brief(Who::Attention, length * 64);
-                    server.brief(Who::Hidden, unit * 2);
+                    server.brief(Subject::Attention, length * 64);
+                    server.brief(Subject::Hidden, unit * 2);
                 }
             }
         }
         Style::Diffusion => {
-            held.push(server.keep(Who::Hidden, unit * 64));
+            held.push(server.keep(Subject::Hidden, unit * 64));
             for _ in 0..server.draw.int(4, 20) {
                 server.pass(0.01);
                 let down: Vec<Added> =
-                    (0..layers).map(|layer| server.keep(Who::Hidden, (unit * 256) >> layer)).collect();
-                server.brief(Who::Attention, length * unit);
+                    (0..layers).map(|layer| server.keep(Subject::Hidden, (unit * 256) >> layer)).collect();
+                server.brief(Subject::Attention, length * unit);
                 down.into_iter().rev().for_each(|block| server.drop(block));
             }
         }
         Style::PaddedBatch | Style::Paged => {
             let batch = server.draw.int(1, 16);
-            let mut hidden = server.keep(Who::Hidden, batch * length * unit);
+            let mut hidden = server.keep(Subject::Hidden, batch * length * unit);
             for _ in 0..2 * layers {
-                server.brief(Who::Attention, batch * length * 64);
-                let next = server.keep(Who::Hidden, batch * length * unit);
+                server.brief(Subject::Attention, batch * length * 64);
+                let next = server.keep(Subject::Hidden, batch * length * unit);
                 server.drop(std::mem::replace(&mut hidden, next));
             }
             server.pass(0.01);
             held.push(hidden);
         }
     }
-    held.push(server.keep(Who::Output, length * 4));
+    held.push(server.keep(Subject::Output, length * 4));
     held
 }
 
@@ -339,15 +339,15 @@ fn paged(server: &mut Server<'_>, unit: u64, steps: &mut Vec<Span>, releases: &m
             waiting -= 1;
             let begin = server.events.len();
             let length = server.draw.log_int(8, 1024);
-            let state = vec![server.keep(Who::Input, length * 8), server.keep(Who::Output, unit * 4)];
+            let state = vec![server.keep(Subject::Input, length * 8), server.keep(Subject::Output, unit * 4)];
             let tokens = server.draw.log_int(3, 24);
             running.push((begin, state, tokens));
         }
         server.pass(0.004);
         let batch = running.len() as u64;
-        server.brief(Who::Hidden, batch * unit * 16);
-        server.brief(Who::Attention, batch * unit * 4);
-        server.brief(Who::Output, batch * 128_000);
+        server.brief(Subject::Hidden, batch * unit * 16);
+        server.brief(Subject::Attention, batch * unit * 4);
+        server.brief(Subject::Output, batch * 128_000);
         running.iter_mut().for_each(|(.., left)| *left -= 1);
         while let Some(done) = running.iter().position(|(.., left)| *left == 0) {
             let (begin, state, _) = running.swap_remove(done);

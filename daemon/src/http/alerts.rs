@@ -17,7 +17,7 @@ use memctl_proto::v1::query_server::Query as _;
 use super::Room;
 use super::api::{Answered, Asking, Trouble};
 use super::auth::{elsewhere, from_this_page};
-use super::params::Asked;
+use super::params::Params;
 use crate::access::Caller;
 
 /// A minute in nanoseconds.
@@ -25,7 +25,7 @@ const MINUTE_NS: u64 = 60_000_000_000;
 
 /// As `memctl alerts`.
 pub async fn alerts(State(room): State<Room>, Extension(caller): Extension<Caller>, uri: Uri) -> Answered {
-    Asked::of(&uri)?.takes(&[])?;
+    Params::of(&uri)?.takes(&[])?;
     let asking = Asking { room: &room, caller };
     let answer = async {
         let listed = asking.request(v1::ListAlertsRequest { firing_only: false });
@@ -40,7 +40,7 @@ pub async fn alerts(State(room): State<Room>, Extension(caller): Extension<Calle
 
 /// As `memctl alerts silences`.
 pub async fn silences(State(room): State<Room>, Extension(caller): Extension<Caller>, uri: Uri) -> Answered {
-    Asked::of(&uri)?.takes(&[])?;
+    Params::of(&uri)?.takes(&[])?;
     let asking = Asking { room: &room, caller };
     let answer = async {
         let request = asking.request(v1::ListSilencesRequest {});
@@ -60,7 +60,7 @@ pub async fn silence(
     if !from_this_page(&headers) {
         return Ok(elsewhere());
     }
-    let asked = Asked::of(&uri)?;
+    let asked = Params::of(&uri)?;
     asked.takes(&["job", "kind", "rule", "minutes", "comment"])?;
     let text = |name| asked.text(name).unwrap_or_default().to_owned();
     let silence = v1::Silence {
@@ -93,7 +93,7 @@ pub async fn unsilence(
     if !from_this_page(&headers) {
         return Ok(elsewhere());
     }
-    let asked = Asked::of(&uri)?;
+    let asked = Params::of(&uri)?;
     asked.takes(&["id"])?;
     let id = asked.text("id").ok_or_else(|| "which silence: id=…".to_owned())?.to_owned();
     let asking = Asking { room: &room, caller };

@@ -30,10 +30,10 @@ use memctl_proto::v1::query_server::Query as _;
 use serde::Serialize;
 use tonic::{Code, Request, Status};
 
-use super::params::{Asked, Moment};
+use super::params::{Moment, Params};
 use super::{Room, plain};
 use crate::access::Caller;
-use crate::permits::{self, HasSlot};
+use crate::permits::{self, HasPermit};
 use crate::query::At;
 
 /// Default number of points of a timeline.
@@ -45,7 +45,7 @@ const SPARKLINE: u32 = 60;
 #[derive(Debug)]
 pub enum Trouble {
     /// The request is invalid.
-    Asked(String),
+    Params(String),
     /// The service returned an error.
     Said(Status),
     /// The maximum number of responses is being computed.
@@ -56,7 +56,7 @@ pub enum Trouble {
 
 impl From<String> for Trouble {
     fn from(why: String) -> Self {
-        Self::Asked(why)
+        Self::Params(why)
     }
 }
 
@@ -75,7 +75,7 @@ impl From<PartMissing> for Trouble {
 impl IntoResponse for Trouble {
     fn into_response(self) -> Response {
         match self {
-            Self::Asked(why) => plain(StatusCode::BAD_REQUEST, format!("{why}\n")),
+            Self::Params(why) => plain(StatusCode::BAD_REQUEST, format!("{why}\n")),
             Self::Said(status) => plain(code(status.code()), format!("{}\n", status.message())),
             Self::Busy => {
                 plain(StatusCode::SERVICE_UNAVAILABLE, "too many concurrent requests; try again later\n".to_owned())
@@ -109,7 +109,7 @@ impl Asking<'_> {
     pub(super) fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         request.extensions_mut().insert(self.caller.clone());
-        request.extensions_mut().insert(HasSlot);
+        request.extensions_mut().insert(HasPermit);
         request
     }
 
@@ -145,14 +145,14 @@ impl Asking<'_> {
         Ok(Ledger::new(self.room.query.get_ledger(request).await?.into_inner(), view)?)
     }
 
-    /// The response as the command line writes it, once there is a slot for it.
+    /// The response as the command line writes it, once there is a permit for it.
     pub(super) async fn told<T: Serialize>(&self, answer: impl Future<Output = Result<T, Trouble>>) -> Answered {
-        let slot = self.room.slot(&self.caller).await?;
+        let permit = self.room.permit(&self.caller).await?;
         let answer = answer.await?;
         let mut text = Vec::new();
         json::line(&mut text, &answer).map_err(|error| Status::internal(error.to_string()))?;
         let head = [(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "no-store")];
-        Ok((head, permits::body(text, slot)).into_response())
+        Ok((head, permits::body(text, permit)).into_response())
     }
 }
 
@@ -161,14 +161,14 @@ pub async fn caller(State(room): State<Room>, Extension(caller): Extension<Calle
     let asking = Asking { room: &room, caller };
     let Caller { name, role, .. } = &asking.caller;
     let tenant = asking.caller.tenant_name().to_owned();
-    let may_leave = matches!(&room.door, super::Door::Gate(_)) && asking.caller.has_token();
+    let may_leave = matches!(&room.auth, super::Authentication::Gate(_)) && asking.caller.has_token();
     let known = Known::new(name.clone(), role.name(), tenant, may_leave, env!("CARGO_PKG_VERSION"));
     asking.told(async { Ok(known) }).await
 }
 
 /// As `memctl jobs`.
 pub async fn jobs(State(room): State<Room>, Extension(caller): Extension<Caller>, uri: Uri) -> Answered {
-    let asked = Asked::of(&uri)?;
+    let asked = Params::of(&uri)?;
     asked.takes(&["limit"])?;
     let limit = asked.number("limit")?.unwrap_or(0);
     let asking = Asking { room: &room, caller };
@@ -185,7 +185,7 @@ pub async fn query(
     Path(job): Path<String>,
     uri: Uri,
 ) -> Answered {
-    let asked = Asked::of(&uri)?;
+    let asked = Params::of(&uri)?;
     asked.takes(&[])?;
     let asking = Asking { room: &room, caller };
     asking.told(asking.report(asked.selection(&job)?)).await
@@ -198,7 +198,7 @@ pub async fn heat(
     Path(job): Path<String>,
     uri: Uri,
 ) -> Answered {
-    let asked = Asked::of(&uri)?;
+    let asked = Params::of(&uri)?;
     asked.takes(&[])?;
     let asking = Asking { room: &room, caller };
     asking.told(async { Ok(Heat::new(asking.report(asked.selection(&job)?).await?)) }).await
@@ -211,7 +211,7 @@ pub async fn diagnose(
     Path(job): Path<String>,
     uri: Uri,
 ) -> Answered {
-    let asked = Asked::of(&uri)?;
+    let asked = Params::of(&uri)?;
     asked.takes(&[])?;
     let selection = asked.selection(&job)?;
     let asking = Asking { room: &room, caller };
@@ -237,7 +237,7 @@ pub async fn timeline(
     Path(job): Path<String>,
     uri: Uri,
 ) -> Answered {
-    let asked = Asked::of(&uri)?;
+    let asked = Params::of(&uri)?;
     asked.takes(&["points"])?;
     let (selection, points) = (asked.selection(&job)?, asked.number("points")?.unwrap_or(POINTS));
     let asking = Asking { room: &room, caller };
@@ -252,7 +252,7 @@ pub async fn sparkline(
     Path(job): Path<String>,
     uri: Uri,
 ) -> Answered {
-    let asked = Asked::of(&uri)?;
+    let asked = Params::of(&uri)?;
     asked.takes(&[])?;
     let selection = asked.selection(&job)?;
     let asking = Asking { room: &room, caller };
@@ -277,7 +277,7 @@ pub async fn sites(
     Path(job): Path<String>,
     uri: Uri,
 ) -> Answered {
-    let asked = Asked::of(&uri)?;
+    let asked = Params::of(&uri)?;
     asked.takes(&["at"])?;
     let asking = Asking { room: &room, caller };
     asking.told(asking.live(asked.selection(&job)?, asked.moment("at")?)).await
@@ -290,7 +290,7 @@ pub async fn ledger(
     Path(job): Path<String>,
     uri: Uri,
 ) -> Answered {
-    let asked = Asked::of(&uri)?;
+    let asked = Params::of(&uri)?;
     asked.takes(&["at", "blocks"])?;
     let asking = Asking { room: &room, caller };
     asking.told(asking.ledger(asked.selection(&job)?, asked.moment("at")?, asked.flag("blocks")?)).await
@@ -303,7 +303,7 @@ pub async fn oom(
     Path(job): Path<String>,
     uri: Uri,
 ) -> Answered {
-    let asked = Asked::of(&uri)?;
+    let asked = Params::of(&uri)?;
     asked.takes(&[])?;
     let asking = Asking { room: &room, caller };
     let request = asking.request(v1::OomRequest { selection: Some(asked.selection(&job)?) });
@@ -332,7 +332,7 @@ pub async fn flame(
     Path(job): Path<String>,
     uri: Uri,
 ) -> Answered {
-    let asked = Asked::of(&uri)?;
+    let asked = Params::of(&uri)?;
     asked.takes(&["at", "from"])?;
     let selection = asked.selection(&job)?;
     if selection.ranks.len() != 1 {
@@ -370,7 +370,7 @@ pub async fn blocks(
     Path(job): Path<String>,
     uri: Uri,
 ) -> Answered {
-    let asked = Asked::of(&uri)?;
+    let asked = Params::of(&uri)?;
     asked.takes(&["at", "event"])?;
     let selection = asked.selection(&job)?;
     let at = match (asked.large("event")?, asked.moment("at")?) {

@@ -15,7 +15,7 @@ use axum::http::header::{
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 
-use super::params::Asked;
+use super::params::Params;
 use super::{Room, plain};
 use crate::access::gate::TENANT_HEADER;
 use crate::access::rights::{Need, need};
@@ -38,7 +38,7 @@ pub struct Encrypted(pub bool);
 
 /// How callers are authenticated.
 #[derive(Clone)]
-pub enum Door {
+pub enum Authentication {
     /// By the gate, as for gRPC.
     Gate(Gate),
     /// By a key: its bearer is this process's user.
@@ -108,7 +108,7 @@ fn cookie_of(name: &str, value: &str, encrypted: bool, ends: bool) -> String {
     format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}{age}")
 }
 
-impl Door {
+impl Authentication {
     /// Admits a request, or returns why not.
     pub(super) async fn admit(
         &self,
@@ -158,7 +158,7 @@ impl Parts<'_> {
                 self.headers.insert(AUTHORIZATION, value);
             }
         }
-        let tenant = Asked::of(self.uri).ok().and_then(|asked| asked.text("tenant").map(str::to_owned));
+        let tenant = Params::of(self.uri).ok().and_then(|asked| asked.text("tenant").map(str::to_owned));
         if let Some(Ok(value)) = tenant.filter(|_| !self.headers.contains_key(TENANT_HEADER)).map(HeaderValue::try_from)
         {
             self.headers.insert(TENANT_HEADER, value);
@@ -212,7 +212,7 @@ pub(super) async fn login(
     if !from_this_page(request.headers()) {
         return elsewhere();
     }
-    if matches!(room.door, Door::Key(_)) {
+    if matches!(room.auth, Authentication::Key(_)) {
         return takes_no_tokens();
     }
     let value = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
@@ -238,15 +238,15 @@ pub(super) async fn logout(
         return elsewhere();
     }
     let encrypted = encrypted.is_some_and(|Extension(Encrypted(encrypted))| encrypted);
-    match &room.door {
-        Door::Gate(_) => set(StatusCode::NO_CONTENT, &cookie_of(TOKEN_COOKIE, "", encrypted, true)),
-        Door::Key(key) => key.ended(),
+    match &room.auth {
+        Authentication::Gate(_) => set(StatusCode::NO_CONTENT, &cookie_of(TOKEN_COOKIE, "", encrypted, true)),
+        Authentication::Key(key) => key.ended(),
     }
 }
 
 /// `GET /enter?key=…`: turns the key into a cookie, and opens the page under an address without it.
 pub(super) async fn enter(State(room): State<Room>, method: Method, uri: Uri, headers: HeaderMap) -> Response {
-    let Door::Key(key) = &room.door else {
+    let Authentication::Key(key) = &room.auth else {
         return plain(StatusCode::NOT_FOUND, "this daemon uses tokens, not keys: the page is at /\n".to_owned());
     };
     exchanged(key, &method, &uri, &headers)
@@ -262,7 +262,7 @@ pub(super) fn exchanged(key: &Key, method: &Method, uri: &Uri, headers: &HeaderM
     if key.knows(headers) {
         return (StatusCode::SEE_OTHER, home).into_response();
     }
-    let shown = Asked::of(uri).ok().and_then(|asked| asked.text("key").map(str::to_owned)).unwrap_or_default();
+    let shown = Params::of(uri).ok().and_then(|asked| asked.text("key").map(str::to_owned)).unwrap_or_default();
     if !key.exchange(&shown) {
         return plain(
             StatusCode::FORBIDDEN,

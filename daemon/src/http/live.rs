@@ -2,7 +2,7 @@
 //!
 //! Guarantees: a listener is notified only of jobs that its caller may see, of each at most once in [`REST`], and not of
 //! what happened while it was not listening: it queries instead. At most [`LISTENERS_MAX`] listen at a time, half of them
-//! of one tenant; one that finds no slot is refused and polls. A listener ends with its connection, with the daemon,
+//! of one tenant; one that finds no permit is refused and polls. A listener ends with its connection, with the daemon,
 //! after [`LIVE_MAX`], and when its caller loses access.
 //! Refuses: to send the data itself, which has to be requested through the same gate.
 
@@ -20,11 +20,11 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::api::Trouble;
-use super::params::Asked;
-use super::{Door, Room, plain};
+use super::params::Params;
+use super::{Authentication, Room, plain};
 use crate::access::Caller;
-use crate::notify::{Poked, Pokes};
-use crate::permits::Slot;
+use crate::notify::{ChangedJob, Notifier};
+use crate::permits::Permit;
 
 /// The most browsers that listen at a time: a quarter of the port's connections.
 pub const LISTENERS_MAX: usize = 64;
@@ -57,37 +57,37 @@ pub async fn live(
     Extension(caller): Extension<Caller>,
     uri: Uri,
 ) -> Result<Response, Trouble> {
-    Asked::of(&uri)?.takes(&[])?;
-    let Some(slot) = room.listeners.take(caller.tenant_name()).await else {
+    Params::of(&uri)?.takes(&[])?;
+    let Some(permit) = room.listeners.take(caller.tenant_name()).await else {
         let most = room.listeners.of_a_tenant();
         let why = format!("too many listening browsers (the limit for one tenant is {most}); poll instead\n");
         return Ok(plain(StatusCode::SERVICE_UNAVAILABLE, why));
     };
     let (out, events) = mpsc::channel(1);
-    tokio::spawn(listen(room.sources.pokes.clone(), room.door.clone(), caller, out, slot));
+    tokio::spawn(listen(room.sources.notifier.clone(), room.auth.clone(), caller, out, permit));
     let head = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")];
     Ok((head, Body::from_stream(ReceiverStream::new(events))).into_response())
 }
 
-async fn listen(pokes: Pokes, door: Door, caller: Caller, out: Out, slot: Slot) {
+async fn listen(notifier: Notifier, auth: Authentication, caller: Caller, out: Out, permit: Permit) {
     let unwanted = async {
-        match &door {
-            Door::Gate(gate) => drop(gate.ended(&caller).await),
-            Door::Key(_) => std::future::pending().await,
+        match &auth {
+            Authentication::Gate(gate) => drop(gate.ended(&caller).await),
+            Authentication::Key(_) => std::future::pending().await,
         }
     };
     tokio::select! {
         // A client that does not read is not waited for, either.
-        () = tell(&pokes, &caller, &out) => {}
+        () = tell(&notifier, &caller, &out) => {}
         () = unwanted => {}
         () = out.closed() => {}
         () = tokio::time::sleep(LIVE_MAX) => {}
     }
-    drop(slot);
+    drop(permit);
 }
 
-async fn tell(pokes: &Pokes, caller: &Caller, out: &Out) {
-    let mut followed = pokes.follow();
+async fn tell(notifier: &Notifier, caller: &Caller, out: &Out) {
+    let mut followed = notifier.follow();
     let mut seen = *followed.borrow_and_update();
     let mut text = String::from("retry: 2000\n\n");
     loop {
@@ -104,7 +104,7 @@ async fn tell(pokes: &Pokes, caller: &Caller, out: &Out) {
             // before.
             tokio::time::sleep(REST).await;
             let latest = *followed.borrow_and_update();
-            let event = event(pokes.since(seen), caller);
+            let event = event(notifier.since(seen), caller);
             seen = latest;
             if let Some(event) = event {
                 break event;
@@ -114,11 +114,16 @@ async fn tell(pokes: &Pokes, caller: &Caller, out: &Out) {
 }
 
 /// The event for a caller; `None` if nothing that it may see is new.
-fn event(news: Option<Vec<Poked>>, caller: &Caller) -> Option<String> {
+fn event(news: Option<Vec<ChangedJob>>, caller: &Caller) -> Option<String> {
     let Some(news) = news else { return Some("event: all\ndata: {}\n\n".to_owned()) };
-    let own = news.iter().filter(|poked| caller.scope.admits(&poked.tenant));
+    let own = news.iter().filter(|changed| caller.scope.admits(&changed.tenant));
     let jobs: Vec<Job<'_>> = own
-        .map(|poked| Job { job: &poked.job, run: poked.run, attempt: poked.attempt, tenant: poked.tenant.name() })
+        .map(|changed| Job {
+            job: &changed.job,
+            run: changed.run,
+            attempt: changed.attempt,
+            tenant: changed.tenant.name(),
+        })
         .collect();
     if jobs.is_empty() {
         return None;

@@ -1,6 +1,6 @@
 //! The HTTP port: the page for people, its data, metrics and health, for clients that do not speak gRPC.
 //!
-//! Guarantees: the gate and table of gRPC decide about access (`door`). Connections are those of [`crate::listen`], with
+//! Guarantees: the gate and table of gRPC decide about access (`auth`). Connections are those of [`crate::listen`], with
 //! TLS, bounds and timeouts; bodies of requests are not read. A client that holds a connection open delays neither others
 //! nor shutdown. Every response forbids the browser to load anything from elsewhere, to run scripts other than the page's
 //! own, and to show the page in a frame.
@@ -36,7 +36,7 @@ use axum::routing::{MethodRouter, get, post};
 
 use api::Trouble;
 pub use assets::{SCRIPT, STYLE};
-pub use auth::{Door, Key};
+pub use auth::{Authentication, Key};
 pub use forward::{ForwardError, Forwarded, forward};
 pub use over_grpc::PageService;
 pub use serve::{limits, serve};
@@ -46,13 +46,13 @@ use crate::access::{Caller, Refusal};
 use crate::health::{Health, while_the_store_answers};
 use crate::listen::{Admission, Peer};
 use crate::metrics::Sources;
-use crate::permits::{Slot, Slots};
+use crate::permits::{Permit, Permits};
 use crate::query::QueryService;
 
 /// The list of pages.
 const PAGES: &str = "memctl daemon\n\n/         the page\n/api/v1/  its data\n/metrics  figures for Prometheus\n/healthz  whether its tasks run\n/readyz   whether it can be used\n";
 
-/// How long to wait for a slot.
+/// How long to wait for a permit.
 const SLOT_WAIT: Duration = Duration::from_secs(5);
 
 /// Headers of every response.
@@ -73,11 +73,11 @@ const TOLD: [(HeaderName, &str); 5] = [
 struct Room {
     sources: Sources,
     query: Arc<QueryService>,
-    door: Door,
-    scrapes: Slots,
-    /// `None` if the caller has a slot already.
-    answers: Option<Slots>,
-    listeners: Slots,
+    auth: Authentication,
+    scrapes: Permits,
+    /// `None` if the caller has a permit already.
+    answers: Option<Permits>,
+    listeners: Permits,
 }
 
 /// All routes; each has a row in the table of rights.
@@ -122,14 +122,14 @@ fn pages() -> [(&'static str, MethodRouter<Room>); 35] {
 }
 
 impl Room {
-    fn new(sources: Sources, query: Arc<QueryService>, door: Door) -> Self {
-        let scrapes = Slots::new(scrape::SCRAPES_MAX, SLOT_WAIT);
-        let (answers, listeners) = (Some(query.answers().clone()), Slots::new(live::LISTENERS_MAX, SLOT_WAIT));
-        Self { sources, query, door, scrapes, answers, listeners }
+    fn new(sources: Sources, query: Arc<QueryService>, auth: Authentication) -> Self {
+        let scrapes = Permits::new(scrape::SCRAPES_MAX, SLOT_WAIT);
+        let (answers, listeners) = (Some(query.answers().clone()), Permits::new(live::LISTENERS_MAX, SLOT_WAIT));
+        Self { sources, query, auth, scrapes, answers, listeners }
     }
 
-    /// A slot for a response; `None` if the caller has one already.
-    async fn slot(&self, caller: &Caller) -> Result<Option<Slot>, Trouble> {
+    /// A permit for a response; `None` if the caller has one already.
+    async fn permit(&self, caller: &Caller) -> Result<Option<Permit>, Trouble> {
         match &self.answers {
             Some(answers) => answers.take(caller.tenant_name()).await.map(Some).ok_or(Trouble::Busy),
             None => Ok(None),
@@ -138,20 +138,20 @@ impl Room {
 }
 
 /// The routes of this port, behind authentication.
-pub fn router(sources: Sources, query: Arc<QueryService>, door: Door) -> Router {
+pub fn router(sources: Sources, query: Arc<QueryService>, auth: Authentication) -> Router {
     let pages = pages().into_iter().fold(Router::new(), |router, (path, page)| router.route(path, page));
     pages
-        .route_layer(middleware::from_fn_with_state((door.clone(), sources.health.clone()), admit))
+        .route_layer(middleware::from_fn_with_state((auth.clone(), sources.health.clone()), admit))
         .fallback(|| async { plain(StatusCode::NOT_FOUND, format!("There is no such page.\n\n{PAGES}")) })
         .layer(middleware::map_response(tell))
-        .with_state(Room::new(sources, query, door))
+        .with_state(Room::new(sources, query, auth))
 }
 
 /// Admits a request as the gate of gRPC does, or returns why not.
-async fn admit(State((door, health)): State<(Door, Health)>, request: Request, next: Next) -> Response {
+async fn admit(State((auth, health)): State<(Authentication, Health)>, request: Request, next: Next) -> Response {
     // These routes need the store; health and metrics are served without it.
     let needs_the_store = request.uri().path().starts_with("/api/v1/");
-    let answer = admitted(&door, request, next);
+    let answer = admitted(&auth, request, next);
     if !needs_the_store {
         return answer.await;
     }
@@ -159,14 +159,14 @@ async fn admit(State((door, health)): State<(Door, Health)>, request: Request, n
     answer.unwrap_or_else(|fault| plain(StatusCode::SERVICE_UNAVAILABLE, format!("{fault}\n")))
 }
 
-async fn admitted(door: &Door, request: Request, next: Next) -> Response {
+async fn admitted(auth: &Authentication, request: Request, next: Next) -> Response {
     // (Data that is held while the gate queries the store must be `Sync`; a body is not.)
     let (mut head, body) = request.into_parts();
     let peer = Peer::of(&head.extensions).cloned();
     let path = head.extensions.get::<MatchedPath>().cloned();
     let path = path.as_ref().map_or("", MatchedPath::as_str);
     let mut parts = auth::Parts { headers: &mut head.headers, uri: &head.uri };
-    match door.admit(peer.as_ref(), path, &mut parts).await {
+    match auth.admit(peer.as_ref(), path, &mut parts).await {
         Ok(caller) => {
             if need(path) != Some(Need::Nothing)
                 && let Some(admission) = head.extensions.get::<Admission>()
@@ -176,7 +176,7 @@ async fn admitted(door: &Door, request: Request, next: Next) -> Response {
             head.extensions.insert(caller);
             next.run(Request::from_parts(head, body)).await
         }
-        Err(refusal) => refused(&refusal, door),
+        Err(refusal) => refused(&refusal, auth),
     }
 }
 
@@ -185,8 +185,8 @@ async fn tell(mut answer: Response) -> Response {
     answer
 }
 
-fn refused(refusal: &Refusal, door: &Door) -> Response {
-    if refusal.code() != StatusCode::UNAUTHORIZED || matches!(door, Door::Key(_)) {
+fn refused(refusal: &Refusal, auth: &Authentication) -> Response {
+    if refusal.code() != StatusCode::UNAUTHORIZED || matches!(auth, Authentication::Key(_)) {
         return plain(refusal.code(), format!("{refusal}\n"));
     }
     let way = "Over HTTP a token comes in the header: Authorization: Bearer TOKEN; the page at / has a form for it";

@@ -2,7 +2,7 @@
 //! itself.
 //!
 //! Guarantees: the HTTP handlers answer, for a caller that gRPC's gate has admitted. Only requests about one job that a
-//! reader may make are answered. A response holds its slot until it is sent.
+//! reader may make are answered. A response holds its permit until it is sent.
 //! Refuses: everything else below `/api/v1`, and responses larger than [`ANSWER_MAX`].
 
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use memctl_proto::v1::{PageAnswer, PageQuestion};
 use tonic::{Code, Request, Response, Status};
 use tower::ServiceExt as _;
 
-use super::{Door, Room, pages};
+use super::{Authentication, Room, pages};
 use crate::access::Caller;
 use crate::listen::Held;
 use crate::metrics::Sources;
-use crate::permits::Slots;
+use crate::permits::Permits;
 use crate::query::QueryService;
 
 /// The largest response in a message.
@@ -30,18 +30,18 @@ const BELOW: &str = "/api/v1/jobs/{job}/";
 /// See the module.
 pub struct PageService {
     router: Router,
-    answers: Slots,
+    answers: Permits,
 }
 
 impl PageService {
     /// A service that answers as the HTTP port does.
     #[must_use]
-    pub fn new(sources: Sources, query: Arc<QueryService>, door: Door) -> Self {
+    pub fn new(sources: Sources, query: Arc<QueryService>, auth: Authentication) -> Self {
         let of_a_job = pages().into_iter().filter(|(path, _)| path.starts_with(BELOW));
         let router = of_a_job.fold(Router::new(), |router, (path, page)| router.route(path, page));
         let answers = query.answers().clone();
-        // A request has its slot before the router sees it.
-        let room = Room { answers: None, ..Room::new(sources, query, door) };
+        // A request has its permit before the router sees it.
+        let room = Room { answers: None, ..Room::new(sources, query, auth) };
         Self { router: router.with_state(room), answers }
     }
 }
@@ -53,7 +53,7 @@ impl Page for PageService {
         let PageQuestion { job, question } = request.into_inner();
         let mut asked = axum::http::Request::new(Body::empty());
         *asked.uri_mut() = address(&job, &question)?;
-        let slot = crate::query::slot(&self.answers, &caller).await?;
+        let permit = crate::query::permit(&self.answers, &caller).await?;
         asked.extensions_mut().insert(caller);
         let answer = match self.router.clone().oneshot(asked).await {
             Ok(answer) => answer,
@@ -65,7 +65,7 @@ impl Page for PageService {
         match status.is_success() {
             true => {
                 let mut answer = Response::new(PageAnswer { content: content.into() });
-                answer.extensions_mut().insert(Held::new(slot));
+                answer.extensions_mut().insert(Held::new(permit));
                 Ok(answer)
             }
             false => Err(Status::new(code(status), String::from_utf8_lossy(&content).trim().to_owned())),

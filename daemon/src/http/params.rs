@@ -13,7 +13,7 @@ const COMMON: [&str; 7] = ["attempt", "rank", "process", "device", "since", "unt
 
 /// The decoded pairs of a query string.
 #[derive(Debug)]
-pub struct Asked(Vec<(String, String)>);
+pub struct Params(Vec<(String, String)>);
 
 /// A moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum Moment {
     At(u64),
 }
 
-impl Asked {
+impl Params {
     /// The parameters of an address.
     ///
     /// # Errors
@@ -179,8 +179,8 @@ fn decoded(text: &str) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    fn asked(query: &str) -> Result<Asked, String> {
-        Asked::of(&format!("/x?{query}").parse().unwrap())
+    fn asked(query: &str) -> Result<Params, String> {
+        Params::of(&format!("/x?{query}").parse().unwrap())
     }
 
     #[test]

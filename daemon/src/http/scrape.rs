@@ -1,6 +1,6 @@
 //! `/metrics`: the metrics that the caller's scope may see.
 //!
-//! Guarantees: at most [`SCRAPES_MAX`] responses are in memory at a time; a caller that finds no slot gets 503 and should
+//! Guarantees: at most [`SCRAPES_MAX`] responses are in memory at a time; a caller that finds no permit gets 503 and should
 //! retry.
 
 use axum::extract::{Extension, State};
@@ -18,10 +18,10 @@ pub const SCRAPES_MAX: usize = 8;
 
 /// Returns the metrics.
 pub async fn metrics(State(room): State<Room>, Extension(caller): Extension<Caller>) -> Response {
-    let Some(slot) = room.scrapes.take(caller.tenant_name()).await else {
+    let Some(permit) = room.scrapes.take(caller.tenant_name()).await else {
         return plain(StatusCode::SERVICE_UNAVAILABLE, "too many concurrent scrapes; try again later\n".to_owned());
     };
     let families = room.sources.gather(&caller.scope).await;
-    let page = permits::body(text::render(&families), Some(slot));
+    let page = permits::body(text::render(&families), Some(permit));
     ([(CONTENT_TYPE, text::CONTENT_TYPE), (CACHE_CONTROL, "no-store")], page).into_response()
 }

@@ -3,7 +3,7 @@
 //! Guarantees: every tile has a tag, and an unchanged one is confirmed without its bytes. A tile that never changes and
 //! was requested by session is cached without revalidation; by the job's name alone, another job could have the same
 //! address later. Caches are private to one reader: never a proxy's, nor the next user's. The work ends when the client
-//! disconnects; slots are those of the other requests.
+//! disconnects; permits are those of the other requests.
 
 use axum::extract::{Extension, Path, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, VARY};
@@ -14,7 +14,7 @@ use tonic::Status;
 use super::Room;
 use super::api::Answered;
 use super::assets::{is_known, tag};
-use super::params::Asked;
+use super::params::Params;
 use crate::access::Caller;
 use crate::permits;
 use crate::query::Place;
@@ -32,7 +32,7 @@ pub async fn tile(
     headers: HeaderMap,
     uri: Uri,
 ) -> Answered {
-    let asked = Asked::of(&uri)?;
+    let asked = Params::of(&uri)?;
     asked.takes(&["level", "index", "session"])?;
     let selection = asked.selection(&job)?;
     let place = match (asked.number("level")?, asked.large("index")?) {
@@ -44,7 +44,7 @@ pub async fn tile(
     }
     let session = asked.text("session").map(str::to_owned);
     let by_session = session.is_some();
-    let slot = room.slot(&caller).await?;
+    let permit = room.permit(&caller).await?;
     let tile = room.query.tile(&caller, selection, place, session).await?;
     let bytes = tile.bytes().map_err(|error| Status::internal(error.to_string()))?;
     let tag = tag(&bytes);
@@ -59,5 +59,5 @@ pub async fn tile(
     if same {
         return Ok((StatusCode::NOT_MODIFIED, head).into_response());
     }
-    Ok((head, permits::body(bytes, slot)).into_response())
+    Ok((head, permits::body(bytes, permit)).into_response())
 }

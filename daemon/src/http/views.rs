@@ -13,7 +13,7 @@ use memctl_replay::fit::NUMBER_MAX;
 
 use super::Room;
 use super::api::{Answered, Asking, Trouble};
-use super::params::Asked;
+use super::params::Params;
 use crate::access::Caller;
 use crate::query::{Sizes, Wanted};
 
@@ -24,7 +24,7 @@ pub async fn classes(
     Path(job): Path<String>,
     uri: Uri,
 ) -> Answered {
-    let asked = Asked::of(&uri)?;
+    let asked = Params::of(&uri)?;
     asked.takes(&[])?;
     let selection = asked.selection(&job)?;
     let asking = Asking { room: &room, caller };
@@ -38,7 +38,7 @@ pub async fn anatomy(
     Path(job): Path<String>,
     uri: Uri,
 ) -> Answered {
-    let asked = Asked::of(&uri)?;
+    let asked = Params::of(&uri)?;
     asked.takes(&[])?;
     let selection = asked.selection(&job)?;
     whole(&selection)?;
@@ -53,7 +53,7 @@ pub async fn what_if(
     Path(job): Path<String>,
     uri: Uri,
 ) -> Answered {
-    let asked = Asked::of(&uri)?;
+    let asked = Params::of(&uri)?;
     asked.takes(&["limit"])?;
     let (selection, limit) = (asked.selection(&job)?, asked.large("limit")?);
     whole(&selection)?;
@@ -76,7 +76,7 @@ pub async fn fit(
     Path(job): Path<String>,
     uri: Uri,
 ) -> Answered {
-    let asked = Asked::of(&uri)?;
+    let asked = Params::of(&uri)?;
     asked.takes(&["size", "limit"])?;
     let (selection, limit) = (asked.selection(&job)?, asked.large("limit")?);
     whole(&selection)?;

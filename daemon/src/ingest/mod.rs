@@ -37,7 +37,7 @@ use tracing::Instrument as _;
 use crate::access::{Caller, Gate};
 use crate::clock::steady;
 use crate::listen::Peer;
-use crate::notify::{Poked, Pokes};
+use crate::notify::{ChangedJob, Notifier};
 use crate::server_requests::{Asked, Readiness};
 use crate::store::{OpenedSession, Opening, SecretHash, Store, StoreError, Tenant, opening};
 use crate::streams::{Claim, Streams};
@@ -91,7 +91,7 @@ pub struct IngestService {
     budget: Arc<Semaphore>,
     scale: Arc<prepare::Scale>,
     duplicates: Arc<AtomicU64>,
-    pokes: Pokes,
+    notifier: Notifier,
     shutting_down: watch::Receiver<bool>,
 }
 
@@ -104,12 +104,12 @@ impl IngestService {
         committer: Committer,
         streams: Streams,
         limits: IngestLimits,
-        pokes: Pokes,
+        notifier: Notifier,
         shutting_down: watch::Receiver<bool>,
     ) -> Self {
         let budget = Arc::new(Semaphore::new(limits.total_bytes));
         let (scale, duplicates) = Default::default();
-        Self { store, gate, committer, streams, limits, budget, scale, duplicates, pokes, shutting_down }
+        Self { store, gate, committer, streams, limits, budget, scale, duplicates, notifier, shutting_down }
     }
 
     /// Bytes that wait for their commit.
@@ -312,8 +312,8 @@ impl IngestService {
         let mut shutting_down = self.shutting_down.clone();
         let acknowledging = tokio::spawn(acknowledge(progress, answers.clone(), self.committer.counts()));
         let mut failures = durable.subscribe();
-        let poked =
-            Poked { tenant: tenant.clone(), job: session.job.clone(), run: opened.run, attempt: session.attempt };
+        let changed =
+            ChangedJob { tenant: tenant.clone(), job: session.job.clone(), run: opened.run, attempt: session.attempt };
         let mut unwanted = std::pin::pin!(self.gate.ended(caller));
         loop {
             let message = tokio::select! {
@@ -370,14 +370,14 @@ impl IngestService {
                 refuse(&self.committer.counts(), answers, reason, message).await;
                 break;
             }
-            self.pokes.poke(&poked);
+            self.notifier.notify(&changed);
         }
         // Everything taken is committed before the place is released (the committer is the last holder of the sender),
         // and acknowledged if the peer still reads.
         drop(durable);
         while failures.changed().await.is_ok() {}
         // All of it is stored now: wakes the analyser for the verdict on the whole session.
-        self.pokes.poke(&poked);
+        self.notifier.notify(&changed);
         let _ = tokio::time::timeout(FAREWELL_MAX, acknowledging).await;
         if *self.shutting_down.borrow() {
             let message = "the daemon is shutting down; retry later".into();

@@ -1,4 +1,4 @@
-//! A judged job's figures for the board.
+//! A judged job's figures for the summaries.
 //!
 //! Guarantees: the same figures as `memctl query` at the same moment. They are from before teardown if a process has
 //! ended, and from the framework's own counters if it reports no events.

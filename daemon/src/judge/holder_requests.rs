@@ -25,7 +25,7 @@ use super::holders::{concerns, keep, may_be_about, may_be_asked_about, stacks_of
 use crate::clock::steady;
 use crate::job_data::stacks::dictionary;
 use crate::job_data::{Found, ReadError};
-use crate::notify::{Poked, Pokes};
+use crate::notify::{ChangedJob, Notifier};
 use crate::server_requests::{AskError, Line};
 use crate::store::{HoldersIndex, Says, SessionKey, Store};
 use crate::streams::Streams;
@@ -56,7 +56,7 @@ const GROWN_ON: u64 = 4;
 pub(super) struct Unasked {
     store: Arc<dyn Store>,
     streams: Streams,
-    pokes: Pokes,
+    notifier: Notifier,
     tried: Arc<Mutex<HashMap<SessionKey, Tried>>>,
 }
 
@@ -98,8 +98,8 @@ impl Drop for Turn {
 }
 
 impl Unasked {
-    pub fn new(store: Arc<dyn Store>, streams: Streams, pokes: Pokes) -> Self {
-        Self { store, streams, pokes, tried: Arc::default() }
+    pub fn new(store: Arc<dyn Store>, streams: Streams, notifier: Notifier) -> Self {
+        Self { store, streams, notifier, tried: Arc::default() }
     }
 
     fn tried(&self) -> MutexGuard<'_, HashMap<SessionKey, Tried>> {
@@ -107,7 +107,7 @@ impl Unasked {
     }
 
     /// Begins to ask about findings of a job whose holders are unknown, or which have grown.
-    pub fn look(&self, job: &Poked, found: &Arc<Found>, findings: &[Finding]) {
+    pub fn look(&self, job: &ChangedJob, found: &Arc<Found>, findings: &[Finding]) {
         self.tried().retain(|session, tried| tried.is_under_way || self.streams.is_streaming(*session));
         let mut waiting: HashSet<SessionKey> = HashSet::new();
         for finding in findings.iter().filter(|finding| may_be_asked_about(finding) && is_open(finding)) {
@@ -163,7 +163,7 @@ impl Unasked {
         self.tried().get(&session).and_then(|tried| tried.sites.get(&site)).is_some_and(|tries| *tries < TRIES_MAX)
     }
 
-    async fn ask(self, (job, found): (&Poked, &Found), finding: &Finding, of: Asking, mut turn: Turn) {
+    async fn ask(self, (job, found): (&ChangedJob, &Found), finding: &Finding, of: Asking, mut turn: Turn) {
         match self.tried_once(found, finding, of, turn.session).await {
             Ok(Try::Done) => {}
             Ok(Try::Later) => {
@@ -176,7 +176,7 @@ impl Unasked {
         }
         drop(turn);
         // Subscribers of the job and alerts are notified.
-        self.pokes.poke(job);
+        self.notifier.notify(job);
     }
 
     async fn tried_once(
@@ -313,7 +313,7 @@ mod tests {
     use crate::store::MemoryStore;
 
     fn unasked() -> Unasked {
-        Unasked::new(Arc::new(MemoryStore::new()), Streams::default(), Pokes::default())
+        Unasked::new(Arc::new(MemoryStore::new()), Streams::default(), Notifier::default())
     }
 
     const OLD: Duration = Duration::from_secs(3_600);

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use memctl_analysis::coverage::{self, Recorded};
-use memctl_analysis::judge::{self, Activity, Courses, Grounds};
+use memctl_analysis::judge::{self, Activity, Courses, VerdictInputs};
 use memctl_model::{Finding, FindingKind, Gap, Judged, JudgedKind, NotJudged, Verdict};
 use memctl_proto::v1;
 
@@ -43,7 +43,7 @@ impl Judgement {
 
     /// The job's verdict, once all findings are there.
     pub fn verdict(&self, activity: Activity, failed: bool) -> Verdict {
-        judge::verdict(&Grounds {
+        judge::verdict(&VerdictInputs {
             courses: &self.courses,
             findings: &self.findings,
             judged: &self.judged,

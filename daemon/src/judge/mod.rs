@@ -35,7 +35,7 @@ use crate::job_data::{Found, ReadError};
 use crate::memory;
 use crate::store::{SessionKey, Store};
 use crate::streams::Streams;
-use crate::summaries::Board;
+use crate::summaries::Summaries;
 use crate::supervise;
 use job_watch::JobWatch;
 use job_watch::Watched;
@@ -63,7 +63,7 @@ impl Default for JudgeSettings {
 const SHARE: u64 = 4;
 const MEMORY_MIN: u64 = 256 << 20;
 
-/// The most jobs that are known at a time, regardless of size: as many as the board shows.
+/// The most jobs that are known at a time, regardless of size: as many as the summaries show.
 const JOBS_KEPT: usize = 1_024;
 
 /// The memory limit of the watches, unless it is configured.
@@ -77,7 +77,7 @@ pub fn usual_memory() -> usize {
 pub struct Judge {
     store: Arc<dyn Store>,
     streams: Streams,
-    board: Board,
+    summaries: Summaries,
     jobs: Arc<Mutex<Jobs>>,
     /// Bytes that the watches of all jobs may take: with 500 sites, about 1 MB for each device.
     memory: usize,
@@ -120,14 +120,14 @@ impl Judge {
     #[must_use]
     pub fn new(store: Arc<dyn Store>, streams: Streams, memory: usize) -> Self {
         let (apart, ahead) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(ahead::DEVICES_MAX)));
-        let (board, jobs, ahead_ns) = (Board::default(), Arc::default(), Arc::default());
-        Self { store, streams, board, jobs, memory, apart, ahead, ahead_ns }
+        let (summaries, jobs, ahead_ns) = (Summaries::default(), Arc::default(), Arc::default());
+        Self { store, streams, summaries, jobs, memory, apart, ahead, ahead_ns }
     }
 
     /// Where the figures of judged jobs are put.
     #[must_use]
-    pub fn board(&self) -> Board {
-        self.board.clone()
+    pub fn summaries(&self) -> Summaries {
+        self.summaries.clone()
     }
 
     /// Judges a job. `found` must hold all its processes, `asked` those that the query is about; `whole` says that these
@@ -296,9 +296,9 @@ impl Judge {
         }
     }
 
-    /// Drops a deleted job and its entry on the board.
+    /// Drops a deleted job and its entry in the summaries.
     pub(crate) fn forget(&self, job: i64) {
-        self.board.forget(job);
+        self.summaries.forget(job);
         self.lock().known.remove(&job);
     }
 

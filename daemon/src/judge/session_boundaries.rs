@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::store::SessionRow;
 
-/// Epoch ends over which the growth of a device is estimated for the board: enough for a slope, and small.
+/// Epoch ends over which the growth of a device is estimated for the summaries: enough for a slope, and small.
 const EPOCHS_KEPT: usize = 64;
 
 /// The levels of a device at a boundary.

@@ -19,7 +19,7 @@ use crate::alerts::{Alerts, JobFacts};
 use crate::clock::now_ns;
 use crate::job_data::job::Summary;
 use crate::job_data::{Found, ReadError, find};
-use crate::notify::{Poked, Pokes};
+use crate::notify::{ChangedJob, Notifier};
 use crate::store::{Scope, Scoped, Which};
 use crate::supervise::Tasks;
 
@@ -44,7 +44,7 @@ pub struct Judging {
 #[derive(Clone)]
 struct Looking {
     judge: Judge,
-    pokes: Pokes,
+    notifier: Notifier,
     alerts: Alerts,
     /// Whether jobs are judged, or only read for their figures.
     judging: bool,
@@ -53,19 +53,19 @@ struct Looking {
 }
 
 impl Judging {
-    /// Starts the task. With judging off it only puts the figures of jobs on the board; queries are judged in any case.
+    /// Starts the task. With judging off it only puts the figures of jobs in the summaries; queries are judged in any case.
     /// `holders` says whether processes may be asked which objects hold the blocks of a leak.
     #[must_use]
     pub fn start(
         judge: Judge,
-        pokes: Pokes,
+        notifier: Notifier,
         alerts: Alerts,
         (on, holders): (bool, bool),
         shutting_down: watch::Receiver<bool>,
         tasks: &Tasks,
     ) -> Self {
-        let unasked = holders.then(|| Unasked::new(judge.store.clone(), judge.streams.clone(), pokes.clone()));
-        let looking = Looking { judge, pokes, alerts, judging: on, unasked };
+        let unasked = holders.then(|| Unasked::new(judge.store.clone(), judge.streams.clone(), notifier.clone()));
+        let looking = Looking { judge, notifier, alerts, judging: on, unasked };
         let running = looking.clone();
         let task = tasks.supervise("judge", move || running.clone().run(shutting_down.clone()));
         Self { looking, task }
@@ -84,7 +84,7 @@ impl Looking {
     async fn run(self, mut shutting_down: watch::Receiver<bool>) {
         loop {
             let idle = tokio::select! {
-                () = self.pokes.woken() => false,
+                () = self.notifier.woken() => false,
                 () = tokio::time::sleep(IDLE_ROUND) => true,
                 _ = shutting_down.wait_for(|down| *down) => return,
             };
@@ -100,10 +100,10 @@ impl Looking {
     }
 
     async fn round(&self, all: bool) {
-        for job in self.pokes.take(all) {
+        for job in self.notifier.take(all) {
             match self.look(&job).await {
                 Ok(true) => {}
-                Ok(false) => self.pokes.forget(&job),
+                Ok(false) => self.notifier.forget(&job),
                 Err(error) => {
                     tracing::warn!(tenant = %job.tenant, job = job.job, run = job.run, attempt = job.attempt, %error, "the job cannot be judged now")
                 }
@@ -112,8 +112,8 @@ impl Looking {
     }
 
     /// Judges one job; returns whether it is still running.
-    async fn look(&self, poked: &Poked) -> Result<bool, ReadError> {
-        let Poked { tenant, job: name, run, attempt } = poked;
+    async fn look(&self, changed: &ChangedJob) -> Result<bool, ReadError> {
+        let ChangedJob { tenant, job: name, run, attempt } = changed;
         let job = Which::Run(name.clone(), *run).to_string();
         let selection = v1::Selection { job, attempt: Some(*attempt), ..Default::default() };
         let store = Scoped::of(&self.judge.store, &Scope::One(tenant.clone()));
@@ -129,12 +129,12 @@ impl Looking {
         };
         let watched = self.judge.watched(found.job.key).await;
         let figures = figures::of(&found, &summary, judgement.as_ref(), &watched, &self.judge.streams, now_ns());
-        self.judge.board.put(found.job.key, figures);
+        self.judge.summaries.put(found.job.key, figures);
         if let Some(judgement) = judgement {
             tracing::debug!(job = name, run, attempt, findings = judgement.findings.len(), "judged");
             self.alerts.observe(&facts(&found, &summary), &judgement.findings, now_ns());
             if let Some(unasked) = &self.unasked {
-                unasked.look(poked, &found, &judgement.findings);
+                unasked.look(changed, &found, &judgement.findings);
             }
         }
         Ok(summary.state == JobState::Running)

@@ -20,7 +20,7 @@ use tokio_stream::Stream;
 
 use super::connection::Pipe;
 use super::connection_limits::{Connections, SILENCE_MAX};
-use super::refusal::{Accepted, TurnedAway};
+use super::refusal::{Accepted, Refusals};
 use super::tls::Certificates;
 use super::unix::Socket;
 use super::{Connection, Peer, Speaks, certificate};
@@ -76,8 +76,8 @@ impl Incoming {
         let mut accepting = JoinSet::new();
         for listener in listeners {
             let (connections, take) = (connections.clone(), take.clone());
-            let (short, turned_away) = (Short::default(), TurnedAway::default());
-            accepting.spawn(Accepting { listener, speaks, connections, take, short, turned_away }.run());
+            let (short, refusals) = (Short::default(), Refusals::default());
+            accepting.spawn(Accepting { listener, speaks, connections, take, short, refusals }.run());
         }
         Self { accepted, listening: Stopper(Arc::new(Mutex::new((accepting, sockets)))) }
     }
@@ -102,7 +102,7 @@ struct Accepting {
     connections: Arc<Connections>,
     take: mpsc::Sender<Connection>,
     short: Short,
-    turned_away: TurnedAway,
+    refusals: Refusals,
 }
 
 impl Accepting {
@@ -152,7 +152,7 @@ impl Accepting {
             Ok(place) => place,
             Err(reason) => {
                 tracing::debug!(%peer, reason, "connection refused");
-                return self.turned_away.tell(accepted, self.acceptor(), reason);
+                return self.refusals.tell(accepted, self.acceptor(), reason);
             }
         };
         let connection = match accepted {

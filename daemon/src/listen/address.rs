@@ -16,7 +16,7 @@ pub enum Listen {
         path: PathBuf,
         /// Whether the folder is private to memctl: it is created, and no other user may enter it.
         own_folder: bool,
-        /// Who may connect.
+        /// Subject may connect.
         access: SocketAccess,
     },
     /// A port.

@@ -17,7 +17,7 @@ use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
 use super::Peer;
-use super::connection_limits::{Admission, Place, SILENCE_MAX, State, Underway, Whose};
+use super::connection_limits::{Admission, Owner, Place, SILENCE_MAX, State, Underway};
 
 /// A connection has begun after this many bytes: most of HTTP/2's preface. (An HTTP/1 request is hardly shorter.)
 const BEGINNING: u64 = 16;
@@ -85,7 +85,7 @@ impl Connection {
     /// A connection within this process.
     #[must_use]
     pub fn embedded(pipe: DuplexStream) -> Self {
-        Self::of(Pipe::Memory(pipe), Peer::Embedded, State::new(Whose::Process), None)
+        Self::of(Pipe::Memory(pipe), Peer::Embedded, State::new(Owner::Process), None)
     }
 
     /// The other end.

@@ -43,14 +43,14 @@ impl Default for ConnectionLimits {
 
 /// What counts as one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Whose {
+pub(super) enum Owner {
     Process,
     User(u32),
     /// An address; for IPv6 the host's /64 network.
     Address(IpAddr),
 }
 
-impl Whose {
+impl Owner {
     pub(super) fn of(peer: &Peer) -> Self {
         match peer {
             Peer::Embedded => Self::Process,
@@ -63,7 +63,7 @@ impl Whose {
     }
 }
 
-impl Whose {
+impl Owner {
     /// Whether it is this process, its user or root.
     fn is_owner(self) -> bool {
         let own = rustix::process::geteuid().as_raw();
@@ -71,7 +71,7 @@ impl Whose {
     }
 }
 
-impl fmt::Display for Whose {
+impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Process => f.write_str("this process"),
@@ -84,7 +84,7 @@ impl fmt::Display for Whose {
 
 /// The state of a connection while it lives; shared with its requests.
 pub(super) struct State {
-    pub(super) whose: Whose,
+    pub(super) whose: Owner,
     opened: Instant,
     /// Milliseconds from `opened` to the last begin or end of a request.
     active_ms: AtomicU64,
@@ -92,21 +92,21 @@ pub(super) struct State {
     /// Whether a caller was admitted on it.
     admitted: AtomicBool,
     cut: AtomicBool,
-    untaken: Mutex<Untaken>,
+    untaken: Mutex<UnreadBytes>,
     /// Waker of the task that serves the connection.
     waker: Mutex<Option<Waker>>,
 }
 
 /// Responses with data ready that the peer has yet to take, by number.
 #[derive(Default)]
-struct Untaken {
+struct UnreadBytes {
     next: u64,
     /// Since when, and how long that may last.
     since: BTreeMap<u64, (Instant, Duration)>,
 }
 
 impl State {
-    pub(super) fn new(whose: Whose) -> Arc<Self> {
+    pub(super) fn new(whose: Owner) -> Arc<Self> {
         Arc::new(Self {
             whose,
             opened: Instant::now(),
@@ -164,7 +164,7 @@ impl State {
         Taking { state: self.clone(), number, patience }
     }
 
-    fn untaken(&self) -> MutexGuard<'_, Untaken> {
+    fn untaken(&self) -> MutexGuard<'_, UnreadBytes> {
         self.untaken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -235,7 +235,7 @@ impl Drop for Taking {
 struct Inner {
     next: u64,
     living: BTreeMap<u64, Arc<State>>,
-    by_peer: HashMap<Whose, usize>,
+    by_peer: HashMap<Owner, usize>,
 }
 
 /// The connections of a daemon.
@@ -270,7 +270,7 @@ impl Connections {
 
     /// Takes a place for a connection of this peer, or returns which limit it exceeds.
     pub(super) fn place(self: &Arc<Self>, peer: &Peer) -> Result<Place, String> {
-        let whose = Whose::of(peer);
+        let whose = Owner::of(peer);
         let mut inner = self.lock();
         let of_peer = inner.by_peer.get(&whose).copied().unwrap_or(0);
         let spare = if whose.is_owner() { OWNER_SPARE } else { 0 };
@@ -337,8 +337,8 @@ impl Connections {
 
 impl Inner {
     /// The peer with most connections on which no caller was ever admitted.
-    fn most_unknown(&self) -> Option<Whose> {
-        let mut counts: HashMap<Whose, usize> = HashMap::new();
+    fn most_unknown(&self) -> Option<Owner> {
+        let mut counts: HashMap<Owner, usize> = HashMap::new();
         for state in self.living.values().filter(|state| !state.is_admitted()) {
             *counts.entry(state.whose).or_default() += 1;
         }
@@ -346,7 +346,7 @@ impl Inner {
     }
 
     /// The oldest of a peer's connections on which no caller was ever admitted.
-    fn oldest_unknown(&self, whose: Whose) -> Option<u64> {
+    fn oldest_unknown(&self, whose: Owner) -> Option<u64> {
         let mut own = self.living.iter().filter(|(_, state)| state.whose == whose && !state.is_admitted());
         own.next().map(|(number, _)| *number)
     }
@@ -425,7 +425,7 @@ mod tests {
 
     #[test]
     fn whoever_takes_no_answer_goes_and_others_wait() {
-        let state = State::new(Whose::Process);
+        let state = State::new(Owner::Process);
         let (request, patient) = (state.begin(), state.answer(Duration::from_secs(3_600)));
         patient.ready();
         assert_eq!(state.overdue(true), None);
@@ -444,7 +444,7 @@ mod tests {
 
     #[test]
     fn the_addresses_of_one_host_are_one_peer() {
-        let whose = |text: &str| Whose::of(&Peer::Tcp { address: text.parse().unwrap(), certificate: None });
+        let whose = |text: &str| Owner::of(&Peer::Tcp { address: text.parse().unwrap(), certificate: None });
         assert_eq!(whose("[2001:db8::1]:1"), whose("[2001:db8::2]:9"));
         assert_ne!(whose("[2001:db8:0:1::1]:1"), whose("[2001:db8::1]:1"));
         assert_eq!(whose("[::ffff:10.0.0.1]:1"), whose("10.0.0.1:2"));

@@ -35,11 +35,11 @@ pub(super) enum Accepted {
 
 /// The refused connections that are being answered.
 #[derive(Default)]
-pub(super) struct TurnedAway {
+pub(super) struct Refusals {
     telling: JoinSet<()>,
 }
 
-impl TurnedAway {
+impl Refusals {
     /// Answers one unless there are too many; never waits.
     pub(super) fn tell(&mut self, accepted: Accepted, acceptor: Option<TlsAcceptor>, words: String) {
         while self.telling.try_join_next().is_some() {}

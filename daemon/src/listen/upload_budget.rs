@@ -5,7 +5,7 @@
 //! needs more waits. The oldest message of the peer that holds most is given up after [`FAIR`], so that unfinished
 //! messages block no other peer. A message slower than [`SLOWEST`] is given up in any case. A response is passed to its
 //! connection in pieces as the peer takes them, and a connection whose peer takes nothing of it is closed. A response
-//! that keeps a slot ([`Held`]) is given up when the peer takes it too slowly.
+//! that keeps a permit ([`Held`]) is given up when the peer takes it too slowly.
 //! (Over 400 lines: one budget, and every way in which a request takes from it and returns to it.)
 
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ use tonic::body::Body;
 use tower::{Layer, Service};
 
 use super::connection::{Caller, STALLED_MAX};
-use super::connection_limits::{IDLE_MAX, Taking, Underway, Whose};
+use super::connection_limits::{IDLE_MAX, Owner, Taking, Underway};
 use super::watches::{WATCH, WATCH_MAX, Watch, Watches};
 use crate::permits;
 
@@ -241,7 +241,7 @@ struct Gathering {
 }
 
 struct Message {
-    whose: Whose,
+    whose: Owner,
     held: usize,
     since: Instant,
     given_up: bool,
@@ -257,7 +257,7 @@ impl Message {
 /// One stream's share of the budget.
 struct Entry {
     budget: Arc<Budget>,
-    whose: Whose,
+    whose: Owner,
     number: Option<u64>,
 }
 
@@ -269,7 +269,7 @@ enum Room {
 }
 
 impl Entry {
-    fn new(budget: Arc<Budget>, whose: Whose) -> Self {
+    fn new(budget: Arc<Budget>, whose: Owner) -> Self {
         Self { budget, whose, number: None }
     }
 
@@ -345,7 +345,7 @@ impl Entry {
 impl Gathering {
     /// Gives up the oldest message of the peer that holds most, if it is older than [`FAIR`].
     fn give_one_up(&mut self, asks: u64) {
-        let mut by_peer: HashMap<Whose, usize> = HashMap::new();
+        let mut by_peer: HashMap<Owner, usize> = HashMap::new();
         for message in self.messages.values() {
             *by_peer.entry(message.whose).or_default() += message.held;
         }
@@ -542,7 +542,7 @@ mod tests {
     async fn an_answer_is_taken_piece_by_piece_and_waits_for_its_peer_meanwhile() {
         use http_body_util::BodyExt as _;
 
-        let state = super::super::connection_limits::State::new(Whose::Process);
+        let state = super::super::connection_limits::State::new(Owner::Process);
         let dropped = Arc::new(());
         let answer = |text: &'static [u8]| Answer {
             body: Body::new(http_body_util::Full::new(Bytes::from_static(text)).map_err(|never| match never {})),
@@ -574,7 +574,7 @@ mod tests {
     async fn the_oldest_of_the_largest_peer_makes_room() {
         let Requests { budget, .. } = Requests::new(100);
         let waker = Waker::noop();
-        let entry = |user: u32| Entry::new(budget.clone(), Whose::User(user));
+        let entry = |user: u32| Entry::new(budget.clone(), Owner::User(user));
         let (mut first, mut second, mut honest) = (entry(1), entry(1), entry(2));
         assert!(matches!(first.ask(40, waker), Room::Given));
         assert!(matches!(second.ask(40, waker), Room::Given));
@@ -595,7 +595,7 @@ mod tests {
     #[tokio::test]
     async fn a_message_that_trickles_is_given_up() {
         let Requests { budget, .. } = Requests::new(100 << 20);
-        let mut entry = Entry::new(budget.clone(), Whose::User(1));
+        let mut entry = Entry::new(budget.clone(), Owner::User(1));
         assert!(matches!(entry.ask(SLOWEST * 10, Waker::noop()), Room::Given));
         pass(&budget, GRACE + Duration::from_secs(9));
         assert!(!entry.is_over(Waker::noop()));

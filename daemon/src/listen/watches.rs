@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tonic::Status;
 
-use super::connection_limits::Whose;
+use super::connection_limits::Owner;
 
 /// The call.
 pub(super) const WATCH: &str = "/grpc.health.v1.Health/Watch";
@@ -19,17 +19,17 @@ const WATCHES_PER_PEER: usize = 8;
 pub(super) const WATCH_MAX: Duration = Duration::from_secs(600);
 
 /// Number of watches by peer.
-pub(super) type Watches = Arc<Mutex<HashMap<Whose, usize>>>;
+pub(super) type Watches = Arc<Mutex<HashMap<Owner, usize>>>;
 
 /// One watch; it ends when dropped.
 pub(super) struct Watch {
     watches: Watches,
-    whose: Whose,
+    whose: Owner,
 }
 
 impl Watch {
     /// Begins another watch of a peer.
-    pub(super) fn begin(watches: &Watches, whose: Whose) -> Result<Self, Status> {
+    pub(super) fn begin(watches: &Watches, whose: Owner) -> Result<Self, Status> {
         let mut counts = watches.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(whose).or_default();
         if *count >= WATCHES_PER_PEER {
@@ -61,11 +61,11 @@ mod tests {
     fn a_peer_watches_a_few_times_and_others_are_not_kept_from_it() {
         let watches = Watches::default();
         let mut own: Vec<Watch> =
-            (0..WATCHES_PER_PEER).map(|_| Watch::begin(&watches, Whose::User(1)).unwrap()).collect();
-        assert!(Watch::begin(&watches, Whose::User(1)).is_err());
-        assert!(Watch::begin(&watches, Whose::User(2)).is_ok());
+            (0..WATCHES_PER_PEER).map(|_| Watch::begin(&watches, Owner::User(1)).unwrap()).collect();
+        assert!(Watch::begin(&watches, Owner::User(1)).is_err());
+        assert!(Watch::begin(&watches, Owner::User(2)).is_ok());
         own.pop();
-        assert!(Watch::begin(&watches, Whose::User(1)).is_ok());
+        assert!(Watch::begin(&watches, Owner::User(1)).is_ok());
         drop(own);
         assert!(watches.lock().unwrap().is_empty());
     }

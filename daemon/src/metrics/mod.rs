@@ -5,7 +5,7 @@
 //! Refuses: labels that grow with a training.
 //!
 //! - [`definitions`]: every metric; [`family`]: the types; [`text`]: the format of Prometheus.
-//! - [`job`]: the series of a job, from the board; `own`: those of the daemon; `process`.
+//! - [`job`]: the series of a job, from the summaries; `own`: those of the daemon; `process`.
 
 pub mod definitions;
 mod exports;
@@ -25,11 +25,11 @@ use crate::health::Health;
 use crate::ingest::counts::Figures;
 use crate::judge::Judge;
 use crate::listen::Connections;
-use crate::notify::Pokes;
+use crate::notify::Notifier;
 use crate::reload::Reloads;
 use crate::store::{Scope, Store, Tenant};
 use crate::streams::Streams;
-use crate::summaries::Board;
+use crate::summaries::Summaries;
 use crate::supervise::Tasks;
 
 /// The parts of the daemon that have metrics; clones share them.
@@ -38,12 +38,12 @@ pub struct Sources {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) ingest: Figures,
     pub(crate) streams: Streams,
-    pub(crate) pokes: Pokes,
+    pub(crate) notifier: Notifier,
     pub(crate) alerts: Alerts,
     pub(crate) tasks: Tasks,
     pub(crate) health: Health,
     pub(crate) reloads: Reloads,
-    pub(crate) board: Board,
+    pub(crate) summaries: Summaries,
     pub(crate) judge: Judge,
     /// The connections of each port.
     pub(crate) ports: Vec<(&'static str, Arc<Connections>)>,
@@ -62,7 +62,7 @@ impl Sources {
     /// over all tenants are only for callers who see all of them.
     pub async fn gather(&self, scope: &Scope) -> Vec<Family> {
         let mut families = own::families(self, scope).await;
-        let mut jobs = self.board.shown();
+        let mut jobs = self.summaries.shown();
         jobs.retain(|job| scope.admits(&Tenant::stored(&job.tenant)));
         families.extend(job::families(&jobs, &self.figures().kept()));
         families

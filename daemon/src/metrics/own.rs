@@ -158,7 +158,7 @@ fn refused_reason(reason: RefusedReason) -> String {
 }
 
 fn judge(sources: &Sources) -> Vec<Family> {
-    let (lag, waiting) = sources.pokes.lag();
+    let (lag, waiting) = sources.notifier.lag();
     vec![
         Family::single(&metrics::JUDGE_LAG, lag.as_secs_f64()),
         Family::single(&metrics::JUDGE_WAITING, waiting as f64),

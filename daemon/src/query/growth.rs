@@ -45,7 +45,7 @@ pub(super) async fn growth(
         let session = by_key.get(&device.session)?;
         let index = device.info.index.0;
         let own = ends.remove(&(session.key, index)).unwrap_or_default();
-        let who = Who { rank: session.info.rank, process: found.process_name(session), device: index };
+        let who = Subject { rank: session.info.rank, process: found.process_name(session), device: index };
         Some(rank(store.clone(), session.key, who, own))
     });
     side_by_side(ranks.collect(), |rank: Option<Rank>| {
@@ -95,7 +95,7 @@ pub(super) fn explained(sites: &mut [v1::SiteGrowth], findings: &[Finding], job:
 }
 
 /// A device of a process.
-struct Who {
+struct Subject {
     rank: u32,
     process: String,
     device: u8,
@@ -103,7 +103,7 @@ struct Who {
 
 /// The site tables of a device's epoch ends, and the stacks of its process.
 struct Rank {
-    who: Who,
+    who: Subject,
     tables: Vec<SiteTable>,
     stacks: StackDictionary,
 }
@@ -112,7 +112,7 @@ struct Rank {
 async fn rank(
     store: Arc<dyn Store>,
     session: SessionKey,
-    who: Who,
+    who: Subject,
     epoch_ends: Vec<EpochEndRow>,
 ) -> Result<Option<Rank>, ReadError> {
     let mut tables = epoch_tables(&*store, session, &epoch_ends).await?;

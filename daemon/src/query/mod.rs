@@ -53,14 +53,14 @@ use crate::ingest::IngestService;
 use crate::job_data::job::{Summary, no_job};
 use crate::job_data::{ReadError, find};
 use crate::judge::{Judge, Range};
-use crate::permits::{ANSWERS_MAX, Slots};
+use crate::permits::{ANSWERS_MAX, Permits};
 use crate::store::{JobRow, Scope, Scoped, Store, Tenant, Which};
 use crate::streams::Streams;
 use crate::supervise::{TaskState, Tasks};
 use replays::Replays;
 use tiles::Tiles;
-pub(crate) use worker_threads::slot;
-use worker_threads::{apart, slot_of, with_slot};
+pub(crate) use worker_threads::permit;
+use worker_threads::{apart, slot_of, with_permit};
 
 /// The most jobs in a list.
 const JOBS_MAX: u32 = 10_000;
@@ -82,10 +82,10 @@ pub struct QueryService {
     tasks: Tasks,
     tiles: Arc<Tiles>,
     replays: Arc<Replays>,
-    /// Slots for responses, of gRPC and HTTP together.
-    answers: Slots,
-    /// Slots for requests that a training process answers: they wait, and use little memory.
-    asking: Slots,
+    /// Permits for responses, of gRPC and HTTP together.
+    answers: Permits,
+    /// Permits for requests that a training process answers: they wait, and use little memory.
+    asking: Permits,
     /// The addresses of the HTTP port.
     http: Vec<String>,
     /// Whether processes may be asked which objects hold their tensors.
@@ -115,8 +115,8 @@ impl QueryService {
             tasks,
             tiles: Arc::new(Tiles::new()),
             replays: Arc::new(Replays::new()),
-            answers: Slots::new(ANSWERS_MAX, worker_threads::SLOT_WAIT),
-            asking: Slots::new(ASKING_MAX, worker_threads::SLOT_WAIT),
+            answers: Permits::new(ANSWERS_MAX, worker_threads::SLOT_WAIT),
+            asking: Permits::new(ASKING_MAX, worker_threads::SLOT_WAIT),
             http: Vec::new(),
             holders: true,
             started_ns: now_ns(),
@@ -135,9 +135,9 @@ impl QueryService {
         Self { holders, ..self }
     }
 
-    /// Slots for responses.
+    /// Permits for responses.
     #[must_use]
-    pub fn answers(&self) -> &Slots {
+    pub fn answers(&self) -> &Permits {
         &self.answers
     }
 
@@ -344,8 +344,8 @@ impl QueryService {
         let job = request.selection.as_ref().map_or("", |selection| &selection.job);
         let store = self.seen(caller, job).await?;
         let (streams, judge) = (self.streams.clone(), self.judge.clone());
-        let slot = slot(&self.asking, caller).await?;
-        apart(Some(slot), async move { holders::holders(&store, &streams, &judge, request).await }).await
+        let permit = permit(&self.asking, caller).await?;
+        apart(Some(permit), async move { holders::holders(&store, &streams, &judge, request).await }).await
     }
 
     async fn delete(&self, caller: &Caller, request: v1::DeleteJobRequest) -> Result<v1::DeleteJobResponse, ReadError> {
@@ -416,8 +416,8 @@ impl Query for QueryService {
     async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Result<Response<v1::ListJobsResponse>, Status> {
         let caller = Caller::of(&request)?;
         // (A list without verdicts is small, and is used for shell completion.)
-        let slot = if request.get_ref().judge { slot_of(&self.answers, &request).await? } else { None };
-        Ok(with_slot(self.jobs(&caller, request.into_inner()).await?, slot))
+        let permit = if request.get_ref().judge { slot_of(&self.answers, &request).await? } else { None };
+        Ok(with_permit(self.jobs(&caller, request.into_inner()).await?, permit))
     }
 
     async fn get_job(&self, request: Request<v1::JobRequest>) -> Result<Response<v1::JobAnswer>, Status> {
@@ -433,24 +433,24 @@ impl Query for QueryService {
     }
 
     async fn get_report(&self, request: Request<v1::ReportRequest>) -> Result<Response<v1::Report>, Status> {
-        let slot = slot_of(&self.answers, &request).await?;
+        let permit = slot_of(&self.answers, &request).await?;
         let store = self.asked(&request, |request| &request.selection).await?;
         let (streams, judge) = (self.streams.clone(), self.judge.clone());
-        apart(slot, async move { report::report(&store, &streams, &judge, request.into_inner()).await }).await
+        apart(permit, async move { report::report(&store, &streams, &judge, request.into_inner()).await }).await
     }
 
     async fn get_timeline(&self, request: Request<v1::TimelineRequest>) -> Result<Response<v1::Timeline>, Status> {
-        let slot = slot_of(&self.answers, &request).await?;
+        let permit = slot_of(&self.answers, &request).await?;
         let store = self.asked(&request, |request| &request.selection).await?;
         let streams = self.streams.clone();
-        apart(slot, async move { timeline::timeline(&*store, &streams, request.into_inner()).await }).await
+        apart(permit, async move { timeline::timeline(&*store, &streams, request.into_inner()).await }).await
     }
 
     async fn get_sites(&self, request: Request<v1::SitesRequest>) -> Result<Response<v1::Sites>, Status> {
-        let slot = slot_of(&self.answers, &request).await?;
+        let permit = slot_of(&self.answers, &request).await?;
         let store = self.asked(&request, |request| &request.selection).await?;
         let streams = self.streams.clone();
-        apart(slot, async move { sites::sites(&*store, &streams, request.into_inner()).await }).await
+        apart(permit, async move { sites::sites(&*store, &streams, request.into_inner()).await }).await
     }
 
     async fn export(&self, request: Request<v1::ExportRequest>) -> Result<Response<Self::ExportStream>, Status> {
@@ -464,25 +464,25 @@ impl Query for QueryService {
         &self,
         request: Request<v1::FragmentationRequest>,
     ) -> Result<Response<v1::Fragmentation>, Status> {
-        let slot = slot_of(&self.answers, &request).await?;
+        let permit = slot_of(&self.answers, &request).await?;
         let store = self.asked(&request, |request| &request.selection).await?;
         let (streams, judge) = (self.streams.clone(), self.judge.clone());
-        apart(slot, async move { fragmentation::fragmentation(&store, &streams, &judge, request.into_inner()).await })
+        apart(permit, async move { fragmentation::fragmentation(&store, &streams, &judge, request.into_inner()).await })
             .await
     }
 
     async fn get_oom(&self, request: Request<v1::OomRequest>) -> Result<Response<v1::Oom>, Status> {
-        let slot = slot_of(&self.answers, &request).await?;
+        let permit = slot_of(&self.answers, &request).await?;
         let store = self.asked(&request, |request| &request.selection).await?;
         let (streams, judge) = (self.streams.clone(), self.judge.clone());
-        apart(slot, async move { oom::oom(&store, &streams, &judge, request.into_inner()).await }).await
+        apart(permit, async move { oom::oom(&store, &streams, &judge, request.into_inner()).await }).await
     }
 
     async fn get_ledger(&self, request: Request<v1::LedgerRequest>) -> Result<Response<v1::Ledger>, Status> {
-        let slot = slot_of(&self.answers, &request).await?;
+        let permit = slot_of(&self.answers, &request).await?;
         let store = self.asked(&request, |request| &request.selection).await?;
         let streams = self.streams.clone();
-        apart(slot, async move { ledger::ledger(&*store, &streams, request.into_inner()).await }).await
+        apart(permit, async move { ledger::ledger(&*store, &streams, request.into_inner()).await }).await
     }
 
     async fn get_status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::Status>, Status> {

@@ -1,6 +1,6 @@
 //! Computes responses on threads of their own, apart from the tasks that serve connections.
 //!
-//! Guarantees: a response holds a slot from before it is computed until it is sent. It runs on a thread of its own, so a
+//! Guarantees: a response holds a permit from before it is computed until it is sent. It runs on a thread of its own, so a
 //! replay of millions of events blocks neither ingest nor health checks nor shutdown. It ends at its next pause once the
 //! client has disconnected. A fault in it costs this response and no other on the connection.
 
@@ -14,17 +14,17 @@ use tonic::{Request, Response, Status};
 use crate::access::Caller;
 use crate::job_data::ReadError;
 use crate::listen::Held;
-use crate::permits::{HasSlot, Slot, Slots};
+use crate::permits::{HasPermit, Permit, Permits};
 use crate::supervise;
 
-/// How long to wait for a slot: a client in a terminal should wait rather than retry.
+/// How long to wait for a permit: a client in a terminal should wait rather than retry.
 pub(super) const SLOT_WAIT: Duration = Duration::from_secs(20);
 
-/// A slot for a caller's response.
+/// A permit for a caller's response.
 ///
 /// # Errors
-/// No slot became free in time.
-pub(crate) async fn slot(answers: &Slots, caller: &Caller) -> Result<Slot, Status> {
+/// No permit became free in time.
+pub(crate) async fn permit(answers: &Permits, caller: &Caller) -> Result<Permit, Status> {
     let busy = || {
         let most = answers.of_a_tenant();
         Status::resource_exhausted(format!(
@@ -34,27 +34,27 @@ pub(crate) async fn slot(answers: &Slots, caller: &Caller) -> Result<Slot, Statu
     answers.take(caller.tenant_name()).await.ok_or_else(busy)
 }
 
-/// The slot of a request; `None` if the HTTP port makes it, which holds one already.
-pub(super) async fn slot_of<T>(answers: &Slots, request: &Request<T>) -> Result<Option<Slot>, Status> {
-    if request.extensions().get::<HasSlot>().is_some() {
+/// The permit of a request; `None` if the HTTP port makes it, which holds one already.
+pub(super) async fn slot_of<T>(answers: &Permits, request: &Request<T>) -> Result<Option<Permit>, Status> {
+    if request.extensions().get::<HasPermit>().is_some() {
         return Ok(None);
     }
-    slot(answers, &Caller::of(request)?).await.map(Some)
+    permit(answers, &Caller::of(request)?).await.map(Some)
 }
 
-/// Computes a response, which keeps the slot until it is sent.
+/// Computes a response, which keeps the permit until it is sent.
 pub(super) async fn apart<T: Send + 'static>(
-    slot: Option<Slot>,
+    permit: Option<Permit>,
     answer: impl Future<Output = Result<T, ReadError>> + Send + 'static,
 ) -> Result<Response<T>, Status> {
-    Ok(with_slot(worked_out(answer).await?, slot))
+    Ok(with_permit(worked_out(answer).await?, permit))
 }
 
-/// A response that keeps a slot until it is sent.
-pub(super) fn with_slot<T>(answer: T, slot: Option<Slot>) -> Response<T> {
+/// A response that keeps a permit until it is sent.
+pub(super) fn with_permit<T>(answer: T, permit: Option<Permit>) -> Response<T> {
     let mut response = Response::new(answer);
-    if let Some(slot) = slot {
-        response.extensions_mut().insert(Held::new(slot));
+    if let Some(permit) = permit {
+        response.extensions_mut().insert(Held::new(permit));
     }
     response
 }

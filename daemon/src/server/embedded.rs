@@ -17,7 +17,7 @@ use super::parts::{Parts, parts};
 use super::{DRAIN, ServeError, finish};
 use crate::access::Access;
 use crate::alerts::{Alerting, Notifying, Rules};
-use crate::http::{self, Door, Key};
+use crate::http::{self, Authentication, Key};
 use crate::ingest::IngestLimits;
 use crate::judge::{JudgeSettings, Judging};
 use crate::listen::{self, Connection, Connections, Encryption, Listen, Speaks};
@@ -144,7 +144,7 @@ impl Embedded {
         let address = bound.places().concat();
         let port = address.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or_default();
         let (key, path) = Key::new(port).map_err(|error| ServeError::Key(error.to_string()))?;
-        let router = http::router(self.sources.clone(), self.query.clone(), Door::Key(Arc::new(key)));
+        let router = http::router(self.sources.clone(), self.query.clone(), Authentication::Key(Arc::new(key)));
         let connections = Connections::new(http::limits(listen::raise_limit()));
         self.reporting.spawn(http::serve(bound.accept(&connections), router));
         Ok(format!("{address}{path}"))

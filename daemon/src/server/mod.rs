@@ -19,7 +19,7 @@ use parts::{Parts, parts};
 
 use crate::alerts::{Alerting, Notifying};
 use crate::config::Config;
-use crate::http::{self, Door};
+use crate::http::{self, Authentication};
 use crate::idle;
 use crate::judge::{JudgeSettings, Judging};
 use crate::listen::{self, BindError, Bound, Certificates, Connections, Speaks, TlsError};
@@ -138,7 +138,7 @@ pub async fn serve(
     sources.exports = exporter.as_ref().map(Exporter::exports);
     if !http.places().is_empty() {
         tracing::info!(listen = http.places().join(", "), "the page, metrics and health are served over HTTP");
-        let router = http::router(sources.clone(), query, Door::Gate(gate.clone()));
+        let router = http::router(sources.clone(), query, Authentication::Gate(gate.clone()));
         reporting.spawn(http::serve(http.accept(&http_connections), router));
     }
     if let Some(exporter) = exporter {

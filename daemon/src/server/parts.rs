@@ -26,13 +26,13 @@ use crate::alerts::{Alerting, Notifying, Pace, Rules};
 
 use crate::clock::now_ns;
 use crate::health::{self, GuardLayer, Health};
-use crate::http::{Door, PageService};
+use crate::http::{Authentication, PageService};
 use crate::ingest::committer::Committer;
 use crate::ingest::{IngestLimits, IngestService};
 use crate::judge::{Judge, JudgeSettings, Judging};
 use crate::listen::{self, Requests};
 use crate::metrics::Sources;
-use crate::notify::Pokes;
+use crate::notify::Notifier;
 use crate::query::QueryService;
 use crate::reload::Reloads;
 use crate::retention;
@@ -91,7 +91,7 @@ pub(super) async fn parts(
     let tasks = Tasks::default();
     let (closing, is_closing) = watch::channel(false);
     let (committer, committing) = Committer::start(store.clone(), &tasks, is_closing);
-    let pokes = Pokes::default();
+    let notifier = Notifier::default();
     let gate = Gate::new(store.clone(), access);
     let ingest = IngestService::new(
         store.clone(),
@@ -99,11 +99,11 @@ pub(super) async fn parts(
         committer,
         streams.clone(),
         limits,
-        pokes.clone(),
+        notifier.clone(),
         shutting_down.clone(),
     );
     let judge = Judge::new(store.clone(), streams.clone(), judging.memory);
-    let board = judge.board();
+    let summaries = judge.summaries();
     let alerting = Alerting::supervised(store.clone(), rules, Pace::default(), notifying, &tasks);
     let alerts = alerting.alerts.clone();
     let query = QueryService::new(
@@ -122,12 +122,12 @@ pub(super) async fn parts(
         store: store.clone(),
         ingest: ingest.figures(),
         streams: streams.clone(),
-        pokes: pokes.clone(),
+        notifier: notifier.clone(),
         alerts: alerting.alerts.clone(),
         tasks: tasks.clone(),
         health: health.clone(),
         reloads: Reloads::default(),
-        board,
+        summaries,
         judge: judge.clone(),
         ports: Vec::new(),
         exports: None,
@@ -135,7 +135,7 @@ pub(super) async fn parts(
         known: Arc::default(),
     };
     let judging =
-        Judging::start(judge, pokes, alerting.alerts.clone(), (judging.on, holders), shutting_down.clone(), &tasks);
+        Judging::start(judge, notifier, alerting.alerts.clone(), (judging.on, holders), shutting_down.clone(), &tasks);
     let (reporter, health_service) = tonic_health::server::health_reporter();
     health::report(&health, &reporter).await;
     reporting.spawn(health::keep_reporting(health.clone(), reporter));
@@ -143,7 +143,7 @@ pub(super) async fn parts(
         .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
         .build_v1()
         .map_err(|error| ServeError::Reflection(error.to_string()))?;
-    let page = PageService::new(sources.clone(), query.clone(), Door::Gate(gate.clone()));
+    let page = PageService::new(sources.clone(), query.clone(), Authentication::Gate(gate.clone()));
     let router = Server::builder()
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)

@@ -8,20 +8,20 @@ use crate::judge::SITES_MAX;
 use crate::judge::candidate::Shape;
 use crate::judge::history::Per;
 use crate::judge::leak::{Leak, any_confirmed, surest};
-use crate::judge::subjects::{self, Who};
-use crate::judge::time_to_full::Outlook;
+use crate::judge::subjects::{self, Subject};
+use crate::judge::time_to_full::TimeToFull;
 use crate::wording;
 
 /// Steps between two rises from which a rate by the step says nothing.
 const SELDOM_STEPS: f64 = 8.0;
 
 /// One leak, as its ranks show it. `all` are those that are watched.
-pub(in crate::judge) fn leak(leaks: &[Leak], all: &[&Who]) -> Finding {
+pub(in crate::judge) fn leak(leaks: &[Leak], all: &[&Subject]) -> Finding {
     let shown = surest(leaks);
     let confirmed = any_confirmed(leaks);
-    let whos: Vec<&Who> = leaks.iter().map(|leak| &leak.who).collect();
-    let ranks = subjects::ranks(whos.iter().copied());
-    let processes = subjects::processes(whos.iter().copied());
+    let subjects: Vec<&Subject> = leaks.iter().map(|leak| &leak.who).collect();
+    let ranks = subjects::ranks(subjects.iter().copied());
+    let processes = subjects::processes(subjects.iter().copied());
     let per_epoch = median_rate(leaks.iter().map(|leak| leak.per_epoch));
     let per_step = median_rate(leaks.iter().map(|leak| leak.per_step));
     let per_minute = median_rate(leaks.iter().map(|leak| leak.per_minute));
@@ -42,7 +42,7 @@ pub(in crate::judge) fn leak(leaks: &[Leak], all: &[&Who]) -> Finding {
     let first = leaks.iter().min_by_key(begun).unwrap_or(shown);
     let most = leaks.iter().max_by_key(|leak| leak.live_bytes).unwrap_or(shown);
     let foresight = leaks.iter().map(|leak| leak.foresight).max().unwrap_or_default();
-    let growth = Words { shown, confirmed, foresight, on: &whos, all, per_epoch, per_step, per_minute, outlook };
+    let growth = Words { shown, confirmed, foresight, on: &subjects, all, per_epoch, per_step, per_minute, outlook };
     let end = until(epochs_to_oom, seconds_to_oom);
     Finding {
         kind: shown.kind,
@@ -50,7 +50,7 @@ pub(in crate::judge) fn leak(leaks: &[Leak], all: &[&Who]) -> Finding {
         bytes_per_minute: per_minute,
         severity,
         confidence: confidence(shown, confirmed, processes.len()),
-        all_ranks: subjects::are_all(&whos, all),
+        all_ranks: subjects::are_all(&subjects, all),
         first_seen: Moment {
             epoch: first.first.map(|first| first.epoch),
             // A process without steps has no step to name.
@@ -90,12 +90,12 @@ struct Words<'a> {
     shown: &'a Leak,
     confirmed: bool,
     foresight: Foresight,
-    on: &'a [&'a Who],
-    all: &'a [&'a Who],
+    on: &'a [&'a Subject],
+    all: &'a [&'a Subject],
     per_epoch: Option<Rate>,
     per_step: Option<Rate>,
     per_minute: Option<Rate>,
-    outlook: Option<Outlook>,
+    outlook: Option<TimeToFull>,
 }
 
 impl Words<'_> {
@@ -118,8 +118,8 @@ impl Words<'_> {
 
     fn who(&self) -> String {
         let on = subjects::on(self.on, self.all);
-        let shows = |who: &Who| self.on.iter().any(|shown| shown.is_same_process(who));
-        let others: Vec<&Who> = self.all.iter().copied().filter(|who| !shows(who)).collect();
+        let shows = |who: &Subject| self.on.iter().any(|shown| shown.is_same_process(who));
+        let others: Vec<&Subject> = self.all.iter().copied().filter(|who| !shows(who)).collect();
         if others.is_empty() { on } else { format!("{on} (not on {})", subjects::listed(&others, self.all)) }
     }
 

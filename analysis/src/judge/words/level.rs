@@ -4,13 +4,13 @@ use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, HumanBytes, Momen
 
 use super::{place, thinned};
 use crate::judge::growth::Growth;
-use crate::judge::subjects::{self, Who};
+use crate::judge::subjects::{self, Subject};
 use crate::wording::opening;
 
 /// Growth of one quantity of one rank.
 #[derive(Clone, Debug)]
 pub(in crate::judge) struct Grown {
-    pub who: Who,
+    pub who: Subject,
     pub growth: Growth,
     /// The last value before the end.
     pub now_bytes: u64,
@@ -27,7 +27,7 @@ pub(in crate::judge) struct Grown {
 /// How near a rank comes.
 #[derive(Clone, Debug)]
 pub(in crate::judge) struct Near {
-    pub who: Who,
+    pub who: Subject,
     pub left_bytes: u64,
     pub peak_bytes: u64,
     pub outside_bytes: u64,
@@ -40,8 +40,8 @@ pub(in crate::judge) struct Near {
 
 /// One rank's excess at one site.
 pub(in crate::judge) struct Excess<'a> {
-    pub who: Who,
-    pub peers: Vec<Who>,
+    pub who: Subject,
+    pub peers: Vec<Subject>,
     pub site: &'a Frame,
     pub bytes: u64,
     pub peers_bytes: u64,
@@ -87,10 +87,10 @@ pub(in crate::judge) fn skew(excess: &Excess<'_>) -> Finding {
 }
 
 /// Growth of a level: reserved and unused, outside the allocator, host.
-pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown], all: &[&Who]) -> Finding {
+pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown], all: &[&Subject]) -> Finding {
     let most = ranks.iter().max_by_key(|grown| grown.growth.gained).unwrap_or(&ranks[0]);
-    let whos: Vec<&Who> = ranks.iter().map(|grown| &grown.who).collect();
-    let on = subjects::on(&whos, all);
+    let subjects: Vec<&Subject> = ranks.iter().map(|grown| &grown.who).collect();
+    let on = subjects::on(&subjects, all);
     let gained = HumanBytes::of(most.growth.gained);
     let (title, explanation, advice) = match kind {
         FindingKind::FragmentationGrowth => (
@@ -114,8 +114,8 @@ pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown],
         ),
     };
     Finding {
-        all_ranks: subjects::are_all(&whos, all),
-        processes: subjects::processes(whos.iter().copied()),
+        all_ranks: subjects::are_all(&subjects, all),
+        processes: subjects::processes(subjects.iter().copied()),
         first_seen: Moment { epoch: most.first.0, step: most.first.1, time_ns: most.first.2, boundary: None },
         bytes_per_minute: Some(Rate { value: most.a_minute, low: most.a_minute, high: most.a_minute }),
         live_bytes: Some(most.now_bytes),
@@ -129,12 +129,12 @@ pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown],
             ("watched_seconds".to_owned(), EvidenceValue::Number(most.seconds)),
             ("level_bytes_series".to_owned(), EvidenceValue::Series(thinned(&most.series))),
         ],
-        ..Finding::new(kind, Severity::Warning, 0.8, subjects::ranks(whos.iter().copied()))
+        ..Finding::new(kind, Severity::Warning, 0.8, subjects::ranks(subjects.iter().copied()))
     }
 }
 
 /// A foreign process on a rank's device.
-pub(in crate::judge) fn foreign(who: &Who, foreign_bytes: u64, total_bytes: Option<u64>) -> Finding {
+pub(in crate::judge) fn foreign(who: &Subject, foreign_bytes: u64, total_bytes: Option<u64>) -> Finding {
     let large = total_bytes.is_some_and(|total| foreign_bytes > total / 20);
     let severity = if large { Severity::Warning } else { Severity::Info };
     let name = who.name();

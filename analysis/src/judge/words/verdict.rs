@@ -9,30 +9,30 @@ use super::{place, until};
 use crate::judge::Activity;
 use crate::judge::course::{Course, Way};
 use crate::judge::subjects;
-use crate::judge::verdict_inputs::{Grounds, Shown};
+use crate::judge::verdict_inputs::{Shown, VerdictInputs};
 use crate::wording::{opening_letter, plural, sentence};
 
 /// ``Live memory has grown 682 MiB in 9 s, allocated in f (x.py:3), and nothing of it was freed. It is a leak unless …``
 pub(in crate::judge) fn growing(
-    grounds: &Grounds<'_>,
+    inputs: &VerdictInputs<'_>,
     shown: &Shown<'_>,
     finding: Option<&Finding>,
     cause: Cause,
 ) -> String {
-    let fact = format!("{}{}{}.", grown(grounds, shown), also(&shown.others), rate(finding));
+    let fact = format!("{}{}{}.", grown(inputs, shown), also(&shown.others), rate(finding));
     let end = finding
-        .filter(|_| grounds.activity == Activity::Running)
+        .filter(|_| inputs.activity == Activity::Running)
         .and_then(|finding| until(finding.epochs_to_oom, finding.time_to_oom_seconds));
     let end = end.map_or_else(String::new, |end| format!(" At this rate the device is out of memory {end}."));
     let why = match cause {
         Cause::Known => known(finding),
-        Cause::Open => open(shown.course, finding, grounds.activity),
+        Cause::Open => open(shown.course, finding, inputs.activity),
     };
     format!("{fact} {why}{end}")
 }
 
 /// `Live memory has grown 682 MiB in 9 s on rank 0, allocated in f (x.py:3), and nothing of it was freed`.
-fn grown(grounds: &Grounds<'_>, shown: &Shown<'_>) -> String {
+fn grown(inputs: &VerdictInputs<'_>, shown: &Shown<'_>) -> String {
     let course = shown.course;
     let what = in_time(course.gained, course.seconds());
     let freed = match course.way {
@@ -41,12 +41,12 @@ fn grown(grounds: &Grounds<'_>, shown: &Shown<'_>) -> String {
         Way::Replaced => ": a tensor is replaced by a larger one each time",
         Way::WithWork => ", as each step works on more",
     };
-    format!("Live memory has grown {what}{}{}{freed}", on(grounds, shown), at(course))
+    format!("Live memory has grown {what}{}{}{freed}", on(inputs, shown), at(course))
 }
 
 /// ` on rank 0`; nothing where there is one process.
-fn on(grounds: &Grounds<'_>, shown: &Shown<'_>) -> String {
-    let all = grounds.courses.whos();
+fn on(inputs: &VerdictInputs<'_>, shown: &Shown<'_>) -> String {
+    let all = inputs.courses.subjects();
     if all.len() < 2 { String::new() } else { format!(" on {}", subjects::on(&shown.on, &all)) }
 }
 
@@ -123,7 +123,7 @@ pub(in crate::judge) fn holder(finding: &Finding) -> Option<String> {
 }
 
 pub(in crate::judge) fn filling(
-    grounds: &Grounds<'_>,
+    inputs: &VerdictInputs<'_>,
     shown: &Shown<'_>,
     finding: &Finding,
     bound: Option<u64>,
@@ -136,55 +136,55 @@ pub(in crate::judge) fn filling(
         Some(false) => " The device has no room for it.",
         _ => "",
     };
-    format!("{}. It fills {held}.{stops}{fits}", grown(grounds, shown))
+    format!("{}. It fills {held}.{stops}{fits}", grown(inputs, shown))
 }
 
 /// `Inconclusive: Growth of live memory not judged: needs 3 epoch ends, found 1.`
-pub(in crate::judge) fn not_enough(grounds: &Grounds<'_>, not: &NotJudged) -> String {
-    match worst(grounds) {
+pub(in crate::judge) fn not_enough(inputs: &VerdictInputs<'_>, not: &NotJudged) -> String {
+    match worst(inputs) {
         Some(worst) => format!("{worst}{} not judged: {}.", opening_letter(not.kind.subject()), not.reason),
         None => format!("Inconclusive: {} not judged: {}.", opening_letter(not.kind.subject()), not.reason),
     }
 }
 
-pub(in crate::judge) fn released(grounds: &Grounds<'_>, shown: &Shown<'_>) -> String {
+pub(in crate::judge) fn released(inputs: &VerdictInputs<'_>, shown: &Shown<'_>) -> String {
     let course = shown.course;
     format!(
         "{}Live memory rises by {} within each epoch{}{}, and is given back.",
-        worst(grounds).unwrap_or_default(),
+        worst(inputs).unwrap_or_default(),
         HumanBytes::of(course.gained),
-        on(grounds, shown),
+        on(inputs, shown),
         at(course)
     )
 }
 
-pub(in crate::judge) fn levelled_off(grounds: &Grounds<'_>, shown: &Shown<'_>) -> String {
+pub(in crate::judge) fn levelled_off(inputs: &VerdictInputs<'_>, shown: &Shown<'_>) -> String {
     let course = shown.course;
     let until = course.until_step.map_or_else(String::new, |step| format!(" until step {step}"));
     format!(
         "{}Live memory grew {} in {}{until}{}{} and has not grown since.",
-        worst(grounds).unwrap_or_default(),
+        worst(inputs).unwrap_or_default(),
         HumanBytes::of(course.gained),
         duration(course.seconds()),
-        on(grounds, shown),
+        on(inputs, shown),
         at(course)
     )
 }
 
 /// `Nothing wrong was found: live memory was flat over the last 14 of 40 steps.`
-pub(in crate::judge) fn steady(grounds: &Grounds<'_>) -> String {
-    let flat = format!("live memory was flat over the last {}", last_third(grounds.judged));
-    if let Some(worst) = worst(grounds) {
+pub(in crate::judge) fn steady(inputs: &VerdictInputs<'_>) -> String {
+    let flat = format!("live memory was flat over the last {}", last_third(inputs.judged));
+    if let Some(worst) = worst(inputs) {
         return format!("{worst}{}.", opening_letter(&flat));
     }
-    let so_far = if grounds.activity == Activity::Running { " so far" } else { "" };
+    let so_far = if inputs.activity == Activity::Running { " so far" } else { "" };
     format!("Nothing wrong was found{so_far}: {flat}.")
 }
 
 /// The worst finding as a sentence, a space behind it: what is wrong comes before what is not.
-fn worst(grounds: &Grounds<'_>) -> Option<String> {
-    let worst = grounds.findings.iter().find(|finding| finding.severity >= Severity::Warning);
-    let unexplained = grounds.failed.then_some("A request or a rank failed, and no finding explains why");
+fn worst(inputs: &VerdictInputs<'_>) -> Option<String> {
+    let worst = inputs.findings.iter().find(|finding| finding.severity >= Severity::Warning);
+    let unexplained = inputs.failed.then_some("A request or a rank failed, and no finding explains why");
     worst.map(|worst| worst.title.as_str()).or(unexplained).map(|title| sentence(title) + " ")
 }
 

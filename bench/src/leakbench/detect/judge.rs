@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use memctl_analysis::judge::{Activity, Courses, Grounds, RankFacts, RankWatch, findings, judged, verdict};
+use memctl_analysis::judge::{Activity, Courses, RankFacts, RankWatch, VerdictInputs, findings, judged, verdict};
 use memctl_daemon::alerts::Rules;
 use memctl_model::{Finding, FindingKind, Fingerprint, Severity, SiteTable, StackId};
 
@@ -72,7 +72,7 @@ impl Detector for Judge {
     fn sentence(&mut self) -> Option<memctl_model::Verdict> {
         let watches: Vec<&RankWatch> = self.watches.iter().collect();
         let (judged, not_judged) = judged(&watches);
-        Some(verdict(&Grounds {
+        Some(verdict(&VerdictInputs {
             courses: &Courses::of(&watches),
             findings: &findings(&watches, Activity::Ended),
             judged: &judged,

@@ -9,9 +9,9 @@ use std::sync::{Mutex, PoisonError};
 const KEPT: usize = 64;
 
 /// See the module.
-pub(super) struct Kept<K, V>(Mutex<VecDeque<(K, V)>>);
+pub(super) struct Cache<K, V>(Mutex<VecDeque<(K, V)>>);
 
-impl<K: PartialEq, V: Clone> Kept<K, V> {
+impl<K: PartialEq, V: Clone> Cache<K, V> {
     pub(super) fn new() -> Self {
         Self(Mutex::new(VecDeque::new()))
     }
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn what_was_asked_for_longest_ago_goes_first() {
-        let kept = Kept::new();
+        let kept = Cache::new();
         (0..KEPT).for_each(|number| kept.keep(number, ()));
         assert!(kept.known(&0).is_some(), "and is the last to go now");
         kept.keep(200, ());

@@ -26,7 +26,7 @@ use crate::job_data::error::ReadError;
 use crate::job_data::job::find;
 use crate::store::Store;
 use crate::streams::Streams;
-use cache::Kept;
+use cache::Cache;
 pub use settings::Wanted;
 pub use sizes::Sizes;
 
@@ -36,8 +36,8 @@ const WAIT_MAX: Duration = Duration::from_secs(5);
 /// See the module.
 pub(super) struct Replays {
     one: Arc<Semaphore>,
-    settings: Kept<settings::Key, settings::Done>,
-    sizes: Kept<sizes::Key, memctl_answers::fit::Fit>,
+    settings: Cache<settings::Key, settings::Done>,
+    sizes: Cache<sizes::Key, memctl_answers::fit::Fit>,
 }
 
 /// The device whose events are replayed.
@@ -55,13 +55,13 @@ struct One {
 
 impl Replays {
     pub(super) fn new() -> Self {
-        Self { one: Arc::new(Semaphore::new(1)), settings: Kept::new(), sizes: Kept::new() }
+        Self { one: Arc::new(Semaphore::new(1)), settings: Cache::new(), sizes: Cache::new() }
     }
 
     /// The cached result of this replay, or else a new one.
     async fn done<K, V>(
         self: Arc<Self>,
-        kept: fn(&Self) -> &Kept<K, V>,
+        kept: fn(&Self) -> &Cache<K, V>,
         key: K,
         replay: impl Future<Output = Result<V, ReadError>> + Send + 'static,
     ) -> Result<V, ReadError>
