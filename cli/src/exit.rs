@@ -115,6 +115,12 @@ impl Failure {
                 "{place} does not speak HTTP/2 without TLS there: where it has a certificate, write https://"
             ));
         }
+        if place.contains("http://") && status.code() == Code::Cancelled {
+            return Self::unreachable(format!(
+                "{place} closed the connection without an answer ({}): it ended meanwhile, or it has a certificate: then write https://",
+                status.message()
+            ));
+        }
         let said = if status.message().is_empty() { status.code().description() } else { status.message() };
         match status.code() {
             Code::NotFound if said.contains("memctl jobs") => Self::no_such_job(said),
