@@ -232,6 +232,17 @@ pub struct FindingHolders {
     pub sentence: String,
 }
 
+impl FindingHolders {
+    /// The holder of at least half of the blocks that the process was asked about, its index, and the answer: what holds
+    /// a few of the blocks says nothing about the others.
+    #[must_use]
+    pub fn most(&self) -> Option<(usize, &TensorHolder, &HoldersFound)> {
+        let found = self.asked.outcome.as_ref().ok()?;
+        let (at, holder) = found.holders.iter().enumerate().max_by_key(|(_, holder)| holder.blocks)?;
+        (u64::from(holder.blocks) * 2 >= u64::from(found.asked_blocks)).then_some((at, holder, found))
+    }
+}
+
 /// How a holder's length and the bytes of the site changed between two answers of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HolderPace {

@@ -5,14 +5,12 @@
 
 use memctl_model::{Collector, Finding, HolderBound, HolderKind, HolderPattern, Pattern, TensorHolder};
 
-use super::holder_bound::most;
-
 /// The advice about what holds most of a finding's blocks; `None` where the finding's own is as good.
 pub(super) fn advice(finding: &Finding) -> Option<String> {
     if !matches!(finding.pattern, None | Some(Pattern::TensorsKept)) {
         return None;
     }
-    let (_, holder, _) = most(finding.holders.as_ref()?)?;
+    let (_, holder, _) = finding.holders.as_ref()?.most()?;
     about(holder)
 }
 

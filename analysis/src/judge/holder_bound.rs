@@ -36,7 +36,7 @@ pub(super) fn bound(finding: &Finding) -> Bound {
 
 /// As [`bound`]. `is_replaced`: a tensor is replaced by a larger one again and again, and no more of them are held.
 fn of_holders(holders: &FindingHolders, is_replaced: bool) -> Bound {
-    let Some((at, holder, found)) = most(holders) else { return Bound::Unknown };
+    let Some((at, holder, found)) = holders.most() else { return Bound::Unknown };
     let longer = holders.pace.get(at).copied().flatten().is_some_and(|pace| pace.grew_with_bytes());
     match (holder.holder, holder.bound) {
         (_, HolderBound::Bounded { limit }) => Bound::At(limit.and_then(|limit| bytes_at(found, holder, limit))),
@@ -50,14 +50,6 @@ fn of_holders(holders: &FindingHolders, is_replaced: bool) -> Bound {
         }
         _ => Bound::Unknown,
     }
-}
-
-/// The holder of at least half of the blocks that a process was asked about, its place among all, and the answer: what
-/// holds a few of the blocks says nothing of the others.
-pub(super) fn most(holders: &FindingHolders) -> Option<(usize, &TensorHolder, &HoldersFound)> {
-    let found = holders.asked.outcome.as_ref().ok()?;
-    let (at, holder) = found.holders.iter().enumerate().max_by_key(|(_, holder)| holder.blocks)?;
-    (u64::from(holder.blocks) * 2 >= u64::from(found.asked_blocks)).then_some((at, holder, found))
 }
 
 /// Whether a container has at least as many items as it holds blocks.

@@ -79,7 +79,7 @@ async fn connected(url: &str) -> Channel {
 
 #[tokio::test]
 async fn questions_about_many_devices_have_a_budget() {
-    const RANKS: u32 = 160;
+    const RANKS: u32 = 200;
     let folder = tempfile::tempdir().unwrap();
     let http = free_port();
     let daemon = DaemonProcess::sqlite_with(folder.path(), free_port(), &[&format!("--http-listen=127.0.0.1:{http}")]);
