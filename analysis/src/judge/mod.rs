@@ -6,7 +6,7 @@
 //!
 //! - [`watch`]: what is remembered of a rank (`series`, `history`), [`stacks`]: of its process; `growth` and `slope`:
 //!   how a quantity grows.
-//! - [`who`]: names a process and its device; `wrong_device`: which rank a device belongs to.
+//! - [`subjects`]: names a process and its device; `wrong_device`: which rank a device belongs to.
 //! - `candidate` → `group` → `leak`: from sites of one rank to its leaks; `foresight`: how much they support a
 //!   forecast; `ranks`: over all ranks; `levels`: growth outside live tensors; `words`: the sentences.
 
