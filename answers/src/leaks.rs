@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use memctl_model::FindingKind;
+use memctl_model::{FindingKind, VerdictKind};
 use serde::Serialize;
 
 use super::finding::{self, Finding};
@@ -42,9 +42,12 @@ pub const fn grows(kind: FindingKind) -> bool {
 }
 
 impl Leaks {
-    /// From a report; `all`: those that are only suspected, too.
+    /// From a report; `all`: those that are only suspected, too. Where the verdict is that memory grows these are shown in
+    /// any case: they say where.
     #[must_use]
     pub fn new(report: Report, all: bool) -> Self {
+        let is_growing = |verdict: &Verdict| verdict.known_kind() == Some(VerdictKind::Growing);
+        let all = all || report.verdict.as_ref().is_some_and(is_growing);
         let growing = report.findings.iter().filter(|finding| finding.known_kind().is_some_and(grows));
         let (findings, left_out): (Vec<Finding>, Vec<Finding>) =
             growing.cloned().partition(|finding| all || finding.hurts());

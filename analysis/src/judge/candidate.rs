@@ -8,7 +8,7 @@ use memctl_model::{Frame, Phase, StackId};
 use super::frames::is_forward_frame;
 use super::growth::{Clock, Growth, deepest_fall, growth};
 use super::history::{Boundaries, Per};
-use super::series::Point;
+use super::series::{Point, is_first_level};
 use super::watch::{Holds, RankWatch, Site};
 
 /// How live blocks of a site grow.
@@ -50,6 +50,8 @@ pub(super) struct Candidate {
     pub beside_bytes: u64,
     /// The boundary of the first rise; of teeth that of the first tooth.
     pub since: Option<Point>,
+    /// The site's first level, where it is far above all later rises and so no rise itself.
+    pub first_level: Option<Point>,
     /// Blocks that were gained by all rises together.
     pub blocks_gained: u64,
     pub bytes_gained: u64,
@@ -113,32 +115,40 @@ fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
     let steps = site.series(Per::Step);
     let of_steps = watch.history.of(Per::Step);
     let tooth = toothed(steps.points(), of_steps).or_else(|| toothed(steps.recent(), of_steps));
-    let (per, shape, growth) = match &tooth {
+    let (per, shape, mut growth) = match &tooth {
         Some(tooth) => (Per::Step, Shape::Teeth, tooth.growth.clone()),
         None => grown(watch, site)?,
     };
     let points = points(watch, site, per);
     let last = points.last()?;
+    let first_level = is_first_level(points, &growth.times);
+    let first_level = first_level.then(|| points[points.partition_point(|point| point.at < growth.times[0])]);
+    if first_level.is_some() {
+        growth.rises -= 1;
+        growth.times.remove(0);
+        growth.risen_ns = growth.risen_ns.split_off(1.min(growth.risen_ns.len()));
+    }
     let begun = growth.times.first().map_or(0, |&at| points.partition_point(|point| point.at < at));
     let before = points.get(begun.saturating_sub(1))?;
     let stacks = grown_stacks(watch, site);
     let gained = (last.blocks.saturating_sub(before.blocks), last.bytes.saturating_sub(before.bytes));
     // What fell back is measured where it was highest.
     let (blocks_gained, bytes_gained) = tooth.as_ref().map_or(gained, |tooth| (tooth.blocks, tooth.growth.gained));
-    let live = leaked(site, shape, *before, *last, (blocks_gained, bytes_gained), growth.rises);
+    let live = leaked(watch, site, shape, *before, *last, (blocks_gained, bytes_gained), growth.rises);
     Some(Candidate {
         site: index,
         shape,
         per,
         whole: whole(watch, site, per, shape).filter(|whole| whole.times.len() > growth.times.len()),
-        phase: grown_phase(site),
+        phase: grown_phase(watch, site),
         live_bytes: live.0,
         live_blocks: live.1,
         beside_bytes: last.bytes.saturating_sub(live.0),
         since: tooth.as_ref().map(|tooth| tooth.since).or_else(|| points.get(begun).copied()),
+        first_level,
         blocks_gained: u64::from(blocks_gained),
         bytes_gained,
-        pass: pass(watch, grown_phase(site), &stacks),
+        pass: pass(watch, grown_phase(watch, site), &stacks),
         teeth: tooth.map_or(0, |tooth| tooth.in_a_row),
         replaced: replaced(site.series(Per::Step).points()),
         stack: shown_stack(watch, &stacks),
@@ -234,13 +244,21 @@ fn growth_of(points: &[Point], clock: Clock, holds: Holds) -> Option<(Shape, Gro
 /// Of what lives at a site what leaked: bytes and blocks. What lived there before it grew is part of it when it is as small
 /// as one rise or made of the same blocks; a workspace is not. Of a line that also made what stays for good only what was
 /// born in the phase that grows.
-fn leaked(site: &Site, shape: Shape, before: Point, last: Point, gained: (u32, u64), rises: u32) -> (u64, u64) {
+fn leaked(
+    watch: &RankWatch,
+    site: &Site,
+    shape: Shape,
+    before: Point,
+    last: Point,
+    gained: (u32, u64),
+    rises: u32,
+) -> (u64, u64) {
     let unit = gained.1 / u64::from(rises.max(1));
     let each = |blocks: u32, bytes: u64| bytes / u64::from(blocks.max(1));
     let (one, other) = (each(before.blocks, before.bytes), each(gained.0, gained.1));
     let alike = before.blocks > 1 && one.abs_diff(other) <= other / 4;
     let all = shape != Shape::More || alike || before.bytes <= unit.saturating_mul(2);
-    let of_phase = grown_phase(site).map_or(last.bytes, |phase| site.phases[0][phase as usize]).max(gained.1);
+    let of_phase = grown_phase(watch, site).map_or(last.bytes, |phase| site.phases[0][phase as usize]).max(gained.1);
     let bytes = of_phase.min(if all { last.bytes } else { gained.1 });
     if bytes < last.bytes { (bytes, u64::from(gained.0.max(1))) } else { (last.bytes, u64::from(last.blocks)) }
 }
@@ -338,18 +356,24 @@ fn by_epoch(points: &[Point]) -> Vec<&[Point]> {
     epochs
 }
 
-/// The phase in which most of what a site has gained was born.
-fn grown_phase(site: &Site) -> Option<Phase> {
+/// The phase in which most of what a site has gained was born. Where no stack of that phase has gained a block (a workspace
+/// was made there once) it is the phase of the stack that has gained most.
+fn grown_phase(watch: &RankWatch, site: &Site) -> Option<Phase> {
     let [now, first] = &site.phases;
     let gained = |phase: &usize| now[*phase].saturating_sub(first[*phase]);
     let most = (0..now.len()).max_by_key(gained).filter(|phase| gained(phase) > 0)?;
-    Phase::of_number(most as u32)
+    let blocks = |&(stack, _): &(StackId, u8)| watch.blocks_gained(stack);
+    let has_grown = site.stacks.iter().filter(|(_, phases)| phases & (1 << most) != 0).any(|stack| blocks(stack) > 0);
+    let other = site.stacks.iter().filter(|stack| !has_grown && blocks(stack) > 0).max_by_key(|stack| blocks(stack));
+    let phase =
+        other.filter(|(_, phases)| phases.count_ones() == 1).map_or(most as u32, |(_, phases)| phases.trailing_zeros());
+    Phase::of_number(phase)
 }
 
 /// The stacks that allocated in that phase (all, where none did), and of these the ones that hold what has grown: who came
 /// through a line long ago and let go, or holds what it held from the first, has no part in it.
 fn grown_stacks(watch: &RankWatch, site: &Site) -> Vec<StackId> {
-    let bit = 1_u8 << grown_phase(site).map_or(0, |phase| phase as u8);
+    let bit = 1_u8 << grown_phase(watch, site).map_or(0, |phase| phase as u8);
     let all = || site.stacks.iter().map(|&(stack, phases)| (stack, phases));
     let mut stacks: Vec<StackId> = all().filter(|(_, phases)| phases & bit != 0).map(|(stack, _)| stack).collect();
     if stacks.is_empty() {

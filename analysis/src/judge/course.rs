@@ -12,7 +12,7 @@ use super::group::{Group, groups, same_function};
 use super::history::{Level, Per};
 use super::leak;
 use super::recent_growth::has_stopped;
-use super::series::Point;
+use super::series::{FIRST_LEVEL_FACTOR, Point};
 use super::significance::{is_share_of_peak, matters};
 use super::subjects::Subject;
 use super::watch::{Holds, RankWatch, Site};
@@ -56,8 +56,6 @@ pub(super) struct Course {
     pub until_ns: u64,
     /// The step of the last rise, where steps are counted.
     pub until_step: Option<u64>,
-    /// Whether some of it was given back on the way.
-    pub falls: bool,
     pub site: Option<Frame>,
     /// All that counts as that place.
     pub place: Place,
@@ -107,8 +105,6 @@ impl Course {
 const WINDOWS_OF_PEAK: usize = 4;
 /// Windows from which a level that only swings has fallen again.
 const WINDOWS_FEW: usize = 120;
-/// A first level of more than so many of the largest rise behind it is not made of such rises.
-const FIRST_LEVEL_FACTOR: u64 = 4;
 /// Share of the growth by which peaks have to rise from its first third to its last: of even growth they rise by two thirds.
 const PEAKS_MIN: f64 = 0.3;
 
@@ -150,7 +146,6 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
         begun_ns,
         until_ns,
         until_step: None,
-        falls: lead.growth.drawdown > 0,
         site: group.site.clone(),
         place,
         stack: group.stack.clone(),
@@ -230,7 +225,7 @@ fn raises_peaks(watch: &RankWatch, begun_ns: u64, gained: u64) -> bool {
 
 /// When it began: the boundary before its first rise.
 fn begun_ns(watch: &RankWatch, lead: &Candidate) -> u64 {
-    let since = lead.since.map(|since| since.at).unwrap_or(0);
+    let since = lead.first_level.or(lead.since).map(|since| since.at).unwrap_or(0);
     let levels = watch.history.levels(lead.per);
     let before = levels.partition_point(|level| level.at < since).checked_sub(1).and_then(|index| levels.get(index));
     let first = watch.history.first.as_ref();
@@ -268,7 +263,6 @@ fn sum(watch: &RankWatch) -> Option<Course> {
         begun_ns: begun.time_ns,
         until_ns: last.time_ns,
         until_step: None,
-        falls: true,
         site: most_of(watch, per, gained),
         place: Place::default(),
         stack: Vec::new(),

@@ -11,6 +11,8 @@ use super::{OomCause, Report, SiteUse};
 use crate::classes::Class;
 use crate::wording::{REPLAYED, bytes, moment, opening, place_or_none, plural, ranks, sentence};
 
+/// Blocks at one place from which they may be kept, one by one, rather than be one step's.
+const KEPT_BLOCKS_MIN: u64 = 16;
 /// Sites named in the evidence.
 const SITES_NAMED: usize = 5;
 
@@ -302,7 +304,22 @@ fn capacity(report: &Report, failed: &[u32]) -> String {
     } else {
         String::new()
     };
-    format!("{alone}{batch}; gradient checkpointing trades time for activations{shard}")
+    let enough = format!("{alone}{batch}; gradient checkpointing trades time for activations{shard}");
+    match in_one_place(report) {
+        Some(most) => {
+            format!("{most}: if something keeps them from step to step, release that first. Otherwise, {enough}")
+        }
+        None => enough,
+    }
+}
+
+/// The place that holds most of the memory in many blocks, where there is one: nothing in a class shows whether a program
+/// needs them or keeps them.
+fn in_one_place(report: &Report) -> Option<String> {
+    let (site, of, blocks) = by_place(&report.facts.sites).into_iter().next()?;
+    let is_most = of >= report.facts.found.allocated_bytes / 2 && blocks >= KEPT_BLOCKS_MIN;
+    (is_most && report.leaked.is_none())
+        .then(|| format!("{} are in {} of {}", bytes(of), plural(blocks, "block"), place_or_none(site)))
 }
 
 pub(super) fn evidence(report: &Report) -> Vec<(String, EvidenceValue)> {

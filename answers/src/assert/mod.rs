@@ -342,7 +342,17 @@ fn no_leak(report: &Report, terms: &Terms) -> Checked {
     open.or_else(|| found(&leaks))
         .or_else(|| growing(report, terms))
         .or_else(|| not_judged(report, terms))
-        .unwrap_or_else(|| verdict(Outcome::Holds, "no leak was found".to_owned()))
+        .unwrap_or_else(|| verdict(Outcome::Holds, no_known_leak(report)))
+}
+
+/// Why `no-leak` holds: nothing grows, or what grows was accepted.
+fn no_known_leak(report: &Report) -> String {
+    match report.verdict.as_ref().filter(|verdict| verdict.is_open()) {
+        Some(open) => {
+            format!("suspected growth is accepted (--allow-suspected): {}", open.sentence.trim_end_matches('.'))
+        }
+        None => "no leak was found".to_owned(),
+    }
 }
 
 fn stable(report: &Report, terms: &Terms) -> Checked {

@@ -52,7 +52,7 @@ pub fn page(note: &Diagnosis, screen: &Screen) -> String {
 /// The findings in short: the verdict is the page's first sentence.
 fn summary(note: &Diagnosis, screen: &Screen) -> String {
     let Some(worst) = note.findings.first() else {
-        return judged::nothing(note.verdict.as_ref(), &note.scope, screen);
+        return judged::nothing(note.verdict.as_ref(), &note.findings, &note.scope, screen);
     };
     let mut out = String::new();
     // The page's first sentence has said it where it is about the same place.

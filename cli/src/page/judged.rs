@@ -2,7 +2,9 @@
 //!
 //! Guarantees: where growth could not be judged no page begins with anything else, and none calls the job well.
 
+use memctl_answers::finding::Finding;
 use memctl_answers::judged::{NotJudged, Scope, looked_at};
+use memctl_answers::leaks;
 use memctl_answers::verdict::Verdict;
 use memctl_model::VerdictKind;
 
@@ -57,9 +59,14 @@ fn remedy(not: Option<&NotJudged>, screen: &Screen) -> String {
 /// That nothing was found, in what was looked at, and what could not be judged. Below a verdict that memory grows it says
 /// which finding is missing.
 #[must_use]
-pub fn nothing(verdict: Option<&Verdict>, scope: &Scope, screen: &Screen) -> String {
+pub fn nothing(verdict: Option<&Verdict>, findings: &[Finding], scope: &Scope, screen: &Screen) -> String {
     let grows = verdict.is_some_and(|verdict| verdict.known_kind() == Some(VerdictKind::Growing));
-    let what = if grows { "No finding explains this growth" } else { "No finding" };
+    let what = match grows {
+        true if findings.iter().any(|finding| finding.known_kind().is_some_and(leaks::grows)) => "No warning",
+        true => "No finding explains this growth",
+        false if findings.is_empty() => "No finding",
+        false => "No warning",
+    };
     let looked = looked_at(&scope.judged);
     let mut out = prose::hanging("", &format!("{what} in {looked}."), usize::MAX, screen);
     out.push_str(&not_judged(scope, screen));

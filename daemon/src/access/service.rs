@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 use super::gate::Gate;
 use super::settings::{EVERY_TENANT, Grant};
 use super::tokens::Token;
-use super::{Caller, EVERY_JOB, Role};
+use super::{Caller, EVERY_JOB, Proof, Role};
 use crate::clock::now_ns;
 use crate::store::{AuditRow, Scoped, Store, StoreError, TokenRow};
 
@@ -67,6 +67,11 @@ impl AccessService {
                 "{} may write only to jobs {:?}; its tokens cannot have more",
                 caller.name, caller.jobs
             )));
+        }
+        if caller.proof == Proof::Open && grant.role != Role::Admin {
+            return Err(Status::failed_precondition(
+                "the first token must have the role admin: as soon as there is one, this daemon takes only callers with a token",
+            ));
         }
         Ok((name.clone(), grant))
     }

@@ -505,3 +505,48 @@ fn what_a_daemon_and_an_agent_keep_is_theirs_alone() {
     assert_eq!((mode(&session), mode(&session.join("secret"))), (0o700, 0o600));
     drop(agent);
 }
+
+#[test]
+fn the_first_token_is_an_admins_and_an_import_without_the_right_fails_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = DaemonProcess::sqlite(folder.path(), free_port());
+    let create = |name: &str, role: &str, by: Option<&Path>| {
+        let mut command = memctl();
+        command.args(["token", "create", name, "--role", role, "-q", "--daemon", &daemon.url]);
+        command.args(by.map(|file| format!("--token-file={}", file.display()))).output().unwrap()
+    };
+    let kept = |name: &str, secret: &str| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, secret).unwrap();
+        file
+    };
+    // Without tokens every caller is let in. The first one ends that, so it must be able to make others.
+    let agents = create("nodes", "agent", None);
+    assert_eq!(agents.status.code(), Some(5), "{agents:?}");
+    assert!(memctl_tests::stderr(&agents).contains("the first token must have the role admin"), "{agents:?}");
+    let admin = kept("admin", &memctl_tests::stdout(&create("admin", "admin", None)));
+    let reader = kept("reader", &memctl_tests::stdout(&create("reader", "reader", Some(&admin))));
+    let agent = memctl_tests::stdout(&create("agent", "agent", Some(&admin)));
+    let unknown = kept("unknown", &format!("{}{}", &agent.trim()[..agent.trim().len() - 4], "AAAA"));
+    let snapshot = memctl_tests::recordings::folder("cnn_rank0_cache").join("rank0.pickle.zst");
+    let import = |file: &Path| {
+        let file = format!("--token-file={}", file.display());
+        memctl()
+            .arg("import")
+            .arg(&snapshot)
+            .args(["--job", "j", "-q", "--daemon", &daemon.url, &file])
+            .output()
+            .unwrap()
+    };
+    for (file, words) in [(&unknown, "token"), (&reader, "the role reader, which imports nothing")] {
+        let began = std::time::Instant::now();
+        let refused = import(file);
+        assert_eq!(refused.status.code(), Some(6), "{refused:?}");
+        let said = memctl_tests::stderr(&refused);
+        assert!(said.contains(words) && !said.contains("could not be removed"), "{said}");
+        // (It used to try for a minute.)
+        assert!(began.elapsed() < std::time::Duration::from_secs(30), "{said}");
+    }
+    assert!(import(&kept("agent", &agent)).status.success());
+    assert_eq!(daemon.terminate(), 0);
+}

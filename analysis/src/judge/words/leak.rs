@@ -193,7 +193,7 @@ impl Words<'_> {
                 shown.group.lead().teeth
             ),
             Pattern::ReplacedByLarger => {
-                format!("A block was replaced by a larger one {times} times{phase}; the growth was never freed.")
+                format!("A block was replaced by a larger one {times} times{phase}, and the growth was not given back.")
             }
             Pattern::HooksPileUp => self.hooks(times),
             Pattern::OptimizersMadeAnew => format!(
@@ -208,7 +208,9 @@ impl Words<'_> {
                 format!("Allocated memory reached a new maximum {times} times, and none of it was freed.")
             }
             Pattern::TensorsKept | Pattern::CacheEmptied => {
-                format!("Blocks that were allocated there{phase} stayed alive {times} times; none was ever freed.")
+                format!(
+                    "At {times} boundaries more blocks that were allocated there{phase} had stayed alive, and these were not given back."
+                )
             }
         };
         let doubt = match (self.confirmed, shown.slows) {
@@ -236,7 +238,7 @@ impl Words<'_> {
             format!(": {few:.0} blocks per step in epoch {first}, {many:.0} in epoch {last}")
         });
         format!(
-            "A hook is registered repeatedly{calls}. What it allocates stayed alive {times} times; none was ever freed."
+            "A hook is registered repeatedly{calls}. What it allocates stayed alive {times} times, and it was not given back."
         )
     }
 

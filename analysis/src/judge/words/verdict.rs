@@ -12,31 +12,30 @@ use crate::judge::subjects;
 use crate::judge::verdict_inputs::{Shown, VerdictInputs};
 use crate::wording::{opening_letter, plural, sentence};
 
-/// ``Live memory has grown 682 MiB in 9 s, allocated in f (x.py:3), and nothing of it was freed. It is a leak unless …``
+/// ``Live memory has grown 682 MiB in 9 s, allocated in f (x.py:3), and it was not given back. It is a leak unless …``
 pub(in crate::judge) fn growing(
     inputs: &VerdictInputs<'_>,
     shown: &Shown<'_>,
     finding: Option<&Finding>,
     cause: Cause,
 ) -> String {
-    let fact = format!("{}{}{}.", grown(inputs, shown), also(&shown.others), rate(finding));
+    let fact = format!("{}{}{}.", grown(inputs, shown), also(&shown.others), rate(finding, shown.course));
     let end = finding
         .filter(|_| inputs.activity == Activity::Running)
         .and_then(|finding| until(finding.epochs_to_oom, finding.time_to_oom_seconds));
     let end = end.map_or_else(String::new, |end| format!(" At this rate the device is out of memory {end}."));
     let why = match cause {
         Cause::Known => known(finding),
-        Cause::Open => open(shown.course, finding, inputs.activity),
+        Cause::Open => open(inputs, shown.course, finding),
     };
     format!("{fact} {why}{end}")
 }
 
-/// `Live memory has grown 682 MiB in 9 s on rank 0, allocated in f (x.py:3), and nothing of it was freed`.
+/// `Live memory has grown 682 MiB in 9 s on rank 0, allocated in f (x.py:3), and it was not given back`.
 fn grown(inputs: &VerdictInputs<'_>, shown: &Shown<'_>) -> String {
     let course = shown.course;
     let what = in_time(course.gained, course.seconds());
     let freed = match course.way {
-        Way::Kept if !course.falls => ", and nothing of it was freed",
         Way::Kept | Way::Sum => ", and it was not given back",
         Way::Replaced => ": a tensor is replaced by a larger one each time",
         Way::WithWork => ", as each step works on more",
@@ -65,9 +64,11 @@ fn also(others: &[&Course]) -> String {
     }
 }
 
-/// ` (4.52 MiB per epoch)`.
-fn rate(finding: Option<&Finding>) -> String {
-    let Some(finding) = finding else { return String::new() };
+/// ` (4.52 MiB per epoch)`, where the finding is about all that has grown: a course counts what is allocated further inside
+/// as well.
+fn rate(finding: Option<&Finding>, course: &Course) -> String {
+    let is_all = |finding: &&Finding| finding.live_bytes.is_none_or(|live| live >= course.gained / 5 * 4);
+    let Some(finding) = finding.filter(is_all) else { return String::new() };
     let boundary = finding.first_seen.boundary;
     let named = [
         (finding.bytes_per_epoch, "per epoch"),
@@ -101,16 +102,18 @@ pub(in crate::judge) fn reason(finding: &Finding) -> Option<&'static str> {
 }
 
 /// What would decide it.
-fn open(course: &Course, finding: Option<&Finding>, activity: Activity) -> String {
+fn open(inputs: &VerdictInputs<'_>, course: &Course, finding: Option<&Finding>) -> String {
     if course.way == Way::WithWork {
         return "It stops when the inputs stop growing.".to_owned();
     }
-    let holders = finding.and_then(|finding| finding.holders.as_ref());
-    let held = match (finding.and_then(holder), holders) {
-        (Some(holder), _) => format!("held by {holder}"),
-        (None, Some(_)) => "no Python object was found that holds most of it".to_owned(),
-        (None, None) if activity == Activity::Ended => "no process was asked what holds it".to_owned(),
-        (None, None) => "no process has been asked yet what holds it".to_owned(),
+    // A process may have been asked about another finding of the same growth.
+    let of_process = |other: &&Finding| other.kind.is_leak() && other.processes.contains(&course.who.name());
+    let was_asked = inputs.findings.iter().filter(of_process).any(|finding| finding.holders.is_some());
+    let held = match finding.and_then(holder) {
+        Some(holder) => format!("held by {holder}"),
+        None if was_asked => "no Python object was found that holds most of it".to_owned(),
+        None if inputs.activity == Activity::Ended => "no process was asked what holds it".to_owned(),
+        None => "no process has been asked yet what holds it".to_owned(),
     };
     format!("It is a leak unless what holds it is bounded; {held}.")
 }

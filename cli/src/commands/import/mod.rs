@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use memctl_model::Launch;
 use memctl_proto::v1;
+use memctl_proto::v1::access_client::AccessClient;
 use tonic::Code;
 
 use crate::args::{Global, Import};
@@ -64,6 +65,7 @@ async fn import(
     global: &Global,
 ) -> Result<ImportOutcome, Failure> {
     let source_paths = hosting::of_an_import(args.source_paths)?;
+    known_there(connection).await?;
     let into_run = make_room(args, &files, connection).await?;
     let attempt = args.attempt.unwrap_or(0);
     let labels = args.labels.iter().map(|label| (label.0.clone(), label.1.clone())).collect();
@@ -91,6 +93,20 @@ async fn import(
         take_back(&args.job, (launcher, attempt), connection).await;
     }
     result
+}
+
+/// Fails at once where the daemon does not know the caller, or lets it only read: an uplink would wait for another token.
+async fn known_there(connection: &mut Connection) -> Result<(), Failure> {
+    let mut access = AccessClient::new(connection.asking());
+    match access.get_caller(v1::GetCallerRequest {}).await {
+        Ok(caller) if caller.get_ref().role() == v1::Role::Reader => Err(Failure::not_allowed(format!(
+            "{} has the role reader, which imports nothing: use a token of the role agent, operator or admin",
+            caller.get_ref().name
+        ))),
+        Err(status) if status.code() == Code::Unauthenticated => Err(connection.failure(&status)),
+        // (An older daemon does not know the request.)
+        _ => Ok(()),
+    }
 }
 
 /// Deletes the run that is replaced, when the files are good; the run that an attempt is added to.
