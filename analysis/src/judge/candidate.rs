@@ -8,7 +8,7 @@ use memctl_model::{Frame, Phase, StackId};
 use super::frames::is_forward_frame;
 use super::growth::{Clock, Growth, deepest_fall, growth};
 use super::history::{Boundaries, Per};
-use super::series::{Point, is_first_level};
+use super::series::{Point, first_level};
 use super::watch::{Holds, RankWatch, Site};
 
 /// How live blocks of a site grow.
@@ -121,12 +121,9 @@ fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
     };
     let points = points(watch, site, per);
     let last = points.last()?;
-    let first_level = is_first_level(points, &growth.times);
-    let first_level = first_level.then(|| points[points.partition_point(|point| point.at < growth.times[0])]);
+    let first_level = first_level(points, &growth.times);
     if first_level.is_some() {
-        growth.rises -= 1;
-        growth.times.remove(0);
-        growth.risen_ns = growth.risen_ns.split_off(1.min(growth.risen_ns.len()));
+        growth.drop_first();
     }
     let begun = growth.times.first().map_or(0, |&at| points.partition_point(|point| point.at < at));
     let before = points.get(begun.saturating_sub(1))?;

@@ -183,16 +183,17 @@ fn outline(points: &[Point]) -> Vec<Point> {
 /// A first level of more than so many of the largest rise behind it is not made of such rises.
 pub(super) const FIRST_LEVEL_FACTOR: u64 = 4;
 
-/// Whether the first of these rises is the site's first level, far above all later ones: a line's first call also makes what
+/// The site's first level, where that is the first of these rises and far above all later ones: a line's first call also makes what
 /// is made once (a library's workspace, gradients).
-pub(super) fn is_first_level(points: &[Point], times: &[u32]) -> bool {
-    let [first, second, ..] = times[..] else { return false };
+pub(super) fn first_level(points: &[Point], times: &[u32]) -> Option<Point> {
+    let [first, second, ..] = times[..] else { return None };
     let index = |at: u32| points.partition_point(|point| point.at < at);
     let held = |index: usize| index.checked_sub(1).and_then(|before| points.get(before)).map_or(0, |point| point.bytes);
     let rise = |index: usize| points.get(index).map_or(0, |point| point.bytes.saturating_sub(held(index)));
     let (first, second) = (index(first), index(second));
     let largest = (second..points.len()).map(rise).max().unwrap_or(0);
-    held(first) == 0 && rise(first) > largest.saturating_mul(FIRST_LEVEL_FACTOR)
+    let is_level = held(first) == 0 && rise(first) > largest.saturating_mul(FIRST_LEVEL_FACTOR);
+    points.get(first).copied().filter(|_| is_level)
 }
 
 #[cfg(test)]
