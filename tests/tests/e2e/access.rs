@@ -351,7 +351,7 @@ async fn who_came_in_before_the_first_token_goes_with_it() {
     stream.send(Packed::marks(&[], 100).numbered(1)).await;
     stream.until_durable(1).await;
     let url = daemon.url.clone();
-    let made = memctl().args(["token", "create", "t", "--role", "reader", "--tenant", "*", "--daemon", &url]).output();
+    let made = memctl().args(["token", "create", "t", "--role", "admin", "--tenant", "*", "--daemon", &url]).output();
     assert!(made.unwrap().status.success());
     let refused = tokio::time::timeout(Duration::from_secs(60), stream.until_refused());
     let (reason, words) = refused.await.expect("the stream ends");

@@ -269,7 +269,7 @@ fn a_name_that_points_here_reads_nothing_without_a_token() {
     // Paths that expose no data are open to all.
     assert_eq!(of("/readyz", "rebound.example.org", "").status, 200);
     // A request with a token is accepted under every host name.
-    let words = ["token", "create", "t", "--role", "reader", "--tenant", "*", "-q", "--daemon", &daemon.url];
+    let words = ["token", "create", "t", "--role", "admin", "--tenant", "*", "-q", "--daemon", &daemon.url];
     let bearer = format!("Authorization: Bearer {}\r\n", run(memctl().args(words)).trim());
     assert_eq!((by("rebound.example.org", &bearer).status, by("rebound.example.org", "").status), (200, 401));
     assert_eq!(daemon.terminate(), 0);
