@@ -42,15 +42,17 @@ pub const fn grows(kind: FindingKind) -> bool {
 }
 
 impl Leaks {
-    /// From a report; `all`: those that are only suspected, too. Where the verdict is that memory grows these are shown in
-    /// any case: they say where.
+    /// From a report; `all`: those that are only suspected, too. Where memory grows and nothing else explains it
+    /// these are shown in any case: they say where.
     #[must_use]
     pub fn new(report: Report, all: bool) -> Self {
+        let growing: Vec<&Finding> =
+            report.findings.iter().filter(|finding| finding.known_kind().is_some_and(grows)).collect();
         let is_growing = |verdict: &Verdict| verdict.known_kind() == Some(VerdictKind::Growing);
-        let all = all || report.verdict.as_ref().is_some_and(is_growing);
-        let growing = report.findings.iter().filter(|finding| finding.known_kind().is_some_and(grows));
+        let is_unexplained = !growing.iter().any(|finding| finding.hurts());
+        let all = all || (is_unexplained && report.verdict.as_ref().is_some_and(is_growing));
         let (findings, left_out): (Vec<Finding>, Vec<Finding>) =
-            growing.cloned().partition(|finding| all || finding.hurts());
+            growing.into_iter().cloned().partition(|finding| all || finding.hurts());
         Self {
             schema: SCHEMA,
             job: report.job.clone(),
