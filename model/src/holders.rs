@@ -238,8 +238,8 @@ impl FindingHolders {
     #[must_use]
     pub fn most(&self) -> Option<(usize, &TensorHolder, &HoldersFound)> {
         let found = self.asked.outcome.as_ref().ok()?;
-        let (at, holder) = found.holders.iter().enumerate().max_by_key(|(_, holder)| holder.blocks)?;
-        (u64::from(holder.blocks) * 2 >= u64::from(found.asked_blocks)).then_some((at, holder, found))
+        let is_most = |holder: &TensorHolder| u64::from(holder.blocks) * 2 >= u64::from(found.asked_blocks);
+        found.holders.iter().enumerate().find(|(_, holder)| is_most(holder)).map(|(at, holder)| (at, holder, found))
     }
 }
 

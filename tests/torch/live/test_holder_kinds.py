@@ -100,6 +100,12 @@ def test_the_graph_of_a_tensor_that_is_replaced_meanwhile_is_told_of_as_it_was()
     assert only(search.answer)["sentence"] == "the graph of tensor `total` of `Average`", search.answer
 
 
+def put_before_graphs(search: Any, stage: Any) -> None:
+    """Runs a stage right before graphs are walked, each time."""
+    before = [[stage, one] if one == search._graphs else [one] for one in search._stages]
+    search._stages = [one for some in before for one in some]
+
+
 def test_the_graph_of_a_tensor_that_was_replaced_before_its_graph_was_walked_is_found() -> None:
     weight, average = torch.nn.Parameter(torch.ones(3)), Average()
     HELD.append(average)
@@ -114,9 +120,7 @@ def test_the_graph_of_a_tensor_that_was_replaced_before_its_graph_was_walked_is_
 
     search = _holders.begin(_native, blocks, BUDGET_MS)
     # `total = total + loss` in every step: another tensor whenever the search looks, with the graph of the one before.
-    search._stages = [
-        one for stage in search._stages for one in ([replaced, stage] if stage == search._graphs else [stage])
-    ]
+    put_before_graphs(search, replaced)
     while search.answer is None:
         search.slice()
     # (A search that begins again on a busy machine finds the tensor before another replaces it, and says what saved the block.)
@@ -138,9 +142,7 @@ def test_where_what_held_a_tensor_was_replaced_nothing_is_said_of_cpp() -> None:
         return True
 
     search = _holders.begin(_native, blocks, BUDGET_MS)
-    search._stages = [
-        one for stage in search._stages for one in ([replaced, stage] if stage == search._graphs else [stage])
-    ]
+    put_before_graphs(search, replaced)
     while search.answer is None:
         search.slice()
     assert [told for told in search.answer["holders"] if told["holder"] == "cpp"] == [], search.answer

@@ -3,7 +3,7 @@
 //! Guarantees: it says what was measured before it says what that means, and no more than both.
 
 use memctl_model::verdict::{duration, in_time};
-use memctl_model::{Boundary, Cause, Finding, HumanBytes, Judged, NotJudged, Pattern, Severity, TensorHolder};
+use memctl_model::{Boundary, Cause, Finding, HumanBytes, Judged, NotJudged, Pattern, Severity};
 
 use super::{place, until};
 use crate::judge::Activity;
@@ -120,9 +120,7 @@ fn open(inputs: &VerdictInputs<'_>, course: &Course, finding: Option<&Finding>) 
 
 /// What holds most of a finding's blocks, in words.
 pub(in crate::judge) fn holder(finding: &Finding) -> Option<String> {
-    let found = finding.holders.as_ref()?.asked.outcome.as_ref().ok()?;
-    let most = |holder: &&TensorHolder| u64::from(holder.blocks) * 2 >= u64::from(found.asked_blocks);
-    found.holders.iter().find(most).map(|holder| holder.sentence.clone())
+    finding.holders.as_ref()?.most().map(|(_, holder, _)| holder.sentence.clone())
 }
 
 pub(in crate::judge) fn filling(
