@@ -123,7 +123,7 @@ def test_the_graph_of_a_tensor_that_was_replaced_before_its_graph_was_walked_is_
     put_before_graphs(search, replaced)
     while search.answer is None:
         search.slice()
-    # (A search that begins again on a busy machine finds the tensor before another replaces it, and says what saved the block.)
+    # (A search that begins again finds the tensor before another replaces it, and says what saved the block.)
     assert "tensor `total` of `Average`" in only(search.answer)["sentence"], search.answer
 
 
