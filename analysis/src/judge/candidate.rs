@@ -115,17 +115,16 @@ fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
     let steps = site.series(Per::Step);
     let of_steps = watch.history.of(Per::Step);
     let tooth = toothed(steps.points(), of_steps).or_else(|| toothed(steps.recent(), of_steps));
-    let (per, shape, mut growth) = match &tooth {
+    let (per, shape, growth) = match &tooth {
         Some(tooth) => (Per::Step, Shape::Teeth, tooth.growth.clone()),
         None => grown(watch, site)?,
     };
     let points = points(watch, site, per);
     let last = points.last()?;
     let first_level = first_level(points, &growth.times);
-    if first_level.is_some() {
-        growth.drop_first();
-    }
-    let begun = growth.times.first().map_or(0, |&at| points.partition_point(|point| point.at < at));
+    // (It stays among the rises by which groups are made: what else was there from the first rose then as well.)
+    let first = growth.times.get(usize::from(first_level.is_some()));
+    let begun = first.map_or(0, |&at| points.partition_point(|point| point.at < at));
     let before = points.get(begun.saturating_sub(1))?;
     let stacks = grown_stacks(watch, site);
     let gained = (last.blocks.saturating_sub(before.blocks), last.bytes.saturating_sub(before.bytes));

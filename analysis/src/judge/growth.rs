@@ -63,15 +63,6 @@ pub struct Growth {
     pub even: bool,
 }
 
-impl Growth {
-    /// Leaves out the first rise, which turned out to be none.
-    pub fn drop_first(&mut self) {
-        self.rises = self.rises.saturating_sub(1);
-        self.times.drain(..self.times.len().min(1));
-        self.risen_ns.drain(..self.risen_ns.len().min(1));
-    }
-}
-
 /// Growth of `value` over the points, as seen from now.
 ///
 /// The first boundary of a series is where it stood when it began, not growth.

@@ -74,8 +74,9 @@ impl<'a> Shown<'a> {
     pub fn new(courses: &'a [Course], course: &'a Course) -> Self {
         let alike = || courses.iter().filter(|other| other.stand == course.stand);
         let on = alike().filter(|other| other.site == course.site).map(|other| &other.who).collect();
-        // What is reached through the same line counts there.
-        let is_within = |other: &&Course| course.place.is_on(other.stack.iter());
+        // What is reached through the same line counts there, and what counts all that is reached through it counts this.
+        let is_within =
+            |other: &&Course| course.place.is_on(other.stack.iter()) || other.place.is_on(course.stack.iter());
         let of_device = alike().filter(|other| other.who == course.who && other.site != course.site);
         let others = of_device.filter(|other| !is_within(other)).collect();
         Self { course, on, others }
