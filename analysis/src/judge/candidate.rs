@@ -7,8 +7,9 @@ use memctl_model::{Frame, Phase, StackId};
 
 use super::frames::is_forward_frame;
 use super::growth::{Clock, Growth, deepest_fall, growth};
-use super::history::{Boundaries, Per};
+use super::history::Per;
 use super::series::{Point, first_level};
+use super::teeth::toothed;
 use super::watch::{Holds, RankWatch, Site};
 
 /// How live blocks of a site grow.
@@ -112,8 +113,7 @@ fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
         return None;
     }
     // Within an epoch a tooth looks like growth: what fell back once will do so again.
-    let steps = site.series(Per::Step);
-    let of_steps = watch.history.of(Per::Step);
+    let (steps, of_steps) = (site.series(Per::Step), watch.history.of(Per::Step));
     let tooth = toothed(steps.points(), of_steps).or_else(|| toothed(steps.recent(), of_steps));
     let (per, shape, growth) = match &tooth {
         Some(tooth) => (Per::Step, Shape::Teeth, tooth.growth.clone()),
@@ -121,16 +121,19 @@ fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
     };
     let points = points(watch, site, per);
     let last = points.last()?;
+    let at = |rise: usize| growth.times.get(rise).map_or(0, |&at| points.partition_point(|point| point.at < at));
+    let before = points.get(at(0).saturating_sub(1))?;
+    // What lives there and since when leaves a first level out; groups are made with it: others rose then as well.
     let first_level = first_level(points, &growth.times);
-    // (It stays among the rises by which groups are made: what else was there from the first rose then as well.)
-    let first = growth.times.get(usize::from(first_level.is_some()));
-    let begun = first.map_or(0, |&at| points.partition_point(|point| point.at < at));
-    let before = points.get(begun.saturating_sub(1))?;
-    let stacks = grown_stacks(watch, site);
-    let gained = (last.blocks.saturating_sub(before.blocks), last.bytes.saturating_sub(before.bytes));
+    let begun = at(usize::from(first_level.is_some()));
+    let leaked_from = points.get(begun.saturating_sub(1))?;
+    let gained_since = |from: &Point| (last.blocks.saturating_sub(from.blocks), last.bytes.saturating_sub(from.bytes));
     // What fell back is measured where it was highest.
-    let (blocks_gained, bytes_gained) = tooth.as_ref().map_or(gained, |tooth| (tooth.blocks, tooth.growth.gained));
-    let live = leaked(watch, site, shape, *before, *last, (blocks_gained, bytes_gained), growth.rises);
+    let highest = tooth.as_ref().map(|tooth| (tooth.blocks, tooth.growth.gained));
+    let (blocks_gained, bytes_gained) = highest.unwrap_or_else(|| gained_since(before));
+    let gained = highest.filter(|_| first_level.is_none()).unwrap_or_else(|| gained_since(leaked_from));
+    let live = leaked(watch, site, shape, *leaked_from, *last, gained, growth.rises);
+    let stacks = grown_stacks(watch, site);
     Some(Candidate {
         site: index,
         shape,
@@ -275,81 +278,6 @@ fn is_beat(steps: &[Point], warm: u32, shape: Shape, growth: &Growth) -> bool {
         Shape::Larger | Shape::Teeth => deepest_fall(steps, warm, |point| point.bytes),
     };
     fall > growth.gained / 2
-}
-
-/// Rises within an epoch that make a tooth; below lies what any two-step pipeline does.
-const TOOTH_RISES_MIN: u32 = 4;
-/// Consecutive teeth between falls from which they count, if epochs are not marked.
-const TEETH_FOUND: u32 = 3;
-
-/// Growth within an epoch that fell back with the next.
-struct Tooth {
-    growth: Growth,
-    /// Blocks that it gained.
-    blocks: u32,
-    /// How many there were, one after the other.
-    in_a_row: u32,
-    /// The boundary of the first one's first rise.
-    since: Point,
-}
-
-/// The last whole tooth, once one has fallen back.
-fn toothed(points: &[Point], steps: &Boundaries) -> Option<Tooth> {
-    let (epochs, teeth_min) = match steps.found {
-        true => (points.chunk_by(|a, b| a.blocks <= b.blocks).collect(), TEETH_FOUND),
-        false => (by_epoch(points), 1),
-    };
-    let now = steps.seen;
-    let (mut teeth, mut fallen, mut blocks, mut since) = (0, false, 0, Point::default());
-    let mut last = Growth::default();
-    let mut foot = u64::MAX;
-    for epoch in epochs {
-        fallen |= teeth > 0 && epoch[0].bytes < foot.saturating_add(last.gained / 2);
-        let rises = epoch.windows(2).filter(|pair| pair[1].blocks > pair[0].blocks).count() as u32;
-        let falls = epoch.windows(2).filter(|pair| pair[1].blocks < pair[0].blocks).count();
-        let (first, end) = (&epoch[0], &epoch[epoch.len() - 1]);
-        let grown = end.bytes.saturating_sub(first.bytes);
-        // A tooth begins where the one before it began, give or take what one rise adds.
-        let unit = grown / u64::from(rises.max(1));
-        let back = foot == u64::MAX || first.bytes <= foot.saturating_add(unit.saturating_mul(2));
-        let steps = end.at - first.at;
-        if rises >= TOOTH_RISES_MIN && falls == 0 && back && rises * 10 >= steps.min(epoch.len() as u32 - 1) * 6 {
-            if teeth == 0 {
-                since = epoch[1];
-            }
-            teeth += 1;
-            foot = foot.min(first.bytes);
-            let times: Vec<u32> = epoch[1..].iter().map(|point| point.at).collect();
-            let epochs = vec![first.epoch];
-            last = Growth { rises, times, epochs, gained: grown, ..Growth::default() };
-            blocks = end.blocks - first.blocks;
-        } else if end.at + 1 < now || falls > 0 {
-            // The epoch under way may not have had its steps yet.
-            (teeth, fallen) = (0, false);
-            foot = u64::MAX;
-        }
-    }
-    (fallen && teeth >= teeth_min).then_some(Tooth { growth: last, blocks, in_a_row: teeth, since })
-}
-
-/// The points of each epoch; the first one belongs to the epoch before where what that held is let go only behind it.
-fn by_epoch(points: &[Point]) -> Vec<&[Point]> {
-    let falls = |at: usize| {
-        let (before, after) = (points.get(at.wrapping_sub(1)), points.get(at + 1));
-        before.zip(after).is_some_and(|(before, after)| {
-            before.blocks <= points[at].blocks && after.blocks < points[at].blocks && after.epoch == points[at].epoch
-        })
-    };
-    let (mut epochs, mut rest, mut begun) = (Vec::new(), points, 0);
-    for epoch in points.chunk_by(|a, b| a.epoch == b.epoch) {
-        begun += epoch.len();
-        let taken = points.len() - rest.len();
-        let (own, later) = rest.split_at((begun + usize::from(falls(begun))).min(points.len()) - taken);
-        epochs.push(own);
-        rest = later;
-    }
-    epochs.retain(|epoch| !epoch.is_empty());
-    epochs
 }
 
 /// The phase in which most of what a site has gained was born. Where no stack of that phase has gained a block (a workspace

@@ -34,6 +34,7 @@ mod series;
 mod significance;
 mod slope;
 pub mod stacks;
+mod teeth;
 mod time_to_full;
 mod verdict;
 mod verdict_inputs;

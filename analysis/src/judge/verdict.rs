@@ -90,7 +90,10 @@ fn growing(inputs: &VerdictInputs<'_>, courses: &[Course]) -> Option<Verdict> {
         if finding_of(inputs, course).is_some_and(known) { Cause::Known } else { Cause::Open }
     };
     let order = |course: &&Course| (cause(course) == Cause::Known, course.gained);
-    let device = courses.iter().filter(open).max_by_key(order);
+    let device = courses.iter().filter(open).max_by_key(order).map(|most| {
+        let alike = |inner: &&Course| open(inner) && cause(inner) == cause(most);
+        courses.iter().filter(alike).filter(|inner| is_inside(inner, most)).max_by_key(order).unwrap_or(most)
+    });
     // A chain of graphs falls back with its epoch, and grows all the same within each.
     let chain = worst(inputs, |finding| finding.kind == FindingKind::HiddenChain);
     let is_beside =
@@ -104,6 +107,14 @@ fn growing(inputs: &VerdictInputs<'_>, courses: &[Course]) -> Option<Verdict> {
         _ => None,
     }
     .or_else(|| beside.map(|finding| of_finding(VerdictKind::Growing, Some(Cause::Open), finding)))
+}
+
+/// Whether a place is reached through another one and brings nearly all of its growth: it says more precisely where.
+fn is_inside(inner: &Course, outer: &Course) -> bool {
+    inner.who == outer.who
+        && inner.site != outer.site
+        && outer.place.is_on(inner.stack.iter())
+        && inner.gained >= outer.gained / 10 * 9
 }
 
 fn grown(inputs: &VerdictInputs<'_>, courses: &[Course], course: &Course, cause: Cause) -> Verdict {
