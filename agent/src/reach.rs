@@ -229,6 +229,7 @@ impl DaemonAddress {
                 let reading = tokio::task::spawn_blocking(move || tls.config()).await;
                 let config = reading.map_err(|error| ReachError::Connect(error.to_string()))??;
                 let endpoint = Endpoint::from(uri).tcp_nodelay(true).tls_config(config).map_err(failed)?;
+                let failed = |error| failed(error).with_authority(self.tls.ca.is_some());
                 adjust(endpoint).connect().await.map_err(failed)
             }
         }
@@ -335,15 +336,20 @@ fn failed(error: tonic::transport::Error) -> ReachError {
     }
 }
 
+/// For a certificate of an authority that is not among the trusted ones.
+const UNKNOWN_AUTHORITY: &str = "no authority that is trusted here issued its certificate: name the file of the one that did with --tls-ca or \
+                                 MEMCTL_TLS_CA";
+
 /// Remedies for TLS errors; the texts on the left are the TLS library's.
-const REMEDIES: [(&str, &str); 10] = [
+const REMEDIES: [(&str, &str); 11] = [
     (
         "CaUsedAsEndEntity",
         "its certificate is an authority's own (CA:TRUE): make one for the daemon with CA:FALSE, as docs/operate.md shows",
     ),
+    ("UnknownIssuer", UNKNOWN_AUTHORITY),
     (
-        "UnknownIssuer",
-        "no authority that is trusted here issued its certificate: name the file of the one that did with --tls-ca or MEMCTL_TLS_CA",
+        "BadSignature",
+        "another authority of the same name signed its certificate: name the file of the one that did with --tls-ca or MEMCTL_TLS_CA",
     ),
     ("NotValidForName", "its certificate is for another name: use an address with a name that the certificate has"),
     ("not valid for name", "its certificate is for another name: use an address with a name that the certificate has"),
@@ -358,6 +364,18 @@ const REMEDIES: [(&str, &str); 10] = [
     ),
     ("corrupt message", "nothing speaks TLS there: write http://, or give the daemon a certificate"),
 ];
+
+impl ReachError {
+    /// Without an authority's file the certificate's authority is the first thing to name, whatever its signature looks like.
+    fn with_authority(self, is_named: bool) -> Self {
+        match self {
+            Self::NotTrusted { said, .. } if !is_named && said.contains("Signature") => {
+                Self::NotTrusted { said, remedy: UNKNOWN_AUTHORITY }
+            }
+            other => other,
+        }
+    }
+}
 
 /// Adds the remedy for a known message of the TLS library.
 fn explained(said: &str) -> ReachError {
@@ -394,6 +412,17 @@ mod tests {
         assert_eq!(of(Some("/x"), &["/run/user/7"]), Path::new("/run/user/7/memctl/daemon.sock"), "another user's");
         assert_eq!(of(Some("x"), &["x"]), Path::new("/tmp/memctl-7/daemon.sock"), "a relative path is ignored");
         assert_eq!(of(None, &[]), Path::new("/tmp/memctl-7/daemon.sock"));
+    }
+
+    #[test]
+    fn a_signature_that_fails_has_the_cause_that_can_be_changed() {
+        let said = "invalid peer certificate: BadSignature";
+        let remedy = |is_named| match explained(said).with_authority(is_named) {
+            ReachError::NotTrusted { remedy, .. } => remedy,
+            other => panic!("{other}"),
+        };
+        assert!(remedy(true).starts_with("another authority of the same name"));
+        assert_eq!(remedy(false), UNKNOWN_AUTHORITY);
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub struct Recorded {
 pub const WAIT: &str = "let it run longer";
 /// The same of one that lacks epochs alone.
 pub const WAIT_EPOCHS: &str = "let it run for more epochs";
+/// What gives a job epochs.
+pub const MARK_EPOCHS: &str = "mark each epoch: `with memctl_agent.epoch(number):`";
 
 /// Of a job that has ended: what waiting would remedy takes another run.
 pub fn of_ended(gaps: &mut [NotJudged]) {

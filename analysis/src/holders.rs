@@ -10,6 +10,8 @@ use crate::wording::opening;
 
 /// Holders that a sentence names; the others are counted.
 const NAMED: usize = 3;
+/// One that holds less than this part of the blocks is counted beside one that holds at least half.
+const FEW: u32 = 20;
 
 /// What is known of a finding's holders. `id` is the finding's fingerprint, `asked` all that processes of the job were asked,
 /// the oldest first.
@@ -124,17 +126,19 @@ fn sentence(asked: &HoldersAsked, growth: &[Option<HolderGrowth>]) -> String {
     // Without epochs, the clock is all that says which of the blocks lived then.
     let when =
         found.epoch.map_or_else(|| format!(" at {}", clock(asked.asked_ns)), |epoch| format!(" in epoch {epoch}"));
-    let who = format!("{} was asked{when}", asked.process);
     let of = match u64::from(found.asked_blocks) {
         _ if found.live_blocks == 1 => "the one block that lived there".to_owned(),
         all if all >= found.live_blocks => format!("all {} blocks that lived there", grouped(found.live_blocks)),
         some => format!("the oldest {} of {} blocks that lived there", grouped(some), grouped(found.live_blocks)),
     };
+    let who = &asked.process;
     let cut = if found.complete { "" } else { " The search is not complete." };
     if found.holders.is_empty() {
         let not = found.not_looked_at.join(" ");
         let not = if not.is_empty() { not } else { format!(" Not looked at: {not}") };
-        return format!("No Python object was found that holds these blocks; {who} about {of}.{cut}{not}");
+        return format!(
+            "No Python object was found that holds these blocks; {who} was asked{when} about {of}.{cut}{not}"
+        );
     }
     let share = |holder: &TensorHolder| match holder.blocks {
         all if all == found.asked_blocks => String::new(),
@@ -148,17 +152,30 @@ fn sentence(asked: &HoldersAsked, growth: &[Option<HolderGrowth>]) -> String {
         }
         _ => String::new(),
     };
-    let named = found.holders.iter().enumerate().take(NAMED);
+    // Beside what holds most, what holds a few blocks explains nothing.
+    let has_main = found.holders.first().is_some_and(|first| first.blocks * 2 >= found.asked_blocks);
+    let is_named = |&(at, holder): &(usize, &TensorHolder)| {
+        at == 0 || (at < NAMED && !(has_main && holder.blocks * FEW < found.asked_blocks))
+    };
+    let named = found.holders.iter().enumerate().filter(is_named);
     let named = named.map(|(at, holder)| format!("{}{}{}", holder.sentence, grown(at), share(holder)));
     let mut parts: Vec<String> = named.collect();
-    if found.holders.len() > NAMED {
-        parts.push(format!("{} more", found.holders.len() - NAMED));
+    if found.holders.len() > parts.len() {
+        parts.push(format!("{} more", found.holders.len() - parts.len()));
     }
     let without = match found.asked_blocks.saturating_sub(found.found_blocks) {
         0 => String::new(),
         some => format!(" For {} of these no holder was found.", grouped(some.into())),
     };
-    format!("Held by {}. {} about {of}.{without}{cut}", parts.join("; "), opening(&who))
+    // (What it held then it may not hold now.)
+    format!("Held{when} by {}. {} was asked about {of}.{without}{cut}", parts.join("; "), opening(who))
+}
+
+/// A holder in words, without how many tensors it held when its process was asked: by now it may hold more.
+pub(crate) fn without_count(holder: &TensorHolder) -> String {
+    let Some(tensors) = holder.tensors else { return holder.sentence.clone() };
+    let counted = format!(", {} {}", grouped(tensors), if tensors == 1 { "tensor" } else { "tensors" });
+    holder.sentence.replacen(&counted, "", 1)
 }
 
 /// `09:52:03 UTC`.
@@ -242,15 +259,22 @@ mod tests {
     fn a_holder_is_named_with_what_was_asked() {
         assert_eq!(
             told(&[asked(1, Ok(found(3, vec![list(1_440)])))]).unwrap(),
-            "Held by list `KEPT` of module `__main__`, 1,440 tensors. Rank 0 was asked in epoch 3 about the oldest 256 of \
-             1,440 blocks that lived there."
+            "Held in epoch 3 by list `KEPT` of module `__main__`, 1,440 tensors. Rank 0 was asked about the oldest 256 of 1,440 \
+             blocks that lived there."
         );
         let few = TensorHolder { blocks: 6, tensors: None, sentence: "a dict".into(), kind: "dict".into(), ..list(1) };
         let several = HoldersFound { complete: false, live_blocks: 256, ..found(3, vec![few.clone(), few]) };
         assert_eq!(
             told(&[asked(1, Ok(several))]).unwrap(),
-            "Held by a dict (6 of 256 blocks); a dict (6 of 256 blocks). Rank 0 was asked in epoch 3 about all 256 blocks \
-             that lived there. For 244 of these no holder was found. The search is not complete."
+            "Held in epoch 3 by a dict (6 of 256 blocks); a dict (6 of 256 blocks). Rank 0 was asked about all 256 blocks that \
+             lived there. For 244 of these no holder was found. The search is not complete."
+        );
+        let most = TensorHolder { blocks: 250, ..list(1_440) };
+        let few = TensorHolder { blocks: 2, sentence: "attribute `grad`".into(), ..list(1) };
+        let said = told(&[asked(1, Ok(found(3, vec![most, few])))]).unwrap();
+        assert!(
+            said.contains("1,440 tensors (250 of 256 blocks); 1 more."),
+            "two of 256 blocks explain nothing: {said}"
         );
     }
 
@@ -270,9 +294,17 @@ mod tests {
         );
         // The latest that says most.
         let named = asked(1, Ok(found(2, vec![list(9)])));
-        assert!(told(&[named, none.clone(), failed.clone()]).unwrap().starts_with("Held by list `KEPT`"));
+        assert!(told(&[named, none.clone(), failed.clone()]).unwrap().starts_with("Held in epoch 2 by list `KEPT`"));
         assert!(told(&[none, failed]).unwrap().starts_with("No Python object"));
         assert_eq!(told(&[]), None);
+    }
+
+    #[test]
+    fn words_that_last_have_no_count() {
+        assert_eq!(without_count(&list(1_440)), "list `KEPT` of module `__main__`");
+        let sentence = "list `acts`, 1 tensor, referenced by 2 forward hooks of `Linear`".to_owned();
+        let of_hook = TensorHolder { sentence, ..list(1) };
+        assert_eq!(without_count(&of_hook), "list `acts`, referenced by 2 forward hooks of `Linear`");
     }
 
     #[test]
@@ -284,7 +316,9 @@ mod tests {
         };
         let (growth, words) = grown(first.clone(), found(7, vec![list(1_440)]));
         assert_eq!(growth, Some((3, 480)));
-        assert!(words.starts_with("Held by list `KEPT` of module `__main__`, 1,440 tensors (480 in epoch 3)."));
+        assert!(
+            words.starts_with("Held in epoch 7 by list `KEPT` of module `__main__`, 1,440 tensors (480 in epoch 3).")
+        );
         let (_, words) = grown(first.clone(), found(5, vec![list(477)]));
         assert!(words.contains("477 tensors (480 in epoch 3)"), "{words}");
         // Not counted, in the same epoch, another list, another process, two of one name.

@@ -3,7 +3,7 @@
 //! Guarantees: nothing here is longer than a line or invents unknown facts. Refuses to escape: texts of findings hold
 //! names as recorded; code that displays them must escape them.
 
-use memctl_model::{Frame, HumanBytes};
+use memctl_model::{Frame, HumanBytes, Stack};
 
 /// What advises about allocator settings; a part of a sentence.
 pub(crate) const REPLAYED: &str = "`memctl what-if` replays the job under other allocator settings";
@@ -27,6 +27,15 @@ pub fn place(frame: &Frame) -> String {
 #[must_use]
 pub fn place_or_none(frame: Option<&Frame>) -> String {
     frame.map_or_else(|| "an unrecorded place".to_owned(), place)
+}
+
+/// Where a request came from. Autograd runs the backward pass of a forward call under that call's frames: the line is the
+/// forward call's, and the traceback of the program shows its `backward()`.
+#[must_use]
+pub fn requested_in(stack: &Stack) -> String {
+    let place = place_or_none(stack.site());
+    let is_backward = stack.frames.first().is_some_and(|frame| &*frame.file == "<autograd>");
+    if is_backward { format!("the backward pass of {place}") } else { place }
 }
 
 /// `all 4 ranks`, `rank 3`, `ranks 0-2, 7`; `ranks` ascending, `known` how many ranks were seen.

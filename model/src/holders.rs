@@ -234,11 +234,16 @@ pub struct FindingHolders {
 
 impl FindingHolders {
     /// The holder of at least half of the blocks that the process was asked about, its index, and the answer: what holds
-    /// a few of the blocks says nothing about the others.
+    /// a few of the blocks says nothing about the others. A holder without a bound needs a third of them, if it holds
+    /// nearly all for which one was found: a search that ended early finds the others' way through the same holder last.
     #[must_use]
     pub fn most(&self) -> Option<(usize, &TensorHolder, &HoldersFound)> {
         let found = self.asked.outcome.as_ref().ok()?;
-        let is_most = |holder: &TensorHolder| u64::from(holder.blocks) * 2 >= u64::from(found.asked_blocks);
+        let is_most = |holder: &TensorHolder| {
+            let [held, asked, known] = [holder.blocks, found.asked_blocks, found.found_blocks].map(u64::from);
+            let is_bounded = matches!(holder.bound, HolderBound::Bounded { .. });
+            2 * held >= asked || (!is_bounded && 3 * held >= asked && 10 * held >= 9 * known)
+        };
         found.holders.iter().enumerate().find(|(_, holder)| is_most(holder)).map(|(at, holder)| (at, holder, found))
     }
 }

@@ -65,9 +65,9 @@ pub struct NotJudged {
     pub kind: FindingKind,
     /// How much of it was not analysed.
     pub gap: Gap,
-    /// A phrase to follow "inconclusive: ", without a full stop: `needs 3 epoch ends, found 1`.
+    /// A phrase to follow "inconclusive: ", without a full stop: `needs 30 steps or 3 epoch ends, found 1 epoch end`.
     pub reason: String,
-    /// A sentence, without a full stop: `call memctl_agent.step() at the end of each step`; empty where nothing helps.
+    /// A sentence, without a full stop: `mark each step`; empty where nothing helps.
     pub remedy: String,
 }
 

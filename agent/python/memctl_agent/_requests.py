@@ -3,7 +3,7 @@
 Guarantees: imports nothing; a library is watched once the program has imported it; of nested calls the outermost
 counts; once an optimizer steps, requests are not steps. The wrapped call gets its arguments, and its result and
 exception pass unchanged.
-Refuses: to know the parts of a request; `memctl_agent.step()` marks them exactly.
+Refuses: to know the parts of a request; `memctl_agent.step(number)` marks them exactly.
 """
 
 from __future__ import annotations

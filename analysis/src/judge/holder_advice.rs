@@ -16,6 +16,13 @@ pub(super) fn advice(finding: &Finding) -> Option<String> {
 
 fn about(holder: &TensorHolder) -> Option<String> {
     let name = named(holder);
+    if is_hook_table(holder) {
+        return Some(
+            "Register each hook once, keep its handle, and call handle.remove() when the hook is no longer needed: a hook \
+             keeps what its function refers to."
+                .to_owned(),
+        );
+    }
     Some(match (holder.holder, holder.bound) {
         (HolderKind::Container | HolderKind::Cache, HolderBound::Bounded { limit }) => match limit {
             Some(limit) => format!(
@@ -54,6 +61,12 @@ fn about(holder: &TensorHolder) -> Option<String> {
         .to_owned(),
         _ => return None,
     })
+}
+
+/// Whether it is the table in which torch keeps the hooks of a module or a tensor: a program adds hooks to it, not tensors.
+fn is_hook_table(holder: &TensorHolder) -> bool {
+    let is_table = |name: &String| name.starts_with('_') && name.ends_with("_hooks");
+    holder.kind == "hook" && holder.name.as_ref().is_some_and(is_table)
 }
 
 /// `ring`, in backquotes; its type where it has no name.
@@ -100,6 +113,11 @@ mod tests {
         assert!(said(HolderKind::Graph, HolderBound::Unknown).contains("loss.item()"));
         assert!(said(HolderKind::Cycle, HolderBound::Unknown).starts_with("Break the cycle"));
         assert_eq!(about(&holder(HolderKind::Cpp, HolderBound::Unknown)), None, "no cause is known");
+        let unbounded = holder(HolderKind::Container, HolderBound::Unbounded);
+        let hooks = TensorHolder { kind: "hook".into(), name: Some("_forward_hooks".into()), ..unbounded.clone() };
+        assert!(about(&hooks).unwrap().contains("handle.remove()"));
+        let list_of_hook = TensorHolder { kind: "hook".into(), ..unbounded };
+        assert!(about(&list_of_hook).unwrap().starts_with("Give `kept` a bound"), "a list that a hook fills");
         let graph =
             TensorHolder { pattern: Some(HolderPattern::CreateGraph), ..holder(HolderKind::Cpp, HolderBound::Unknown) };
         assert!(about(&graph).unwrap().contains("torch.autograd.grad"));

@@ -6,7 +6,8 @@
 
 use memctl_model::{Boundary, FindingKind, Gap, Judged, JudgedKind, NotJudged};
 
-use crate::coverage::{WAIT, WAIT_EPOCHS};
+use crate::coverage::{MARK_EPOCHS, WAIT, WAIT_EPOCHS};
+use crate::wording::plural;
 
 use super::history::Per;
 use super::subjects::{self, Subject};
@@ -116,20 +117,24 @@ fn growth(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
     }
 }
 
-/// Why growth of a device cannot be reported: `needs 3 epoch ends, found 1`.
+/// Why growth of a device cannot be reported: `needs 30 steps or 3 epoch ends, found 12 steps and 1 epoch end`.
 fn too_few(watch: &RankWatch) -> (String, &'static str) {
     const MARK: &str =
-        "call memctl_agent.step() at the end of each step, or record the snapshot with global_record_annotations=True";
+        "mark each step: `with memctl_agent.step(number):`, or record a snapshot with global_record_annotations=True";
     let seen = |per: Per| watch.history.of(per).seen;
     let (epochs, steps, windows) = (seen(Per::Epoch), seen(Per::Step), seen(Per::Window));
     if windows > 0 && steps < STEPS_MIN && epochs < EPOCH_ENDS_MIN {
-        (format!("needs {WINDOWS_MIN} windows, found {windows}"), WAIT)
-    } else if epochs > 0 || steps == 0 {
-        let remedy = if steps > 1 { WAIT } else { MARK };
-        (format!("needs {EPOCH_ENDS_MIN} epoch ends, found {epochs}"), remedy)
-    } else {
-        (format!("needs {STEPS_MIN} steps, found {steps}"), WAIT)
+        return (format!("needs {WINDOWS_MIN} windows, found {windows}"), WAIT);
     }
+    let (of_steps, of_epochs) = (plural(u64::from(steps), "step"), plural(u64::from(epochs), "epoch end"));
+    let found = match (steps, epochs) {
+        (0, 0) => "neither".to_owned(),
+        (0, _) => of_epochs,
+        (_, 0) => of_steps,
+        _ => format!("{of_steps} and {of_epochs}"),
+    };
+    let remedy = if steps > 1 { WAIT } else { MARK };
+    (format!("needs {STEPS_MIN} steps or {EPOCH_ENDS_MIN} epoch ends, found {found}"), remedy)
 }
 
 /// Whether lines can be named.
@@ -156,7 +161,7 @@ fn unused(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
         judged.kinds.push(JudgedKind { kind, boundaries: vec![Boundary::EpochEnd] });
     } else {
         let reason = format!("needs {SAMPLES_MIN} epoch ends, found {ends}");
-        gaps.push(gap(kind, Gap::Whole, reason, WAIT_EPOCHS));
+        gaps.push(gap(kind, Gap::Whole, reason, if ends == 0 { MARK_EPOCHS } else { WAIT_EPOCHS }));
     }
 }
 

@@ -9,7 +9,7 @@ use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, Moment, Sample, S
 
 use super::{OomCause, Report, SiteUse};
 use crate::classes::Class;
-use crate::wording::{REPLAYED, bytes, moment, opening, place_or_none, plural, ranks, sentence};
+use crate::wording::{REPLAYED, bytes, moment, opening, place_or_none, plural, ranks, requested_in, sentence};
 
 /// Blocks at one place from which they may be kept, one by one, rather than be one step's.
 const KEPT_BLOCKS_MIN: u64 = 16;
@@ -129,7 +129,7 @@ fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
             "Out of memory on {on}{}: {} requested in {}, {}",
             moment(facts.epoch, facts.step),
             bytes(facts.asked_bytes),
-            place_or_none(site.as_ref()),
+            requested_in(&facts.stack),
             deciding(first),
         ),
         explanation: explanation(first),
@@ -203,6 +203,10 @@ pub(super) fn explanation(report: &Report) -> String {
         ),
         None => format!(" The device had {} free.", bytes(facts.device_free_bytes)),
     });
+    if report.segment_bytes > facts.asked_bytes {
+        // (This is the size in PyTorch's own message.)
+        text.push_str(&format!(" A new segment for the request takes {}.", bytes(report.segment_bytes)));
+    }
     if let Some(others) = facts.others_bytes.filter(|&others| others > 0) {
         text.push_str(&format!(" Other processes held {} of it.", bytes(others)));
     }

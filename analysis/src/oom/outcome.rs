@@ -14,7 +14,7 @@ use super::{OomCause, Report};
 use crate::deaths::AfterOom;
 use crate::fragmentation::RankFragmentation;
 use crate::fragmentation::judge::FragmentationCause as Idle;
-use crate::wording::{AHEAD, bytes, moment, place_or_none, ranks};
+use crate::wording::{AHEAD, bytes, moment, ranks, requested_in};
 
 /// A leak that is less than this share of what was in use is not what filled the device.
 const SHARE_MIN: f64 = 0.05;
@@ -131,7 +131,7 @@ pub fn tell(findings: &mut Vec<Finding>, reports: &[Report], known: usize) {
 
 fn ended(finding: &mut Finding, first: &Report, numbers: &[u32], known: usize) {
     let facts = &first.facts;
-    let place = place_or_none(facts.stack.site());
+    let place = requested_in(&facts.stack);
     finding.severity = Severity::Critical;
     finding.confidence = finding.confidence.max(0.95);
     (finding.time_to_oom_seconds, finding.epochs_to_oom) = (None, None);

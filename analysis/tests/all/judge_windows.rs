@@ -217,8 +217,8 @@ fn what_could_not_be_judged_is_said_with_what_to_do() {
     assert_eq!((judged_.epoch_ends, judged_.steps, judged_.windows), (1, 1, 0));
     assert!(judged_.kinds.iter().all(|judged| !judged.kind.is_leak()), "{judged_:?}");
     let leak = gaps.iter().find(|gap| gap.decides()).unwrap();
-    assert_eq!(leak.reason, "needs 3 epoch ends, found 1");
-    assert!(leak.remedy.contains("memctl_agent.step()"), "{}", leak.remedy);
+    assert_eq!(leak.reason, "needs 30 steps or 3 epoch ends, found 1 step and 1 epoch end");
+    assert!(leak.remedy.contains("memctl_agent.step(number)"), "{}", leak.remedy);
     for window in 0..60 {
         process.window(&rows(window, 0));
     }

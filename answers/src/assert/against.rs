@@ -1,7 +1,8 @@
 //! `--against JOB`: not worse than another job, by its peaks and by its findings.
 
 use memctl_analysis::proof_limits;
-use memctl_model::HumanBytes;
+use memctl_model::finding::Growth;
+use memctl_model::{FindingKind, HumanBytes};
 
 use super::{ALLOCATED, Checked, Outcome, RESERVED, Terms, concerning, not_judged, peak, verdict};
 use crate::conditions::Limit;
@@ -55,15 +56,33 @@ fn findings(report: &Report, other: &Report, terms: &Terms) -> Checked {
         }
         None => not_judged(report, terms)
             .or_else(|| less_judged(report, other, terms))
-            .unwrap_or_else(|| verdict(Outcome::Holds, "no finding that it does not have".to_owned())),
+            .unwrap_or_else(|| verdict(Outcome::Holds, format!("no finding that it does not have{}", beside(report)))),
     }
 }
 
 /// What was analysed of the other job and not of this one: the absence of such a finding here means nothing.
 fn less_judged(report: &Report, other: &Report, terms: &Terms) -> Option<Checked> {
     let only_there = |not: &&NotJudged| {
-        not.is_whole() && not.known_kind().is_some_and(|kind| other.scope.has_judged(kind) && !terms.allow_incomplete)
+        let is_judged_there = |kind| other.scope.has_judged(kind) && !is_slow(kind);
+        not.is_whole() && not.known_kind().is_some_and(is_judged_there) && !terms.allow_incomplete
     };
     let not = report.scope.not_judged.iter().find(only_there)?;
-    Some(verdict(Outcome::Inconclusive, format!("{} not judged: {}", not.subject(), not.reason)))
+    Some(verdict(Outcome::Inconclusive, not_judged_words(not)))
+}
+
+/// Growth beside live tensors shows over many measurements or epochs: a few seconds more or less decide whether a short run
+/// has them, so these kinds are named and decide nothing.
+fn is_slow(kind: FindingKind) -> bool {
+    kind.growth() == Some(Growth::Beside)
+}
+
+/// ` (host memory not judged: needs 6 measurements, found 5)`.
+fn beside(report: &Report) -> String {
+    let is_of_it = |not: &&NotJudged| not.is_whole() && not.known_kind().is_some_and(is_slow);
+    let said: Vec<String> = report.scope.not_judged.iter().filter(is_of_it).map(not_judged_words).collect();
+    if said.is_empty() { String::new() } else { format!(" ({})", said.join("; ")) }
+}
+
+fn not_judged_words(not: &NotJudged) -> String {
+    format!("{} not judged: {}", not.subject(), not.reason)
 }

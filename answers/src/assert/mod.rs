@@ -12,6 +12,7 @@ mod growth;
 use std::cmp::Reverse;
 use std::io::{self, Write};
 
+use memctl_analysis::coverage::MARK_EPOCHS;
 use memctl_analysis::proof_limits;
 use memctl_model::{FindingKind, HumanBytes, JobState, VerdictKind};
 use serde::Serialize;
@@ -226,8 +227,8 @@ fn check(report: &Report, condition: &Condition, terms: &Terms) -> Checked {
         Asks::Growth(limit, per) => growth::growth(report, limit, per, terms),
         Asks::Fragmentation(limit) => fragmentation(report, limit, terms),
     };
-    // What is known speaks against a condition at once; that it holds takes something to judge.
-    if checked.verdict == Outcome::Holds
+    // What is known speaks against a condition at once; that it holds, or cannot be decided, has this reason first.
+    if checked.verdict != Outcome::DoesNotHold
         && let Some(because) = nothing_follows(report, terms)
     {
         (checked.verdict, checked.because) = (Outcome::Inconclusive, because);
@@ -303,8 +304,10 @@ fn no_findings(report: &Report, terms: &Terms) -> Checked {
 fn too_few(report: &Report, terms: &Terms, least: usize) -> Option<Checked> {
     let fewest = report.ranks.iter().map(|rank| ends(rank, terms).len()).min().unwrap_or(0);
     let after = terms.after_epoch.map(|epoch| format!(" from epoch {epoch} on")).unwrap_or_default();
+    let has_none = report.ranks.iter().all(|rank| rank.epoch_ends.is_empty());
+    let remedy = if has_none { format!("; {MARK_EPOCHS}") } else { String::new() };
     (fewest < least && !terms.allow_incomplete)
-        .then(|| verdict(Outcome::Inconclusive, format!("needs {least} epoch ends{after}, found {fewest}")))
+        .then(|| verdict(Outcome::Inconclusive, format!("needs {least} epoch ends{after}, found {fewest}{remedy}")))
 }
 
 /// Inconclusive if evidence against it could not have been found, unless that is allowed.

@@ -58,6 +58,9 @@ pub struct Diagnosis {
     pub report: Report,
 }
 
+/// Stands above the code of a [`Question`].
+pub const EXAMPLE: &str = "The pattern as an example, which is not your code:";
+
 /// A question and its answer.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Question {

@@ -9,6 +9,7 @@ use super::proving::proof;
 use super::remedy::{Remedy, remedy};
 use super::{Question, Usage};
 use crate::advice::Advice;
+use crate::finding::holders::FindingHolders;
 use crate::finding::{Finding, phrases};
 use crate::format::text::{capital, count, plural, safe};
 use crate::judged::{NotJudged, looked_at};
@@ -150,7 +151,7 @@ fn place_in(site: &crate::Frame) -> String {
     format!("in {}", place(site))
 }
 
-/// `Unknown: needs 3 epoch ends, found 1. Call memctl_agent.step() at the end of each step.`
+/// `Unknown: needs 30 steps or 3 epoch ends, found 1 epoch end. Mark each step: ...`
 fn not_to_be_told(not: &NotJudged) -> String {
     let remedy = not.remedy.as_deref().map_or(String::new(), |remedy| format!(" {}.", capital(remedy)));
     format!("Unknown: {}.{remedy}", not.reason)
@@ -287,7 +288,18 @@ fn change(report: &Report, main: Option<&Finding>, remedy: &Remedy, replay: Opti
         texts.push(advice.to_owned());
     }
     let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
-    let mut after = lines(remedy.after);
+    let (before, mut after) = match has_example(finding) {
+        true => (lines(remedy.before), lines(remedy.after)),
+        false => (Vec::new(), Vec::new()),
+    };
     after.extend(replay.and_then(Advice::export));
-    Question { before: lines(remedy.before), after, ..Question::new(title, texts) }
+    Question { before, after, ..Question::new(title, texts) }
+}
+
+/// Whether an example of the pattern helps: something is wrong, and no known holder says more than an example does.
+fn has_example(finding: &Finding) -> bool {
+    let pattern = finding.pattern.as_deref().and_then(Pattern::of_name);
+    let is_any_leak =
+        finding.known_kind() == Some(FindingKind::Leak) && matches!(pattern, None | Some(Pattern::TensorsKept));
+    finding.hurts() && !(is_any_leak && finding.holders.as_ref().is_some_and(FindingHolders::has_main))
 }

@@ -140,6 +140,13 @@ impl From<v1::FindingHolders> for FindingHolders {
 }
 
 impl FindingHolders {
+    /// Whether one of the holders has at least half of the blocks that the process was asked about.
+    #[must_use]
+    pub fn has_main(&self) -> bool {
+        let asked = self.asked_blocks.unwrap_or(0);
+        self.holders.iter().any(|growing| u64::from(growing.holder.blocks) * 2 >= u64::from(asked))
+    }
+
     /// Each holder's chain in a line, with an arrow between two steps.
     #[must_use]
     pub fn chains(&self, arrow: &str) -> Vec<String> {

@@ -7,6 +7,9 @@ use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left};
 use crate::render::text::safe;
 
+/// Characters of a time without its fraction: `2026-03-01T12:30:00`.
+const SECONDS: usize = 19;
+
 impl Page for Tokens {
     fn page(&self, screen: &Screen) -> String {
         if self.tokens.is_empty() {
@@ -40,19 +43,27 @@ impl Page for Audit {
         if self.entries.is_empty() {
             return "Nothing is in the audit log.\n".to_owned();
         }
-        let columns =
-            [("AT", 0), ("CALLER", 0), ("PEER", 3), ("TENANT", 2), ("ACTION", 0), ("SUBJECT", 0), ("OUTCOME", 1)];
+        let columns = [
+            ("AT (UTC)", 0),
+            ("CALLER", 0),
+            ("PEER", 4),
+            ("TENANT", 3),
+            ("ACTION", 0),
+            ("DONE", 0),
+            ("SUBJECT", 1),
+            ("OUTCOME", 2),
+        ];
         let mut table = Table::new(&columns.map(|(name, rank)| left(name, rank)));
         for entry in &self.entries {
-            let outcome = if entry.refused { format!("refused: {}", entry.outcome) } else { entry.outcome.clone() };
             table.row(vec![
-                entry.at.clone(),
+                entry.at.get(..SECONDS).unwrap_or(&entry.at).replace('T', " "),
                 entry.caller.clone(),
                 entry.peer.clone(),
                 entry.tenant.clone(),
                 entry.action.clone(),
+                if entry.refused { "refused" } else { "yes" }.to_owned(),
                 entry.subject.clone(),
-                outcome,
+                entry.outcome.clone(),
             ]);
         }
         table.show(screen)

@@ -3,7 +3,7 @@
 //! Guarantees: six numbered answers, each short; commands and code are never cut or wrapped, so that they can be copied.
 //! A long explanation ends in `…`: `memctl leaks` has the whole of it.
 
-use memctl_answers::diagnose::{Diagnosis, Question};
+use memctl_answers::diagnose::{Diagnosis, EXAMPLE, Question};
 use memctl_model::JobState;
 
 use super::{Page, completeness, finding, heading, judged, prose};
@@ -77,6 +77,9 @@ fn summary(note: &Diagnosis, screen: &Screen) -> String {
 
 fn answer(question: &Question, screen: &Screen) -> String {
     let mut out: String = question.answer.iter().map(|text| prose::hanging("  ", text, LINES, screen)).collect();
+    if !question.before.is_empty() {
+        out.push_str(&format!("  {}\n", screen.wrapped(EXAMPLE, 2)));
+    }
     for (sign, lines) in [("-", &question.before), ("+", &question.after)] {
         for line in lines {
             out.push_str(&format!("      {sign} {line}\n"));

@@ -126,15 +126,42 @@ fn filled(failed: &Failed, screen: &Screen) -> String {
     if !classes.is_empty() {
         out.push_str(&format!("  {}\n", screen.wrapped(&classes.join(", "), 2)));
     }
-    for live in failed.sites.iter().take(SITES_SHOWN) {
-        out.push_str(&format!("  {}\n", screen.wrapped(&line(live), 2)));
+    for place in places(&failed.sites).iter().take(SITES_SHOWN) {
+        out.push_str(&format!("  {}\n", screen.wrapped(&line(place), 2)));
     }
     out
 }
 
-fn line(live: &Live) -> String {
-    let site = live.site.as_ref().map_or_else(|| NO_STACK.to_owned(), |site| place(&site.frame));
-    let grown = live.before_bytes.map(|before| live.live_bytes.saturating_sub(before)).filter(|&grown| grown > 0);
-    let grown = grown.map_or(String::new(), |grown| format!(", {} since the last step", bytes(grown)));
-    format!("{:>9} in {}  {site}{grown}", bytes(live.live_bytes), plural(live.live_blocks, "block"))
+/// Live memory of one line, whatever called it.
+struct Place {
+    name: String,
+    bytes: u64,
+    blocks: u64,
+    /// What it grew by since the last step that ended.
+    grown: u64,
+}
+
+/// Most bytes first.
+fn places(sites: &[Live]) -> Vec<Place> {
+    let mut places: Vec<Place> = Vec::new();
+    for live in sites {
+        let name = live.site.as_ref().map_or_else(|| NO_STACK.to_owned(), |site| place(&site.frame));
+        let grown = live.before_bytes.map_or(0, |before| live.live_bytes.saturating_sub(before));
+        match places.iter_mut().find(|place| place.name == name) {
+            Some(place) => {
+                place.bytes = place.bytes.saturating_add(live.live_bytes);
+                place.blocks = place.blocks.saturating_add(live.live_blocks);
+                place.grown = place.grown.saturating_add(grown);
+            }
+            None => places.push(Place { name, bytes: live.live_bytes, blocks: live.live_blocks, grown }),
+        }
+    }
+    places.sort_by_key(|place| std::cmp::Reverse(place.bytes));
+    places
+}
+
+fn line(place: &Place) -> String {
+    let Place { name, bytes: live, blocks, grown } = place;
+    let grown = if *grown > 0 { format!(", {} since the last step", bytes(*grown)) } else { String::new() };
+    format!("{:>9} in {}  {name}{grown}", bytes(*live), plural(*blocks, "block"))
 }

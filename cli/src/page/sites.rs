@@ -85,10 +85,12 @@ fn ranks(sites: &Sites, screen: &Screen) -> String {
     ]);
     let bytes = |value: Option<u64>| value.map_or("-".to_owned(), |value| HumanBytes::of(value).to_string());
     for rank in &sites.ranks {
-        // (A library's workspace is nothing that the program allocated there.)
-        let largest = rank.sites.iter().max_by_key(|site| (!is_workspace(site), site.live_bytes));
+        let largest = rank.sites.iter().max_by_key(|site| site.live_bytes);
         let largest = largest.map(|site| {
-            format!("{} {}", HumanBytes::of(site.live_bytes), site.site.as_ref().map_or(NO_STACK.to_owned(), place))
+            let place = site.site.as_ref().map_or(NO_STACK.to_owned(), place);
+            // (A library's workspace is nothing that the program allocated there.)
+            let whose = if is_workspace(site) { ", mostly workspace of a library" } else { "" };
+            format!("{} {place}{whose}", HumanBytes::of(site.live_bytes))
         });
         let exact = if rank.exact { "" } else { " (not exact)" };
         table.row(vec![
@@ -157,7 +159,7 @@ fn tree(rank: &RankSites, all_frames: bool) -> Node {
 fn path(site: &Site, all_frames: bool) -> Vec<String> {
     let mut path = calls(site, all_frames);
     path.extend(site.owner.as_ref().map(|owner| format!("[{}]", safe(owner))));
-    path.extend(is_workspace(site).then(|| "[workspace of a library]".to_owned()));
+    path.extend(is_workspace(site).then(|| "[mostly workspace of a library]".to_owned()));
     path
 }
 

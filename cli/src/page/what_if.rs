@@ -2,6 +2,8 @@
 //!
 //! It says how far the replay repeats the recording before it says anything else, and what it did not look at after everything.
 
+use std::collections::BTreeSet;
+
 use memctl_answers::naming::{name_of, place};
 use memctl_answers::what_if::{Ended, Rank, Setting, WhatIf};
 use memctl_model::{HumanBytes, JobState};
@@ -96,9 +98,11 @@ fn recorded(rank: &Rank) -> String {
 }
 
 fn settings(rank: &Rank, screen: &Screen) -> String {
+    // Under several limits a setting has a row for each, which only the limit distinguishes.
+    let limits: BTreeSet<Option<u64>> = rank.settings.iter().map(|setting| setting.limit_bytes).collect();
     let mut table = Table::new(&[
         left("SETTING", 0),
-        right("LIMIT", 3),
+        right("LIMIT", if limits.len() > 1 { 0 } else { 3 }),
         right("RESERVED", 0),
         right("ALLOCATED", 2),
         right("DRIVER CALLS", 4),

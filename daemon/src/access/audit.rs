@@ -1,6 +1,6 @@
 //! The audit log: deletions, silences, tokens made or revoked, receivers tested, and refused attempts at these.
 //!
-//! Guarantees: each has an entry in the store and a log line with target `audit`. Texts are cut and hold no control
+//! Guarantees: each has an entry in the store and a log line with target `audit`; other refused calls have the line. Texts are cut and hold no control
 //! characters. Repeated refusals of one caller are recorded once a second, so that they do not load the store. Entries
 //! hold no secrets.
 
@@ -41,12 +41,20 @@ impl Audit {
 
     /// Records a refusal.
     pub async fn refused(&self, caller: &Caller, action: &str, subject: &str, why: &str) {
-        if !self.is_news(caller, action) {
+        if !self.is_news(&caller.name, action) {
             return;
         }
         let (name, peer, tenant) = (&caller.name, &caller.peer, caller.tenant_name());
         tracing::warn!(target: "audit", caller = name, peer, tenant, action, subject, why, "refused");
         self.write(caller, action, subject, true, why).await;
+    }
+
+    /// Logs a call that was refused and would have changed nothing, or whose caller is not known: any client can make many of
+    /// these, so the store holds none.
+    pub fn turned_away(&self, from: &str, action: &str, why: &str) {
+        if self.is_news(from, action) {
+            tracing::warn!(target: "audit", caller = plain(from), action = plain(action), why, "refused");
+        }
     }
 
     async fn write(&self, caller: &Caller, action: &str, subject: &str, refused: bool, outcome: &str) {
@@ -67,10 +75,10 @@ impl Audit {
         }
     }
 
-    fn is_news(&self, caller: &Caller, action: &str) -> bool {
+    fn is_news(&self, from: &str, action: &str) -> bool {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         refused.retain(|_, since| since.elapsed() < REFUSED_EVERY);
-        let key = (caller.name.clone(), action.to_owned());
+        let key = (from.to_owned(), action.to_owned());
         if refused.len() >= CALLERS_MAX || refused.contains_key(&key) {
             return false;
         }

@@ -142,11 +142,17 @@ impl Gate {
             // The response does not depend on the caller, so it needs no store.
             return Ok(nobody(peer));
         }
-        let caller = self.caller(peer, headers).await?;
+        let action = path.rsplit('/').next().unwrap_or(path);
+        let caller = match self.caller(peer, headers).await {
+            Err(Refusal::Unauthenticated(why)) => {
+                self.inner.audit.turned_away(&host(peer), action, &why);
+                return Err(Refusal::Unauthenticated(why));
+            }
+            found => found?,
+        };
         if caller.may(need) {
             return Ok(caller);
         }
-        let action = path.rsplit('/').next().unwrap_or(path);
         let way_out = match (caller.role, need) {
             (Role::Agent, Need::Read) => {
                 "; an agent writes and does not read: ask with another token (`memctl token create NAME --role reader`)"
@@ -157,7 +163,7 @@ impl Gate {
         if need.is_audited() {
             self.inner.audit.refused(&caller, action, "", &why).await;
         } else {
-            tracing::debug!(caller = caller.name, peer = caller.peer, action, "refused");
+            self.inner.audit.turned_away(&caller.name, action, &why);
         }
         Err(Refusal::Denied(why))
     }
@@ -321,6 +327,15 @@ fn nobody(peer: Option<&Peer>) -> Caller {
     let peer = peer.map_or_else(String::new, ToString::to_string);
     let none = Scope::One(crate::store::Tenant::default());
     Caller { name: "nobody".into(), peer, role: Role::Agent, scope: none, jobs: String::new(), proof: Proof::Lasting }
+}
+
+/// Where a call came from, without the port: each connection has another one.
+fn host(peer: Option<&Peer>) -> String {
+    match peer {
+        Some(Peer::Tcp { address, .. }) => address.ip().to_canonical().to_string(),
+        Some(peer) => peer.to_string(),
+        None => "unknown".to_owned(),
+    }
 }
 
 /// Restricts the caller to the tenant that the request names.

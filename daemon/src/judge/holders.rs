@@ -266,7 +266,7 @@ mod tests {
         let one = asked(17, 0, 100).encoded_len() as u64;
         let (sentence, read, left_out) = told(&store, &found, READ_BYTES_MAX).await;
         let sentence = sentence.unwrap();
-        assert!(sentence.starts_with("Held by list `KEPT`, 290 tensors (100 in epoch 0)."), "{sentence}");
+        assert!(sentence.starts_with("Held in epoch 19 by list `KEPT`, 290 tensors (100 in epoch 0)."), "{sentence}");
         assert!(read < 2 * one + 100, "two of 60 are read: {read} bytes");
         assert_eq!(left_out, 0);
         // All of them, as a query does; the worst first.
@@ -287,7 +287,7 @@ mod tests {
         let found = found(&store).await;
         let one = asked(17, 1, 100).encoded_len() as u64;
         let (sentence, read, left_out) = told(&store, &found, 2 * one - 1).await;
-        assert!(sentence.unwrap().starts_with("Held by list `KEPT`, 100 tensors. Rank 0 was asked in epoch 2"));
+        assert!(sentence.unwrap().starts_with("Held in epoch 2 by list `KEPT`, 100 tensors. Rank 0 was asked about"));
         assert_eq!((read, left_out), (one, 1), "how it grew is not known");
         assert_eq!(told(&store, &found, one - 1).await, (None, 0, 1), "an older one would not be the latest");
     }
@@ -303,7 +303,7 @@ mod tests {
         let answer = asked(18, 4, 11).encode_to_vec().into();
         store.put_holders(&HoldersRow { index, answer }).await.unwrap();
         let (sentence, ..) = told(&store, &found(&store).await, READ_BYTES_MAX).await;
-        assert!(sentence.unwrap().starts_with("Held by list `KEPT`, 9 tensors."));
+        assert!(sentence.unwrap().starts_with("Held in epoch 3 by list `KEPT`, 9 tensors."));
     }
 
     #[tokio::test]

@@ -275,6 +275,8 @@ impl Judge {
         let mut findings =
             explained.settle(judge::findings(&seen.watch.watches(counts_of(asked)), self.activity(everybody)));
         name_processes(&mut findings, asked);
+        holders::tell(&*self.store, asked, &mut findings).await?;
+        judge::decide(&mut findings);
         Ok((explained, findings))
     }
 

@@ -50,10 +50,10 @@ CAUSES: dict[str, tuple[str, str, int]] = {
     "frame": ("list", "list `losses`, a local variable of function `in_frame`, 24 tensors", STEPS),
     "other_thread": ("list", "list `mine`, a local variable of function `works`, 24 tensors", STEPS),
     "generator": ("list", "list `batches`, a local variable of function `loads`, 24 tensors", STEPS),
-    "gradient": ("autograd", "attribute `grad`, reached from the tensors in list `KEPT` of module `__main__`", STEPS),
+    "gradient": ("autograd", "attribute `grad` of the tensors in list `KEPT` of module `__main__`", STEPS),
     "context": (
         "autograd",
-        "saved in the context of `KeepsBackward`, reached from list `KEPT` of module `__main__`",
+        "the context of `KeepsBackward`, reached from list `KEPT` of module `__main__`",
         STEPS,
     ),
 }
@@ -93,11 +93,12 @@ def test_a_cause_is_found_and_nothing_else(answers: dict[str, dict[str, Any]], c
 
 def test_a_graph_is_found_by_what_it_saved(answers: dict[str, dict[str, Any]]) -> None:
     answer = answers["graph"]
-    where = "reached from the tensors in deque `history` of `Trainer`, 24 tensors"
+    graph = "the graph of the tensors in deque `history` of `Trainer`, 24 tensors (saved by `ExpBackward0`)"
+    leaf = "a leaf of the graph of the tensors in deque `history` of `Trainer`, 24 tensors"
     found = {holder["sentence"]: holder for holder in answer["holders"]}
-    assert found.keys() == {f"saved by `ExpBackward0`, {where}", f"a leaf of the graph, {where}"}, answer
+    assert found.keys() == {graph, leaf}, answer
     assert all(holder["kind"] == "autograd" and holder["blocks"] == STEPS for holder in answer["holders"]), answer
-    chain = found[f"saved by `ExpBackward0`, {where}"]["chain"]
+    chain = found[graph]["chain"]
     assert chain[-2:] == ["Tensor", "saved by `ExpBackward0`"] and chain[0] == "module `__main__`", chain
 
 
@@ -114,8 +115,8 @@ def test_what_a_pack_hook_returned_is_never_unpacked(answers: dict[str, dict[str
     assert answer["live"] == STEPS and answer["unpacked"] == 0, answer
     if hasattr(torch._C._autograd.SavedTensor, "data"):
         [holder] = answer["holders"]
-        where = "reached from the tensors in list `KEPT` of module `__main__`, 24 tensors"
-        assert holder["sentence"] == f"saved by `MulBackward0` through a pack hook, {where}", answer
+        of = "the graph of the tensors in list `KEPT` of module `__main__`, 24 tensors"
+        assert holder["sentence"] == f"{of} (saved by `MulBackward0` through a pack hook)", answer
         assert (holder["kind"], holder["blocks"], answer["complete"]) == ("autograd", STEPS, True), answer
     else:
         assert not answer["complete"] and answer["holders"] == [], answer

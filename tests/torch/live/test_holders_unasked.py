@@ -60,7 +60,7 @@ def test_a_leak_ends_with_its_chain_and_nothing_else_changes(memctl: Memctl, scr
     assert holder["blocks"] == holders["asked_blocks"] == holders["found_blocks"] > 0, holders
     assert 0 <= holders["epoch"] < epochs and holders["took_seconds"] < 2, holders
     page = " ".join(memctl("diagnose", "--job", "asked").out.split())
-    assert "Held by list `KEPT` of module `__main__`" in page and "→ global `KEPT` →" in page, page
+    assert " by list `KEPT` of module `__main__`" in page and "→ global `KEPT` →" in page, page
 
     # As many epochs, with `--no-holders`: no search, and the same result.
     plain = recorded(memctl, "plain", train, epochs, "--no-holders")

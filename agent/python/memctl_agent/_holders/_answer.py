@@ -13,7 +13,7 @@ from typing import Any, Optional
 
 from memctl_agent._holders import _facts, _reading, _words
 from memctl_agent._holders._frames import Frames
-from memctl_agent._holders._grouping import Group
+from memctl_agent._holders._grouping import SAVED, Group
 
 VERSION = 2
 HOLDERS_MAX = 8
@@ -100,14 +100,16 @@ class Answer:
             if group.is_of_graph:
                 tail = ["its graph"]
                 sentence = f"the graph of {among}{sentence}"
+            elif group.how.startswith(SAVED):
+                sentence = f"the graph of {among}{sentence} ({group.how})"
             else:
-                sentence = f"{group.how}, reached from {among}{sentence}"
+                sentence = f"{group.how} of {among}{sentence}"
             kind = "autograd"
             facts.kind = _facts.GRAPH
         context = chain.passes(self._context) if self._context is not None else None
         if context is not None and not group.how:
             name = _reading.type_name(type(chain.path[context]))
-            kind, sentence = "autograd", f"saved in the context of `{name}`, reached from {sentence}"
+            kind, sentence = "autograd", f"the context of `{name}`, reached from {sentence}"
             facts.kind = _facts.GRAPH
         root = chain.root
         if root is not None and root.thread:

@@ -173,6 +173,11 @@ impl Words<'_> {
             _ => "",
         };
         let times = shown.rises;
+        let unit = match shown.per {
+            Per::Step => "steps",
+            Per::Epoch => "epochs",
+            Per::Window => "spans of time",
+        };
         let seen = match shown.pattern {
             Pattern::EvalGraph => format!(
                 "After each of {times} evaluations about {each} more blocks stayed alive, among them activations of the whole \
@@ -209,7 +214,7 @@ impl Words<'_> {
             }
             Pattern::TensorsKept | Pattern::CacheEmptied => {
                 format!(
-                    "At {times} boundaries more blocks that were allocated there{phase} had stayed alive, and these were not given back."
+                    "At the end of {times} {unit}, more blocks that were allocated there{phase} had stayed alive, and these were not given back."
                 )
             }
         };

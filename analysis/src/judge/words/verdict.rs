@@ -6,6 +6,7 @@ use memctl_model::verdict::{duration, in_time};
 use memctl_model::{Boundary, Cause, Finding, HumanBytes, Judged, NotJudged, Pattern, Severity};
 
 use super::{place, until};
+use crate::holders::without_count;
 use crate::judge::Activity;
 use crate::judge::course::{Course, Way};
 use crate::judge::subjects;
@@ -120,7 +121,7 @@ fn open(inputs: &VerdictInputs<'_>, course: &Course, finding: Option<&Finding>) 
 
 /// What holds most of a finding's blocks, in words.
 pub(in crate::judge) fn holder(finding: &Finding) -> Option<String> {
-    finding.holders.as_ref()?.most().map(|(_, holder, _)| holder.sentence.clone())
+    finding.holders.as_ref()?.most().map(|(_, holder, _)| without_count(holder))
 }
 
 pub(in crate::judge) fn filling(
@@ -140,7 +141,7 @@ pub(in crate::judge) fn filling(
     format!("{}. It fills {held}.{stops}{fits}", grown(inputs, shown))
 }
 
-/// `Inconclusive: Growth of live memory not judged: needs 3 epoch ends, found 1.`
+/// `Inconclusive: Growth of live memory not judged: needs 30 steps or 3 epoch ends, found 1 epoch end.`
 pub(in crate::judge) fn not_enough(inputs: &VerdictInputs<'_>, not: &NotJudged) -> String {
     match worst(inputs) {
         Some(worst) => format!("{worst}{} not judged: {}.", opening_letter(not.kind.subject()), not.reason),

@@ -1,7 +1,7 @@
 //! `memctl doctor`: what would be used, whether it answers, and what to do.
 //!
 //! Guarantees: changes nothing (it opens a store only where there is one); ends with exit code 0
-//! when questions can be answered, else 3.
+//! when questions can be answered, 6 where a token or a certificate is refused, else 3.
 
 mod recording;
 
@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::args::{Format, Global};
 use crate::connect::{self, Connection, WhenMissing};
-use crate::exit::Failure;
+use crate::exit::{self, Failure};
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::{plural, safe};
 
@@ -76,6 +76,9 @@ pub async fn run(global: &Global, screen: &Screen, out: &mut (dyn Write + Send))
     print(&checks, global, screen, out).map_err(|error| Failure::output("standard output", &error))?;
     match unusable {
         // The page has said what it is.
+        Some(failure) if failure.outcome == exit::Outcome::NotAllowed => {
+            Err(Failure::not_allowed(format!("questions cannot be answered: {failure}")))
+        }
         Some(failure) => Err(Failure::unreachable(format!("questions cannot be answered: {failure}"))),
         None => Ok(()),
     }

@@ -4,7 +4,7 @@
 //! Guarantees: the words are the daemon's; how bad it is shows by sign and word, not by colour alone; where growth could not
 //! be judged that comes first.
 
-use memctl_answers::diagnose::Question;
+use memctl_answers::diagnose::{EXAMPLE, Question};
 use memctl_answers::dossier::Dossier;
 use memctl_answers::finding::Finding;
 use memctl_answers::finding::phrases::{live, on_ranks, rates, since, stack, until};
@@ -103,6 +103,9 @@ fn findings(findings: &[Finding], shown: usize) -> String {
 fn answer(question: &Question) -> String {
     let mut out: String =
         question.answer.iter().map(|text| format!("<p class=\"prose\">{}</p>\n", escape(text))).collect();
+    if !question.before.is_empty() {
+        out.push_str(&format!("<p class=\"prose\">{EXAMPLE}</p>\n"));
+    }
     let mut code = Vec::new();
     for (sign, lines) in [("-", &question.before), ("+", &question.after)] {
         code.extend(lines.iter().map(|line| format!("{sign} {}", escape(line))));

@@ -83,20 +83,20 @@ fn a_job_that_could_not_be_judged_says_so_first_and_nowhere_that_it_is_well() {
         let text = memctl(&format!("{verb} --job one_epoch"));
         let first = text.lines().next().unwrap();
         assert!(first.starts_with("Inconclusive: Leaks not judged"), "{verb}: {text}");
-        assert!(text.contains("needs 3 epoch ends, found 1"), "{verb}: {text}");
-        assert!(text.contains("memctl_agent.step()"), "{verb}: what to do: {text}");
+        assert!(text.contains("needs 30 steps or 3 epoch ends, found 1 epoch end"), "{verb}: {text}");
+        assert!(text.contains("memctl_agent.step(number)"), "{verb}: what to do: {text}");
         for well in ["Nothing wrong", "No leak was found", "rank: none lost", "No growth was found"] {
             assert!(!text.contains(well), "{verb} says {well:?}: {text}");
         }
         let data = json(&format!("{verb} --job one_epoch"));
-        assert_eq!(data["not_judged"][0]["reason"], "needs 3 epoch ends, found 1", "{verb}");
+        assert_eq!(data["not_judged"][0]["reason"], "needs 30 steps or 3 epoch ends, found 1 epoch end", "{verb}");
         assert!(data["judged"]["ranks"].is_array(), "{verb}");
     }
     assert_eq!(json("diagnose --job one_epoch")["severity"], "inconclusive");
     for line in ["query --job one_epoch --fail-on critical", "assert --job one_epoch no-leak"] {
         let (code, words) = failed(line);
         assert_eq!(code, 1, "{line}");
-        assert!(words.contains("inconclusive: needs 3 epoch ends, found 1"), "{line}: {words}");
+        assert!(words.contains("inconclusive: needs 30 steps or 3 epoch ends, found 1 epoch end"), "{line}: {words}");
     }
     assert!(ended("query --job gpt_clean --fail-on info", SCREEN).1.is_ok(), "a job that was judged");
 }
