@@ -6,7 +6,8 @@
 //! Objects are visited from the newest to the oldest: the program's own come before what it has imported.
 //! Guarantees: rings are read and never changed. Between two slices the position is kept by a weak reference to a
 //! function or class, by a method of a C class, or by a list that holds only numbers and texts; all other objects there
-//! may be freed meanwhile. If these are freed, too, the walk continues at an earlier position.
+//! may be freed meanwhile. If these are freed, too, the walk continues at an earlier position. After a collection between
+//! two slices, a ring may be visited twice: each call returns an object once, because callers count references.
 //! Refuses: interpreters whose rings do not look like this.
 
 use std::time::Instant;
@@ -107,9 +108,11 @@ impl Heap {
         let (rules, end) = (Rules::new(rules)?, until(slice_us));
         let _still = NoCollector::new();
         let (mut found, blocks) = (Vec::new(), std::mem::take(&mut self.blocks));
+        let mut known = Set::default();
         let is_done = self.go(py, end, |object| {
             if rules.is_tensor(object)
                 && let Some(block) = rules.address(object).and_then(|address| blocks.at(address))
+                && known.insert(object as usize)
             {
                 found.push((block, object));
             }
@@ -131,7 +134,7 @@ impl Heap {
     ) -> PyResult<(bool, Vec<Holder<'py>>)> {
         let (mut rules, end) = (Rules::new(rules)?, until(slice_us));
         let _still = NoCollector::new();
-        let (mut found, mut below) = (Vec::new(), Vec::new());
+        let (mut found, mut below, mut known) = (Vec::new(), Vec::new(), Set::default());
         let wanted: Set<usize> = wanted.into_iter().collect();
         // Most references are to something else, which one bit shows.
         let bit = |id: usize| 1_u64 << ((id >> 4) & 63);
@@ -150,6 +153,9 @@ impl Heap {
             references(object, traverse, (0, COMPARED), &mut below);
             let ids = below.iter().map(|(_, child)| *child as usize);
             let held: Set<usize> = ids.filter(|id| bits & bit(*id) != 0 && wanted.contains(id)).collect();
+            if held.is_empty() || !known.insert(object as usize) {
+                return;
+            }
             found.extend(held.into_iter().map(|id| (object, id)));
         });
         // SAFETY: as above.
