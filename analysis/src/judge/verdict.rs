@@ -154,8 +154,14 @@ fn filling(inputs: &VerdictInputs<'_>, courses: &[Course]) -> Option<Verdict> {
     })
 }
 
+/// Where too few boundaries were seen to judge by, a leak that was found all the same is known to grow.
 fn not_enough(inputs: &VerdictInputs<'_>) -> Option<Verdict> {
     let not = inputs.not_judged.iter().find(|not| not.decides())?;
+    let is_leak = |finding: &Finding| finding.kind.fills() && !matches!(holder_bound::bound(finding), Bound::At(_));
+    if let Some(leak) = worst(inputs, is_leak) {
+        let cause = if is_explained(leak) { Cause::Known } else { Cause::Open };
+        return Some(of_finding(VerdictKind::Growing, Some(cause), leak));
+    }
     Some(Verdict::new(VerdictKind::NotEnoughData, words::not_enough(inputs, not)))
 }
 

@@ -127,6 +127,16 @@ fn too_little_says_so_unless_what_was_seen_grew() {
     };
     let verdict = of(&training(1, |_, _| 64 * MIB), Activity::Ended, vec![failed]);
     assert_eq!((verdict.kind, verdict.sentence.as_str()), (VerdictKind::OutOfMemory, "Out of memory on rank 0."));
+    let leak = Finding {
+        title: "Live memory grows 1.00 MiB per step on rank 0".to_owned(),
+        ..Finding::new(FindingKind::Leak, Severity::Warning, 0.9, vec![0])
+    };
+    let verdict = of(&training(1, |_, _| 64 * MIB), Activity::Ended, vec![leak.clone()]);
+    let said = "Live memory grows 1.00 MiB per step on rank 0.";
+    assert_eq!((verdict.kind, verdict.sentence.as_str()), (VerdictKind::Growing, said), "a leak that was found");
+    let suspected = Finding { severity: Severity::Info, ..leak };
+    let verdict = of(&training(1, |_, _| 64 * MIB), Activity::Ended, vec![suspected]);
+    assert_eq!(verdict.kind, VerdictKind::NotEnoughData, "a suspicion is none");
 }
 
 #[test]
