@@ -1,7 +1,7 @@
 //! Names the form of what the judge keeps between two runs: a digest of the sources that make it.
 //!
 //! Guarantees: another program's watches, or those of another state of these sources, have another name, so that they are made
-//! anew instead of being read wrongly. Refuses to be clever: a changed comment is a new name, which costs one reading.
+//! again instead of being read wrongly. Refuses to be clever: a changed comment is a new name, which costs one reading.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};

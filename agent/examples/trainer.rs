@@ -3,7 +3,7 @@
 //! `cargo run -p memctl-agent --example trainer -- http://127.0.0.1:7717` streams a job `rust-trainer` to a
 //! daemon; `memctl query --job rust-trainer` then shows it. The "device" is a toy arena, so that the example
 //! runs anywhere; the calls are the ones a cudarc program makes. With the word `paced` behind the address it waits for a
-//! line on its standard input before each epoch, so that somebody can watch the job while it runs.
+//! line on its standard input before each epoch, so that a person can watch the job while it runs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

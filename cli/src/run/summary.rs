@@ -194,10 +194,19 @@ impl Closing<'_> {
             say(
                 self.global,
                 &format!(
-                    "{who} writes and does not read: the page needs a token of the role reader, operator or admin (`memctl token create NAME --role reader`)"
+                    "{who} writes and does not read: the page needs a token of the role reader, operator or admin (`memctl token create NAME --role reader`); with its file, `memctl query --job {}{} --token-file READER` shows it",
+                    shell_word(shown.unwrap_or(self.job)),
+                    self.flags_without_token(),
                 ),
             );
         }
+    }
+
+    /// The flags that lead to the daemon, for a caller with another token.
+    fn flags_without_token(&self) -> String {
+        let global = Global { token_file: None, ..self.global.clone() };
+        let address = self.global.daemon_address();
+        address.map_or_else(String::new, |address| format!(" {}", connect::flags(&global, &address)))
     }
 
     /// What of a job is stored, and how to see it.

@@ -4,3 +4,4 @@ mod arrows;
 mod circles;
 mod documented;
 mod shape;
+mod words;

@@ -129,7 +129,7 @@ assert not _native.record(0, 1, 1 << 30, 512)
 assert memctl_agent.status()["produced"] == before["produced"]
 memctl_agent.detach()
 
-# The other way round: a session whose events are told takes no hook.
+# The other way round: a session whose events are reported takes no hook.
 _native.start(framework="told", conf="", devices=[(0, None, None, None)])
 _native.attach_foreign()
 _native.attach_foreign()

@@ -1,6 +1,7 @@
 """The program's tensors, and which of them lie on the blocks in question.
 
 Guarantees: a tensor belongs to the block in which its storage begins, so views and slices are found with their base.
+A storage of another size than the block's is on memory that was freed and given away again: its tensor does not count.
 Nothing is dispatched: a subclass or a mode that would run Python code for it is not queried.
 Refuses: tensors whose class has its own `__torch_dispatch__`. The tensors that they wrap are found separately.
 """
@@ -14,12 +15,20 @@ from typing import Any, Optional
 from memctl_agent._holders import _reading
 
 
+# Bytes by which a block may be larger than the storage on it: the allocator rounds small requests to this,
+ROUNDED = 512
+# and hands out blocks of up to this many times what was requested.
+LARGER_MAX = 2
+
+
 class Tensors:
     """torch's tensor classes, and the blocks."""
 
     def __init__(self, torch: Any, blocks: Sequence[tuple[int, int]]) -> None:
         self.tensor: type = torch.Tensor
         self._address = getattr(torch._C, "_data_address", None)
+        self._storage = torch._C.TensorBase.untyped_storage
+        self._plain = (self.tensor, getattr(torch.nn, "Parameter", self.tensor))
         disabled = torch._C._disabled_torch_dispatch_impl
         asked, refused = [self.tensor], []
         for cls in asked:
@@ -49,7 +58,24 @@ class Tensors:
             # It has no storage: sparse, wrapped by functorch, or of a backend without addresses.
             return None
         place = bisect.bisect_right(self._starts, address) - 1
-        return self._numbers[place] if place >= 0 and address < self._ends[place] else None
+        if place < 0 or address >= self._ends[place]:
+            return None
+        return self._numbers[place] if self._fits(tensor, self._ends[place] - self._starts[place]) else None
+
+    def storage_bytes(self, tensor: Any) -> int:
+        """The size of a tensor's storage; 0 where it is not known. A subclass may have a `__torch_function__`, which is
+        the program's code."""
+        if not any(type(tensor) is plain for plain in self._plain):
+            return 0
+        try:
+            return self._storage(tensor).nbytes()
+        except Exception:
+            return 0
+
+    def _fits(self, tensor: Any, block: int) -> bool:
+        """Whether a tensor's storage can be the one for which a block was allocated."""
+        size = self.storage_bytes(tensor)
+        return not size or (size <= block and (block - size < ROUNDED or size * LARGER_MAX >= block))
 
 
 def _own_dispatch(cls: type, tensor: type) -> Any:

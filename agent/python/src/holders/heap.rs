@@ -111,7 +111,7 @@ impl Heap {
         let mut known = Set::default();
         let is_done = self.go(py, end, |object| {
             if rules.is_tensor(object)
-                && let Some(block) = rules.address(object).and_then(|address| blocks.at(address))
+                && let Some(block) = rules.block_of(object, &blocks)
                 && known.insert(object as usize)
             {
                 found.push((block, object));

@@ -29,6 +29,7 @@ pub enum Kind {
 /// Python's knowledge of types, for one call.
 pub struct Rules<'py> {
     address: Bound<'py, PyAny>,
+    storage_bytes: Bound<'py, PyAny>,
     /// Types that are tensors or refused, by their address.
     sorts: Map<usize, bool>,
     /// Types of this package's own objects.
@@ -44,19 +45,20 @@ pub struct Rules<'py> {
 
 impl<'py> Rules<'py> {
     /// From `(address, tensor classes, refused classes, this package's own classes, type of frames, what gives a class's
-    /// module, names of the program's own modules)`.
+    /// module, what gives a storage's bytes, names of the program's own modules)`.
     pub fn new(told: &Bound<'py, PyTuple>) -> PyResult<Self> {
         let tuple = |at: usize| -> PyResult<Bound<'py, PyTuple>> {
             told.get_item(at)?.cast_into::<PyTuple>().map_err(|_| PyValueError::new_err("a tuple of types"))
         };
         let frame = told.get_item(4)?.as_ptr().cast::<PyTypeObject>();
-        let near: Vec<_> = tuple(6)?.iter().collect();
+        let near: Vec<_> = tuple(7)?.iter().collect();
         Ok(Self {
             module_of: told.get_item(5)?,
             near_ids: near.iter().map(|name| name.as_ptr() as usize).collect(),
             near,
             classes: Map::default(),
             address: told.get_item(0)?,
+            storage_bytes: told.get_item(6)?,
             sorts: (tuple(1)?.iter().map(|kind| (kind.as_ptr() as usize, true)))
                 .chain(tuple(2)?.iter().map(|kind| (kind.as_ptr() as usize, false)))
                 .collect(),
@@ -136,29 +138,42 @@ impl<'py> Rules<'py> {
         self.near.iter().any(is_it)
     }
 
-    /// Where a tensor's memory begins; `None` if it has none.
-    pub fn address(&self, tensor: Object) -> Option<u64> {
-        // SAFETY: both live, and the interpreter's lock is held; what is returned is a new reference or none.
-        unsafe {
-            let found = ffi::PyObject_CallFunctionObjArgs(
-                self.address.as_ptr(),
-                tensor,
-                std::ptr::null_mut::<pyo3::ffi::PyObject>(),
-            );
-            if found.is_null() {
-                // It has no storage: sparse, wrapped by functorch, or of a backend without addresses.
-                ffi::PyErr_Clear();
-                return None;
-            }
-            let address = ffi::PyLong_AsUnsignedLongLong(found);
-            ffi::Py_DECREF(found);
-            if !ffi::PyErr_Occurred().is_null() {
-                ffi::PyErr_Clear();
-                return None;
-            }
-            Some(address).filter(|address| *address != 0)
-        }
+    /// The block on which a tensor lies, if its storage fills it: an address that was freed may have another tensor by now.
+    pub fn block_of(&self, tensor: Object, blocks: &Blocks) -> Option<usize> {
+        let (at, size) = blocks.at(number(&self.address, tensor)?)?;
+        fits(number(&self.storage_bytes, tensor), size).then_some(at)
     }
+}
+
+/// A function's number for a tensor; `None` where it has none but 0. A tensor may have no storage: sparse, wrapped by
+/// functorch, or of a backend without addresses.
+fn number(function: &Bound<'_, PyAny>, tensor: Object) -> Option<u64> {
+    // SAFETY: both live, and the interpreter's lock is held; what is returned is a new reference or none.
+    unsafe {
+        let found =
+            ffi::PyObject_CallFunctionObjArgs(function.as_ptr(), tensor, std::ptr::null_mut::<pyo3::ffi::PyObject>());
+        if found.is_null() {
+            ffi::PyErr_Clear();
+            return None;
+        }
+        let number = ffi::PyLong_AsUnsignedLongLong(found);
+        ffi::Py_DECREF(found);
+        if !ffi::PyErr_Occurred().is_null() {
+            ffi::PyErr_Clear();
+            return None;
+        }
+        Some(number).filter(|number| *number != 0)
+    }
+}
+
+/// Bytes by which a block may be larger than the storage on it: the allocator rounds small requests to this,
+const ROUNDED: u64 = 512;
+/// and hands out blocks of up to this many times what was requested.
+const LARGER_MAX: u64 = 2;
+
+/// Whether a storage of so many bytes can be the one for which a block was allocated; one of unknown size can.
+fn fits(storage: Option<u64>, block: u64) -> bool {
+    storage.is_none_or(|bytes| bytes <= block && (block - bytes < ROUNDED || bytes.saturating_mul(LARGER_MAX) >= block))
 }
 
 /// The blocks in question, by their addresses.
@@ -176,11 +191,11 @@ impl Blocks {
         Self { sorted }
     }
 
-    /// The index of the block that contains an address.
-    pub fn at(&self, address: u64) -> Option<usize> {
+    /// The index of the block that contains an address, and the block's size.
+    fn at(&self, address: u64) -> Option<(usize, u64)> {
         let behind = self.sorted.partition_point(|(begin, ..)| *begin <= address);
-        let (_, end, number) = self.sorted.get(behind.checked_sub(1)?)?;
-        (address < *end).then_some(*number)
+        let (begin, end, number) = self.sorted.get(behind.checked_sub(1)?)?;
+        (address < *end).then_some((*number, end - begin))
     }
 }
 

@@ -380,7 +380,7 @@ impl Walk {
         self.entries.push(Entry { id: object as usize, kind: type_at, above, place, depth });
         self.seen.insert(object as usize, number);
         match kind {
-            Kind::Tensor(_) => match rules.address(object).and_then(|address| self.blocks.at(address)) {
+            Kind::Tensor(_) => match rules.block_of(object, &self.blocks) {
                 Some(block) => {
                     self.found[block].get_or_insert(number);
                 }
