@@ -233,19 +233,25 @@ pub struct FindingHolders {
 }
 
 impl FindingHolders {
-    /// The holder of at least half of the blocks that the process was asked about, its index, and the answer: what holds
-    /// a few of the blocks says nothing about the others. A holder without a bound needs a third of them, if it holds
-    /// nearly all for which one was found: a search that ended early finds the others' way through the same holder last.
+    /// The holder of most of the blocks that the process was asked about, its index, and the answer.
     #[must_use]
     pub fn most(&self) -> Option<(usize, &TensorHolder, &HoldersFound)> {
         let found = self.asked.outcome.as_ref().ok()?;
         let is_most = |holder: &TensorHolder| {
-            let [held, asked, known] = [holder.blocks, found.asked_blocks, found.found_blocks].map(u64::from);
             let is_bounded = matches!(holder.bound, HolderBound::Bounded { .. });
-            2 * held >= asked || (!is_bounded && 3 * held >= asked && 10 * held >= 9 * known)
+            is_main(holder.blocks, found.asked_blocks, found.found_blocks, is_bounded)
         };
         found.holders.iter().enumerate().find(|(_, holder)| is_most(holder)).map(|(at, holder)| (at, holder, found))
     }
+}
+
+/// Whether a holder of so many blocks represents the blocks that a process was asked about; `known`: how many of these have
+/// a holder. It takes half of them, because what holds a few says nothing about the others. A holder without a bound takes
+/// a third of them and nearly all that are known: a search that ended early finds the others' way through it last.
+#[must_use]
+pub fn is_main(held: u32, asked: u32, known: u32, is_bounded: bool) -> bool {
+    let [held, asked, known] = [held, asked, known].map(u64::from);
+    2 * held >= asked || (!is_bounded && 3 * held >= asked && 10 * held >= 9 * known)
 }
 
 /// How a holder's length and the bytes of the site changed between two answers of one process.
@@ -278,4 +284,17 @@ pub struct HolderGrowth {
     pub since_epoch: u32,
     /// Its tensors then. The requests come at any moment of an epoch, so the two counts give no rate.
     pub tensors_before: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_main_holder_has_half_of_the_blocks_or_nearly_all_that_are_known() {
+        assert!(is_main(128, 256, 256, true) && !is_main(127, 256, 256, true));
+        assert!(is_main(103, 207, 103, false), "the search ended early");
+        assert!(!is_main(103, 207, 103, true), "a bound has to be sure");
+        assert!(!is_main(60, 207, 60, false) && !is_main(103, 207, 207, false));
+    }
 }

@@ -9,7 +9,6 @@ use super::proving::proof;
 use super::remedy::{Remedy, remedy};
 use super::{Question, Usage};
 use crate::advice::Advice;
-use crate::finding::holders::FindingHolders;
 use crate::finding::{Finding, phrases};
 use crate::format::text::{capital, count, plural, safe};
 use crate::judged::{NotJudged, looked_at};
@@ -301,5 +300,5 @@ fn has_example(finding: &Finding) -> bool {
     let pattern = finding.pattern.as_deref().and_then(Pattern::of_name);
     let is_any_leak =
         finding.known_kind() == Some(FindingKind::Leak) && matches!(pattern, None | Some(Pattern::TensorsKept));
-    finding.hurts() && !(is_any_leak && finding.holders.as_ref().is_some_and(FindingHolders::has_main))
+    finding.hurts() && !(is_any_leak && finding.holders.as_ref().is_some_and(|holders| holders.has_main))
 }

@@ -3,7 +3,9 @@
 //! Guarantees: without a response, the reason is given and no figure. Says nothing about a finding for which no process
 //! was searched.
 
-use memctl_model::HolderPace;
+use memctl_model::holders::is_main;
+use memctl_model::{HolderBound, HolderPace, TensorHolder};
+use memctl_proto::convert::holders::holder_from_wire;
 use memctl_proto::v1;
 use memctl_proto::v1::finding_holders::Outcome;
 use serde::Serialize;
@@ -52,6 +54,9 @@ pub struct FindingHolders {
     pub complete: Option<bool>,
     /// What was not looked at, in sentences.
     pub not_looked_at: Vec<String>,
+    /// Whether one of the holders represents the blocks that the process was asked about.
+    #[serde(skip)]
+    pub has_main: bool,
 }
 
 /// A holder, and how it grew since the process was asked for the first time.
@@ -115,7 +120,15 @@ impl From<v1::FindingHolders> for FindingHolders {
                 pace: pace.next().flatten(),
             }
         };
+        let has_main = found.as_ref().is_some_and(|found| {
+            let is_main = |holder: &v1::TensorHolder| {
+                let TensorHolder { blocks, bound, .. } = holder_from_wire(holder.clone());
+                is_main(blocks, found.asked_blocks, found.found_blocks, matches!(bound, HolderBound::Bounded { .. }))
+            };
+            found.holders.iter().any(is_main)
+        });
         Self {
+            has_main,
             sentence,
             rank,
             process,
@@ -140,13 +153,6 @@ impl From<v1::FindingHolders> for FindingHolders {
 }
 
 impl FindingHolders {
-    /// Whether one of the holders has at least half of the blocks that the process was asked about.
-    #[must_use]
-    pub fn has_main(&self) -> bool {
-        let asked = self.asked_blocks.unwrap_or(0);
-        self.holders.iter().any(|growing| u64::from(growing.holder.blocks) * 2 >= u64::from(asked))
-    }
-
     /// Each holder's chain in a line, with an arrow between two steps.
     #[must_use]
     pub fn chains(&self, arrow: &str) -> Vec<String> {

@@ -89,7 +89,7 @@ fn ranks(sites: &Sites, screen: &Screen) -> String {
         let largest = largest.map(|site| {
             let place = site.site.as_ref().map_or(NO_STACK.to_owned(), place);
             // (A library's workspace is nothing that the program allocated there.)
-            let whose = if is_workspace(site) { ", mostly workspace of a library" } else { "" };
+            let whose = if is_workspace(site) { ", mostly a workspace" } else { "" };
             format!("{} {place}{whose}", HumanBytes::of(site.live_bytes))
         });
         let exact = if rank.exact { "" } else { " (not exact)" };
