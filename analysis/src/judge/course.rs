@@ -286,8 +286,8 @@ fn lowest_before(watch: &RankWatch, per: Per, end: usize) -> Option<&Level> {
     warm.iter().min_by_key(|level| (allocated(level), std::cmp::Reverse(level.time_ns)))
 }
 
-/// The place where a third of the sum's growth or more was allocated: how low its function stood in the first third, and in
-/// the last. (Lines of one function may replace each other's blocks: each of them comes and goes, and together they grow.)
+/// The place where a third of the sum's growth or more was allocated: how low its function stood in the first third, in the
+/// second and in the last. (Lines of one function may replace each other's blocks: each of them comes and goes, and together they grow.)
 fn most_of(watch: &RankWatch, per: Per, gained: u64) -> Option<Frame> {
     let levels = watch.history.levels(per);
     let third = levels.len() / 3;
@@ -301,14 +301,21 @@ fn most_of(watch: &RankWatch, per: Per, gained: u64) -> Option<Frame> {
         let held = |level: &Level| sites.iter().fold(0_u64, |sum, site| sum.saturating_add(at(site, per, level.at)));
         levels.iter().map(held).min().unwrap_or(0)
     };
+    // What is made once at the beginning (a library's workspace) has no part in growth that goes on.
     let grown = |sites: &[&Site]| {
-        lowest(sites, &levels[levels.len() - third..]).saturating_sub(lowest(sites, &levels[..third]))
+        let middle = lowest(sites, &levels[third..levels.len() - third]);
+        let (first, last) = (lowest(sites, &levels[..third]), lowest(sites, &levels[levels.len() - third..]));
+        let risen = last.saturating_sub(first);
+        if last.saturating_sub(middle) >= risen / LATE_SHARE { risen } else { 0 }
     };
     let (most, sites) = functions.into_values().map(|sites| (grown(&sites), sites)).max_by_key(|(grown, _)| *grown)?;
     let last = levels.last()?.at;
     let line = sites.into_iter().max_by_key(|site| at(site, per, last))?;
     line.frame.as_deref().filter(|_| most >= gained / 3).cloned()
 }
+
+/// The last third has to bring this part of a place's growth at least; of even growth it brings half.
+const LATE_SHARE: u64 = 5;
 
 /// Bytes that a site held at a boundary.
 fn at(site: &Site, per: Per, boundary: u32) -> u64 {

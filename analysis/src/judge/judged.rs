@@ -9,7 +9,8 @@ use memctl_model::{Boundary, FindingKind, Gap, Judged, JudgedKind, NotJudged};
 use crate::coverage::{MARK_EPOCHS, WAIT, WAIT_EPOCHS};
 use crate::wording::plural;
 
-use super::history::Per;
+use super::history::{Measured, Per};
+use super::levels::{SECONDS_MIN, measurements};
 use super::subjects::{self, Subject};
 use super::watch::RankWatch;
 
@@ -165,31 +166,42 @@ fn unused(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
     }
 }
 
-/// Memory outside the allocator is known from measurements only.
+/// Memory outside the allocator is known from measurements only. Growth of it takes several, over some seconds of work.
 fn measured(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>) {
     const LIVE: &str = "run it under memctl run, which measures it";
-    let count = |read: fn(&super::history::Measured) -> bool| {
-        let of = |watch: &&RankWatch| watch.history.samples.all().iter().filter(|sample| read(sample)).count();
-        (watches.iter().map(of).min().unwrap_or(0), watches.iter().map(of).max().unwrap_or(0))
-    };
-    let device = count(|sample| sample.process_used_bytes.is_some());
-    let others = count(|sample| sample.foreign_used_bytes.is_some());
-    let host = count(|sample| sample.host_bytes.is_some());
-    for (kind, (fewest, most), least) in [
-        (FindingKind::OutsideAllocator, device, SAMPLES_MIN),
-        (FindingKind::ForeignProcess, others, 1),
-        (FindingKind::HostGrowth, host, SAMPLES_MIN),
-    ] {
-        if most >= least {
+    let kinds: [(FindingKind, Read, bool); 3] = [
+        (FindingKind::OutsideAllocator, |sample| sample.process_used_bytes, true),
+        (FindingKind::ForeignProcess, |sample| sample.foreign_used_bytes, false),
+        (FindingKind::HostGrowth, |sample| sample.host_bytes, true),
+    ];
+    for (kind, read, takes_time) in kinds {
+        let is_measured = |watch: &&&RankWatch| watch.history.samples.all().iter().any(|sample| read(sample).is_some());
+        let known = watches.iter().filter(is_measured).count();
+        let (most, seconds) = watches
+            .iter()
+            .map(|watch| measurements(watch, read))
+            .max_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))
+            .unwrap_or_default();
+        let is_enough = !takes_time || (most >= SAMPLES_MIN && seconds >= SECONDS_MIN);
+        if known > 0 && is_enough {
             judged.kinds.push(JudgedKind { kind, boundaries: Vec::new() });
         }
-        match (fewest, most) {
-            (_, 0) => gaps.push(gap(kind, Gap::Whole, "not measured".to_owned(), LIVE)),
-            (_, most) if most < least => {
-                gaps.push(gap(kind, Gap::Whole, format!("needs {least} measurements, found {most}"), WAIT));
+        match known {
+            0 => gaps.push(gap(kind, Gap::Whole, "not measured".to_owned(), LIVE)),
+            _ if !is_enough => {
+                let found = format!("found {most} over {seconds:.0} s");
+                let reason = format!(
+                    "needs {SAMPLES_MIN} measurements over {SECONDS_MIN:.0} s between the first and the last step, {found}"
+                );
+                gaps.push(gap(kind, Gap::Whole, reason, WAIT));
             }
-            (0, _) => gaps.push(gap(kind, Gap::Part, "not measured on every rank".to_owned(), LIVE)),
+            some if some < watches.len() => {
+                gaps.push(gap(kind, Gap::Part, "not measured on every rank".to_owned(), LIVE));
+            }
             _ => {}
         }
     }
 }
+
+/// A quantity of a measurement.
+type Read = fn(&Measured) -> Option<u64>;

@@ -36,7 +36,7 @@ const GAINED_MIN: u64 = 64 << 20;
 /// Share of the host memory that a process has, below which growth of it does not matter.
 const HOST_SHARE_MIN: f64 = 0.05;
 /// Seconds that growth of what is measured has to last: everything grows while it starts.
-const SECONDS_MIN: f64 = 8.0;
+pub(super) const SECONDS_MIN: f64 = 5.0;
 /// A process without steps has started after so long.
 const STARTED_NS: u64 = 5_000_000_000;
 /// Steps after which a training has started.
@@ -107,8 +107,32 @@ fn of_host(watch: &RankWatch, read: fn(&Measured) -> Option<u64>) -> Option<Grow
 }
 
 fn measured(watch: &RankWatch, gained_min: u64, read: impl Fn(&Measured) -> Option<u64>) -> Option<Grown> {
+    let values = while_it_works(watch, read);
+    let (from, to) = (values.first()?, values.last()?);
+    if lasted(&values) < SECONDS_MIN {
+        return None;
+    }
+    let apart = f64::from(to.at.saturating_sub(from.at)) / (values.len() as f64 - 1.0).max(1.0);
+    let clock = Clock { now: to.at, warm: values.get(2).map_or(0, |value| value.at), unit: apart.max(1.0) };
+    grown(watch, values, clock, gained_min)
+}
+
+/// Seconds between the first and the last of these.
+fn lasted(values: &[Value]) -> f64 {
+    let ends = values.first().zip(values.last());
+    ends.map_or(0.0, |(from, to)| to.time_ns.saturating_sub(from.time_ns) as f64 / 1e9)
+}
+
+/// How many measurements of a quantity there are while a job works, and over how many seconds.
+pub(super) fn measurements(watch: &RankWatch, read: impl Fn(&Measured) -> Option<u64>) -> (usize, f64) {
+    let values = while_it_works(watch, read);
+    (values.len(), lasted(&values))
+}
+
+/// The values of a quantity, without those of the start and the teardown.
+fn while_it_works(watch: &RankWatch, read: impl Fn(&Measured) -> Option<u64>) -> Vec<Value> {
     let samples = watch.history.samples.all();
-    let first = samples.first()?.time_ns;
+    let Some(first) = samples.first().map(|sample| sample.time_ns) else { return Vec::new() };
     // Everything grows while a job starts.
     let steps = watch.history.steps();
     let trains = steps >= STARTED_STEPS;
@@ -126,13 +150,7 @@ fn measured(watch: &RankWatch, gained_min: u64, read: impl Fn(&Measured) -> Opti
         values.push(Value { at, time_ns: sample.time_ns, bytes });
     }
     without_teardown(&mut values);
-    let (from, to) = (values.first()?, values.last()?);
-    if (to.time_ns.saturating_sub(from.time_ns) as f64) < SECONDS_MIN * 1e9 {
-        return None;
-    }
-    let apart = f64::from(to.at.saturating_sub(from.at)) / (values.len() as f64 - 1.0).max(1.0);
-    let clock = Clock { now: to.at, warm: values.get(2).map_or(0, |value| value.at), unit: apart.max(1.0) };
-    grown(watch, values, clock, gained_min)
+    values
 }
 
 /// Leaves out what fell when the processes ended: the last values, once they are below half of the highest and stay there.

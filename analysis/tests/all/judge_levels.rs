@@ -2,7 +2,7 @@
 
 use crate::support::watched;
 
-use memctl_analysis::judge::{RankFacts, RankWatch};
+use memctl_analysis::judge::{RankFacts, RankWatch, judged};
 use memctl_model::{Finding, FindingKind, Sample, Severity, StackId};
 use watched::{GIB, MIB, Process, frame};
 
@@ -65,6 +65,19 @@ fn a_training_process_that_keeps_8_mib_a_step_is_told() {
     assert_eq!((found.len(), found[0].kind), (1, FindingKind::HostGrowth), "{found:#?}");
     assert_eq!(&*found[0].subject, "training process");
     assert!(found[0].title.contains("Host memory of the training process has grown"), "{}", found[0].title);
+}
+
+#[test]
+fn a_few_seconds_of_steady_growth_are_enough_and_fewer_are_said_not_to_be() {
+    let found = run(11, |second| (400 + second * 30) * MIB, |_| None);
+    assert_eq!((found.len(), found[0].kind), (1, FindingKind::HostGrowth), "{found:#?}");
+    let mut process = Process::new(0, &[vec![frame("build", "/home/me/model.py", 5)]]);
+    ran(&mut process, 6, |_| 100 * MIB, |second| (400 + second * 30) * MIB, |_| None);
+    assert_eq!(process.judge(), []);
+    let (judged_, gaps) = judged(&[&process.watch]);
+    let gap = gaps.iter().find(|gap| gap.kind == FindingKind::HostGrowth).expect("a gap");
+    assert!(gap.reason.starts_with("needs 6 measurements over 5 s"), "{}", gap.reason);
+    assert!(judged_.kinds.iter().all(|judged| judged.kind != FindingKind::HostGrowth));
 }
 
 #[test]

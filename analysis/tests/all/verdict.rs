@@ -150,6 +150,23 @@ fn growth_of_which_no_line_is_known_is_a_fact_all_the_same() {
     assert_eq!(verdict.kind, VerdictKind::Growing, "{verdict:?}");
 }
 
+#[test]
+fn the_place_of_a_sum_is_one_that_goes_on_growing() {
+    let line = |line| vec![frame("turn", "/home/user/serve.py", line), frame("main", "/home/user/serve.py", 20)];
+    let stacks = [line(7), line(9), vec![frame("main", "/home/user/serve.py", 12)]];
+    let mut process = Process::new(0, &stacks);
+    for window in 0..60_u64 {
+        // Two lines replace each other's blocks: together they grow. A third one makes a workspace, once.
+        let held = (window + 1) * 2 * MIB;
+        let (one, other) = if window % 2 == 0 { (held, MIB) } else { (MIB, held) };
+        let workspace = if window > 8 { 100 * MIB } else { 0 };
+        process.window(&[(1, None, 1, one), (2, None, 1, other), (3, None, 1, workspace), (100, None, 40, 100 * MIB)]);
+    }
+    let verdict = ended(&process);
+    assert_eq!(verdict.kind, VerdictKind::Growing, "{verdict:?}");
+    assert_eq!(verdict.site.as_ref().map(|site| &*site.function), Some("turn"), "{verdict:?}");
+}
+
 /// Layers are unfrozen one by one and the optimizer is made again for all of them: more each epoch, but nothing is older than it.
 #[test]
 fn what_every_epoch_makes_again_is_work_that_grows() {
