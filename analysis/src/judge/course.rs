@@ -122,7 +122,7 @@ pub(super) fn courses(watch: &RankWatch) -> Vec<Course> {
 
 fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
     let lead = group.lead();
-    let kind = leak::kind_of(watch, group);
+    let kind = leak::reported_kind(leak::kind_of(watch, group), lead.per);
     let way = match lead.shape {
         _ if leak::grows_with_the_work(watch, group) || leak::is_reborn(watch, group) => Way::WithWork,
         Shape::Larger => Way::Replaced,
@@ -254,15 +254,21 @@ fn sum(watch: &RankWatch) -> Option<Course> {
     let risen = lowest(&levels[late..]).saturating_sub(lowest(&levels[early..early + sixth]));
     let (last, begun) = (levels.last()?, lowest_before(watch, per, late)?);
     let gained = allocated(last).saturating_sub(allocated(begun));
+    // One rise is a level: growth that goes on has risen within the last sixth as well.
+    let half = (late + levels.len()) / 2;
+    let end = lowest(&levels[half..]);
+    let still_rises = end > lowest(&levels[late..half]).saturating_add(gained / (2 * LEVEL_SHARE));
+    let is_reached = |&index: &usize| lowest(&levels[index..]).saturating_add(gained / LEVEL_SHARE) >= end;
+    let stopped = (early..levels.len()).find(is_reached).map(|index| &levels[index]).filter(|_| !still_rises);
     let course = Course {
         who: watch.who(),
-        stand: Stand::Growing,
+        stand: if stopped.is_some() { Stand::Stopped } else { Stand::Growing },
         way: Way::Sum,
         kind: FindingKind::Leak,
         gained,
         begun_ns: begun.time_ns,
-        until_ns: last.time_ns,
-        until_step: None,
+        until_ns: stopped.unwrap_or(last).time_ns,
+        until_step: stopped.filter(|_| per != Per::Window && watch.history.steps() > 0).map(|level| level.step),
         site: most_of(watch, per, gained),
         place: Place::default(),
         stack: Vec::new(),
@@ -314,6 +320,8 @@ fn most_of(watch: &RankWatch, per: Per, gained: u64) -> Option<Frame> {
     line.frame.as_deref().filter(|_| most >= gained / 3).cloned()
 }
 
+/// A sum has reached its last level within this part of what it gained.
+const LEVEL_SHARE: u64 = 20;
 /// The last third has to bring this part of a place's growth at least; of even growth it brings half.
 const LATE_SHARE: u64 = 5;
 

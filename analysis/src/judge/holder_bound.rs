@@ -13,6 +13,7 @@ use memctl_model::{
 };
 
 use super::holder_advice;
+use crate::wording::AHEAD;
 
 /// Whether what holds a finding's blocks has a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +61,12 @@ fn has_one_each(holder: &TensorHolder) -> bool {
 /// What the site will hold when a holder of so many items is full.
 fn bytes_at(found: &HoldersFound, holder: &TensorHolder, limit: u64) -> Option<u64> {
     let length = holder.length.filter(|&length| length > 0)?;
-    Some((found.live_bytes as f64 / length as f64 * limit as f64) as u64)
+    // Of the blocks that it holds: a library's workspace may live at the same site.
+    let each = match holder.blocks {
+        0 => found.live_bytes as f64 / found.live_blocks.max(1) as f64,
+        blocks => holder.bytes as f64 / f64::from(blocks),
+    };
+    Some((each * found.live_blocks as f64 / length as f64 * limit as f64) as u64)
 }
 
 /// Makes of findings about growth what their holders decide: a leak of a suspicion, a suspicion of what is bounded, and
@@ -72,11 +78,16 @@ pub fn decide(findings: &mut [Finding]) {
                 finding.evidence.retain(|(name, _)| name != SUSPECTED);
                 finding.severity = finding.severity.max(Severity::Warning);
             }
-            Bound::At(_) if !finding.is_suspected() => {
-                finding.evidence.push((SUSPECTED.to_owned(), EvidenceValue::Count(1)));
+            Bound::At(_) => {
+                if !finding.is_suspected() {
+                    finding.evidence.push((SUSPECTED.to_owned(), EvidenceValue::Count(1)));
+                }
                 finding.severity = Severity::Info;
-                finding.time_to_oom_seconds = None;
-                finding.epochs_to_oom = None;
+                // It ends before the device is full, or the verdict says that it does not.
+                (finding.time_to_oom_seconds, finding.epochs_to_oom) = (None, None);
+                if let Some(behind) = finding.title.find(AHEAD) {
+                    finding.title.truncate(behind);
+                }
             }
             _ => {}
         }
@@ -127,6 +138,11 @@ mod tests {
         let longer = HolderPace { since_ns: 0, length_before: 1, length_now: 2, bytes_before: 1, bytes_now: 2 };
         assert_eq!(of(&answer(list(2, HolderBound::Unbounded), Some(longer))), Bound::None);
         assert_eq!(of(&answer(TensorHolder { blocks: 4, ..list(40, limit(64)) }, None)), Bound::Unknown);
+        let mut with_workspace = answer(list(40, limit(64)), None);
+        if let Ok(found) = &mut with_workspace.asked.outcome {
+            found.live_bytes += 32 << 20;
+        }
+        assert_eq!(of(&with_workspace), Bound::At(Some(64 << 20)), "a workspace at the same site is none of its items");
     }
 
     #[test]
@@ -166,9 +182,13 @@ mod tests {
         suspected.holders = Some(answer(list(40, HolderBound::Unbounded), None));
         let mut confirmed = Finding::new(FindingKind::Leak, Severity::Critical, 0.9, vec![0]);
         confirmed.holders = Some(answer(list(40, HolderBound::Bounded { limit: None }), None));
+        confirmed.title = format!("Live memory grows on rank 0{AHEAD}in about 9 minutes");
+        confirmed.time_to_oom_seconds = Some(540.0);
         let mut findings = [suspected, confirmed];
         decide(&mut findings);
         assert_eq!((findings[0].severity, findings[0].is_suspected()), (Severity::Warning, false));
         assert_eq!((findings[1].severity, findings[1].is_suspected()), (Severity::Info, true));
+        let said = (findings[1].title.as_str(), findings[1].time_to_oom_seconds);
+        assert_eq!(said, ("Live memory grows on rank 0", None), "it ends before");
     }
 }

@@ -143,6 +143,12 @@ pub(super) fn kind_of(watch: &RankWatch, group: &Group) -> FindingKind {
     }
 }
 
+/// What a finding calls it. Of a service, which nothing trains, blocks of many layers may be the graph of an evaluation or a
+/// cache of keys and values: which of them is not known.
+pub(super) fn reported_kind(kind: FindingKind, per: Per) -> FindingKind {
+    if kind == FindingKind::EvalGraph && per == Per::Window { FindingKind::Leak } else { kind }
+}
+
 /// Whether a site's blocks became larger because everything did: the peaks rose by far more.
 pub(super) fn grows_with_the_work(watch: &RankWatch, group: &Group) -> bool {
     if group.lead().shape != Shape::Larger {
@@ -155,8 +161,12 @@ pub(super) fn grows_with_the_work(watch: &RankWatch, group: &Group) -> bool {
     let (Some(early), Some(late)) = (peaks.get(..ends), peaks.get(peaks.len().saturating_sub(ends)..)) else {
         return false;
     };
-    let (live, gained) = (group.live_bytes() as f64, group.bytes_gained() as f64);
-    let site = live / (live - gained).max(1.0) - 1.0;
+    // What lived there at first is its base: with its first block a line also makes what is made once.
+    let held = time_to_full::summed(watch, &[group], Per::Step);
+    let (Some(&(_, first)), Some(&(_, last))) = (held.iter().find(|(_, bytes)| *bytes > 0), held.last()) else {
+        return false;
+    };
+    let site = last as f64 / first as f64 - 1.0;
     let work = highest(late) as f64 / highest(early).max(1) as f64 - 1.0;
     work > WORK_GROWS * site
 }

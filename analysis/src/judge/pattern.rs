@@ -26,6 +26,7 @@ const MORE: f64 = 1.6;
 pub(super) fn pattern(watch: &RankWatch, kind: FindingKind, group: &Group) -> (Pattern, Option<Hooks>) {
     match kind {
         FindingKind::PrivatePools => return (Pattern::GraphsCaptured, None),
+        FindingKind::EvalGraph if group.lead().per == Per::Window => return (Pattern::TensorsKept, None),
         FindingKind::EvalGraph => return (Pattern::EvalGraph, None),
         FindingKind::GraphKept => return (Pattern::GraphKept, None),
         FindingKind::HiddenChain => return (Pattern::HiddenChain, None),

@@ -161,9 +161,14 @@ fn deciding(report: &Report) -> String {
             "with {} in use{}: at least {} too much",
             bytes(facts.found.active_bytes),
             of_what(report),
-            bytes(report.missing_bytes),
+            bytes(needed(report)),
         ),
     }
+}
+
+/// What is enough for the request however the free memory is packed: its own segment fits beside what is reserved.
+fn needed(report: &Report) -> u64 {
+    report.segment_bytes.saturating_sub(report.room_bytes).max(report.missing_bytes)
 }
 
 fn of_what(report: &Report) -> String {
@@ -282,20 +287,20 @@ fn advice(report: &Report, failed: &[u32]) -> String {
 }
 
 fn capacity(report: &Report, failed: &[u32]) -> String {
-    // What is enough however the free memory is packed: the request's own segment fits beside what is reserved.
-    let missing = report.segment_bytes.saturating_sub(report.room_bytes).max(report.missing_bytes);
+    let missing = needed(report);
     let activations = report.facts.classes.of(Class::Activations).saturating_add(report.facts.asked_bytes);
     let alone = match failed {
         [rank] if !report.facts.peers.is_empty() => {
-            format!("rank {rank} alone would have needed {} less", bytes(missing))
+            format!("rank {rank} alone would have needed at least {} less", bytes(missing))
         }
-        _ => format!("{} less would have been enough", bytes(missing)),
+        _ => format!("this request would have been served with {} less", bytes(missing)),
     };
     let share = missing as f64 / activations.max(1) as f64;
     let batch = if share < 0.9 {
         // Activations grow with the batch, in proportion.
         format!(
-            ": a batch smaller by {:.0} % (activations and this request are {})",
+            ": a batch smaller by {:.0} % or more (activations and this request are {}; what the step allocates after it comes on \
+             top)",
             (share * 100.0).ceil().max(1.0),
             bytes(activations)
         )

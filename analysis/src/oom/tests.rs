@@ -136,7 +136,7 @@ fn capacity_says_how_much_less_would_have_done() {
     let found = &findings(&[report], 2)[0];
     assert_eq!(
         found.advice,
-        "Rank 0 alone would have needed 3.00 GiB less: a batch smaller by 15 % (activations and this request are 20.0 GiB); gradient checkpointing trades time for activations, or shard the optimizer's state (20.0 GiB)."
+        "Rank 0 alone would have needed at least 3.00 GiB less: a batch smaller by 15 % or more (activations and this request are 20.0 GiB; what the step allocates after it comes on top); gradient checkpointing trades time for activations, or shard the optimizer's state (20.0 GiB)."
     );
     assert!(found.explanation.ends_with("rank 1 was closest to running out, with 9.00 GiB free on its device."));
 }

@@ -151,6 +151,22 @@ fn growth_of_which_no_line_is_known_is_a_fact_all_the_same() {
 }
 
 #[test]
+fn a_sum_that_rose_once_has_levelled_off() {
+    // Another line each time, so that none of them grows: larger batches from one step on.
+    let run = |level: fn(u64) -> u64| {
+        let mut process = Process::new(0, &[]);
+        for step in 0..150_u64 {
+            process.step(&[(step as u32 % 7 + 1, None, 1, level(step) * MIB), (100, None, 40, 100 * MIB)]);
+        }
+        ended(&process)
+    };
+    let once = run(|step| if step < 120 { 8 } else { 40 });
+    assert_eq!(once.kind, VerdictKind::LevelledOff, "{once:?}");
+    assert!(once.sentence.contains("until step 1"), "{}", once.sentence);
+    assert_eq!(run(|step| 8 + step).kind, VerdictKind::Growing);
+}
+
+#[test]
 fn the_place_of_a_sum_is_one_that_goes_on_growing() {
     let line = |line| vec![frame("turn", "/home/user/serve.py", line), frame("main", "/home/user/serve.py", 20)];
     let stacks = [line(7), line(9), vec![frame("main", "/home/user/serve.py", 12)]];

@@ -4,13 +4,14 @@
 
 use std::cmp::Reverse;
 
+use memctl_analysis::growth::{EpochBytes, growth_bytes_per_epoch};
 use memctl_analysis::proof_limits;
 use memctl_model::{FindingKind, HumanBytes};
 
-use super::{Checked, Outcome, Terms, concerning, not_judged, too_few, verdict};
+use super::{Checked, Outcome, Terms, concerning, ends, not_judged, too_few, verdict};
 use crate::conditions::{Limit, Per};
 use crate::finding::Finding;
-use crate::report::Report;
+use crate::report::{EpochEnd, Rank, Report};
 
 /// See the module.
 pub(super) fn growth(report: &Report, limit: Limit<u64>, per: Per, terms: &Terms) -> Checked {
@@ -22,7 +23,7 @@ pub(super) fn growth(report: &Report, limit: Limit<u64>, per: Per, terms: &Terms
 }
 
 fn of_epochs(report: &Report, limit: Limit<u64>, terms: &Terms) -> Checked {
-    let rates = report.ranks.iter().filter_map(|rank| Some((rank.growth_bytes_per_epoch?, rank.rank)));
+    let rates = report.ranks.iter().filter_map(|rank| Some((rate_of(rank, terms)?, rank.rank)));
     let fastest = rates.max_by_key(|&(rate, rank)| (rate, Reverse(rank)));
     let too_few = too_few(report, terms, proof_limits::GROWTH_ENDS_MIN);
     match (too_few, fastest) {
@@ -30,6 +31,16 @@ fn of_epochs(report: &Report, limit: Limit<u64>, terms: &Terms) -> Checked {
         (None, None) => verdict(Outcome::Inconclusive, "no growth was measured at epoch ends".to_owned()),
         (None, Some((rate, rank))) => told(limit, Per::Epoch, rate, Some(rank)),
     }
+}
+
+/// A rank's growth from epoch end to epoch end, of those that were chosen.
+fn rate_of(rank: &Rank, terms: &Terms) -> Option<i64> {
+    if terms.after_epoch.is_none() {
+        return rank.growth_bytes_per_epoch;
+    }
+    let bytes = |end: &EpochEnd| Some(EpochBytes { epoch: end.epoch, bytes: end.allocated_bytes? });
+    let series: Vec<EpochBytes> = ends(rank, terms).into_iter().filter_map(bytes).collect();
+    growth_bytes_per_epoch(&series).map(|rate| rate as i64)
 }
 
 /// Rates by step and minute are those of findings, suspected ones included: without a finding nothing was seen to grow.

@@ -105,8 +105,11 @@ pub struct Usage {
     pub foreign_used_bytes: Option<u64>,
     /// `PYTORCH_CUDA_ALLOC_CONF`.
     pub allocator_conf: String,
-    /// When these levels and the sites were read.
+    /// When these levels were read.
     pub moment: &'static str,
+    /// When the sites were read, as the beginning of a sentence.
+    #[serde(skip)]
+    pub live_when: &'static str,
     /// The largest sites, most bytes first.
     pub by: Vec<Share>,
     /// Live in other sites.
@@ -235,7 +238,13 @@ impl Usage {
             device_total_bytes: sample.and_then(|sample| sample.device_total_bytes).or(rank.device_total_bytes),
             foreign_used_bytes: sample.and_then(|sample| sample.foreign_used_bytes),
             allocator_conf: rank.allocator_conf.clone(),
-            moment: if rank.epoch_ends.is_empty() { "at the end of the recording" } else { "at the last epoch's end" },
+            moment: match (rank.epoch_ends.is_empty(), rank.levels_at.as_str()) {
+                (false, _) => "at the last epoch's end",
+                (true, "step_end") => "at the last step's end",
+                (true, "window_end") => "at the end of the last span of time",
+                (true, _) => "at the end of the recording",
+            },
+            live_when: if rank.epoch_ends.is_empty() { "Live at the end of the recording" } else { "Live then" },
             by: Vec::new(),
             other_bytes: 0,
             other_sites: 0,

@@ -16,6 +16,7 @@ use crate::leaks::grows;
 use crate::ledger::ClassShare;
 use crate::naming::{command, place};
 use crate::report::{Rank, Report};
+use crate::verdict::Verdict;
 
 /// The class of what no rule knows.
 const UNKNOWN: &str = "unknown";
@@ -105,7 +106,7 @@ fn by_what(usage: &Usage) -> String {
     if let Some(unknown) = usage.without_stack_bytes.filter(|&bytes| bytes > 0) {
         parts.push(format!("{} without a stack", HumanBytes::of(unknown)));
     }
-    format!("Live then: {}.", parts.join("; "))
+    format!("{}: {}.", usage.live_when, parts.join("; "))
 }
 
 fn growing(report: &Report) -> impl Iterator<Item = &Finding> {
@@ -113,7 +114,11 @@ fn growing(report: &Report) -> impl Iterator<Item = &Finding> {
 }
 
 fn growth(report: &Report) -> Vec<String> {
-    let Some(worst) = growing(report).next() else { return vec![no_growth(report)] };
+    let Some(worst) = growing(report).next() else {
+        // What grew, stopped, fills or is given back is measured, whether a finding is about it or not.
+        let measured = report.verdict.as_ref().filter(|verdict| verdict.grown_bytes.is_some());
+        return vec![measured.map_or_else(|| no_growth(report), |verdict| verdict.sentence.clone())];
+    };
     let mut text = if worst.hurts() { "Yes".to_owned() } else { "Perhaps".to_owned() };
     // A step's share of what grows once an epoch says nothing more.
     let once =
@@ -144,6 +149,11 @@ fn growth(report: &Report) -> Vec<String> {
         text.push_str(&format!(" {} about growth (memctl leaks).", plural(others as u64, "more finding")));
     }
     vec![text]
+}
+
+/// Growth that goes on and that no finding is about.
+fn grows_without_finding(report: &Report) -> Option<&Verdict> {
+    report.verdict.as_ref().filter(|verdict| verdict.is_open() && growing(report).next().is_none())
 }
 
 fn place_in(site: &crate::Frame) -> String {
@@ -239,10 +249,14 @@ fn is_about_packing(main: Option<&Finding>) -> bool {
 
 fn pattern(report: &Report, main: Option<&Finding>, remedy: &Remedy) -> Vec<String> {
     let Some(finding) = main else {
-        let text = match report.scope.inconclusive() {
+        let text = match (report.scope.inconclusive(), grows_without_finding(report)) {
             _ if report.ranks.is_empty() => "None: nothing was recorded.".to_owned(),
-            Some(not) => format!("Unknown: {}.", not.reason),
-            None => "None: there is no finding.".to_owned(),
+            (_, Some(verdict)) => match &verdict.site {
+                Some(site) => format!("{}: no finding says which pattern it is.", place(site)),
+                None => "Unknown: no line explains the growth by itself.".to_owned(),
+            },
+            (Some(not), None) => format!("Unknown: {}.", not.reason),
+            (None, None) => "None: there is no finding.".to_owned(),
         };
         return vec![text];
     };
@@ -273,10 +287,18 @@ fn asking(report: &Report, finding: &Finding, flags: &str) -> Vec<String> {
 fn change(report: &Report, main: Option<&Finding>, remedy: &Remedy, replay: Option<&Advice>) -> Question {
     let title = "What to change?";
     let Some(finding) = main else {
-        let text = match report.scope.inconclusive() {
+        let text = match (report.scope.inconclusive(), grows_without_finding(report)) {
             _ if report.failed() => "Unknown: what was recorded does not say.".to_owned(),
-            Some(not) => not_to_be_told(not),
-            None => "Nothing needs to be changed.".to_owned(),
+            (_, Some(verdict)) => {
+                let place =
+                    verdict.site.as_ref().map_or_else(String::new, |site| format!(" what {} allocates", place(site)));
+                let what = if place.is_empty() { " the growing memory" } else { &place };
+                format!(
+                    "Nothing, if what holds the memory is bounded. Otherwise look for what keeps{what}: `memctl sites` shows whose it is."
+                )
+            }
+            (Some(not), None) => not_to_be_told(not),
+            (None, None) => "Nothing needs to be changed.".to_owned(),
         };
         return Question::new(title, vec![text]);
     };

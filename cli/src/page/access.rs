@@ -50,7 +50,7 @@ impl Page for Audit {
             ("TENANT", 3),
             ("ACTION", 0),
             ("DONE", 0),
-            ("SUBJECT", 1),
+            ("SUBJECT", 0),
             ("OUTCOME", 2),
         ];
         let mut table = Table::new(&columns.map(|(name, rank)| left(name, rank)));

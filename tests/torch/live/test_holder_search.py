@@ -476,6 +476,29 @@ def test_a_cycle_is_one_only_if_nothing_holds_it() -> None:
         gc.collect()
 
 
+def test_the_graph_of_a_tensor_on_one_of_the_blocks_holds_the_others() -> None:
+    def forward() -> list[tuple[int, int]]:
+        weight = torch.ones(4, requires_grad=True)
+        exponential = weight.exp()
+        loss = exponential.sum()
+        HELD.append(loss)
+        return [block_of(exponential), block_of(loss)]
+
+    blocks = [block for _ in range(4) for block in forward()]
+    answer = _holders.find(_native, blocks, BUDGET_MS)
+    found = {one["holder"]: (one["name"], one["blocks"]) for one in answer["holders"]}
+    assert found == {"container": ("HELD", 4), "graph": ("HELD", 4)}, answer
+
+
+def test_a_tensor_that_took_a_freed_address_is_no_holder() -> None:
+    kept = torch.ones(64)
+    start, _ = block_of(kept)
+    # A block of 1 MiB was there, and was freed: the tensor has only a part of its memory.
+    answer = _holders.find(_native, [(start, 1 << 20)], BUDGET_MS)
+    assert answer["holders"] == [], answer
+    assert only(_holders.find(_native, [block_of(kept)], BUDGET_MS))["blocks"] == 1
+
+
 def test_what_autograd_alone_holds_is_said_to_be() -> None:
     def fit() -> list[tuple[int, int]]:
         weight = torch.ones(4, requires_grad=True)

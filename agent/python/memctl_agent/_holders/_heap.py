@@ -76,6 +76,7 @@ class InHeap:
             if not self.of_tensors.can_tell():
                 return True
         is_done, found = self.of_tensors.tensors(now.rules, now.left_us() // 2)
+        self.loose.taken.update(self.of_tensors.taken())
         before, held_once, candidates = len(self.loose.tensors), _held_once(found), []
         for (block, tensor), is_once in zip(found, held_once):
             if block in missing:

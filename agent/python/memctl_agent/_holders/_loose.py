@@ -24,6 +24,8 @@ class Loose:
     patterns: dict[int, str] = field(default_factory=dict)
     # Blocks whose tensors only C++ holds, according to the counts.
     alone: set[int] = field(default_factory=set)
+    # Blocks that were freed: other tensors are at their addresses.
+    taken: set[int] = field(default_factory=set)
     # Addresses to those of their referrers, with words for them; and to the cycle that they are in.
     above: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
     cycles: dict[int, str] = field(default_factory=dict)
@@ -72,7 +74,7 @@ class Loose:
         cycle = self._cycle(block)
         if cycle:
             return "cycle", cycle, ""
-        if not is_whole:
+        if not is_whole or (block in self.taken and not ids):
             return None
         above = next((self.above[at] for at in ids if self.above.get(at)), [])
         if above:

@@ -14,7 +14,6 @@ from typing import Any, Optional
 
 from memctl_agent._holders import _reading
 
-
 # Bytes by which a block may be larger than the storage on it: the allocator rounds small requests to this,
 ROUNDED = 512
 # and hands out blocks of up to this many times what was requested.

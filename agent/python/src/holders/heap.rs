@@ -65,6 +65,7 @@ pub struct Heap {
     visited: u64,
     /// Whether a position was not found again.
     has_jumped: bool,
+    taken: Vec<usize>,
 }
 
 #[pymethods]
@@ -79,6 +80,7 @@ impl Heap {
             stalls: 0,
             visited: 0,
             has_jumped: false,
+            taken: Vec::new(),
         }
     }
 
@@ -90,6 +92,11 @@ impl Heap {
     /// Objects that were visited, and whether some may have been missed.
     fn counts(&self) -> (u64, bool) {
         (self.visited, self.has_jumped)
+    }
+
+    /// Blocks at whose addresses there are tensors of other sizes: they were freed and given away again.
+    fn taken(&self) -> Vec<usize> {
+        self.taken.clone()
     }
 
     /// Restarts with the first object.
@@ -108,16 +115,20 @@ impl Heap {
         let (rules, end) = (Rules::new(rules)?, until(slice_us));
         let _still = NoCollector::new();
         let (mut found, blocks) = (Vec::new(), std::mem::take(&mut self.blocks));
-        let mut known = Set::default();
+        let (mut known, mut taken) = (Set::default(), Vec::new());
         let is_done = self.go(py, end, |object| {
             if rules.is_tensor(object)
-                && let Some(block) = rules.block_of(object, &blocks)
+                && let Some(place) = rules.place_of(object, &blocks)
                 && known.insert(object as usize)
             {
-                found.push((block, object));
+                match place.is_whole {
+                    true => found.push((place.block, object)),
+                    false => taken.push(place.block),
+                }
             }
         });
         self.blocks = blocks;
+        self.taken.append(&mut taken);
         // SAFETY: alive within this call; each becomes a reference of its own.
         let bound = |(block, object)| (block, unsafe { Bound::from_borrowed_ptr(py, object) });
         Ok((is_done, found.into_iter().map(bound).collect()))

@@ -138,11 +138,25 @@ impl<'py> Rules<'py> {
         self.near.iter().any(is_it)
     }
 
-    /// The block on which a tensor lies, if its storage fills it: an address that was freed may have another tensor by now.
+    /// The block on which a tensor lies, if its storage fills it.
     pub fn block_of(&self, tensor: Object, blocks: &Blocks) -> Option<usize> {
-        let (at, size) = blocks.at(number(&self.address, tensor)?)?;
-        fits(number(&self.storage_bytes, tensor), size).then_some(at)
+        self.place_of(tensor, blocks).filter(|place| place.is_whole).map(|place| place.block)
     }
+
+    /// The block whose addresses a tensor has: if its storage does not fill it, the block was freed and given away again.
+    pub fn place_of(&self, tensor: Object, blocks: &Blocks) -> Option<Place> {
+        let (block, size) = blocks.at(number(&self.address, tensor)?)?;
+        Some(Place { block, is_whole: fits(number(&self.storage_bytes, tensor), size) })
+    }
+}
+
+/// Where a tensor lies.
+#[derive(Clone, Copy)]
+pub struct Place {
+    /// The block's index.
+    pub block: usize,
+    /// Whether the tensor's storage fills it.
+    pub is_whole: bool,
 }
 
 /// A function's number for a tensor; `None` where it has none but 0. A tensor may have no storage: sparse, wrapped by

@@ -174,7 +174,7 @@ impl Walk {
         self.found.iter().enumerate().filter_map(|(block, entry)| Some((block, (*entry)?))).collect()
     }
 
-    /// Tensors on none of the blocks, in the order in which they were found.
+    /// Tensors that may lead on by their graphs, in the order in which they were found.
     fn starts(&self) -> Vec<u32> {
         self.starts.clone()
     }
@@ -380,13 +380,15 @@ impl Walk {
         self.entries.push(Entry { id: object as usize, kind: type_at, above, place, depth });
         self.seen.insert(object as usize, number);
         match kind {
-            Kind::Tensor(_) => match rules.block_of(object, &self.blocks) {
-                Some(block) => {
+            Kind::Tensor(_) => {
+                if let Some(block) = rules.block_of(object, &self.blocks) {
                     self.found[block].get_or_insert(number);
                 }
-                None if self.starts.len() < STARTS_MAX => self.starts.push(number),
-                None => {}
-            },
+                // The graph of a tensor that is on one of the blocks may hold the others: a loss, and what it was made of.
+                if self.starts.len() < STARTS_MAX {
+                    self.starts.push(number);
+                }
+            }
             Kind::Refused(_) => self.not_asked += 1,
             Kind::Wall | Kind::Passable(_) | Kind::Frame(_) => {}
         }

@@ -7,7 +7,7 @@ use super::{SOON_SECONDS, SUSPECTED, bytes, median_rate, place, thinned, until};
 use crate::judge::SITES_MAX;
 use crate::judge::candidate::Shape;
 use crate::judge::history::Per;
-use crate::judge::leak::{Leak, any_confirmed, surest};
+use crate::judge::leak::{Leak, any_confirmed, reported_kind, surest};
 use crate::judge::subjects::{self, Subject};
 use crate::judge::time_to_full::TimeToFull;
 use crate::wording;
@@ -45,7 +45,7 @@ pub(in crate::judge) fn leak(leaks: &[Leak], all: &[&Subject]) -> Finding {
     let growth = Words { shown, confirmed, foresight, on: &subjects, all, per_epoch, per_step, per_minute, outlook };
     let end = until(epochs_to_oom, seconds_to_oom);
     Finding {
-        kind: shown.kind,
+        kind: reported_kind(shown.kind, shown.per),
         pattern: Some(shown.pattern),
         bytes_per_minute: per_minute,
         severity,

@@ -112,6 +112,7 @@ fn open(inputs: &VerdictInputs<'_>, course: &Course, finding: Option<&Finding>) 
     let was_asked = inputs.findings.iter().filter(of_process).any(|finding| finding.holders.is_some());
     let held = match finding.and_then(holder) {
         Some(holder) => format!("held by {holder}"),
+        None if finding.is_none() => "what holds it is not known".to_owned(),
         None if was_asked => "no Python object was found that holds most of it".to_owned(),
         None if inputs.activity == Activity::Ended => "no process was asked what holds it".to_owned(),
         None => "no process has been asked yet what holds it".to_owned(),
