@@ -198,21 +198,28 @@ fn demand(report: &Report, usage: Option<&Usage>, replay: Option<&Advice>) -> Ve
     let of = |kinds: &[Kind]| {
         report.findings.iter().find(|finding| finding.known_kind().is_some_and(|kind| kinds.contains(&kind)))
     };
+    let share = usage.and_then(|usage| {
+        let (allocated, reserved) = (usage.peak_allocated_bytes?, usage.peak_reserved_bytes.filter(|&all| all > 0)?);
+        Some((allocated, reserved))
+    });
     let verdict = if let Some(finding) = of(&[Kind::Fragmentation, Kind::FragmentationGrowth]) {
         format!("Fragmentation: {}.", finding.title.trim_end_matches('.'))
     } else if let Some(finding) = of(&[Kind::Oom, Kind::NearOom]) {
         format!("{}.", capital(finding.title.trim_end_matches('.')))
     } else if report.findings.iter().any(|finding| finding.known_kind().is_some_and(FindingKind::is_leak)) {
-        "Real demand: live tensors grow.".to_owned()
+        match share {
+            Some((allocated, reserved)) if !proof_limits::is_real_demand(allocated, reserved) => {
+                "Both: live tensors grow, and far more was reserved than was in use at once (memctl what-if shows what a setting \
+                 would reserve)."
+                    .to_owned()
+            }
+            _ => "Real demand: live tensors grow.".to_owned(),
+        }
     } else if of(&[Kind::OutsideAllocator]).is_some() {
         "Real demand, outside PyTorch's allocator.".to_owned()
     } else {
         String::new()
     };
-    let share = usage.and_then(|usage| {
-        let (allocated, reserved) = (usage.peak_allocated_bytes?, usage.peak_reserved_bytes.filter(|&all| all > 0)?);
-        Some((allocated, reserved))
-    });
     let figure = share.map(|(allocated, reserved)| {
         let percent = (100.0 * allocated as f64 / reserved as f64).round();
         let (allocated, reserved) = (HumanBytes::of(allocated), HumanBytes::of(reserved));

@@ -190,7 +190,8 @@ impl Closing<'_> {
             };
             say(self.global, &self.stored(job, sessions, events, &hint));
         }
-        if let Some(who) = writes_alone {
+        let is_any_stored = jobs.values().any(|&(_, events)| events > 0);
+        if let Some(who) = writes_alone.filter(|_| is_any_stored) {
             say(
                 self.global,
                 &format!(
