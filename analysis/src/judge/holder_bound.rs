@@ -26,6 +26,8 @@ pub(super) enum Bound {
     At(Option<u64>),
 }
 
+/// Blocks that a process is asked about at most: of fewer it was asked about all.
+const ASKED_MAX: u32 = 256;
 /// Threads that hold the same, from which they pile up.
 const THREADS_MIN: u32 = 3;
 
@@ -61,12 +63,15 @@ fn has_one_each(holder: &TensorHolder) -> bool {
 /// What the site will hold when a holder of so many items is full.
 fn bytes_at(found: &HoldersFound, holder: &TensorHolder, limit: u64) -> Option<u64> {
     let length = holder.length.filter(|&length| length > 0)?;
-    // Of the blocks that it holds: a library's workspace may live at the same site.
-    let each = match holder.blocks {
-        0 => found.live_bytes as f64 / found.live_blocks.max(1) as f64,
-        blocks => holder.bytes as f64 / f64::from(blocks),
+    // Other things may live at the same site, such as a library's workspace: where the process was asked about all blocks, an
+    // item is as large as those that it holds. Of more blocks the oldest alone are known, and others may be larger.
+    let (blocks, each) = (u64::from(holder.blocks), holder.bytes as f64 / f64::from(holder.blocks.max(1)));
+    let item = match found.asked_blocks < ASKED_MAX && blocks > 0 {
+        true if blocks <= length => each,
+        true => holder.bytes as f64 / length as f64,
+        false => found.live_bytes as f64 / length as f64,
     };
-    Some((each * found.live_blocks as f64 / length as f64 * limit as f64) as u64)
+    Some((item * limit as f64) as u64)
 }
 
 /// Makes of findings about growth what their holders decide: a leak of a suspicion, a suspicion of what is bounded, and
