@@ -259,7 +259,15 @@ fn sum(watch: &RankWatch) -> Option<Course> {
     let end = lowest(&levels[half..]);
     let still_rises = end > lowest(&levels[late..half]).saturating_add(gained / (2 * LEVEL_SHARE));
     let is_reached = |&index: &usize| lowest(&levels[index..]).saturating_add(gained / LEVEL_SHARE) >= end;
-    let stopped = (early..levels.len()).find(is_reached).map(|index| &levels[index]).filter(|_| !still_rises);
+    // What rises seldom is flat for long as well: it has stopped where it was flat before its only rise.
+    let low = |level: &Level| level.lowest_allocated_bytes;
+    let is_only_rise = |&index: &usize| {
+        let flat = low(begun).saturating_add(gained / LEVEL_SHARE);
+        let is_flat = |level: &Level| level.time_ns < begun.time_ns || low(level) <= flat;
+        index < half && levels[..index].iter().all(is_flat)
+    };
+    let stopped = (early..levels.len()).find(is_reached).filter(is_only_rise).filter(|_| !still_rises);
+    let stopped = stopped.map(|index| &levels[index]);
     let course = Course {
         who: watch.who(),
         stand: if stopped.is_some() { Stand::Stopped } else { Stand::Growing },
