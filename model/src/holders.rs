@@ -5,6 +5,9 @@
 
 use crate::stack::Frame;
 
+/// Blocks that a process is asked about at most, the oldest of a site: of fewer it was asked about all.
+pub const BLOCKS_MAX: usize = 256;
+
 /// The result of a search in a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HoldersFound {

@@ -115,7 +115,9 @@ pub(super) fn courses(watch: &RankWatch) -> Vec<Course> {
     let all = groups(watch, live).into_iter().chain(groups(watch, pools));
     let mut found: Vec<Course> = all.filter_map(|group| course(watch, &group)).collect();
     if !found.iter().any(|course| course.stand == Stand::Growing) {
-        found.extend(sum(watch));
+        // (A sum that has stopped says less than a line that has.)
+        let has_stopped = found.iter().any(|course| course.stand == Stand::Stopped);
+        found.extend(sum(watch).filter(|sum| sum.stand == Stand::Growing || !has_stopped));
     }
     found
 }
@@ -254,20 +256,8 @@ fn sum(watch: &RankWatch) -> Option<Course> {
     let risen = lowest(&levels[late..]).saturating_sub(lowest(&levels[early..early + sixth]));
     let (last, begun) = (levels.last()?, lowest_before(watch, per, late)?);
     let gained = allocated(last).saturating_sub(allocated(begun));
-    // One rise is a level: growth that goes on has risen within the last sixth as well.
-    let half = (late + levels.len()) / 2;
-    let end = lowest(&levels[half..]);
-    let still_rises = end > lowest(&levels[late..half]).saturating_add(gained / (2 * LEVEL_SHARE));
-    let is_reached = |&index: &usize| lowest(&levels[index..]).saturating_add(gained / LEVEL_SHARE) >= end;
-    // What rises seldom is flat for long as well: it has stopped where it was flat before its only rise.
-    let low = |level: &Level| level.lowest_allocated_bytes;
-    let is_only_rise = |&index: &usize| {
-        let flat = low(begun).saturating_add(gained / LEVEL_SHARE);
-        let is_flat = |level: &Level| level.time_ns < begun.time_ns || low(level) <= flat;
-        index < half && levels[..index].iter().all(is_flat)
-    };
-    let stopped = (early..levels.len()).find(is_reached).filter(is_only_rise).filter(|_| !still_rises);
-    let stopped = stopped.map(|index| &levels[index]);
+    let since = levels.partition_point(|level| level.time_ns < begun.time_ns);
+    let stopped = only_rise(&levels[since..], sixth / 2, gained);
     let course = Course {
         who: watch.who(),
         stand: if stopped.is_some() { Stand::Stopped } else { Stand::Growing },
@@ -287,6 +277,18 @@ fn sum(watch: &RankWatch) -> Option<Course> {
     goes_on.then_some(course)
 }
 
+/// The boundary at which levels rose, where they were flat before and are flat since, for the last `flat_min` boundaries at
+/// least. What rises seldom is flat for long as well, so one rise alone is taken for a level.
+fn only_rise(levels: &[Level], flat_min: usize, gained: u64) -> Option<&Level> {
+    let tolerance = gained / LEVEL_SHARE;
+    let low = |level: &Level| level.lowest_allocated_bytes;
+    let before = low(levels.first()?).saturating_add(tolerance);
+    let risen = levels.iter().position(|level| low(level) > before)?;
+    let since = &levels[risen..];
+    let (least, most) = (since.iter().map(low).min()?, since.iter().map(low).max()?);
+    (since.len() > flat_min && most.saturating_sub(least) <= tolerance).then_some(&levels[risen])
+}
+
 fn allocated(level: &Level) -> u64 {
     level.counters.allocated_bytes
 }
@@ -301,7 +303,8 @@ fn lowest_before(watch: &RankWatch, per: Per, end: usize) -> Option<&Level> {
 }
 
 /// The place where a third of the sum's growth or more was allocated: how low its function stood in the first third, in the
-/// second and in the last. (Lines of one function may replace each other's blocks: each of them comes and goes, and together they grow.)
+/// second and in the last. (Lines of one function may replace each other's blocks: each of them comes and goes, and together
+/// they grow.)
 fn most_of(watch: &RankWatch, per: Per, gained: u64) -> Option<Frame> {
     let levels = watch.history.levels(per);
     let third = levels.len() / 3;
@@ -328,7 +331,7 @@ fn most_of(watch: &RankWatch, per: Per, gained: u64) -> Option<Frame> {
     line.frame.as_deref().filter(|_| most >= gained / 3).cloned()
 }
 
-/// A sum has reached its last level within this part of what it gained.
+/// A level is flat within this part of what a sum gained.
 const LEVEL_SHARE: u64 = 20;
 /// The last third has to bring this part of a place's growth at least; of even growth it brings half.
 const LATE_SHARE: u64 = 5;

@@ -7,6 +7,7 @@
 //! that found holders of most of the blocks that were asked about.
 
 use memctl_model::finding::SUSPECTED;
+use memctl_model::holders::BLOCKS_MAX;
 use memctl_model::{
     Collector, EvidenceValue, Finding, FindingHolders, HolderBound, HolderKind, HoldersFound, Pattern, Severity,
     TensorHolder,
@@ -26,8 +27,6 @@ pub(super) enum Bound {
     At(Option<u64>),
 }
 
-/// Blocks that a process is asked about at most: of fewer it was asked about all.
-const ASKED_MAX: u32 = 256;
 /// Threads that hold the same, from which they pile up.
 const THREADS_MIN: u32 = 3;
 
@@ -66,7 +65,7 @@ fn bytes_at(found: &HoldersFound, holder: &TensorHolder, limit: u64) -> Option<u
     // Other things may live at the same site, such as a library's workspace: where the process was asked about all blocks, an
     // item is as large as those that it holds. Of more blocks the oldest alone are known, and others may be larger.
     let (blocks, each) = (u64::from(holder.blocks), holder.bytes as f64 / f64::from(holder.blocks.max(1)));
-    let item = match found.asked_blocks < ASKED_MAX && blocks > 0 {
+    let item = match (found.asked_blocks as usize) < BLOCKS_MAX && blocks > 0 {
         true if blocks <= length => each,
         true => holder.bytes as f64 / length as f64,
         false => found.live_bytes as f64 / length as f64,

@@ -88,7 +88,7 @@ fn rank_row(report: &Report, rank: &Rank) -> Vec<(String, Option<Tone>)> {
         (device_of(report, rank), None),
         (rank.gpu_name.clone().unwrap_or_else(|| format!("cuda:{}", rank.device)), None),
         (rank.host.clone().unwrap_or_default(), None),
-        (if has_epochs(report) { count(rank.epochs) } else { "-".to_owned() }, None),
+        (count(rank.epochs), None),
         (count(rank.steps), None),
         (count(rank.events), None),
         (bytes(rank.allocated_bytes), None),
@@ -120,29 +120,20 @@ fn signed(rate: Option<i64>) -> String {
     }
 }
 
-/// Whether the job has epochs: a single pass over its steps that nothing marked is the whole run.
-fn has_epochs(report: &Report) -> bool {
-    report.boundaries.epochs != "found" || report.ranks.iter().any(|rank| rank.epochs > 1)
-}
-
 /// Sample points that were found rather than marked, and levels from another moment than the recording's end.
 fn origins(report: &Report, screen: &Screen) -> String {
     let mut lines = Vec::new();
     let boundaries = &report.boundaries;
     let most = |read: fn(&Rank) -> u64| report.ranks.iter().map(read).max().unwrap_or(0);
-    let of_epochs = (&boundaries.epochs, most(|rank| rank.epochs), "epoch");
-    let of_steps = (&boundaries.steps, most(|rank| rank.steps), "step");
-    let found: Vec<String> = [of_epochs, of_steps]
-        .into_iter()
-        .filter(|(origin, _, noun)| *origin == "found" && (*noun == "step" || has_epochs(report)))
-        .map(|(_, number, noun)| plural(number, noun))
-        .collect();
+    let found: Vec<String> =
+        [(&boundaries.epochs, most(|rank| rank.epochs), "epoch"), (&boundaries.steps, most(|rank| rank.steps), "step")]
+            .into_iter()
+            .filter(|(origin, _, _)| *origin == "found")
+            .map(|(_, number, noun)| plural(number, noun))
+            .collect();
     if !found.is_empty() {
         let by = boundaries.found_by.as_deref().map_or(String::new(), |by| format!(" by {}", safe(by)));
         lines.push(format!("{} were found{by}; nothing marked them.", found.join(" and ")));
-    }
-    if !has_epochs(report) && report.job.state != JobState::Running {
-        lines.push("No epochs were found: `with memctl_agent.epoch(number):` marks them.".to_owned());
     }
     if boundaries.windows > 0 && boundaries.steps == "none" {
         lines.push(format!(

@@ -14,8 +14,8 @@ use prost::Message as _;
 use super::{WireError, at_most};
 use crate::v1;
 
-/// Blocks in one request.
-pub const BLOCKS_MAX: usize = 256;
+pub use memctl_model::holders::BLOCKS_MAX;
+
 /// Stacks of a site in one request.
 pub const STACKS_MAX: usize = 4_096;
 /// Bytes of an answer.

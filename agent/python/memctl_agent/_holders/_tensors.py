@@ -59,21 +59,17 @@ class Tensors:
         place = bisect.bisect_right(self._starts, address) - 1
         if place < 0 or address >= self._ends[place]:
             return None
-        return self._numbers[place] if self._fits(tensor, self._ends[place] - self._starts[place]) else None
+        return self._numbers[place] if self.fits(tensor, self._ends[place] - self._starts[place]) else None
 
-    def storage_bytes(self, tensor: Any) -> int:
-        """The size of a tensor's storage; 0 where it is not known. A subclass may have a `__torch_function__`, which is
-        the program's code."""
+    def fits(self, tensor: Any, block: int) -> bool:
+        """Whether a tensor's storage can be the one for which a block of so many bytes was allocated; true where that is
+        not known. A subclass may have a `__torch_function__`, which is the program's code."""
         if not any(type(tensor) is plain for plain in self._plain):
-            return 0
+            return True
         try:
-            return self._storage(tensor).nbytes()
+            size = self._storage(tensor).nbytes()
         except Exception:
-            return 0
-
-    def _fits(self, tensor: Any, block: int) -> bool:
-        """Whether a tensor's storage can be the one for which a block was allocated."""
-        size = self.storage_bytes(tensor)
+            return True
         return not size or (size <= block and (block - size < ROUNDED or size * LARGER_MAX >= block))
 
 

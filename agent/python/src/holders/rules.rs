@@ -29,7 +29,7 @@ pub enum Kind {
 /// Python's knowledge of types, for one call.
 pub struct Rules<'py> {
     address: Bound<'py, PyAny>,
-    storage_bytes: Bound<'py, PyAny>,
+    fits: Bound<'py, PyAny>,
     /// Types that are tensors or refused, by their address.
     sorts: Map<usize, bool>,
     /// Types of this package's own objects.
@@ -45,7 +45,7 @@ pub struct Rules<'py> {
 
 impl<'py> Rules<'py> {
     /// From `(address, tensor classes, refused classes, this package's own classes, type of frames, what gives a class's
-    /// module, what gives a storage's bytes, names of the program's own modules)`.
+    /// module, what decides whether a tensor's storage fills a block, names of the program's own modules)`.
     pub fn new(told: &Bound<'py, PyTuple>) -> PyResult<Self> {
         let tuple = |at: usize| -> PyResult<Bound<'py, PyTuple>> {
             told.get_item(at)?.cast_into::<PyTuple>().map_err(|_| PyValueError::new_err("a tuple of types"))
@@ -58,7 +58,7 @@ impl<'py> Rules<'py> {
             near,
             classes: Map::default(),
             address: told.get_item(0)?,
-            storage_bytes: told.get_item(6)?,
+            fits: told.get_item(6)?,
             sorts: (tuple(1)?.iter().map(|kind| (kind.as_ptr() as usize, true)))
                 .chain(tuple(2)?.iter().map(|kind| (kind.as_ptr() as usize, false)))
                 .collect(),
@@ -145,8 +145,36 @@ impl<'py> Rules<'py> {
 
     /// The block whose addresses a tensor has: if its storage does not fill it, the block was freed and given away again.
     pub fn place_of(&self, tensor: Object, blocks: &Blocks) -> Option<Place> {
-        let (block, size) = blocks.at(number(&self.address, tensor)?)?;
-        Some(Place { block, is_whole: fits(number(&self.storage_bytes, tensor), size) })
+        let (block, size) = blocks.at(self.address(tensor)?)?;
+        // SAFETY: alive within this call, as all that is visited.
+        let tensor = unsafe { Bound::from_borrowed_ptr(self.fits.py(), tensor) };
+        // (It raises nothing; an answer that is none leaves the tensor where it is.)
+        let is_whole = self.fits.call1((tensor, size)).is_ok_and(|fits| fits.is_truthy().unwrap_or(true));
+        Some(Place { block, is_whole })
+    }
+
+    /// Where a tensor's memory begins; `None` if it has none.
+    fn address(&self, tensor: Object) -> Option<u64> {
+        // SAFETY: both live, and the interpreter's lock is held; what is returned is a new reference or none.
+        unsafe {
+            let found = ffi::PyObject_CallFunctionObjArgs(
+                self.address.as_ptr(),
+                tensor,
+                std::ptr::null_mut::<pyo3::ffi::PyObject>(),
+            );
+            if found.is_null() {
+                // It has no storage: sparse, wrapped by functorch, or of a backend without addresses.
+                ffi::PyErr_Clear();
+                return None;
+            }
+            let address = ffi::PyLong_AsUnsignedLongLong(found);
+            ffi::Py_DECREF(found);
+            if !ffi::PyErr_Occurred().is_null() {
+                ffi::PyErr_Clear();
+                return None;
+            }
+            Some(address).filter(|address| *address != 0)
+        }
     }
 }
 
@@ -157,37 +185,6 @@ pub struct Place {
     pub block: usize,
     /// Whether the tensor's storage fills it.
     pub is_whole: bool,
-}
-
-/// A function's number for a tensor; `None` where it has none but 0. A tensor may have no storage: sparse, wrapped by
-/// functorch, or of a backend without addresses.
-fn number(function: &Bound<'_, PyAny>, tensor: Object) -> Option<u64> {
-    // SAFETY: both live, and the interpreter's lock is held; what is returned is a new reference or none.
-    unsafe {
-        let found =
-            ffi::PyObject_CallFunctionObjArgs(function.as_ptr(), tensor, std::ptr::null_mut::<pyo3::ffi::PyObject>());
-        if found.is_null() {
-            ffi::PyErr_Clear();
-            return None;
-        }
-        let number = ffi::PyLong_AsUnsignedLongLong(found);
-        ffi::Py_DECREF(found);
-        if !ffi::PyErr_Occurred().is_null() {
-            ffi::PyErr_Clear();
-            return None;
-        }
-        Some(number).filter(|number| *number != 0)
-    }
-}
-
-/// Bytes by which a block may be larger than the storage on it: the allocator rounds small requests to this,
-const ROUNDED: u64 = 512;
-/// and hands out blocks of up to this many times what was requested.
-const LARGER_MAX: u64 = 2;
-
-/// Whether a storage of so many bytes can be the one for which a block was allocated; one of unknown size can.
-fn fits(storage: Option<u64>, block: u64) -> bool {
-    storage.is_none_or(|bytes| bytes <= block && (block - bytes < ROUNDED || bytes.saturating_mul(LARGER_MAX) >= block))
 }
 
 /// The blocks in question, by their addresses.
