@@ -62,8 +62,10 @@ class Tensors:
         return self._numbers[place] if self.fits(tensor, self._ends[place] - self._starts[place]) else None
 
     def fits(self, tensor: Any, block: int) -> bool:
-        """Whether a tensor's storage can be the one for which a block of so many bytes was allocated; true where that is
-        not known. A subclass may have a `__torch_function__`, which is the program's code."""
+        """Whether a tensor's storage can be the one for which a block of so many bytes was allocated.
+
+        True where that is not known: a subclass may have a `__torch_function__`, which is the program's code.
+        """
         if not any(type(tensor) is plain for plain in self._plain):
             return True
         try:
