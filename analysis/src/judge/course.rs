@@ -273,8 +273,19 @@ fn sum(watch: &RankWatch) -> Option<Course> {
     };
     // A rate without a line may be a single small rise: here only a share of the peak matters.
     let goes_on = is_share_of_peak(watch, risen) && gained > 0;
+    let goes_on = goes_on && (stopped.is_some() || levels.len() - since >= rising_min(per, levels, since, gained));
     let goes_on = goes_on && (per != Per::Window || raises_peaks(watch, course.begun_ns, course.gained));
     goes_on.then_some(course)
+}
+
+/// Boundaries over which a sum has to rise: of fewer windows, peaks cannot be compared. Where it was given back before (the end
+/// of a request, of an epoch), it was low shortly before the end as well, wherever in its next rise the job ended: then half of
+/// what is known.
+fn rising_min(per: Per, levels: &[Level], since: usize, gained: u64) -> usize {
+    let windows = if per == Per::Window { 3 * WINDOWS_OF_PEAK } else { 0 };
+    let as_high = levels[since].lowest_allocated_bytes.saturating_add(gained / 2);
+    let given_back = levels[..since].iter().any(|level| level.lowest_allocated_bytes >= as_high);
+    if given_back { windows.max(levels.len() / 2) } else { windows }
 }
 
 /// The boundary at which levels rose, where they were flat before and are flat since, for the last `flat_min` boundaries at

@@ -166,6 +166,20 @@ fn a_sum_that_rose_once_has_levelled_off() {
     assert_eq!(run(|step| 8 + step).kind, VerdictKind::Growing);
 }
 
+/// Each request needs more with each token and gives all back. The job ends somewhere in one.
+#[test]
+fn a_sum_that_falls_with_each_request_does_not_grow() {
+    for (windows, of_request) in [(13, 8), (14, 8), (16, 8), (30, 20), (40, 26), (90, 40), (95, 40)] {
+        let mut process = Process::new(0, &[]);
+        for window in 0..windows {
+            let held = (window % of_request + 1) * 8 * MIB;
+            process.window(&[(window as u32 % 3 + 1, None, 1, held), (100, None, 40, 3 * MIB)]);
+        }
+        let verdict = ended(&process);
+        assert_ne!(verdict.kind, VerdictKind::Growing, "{windows} of {of_request}: {verdict:?}");
+    }
+}
+
 #[test]
 fn the_place_of_a_sum_is_one_that_goes_on_growing() {
     let line = |line| vec![frame("turn", "/home/user/serve.py", line), frame("main", "/home/user/serve.py", 20)];
