@@ -17,7 +17,7 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-/// Responses in memory at a time. With [`crate::query::ANSWER_BYTES`] each, they take a few hundred megabytes.
+/// Responses in memory at a time. Each has a budget of a few megabytes, so they take a few hundred with what makes them.
 pub const ANSWERS_MAX: usize = 8;
 /// Bytes passed to a connection at a time.
 const PIECE: usize = 64 << 10;

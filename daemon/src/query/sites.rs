@@ -50,10 +50,14 @@ struct Question<'a> {
     job: &'a str,
 }
 
-/// The most encoded bytes of a response's sites, shared among its devices.
-const ANSWER_BYTES: usize = 4 << 20;
+/// About the most bytes of a response's sites as JSON, shared among its devices.
+const ANSWER_BYTES: usize = 8 << 20;
 /// The least that each device gets: its largest sites.
-const DEVICE_BYTES_MIN: usize = 1 << 10;
+const DEVICE_BYTES_MIN: usize = 2 << 10;
+/// What the names of fields and the digits of a site add in JSON to its encoded length, and what each of its frames and births
+/// adds: a site without a stack is a dozen bytes on the wire and a few hundred in JSON.
+const SITE_BYTES: usize = 256;
+const PART_BYTES: usize = 96;
 /// The most devices whose sites have classes: each takes a replay of the events around the moment.
 const CLASSED_MAX: usize = 8;
 
@@ -324,7 +328,7 @@ async fn answer(
         if size < budget {
             let class = classes.get(&stack).map_or(String::new(), |class| class.name().to_owned());
             let site = v1::SiteStack { stack: stacks.frames(stack).map(frame).collect(), class, ..site };
-            size += site.encoded_len();
+            size += as_json(&site);
             sites.push(site);
         } else {
             further.sites += 1;
@@ -345,6 +349,11 @@ async fn answer(
         further: (further.sites > 0).then_some(further),
         merged: state.rows.len() > SITES_MAX,
     })
+}
+
+/// About the bytes of a site as JSON.
+fn as_json(site: &v1::SiteStack) -> usize {
+    site.encoded_len() + SITE_BYTES + (site.stack.len() + site.births.len()) * PART_BYTES
 }
 
 /// What each site's memory is for, where nearly all of it is for one thing: as the events around the moment show; where those

@@ -98,7 +98,7 @@ async fn questions_about_many_devices_have_a_budget() {
     assert_eq!(timeline["points"], POINTS_MAX as u64 / u64::from(RANKS));
     let (status, text) = get(&at("sites?at=end")).expect("an answer");
     assert_eq!(status, 200, "{text}");
-    assert!(text.len() < 48 << 20, "{} bytes", text.len());
+    assert!(text.len() < 12 << 20, "{} bytes", text.len());
     let sites: serde_json::Value = serde_json::from_str(&text).unwrap();
     for rank in sites["ranks"].as_array().unwrap() {
         let shown: u64 =
