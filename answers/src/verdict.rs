@@ -35,6 +35,10 @@ pub struct Verdict {
     pub fits: Option<bool>,
     /// What holds it.
     pub holder: Option<String>,
+    /// The least live memory at the boundaries of the last third, where it was not flat.
+    pub lowest_bytes: Option<u64>,
+    /// The most.
+    pub highest_bytes: Option<u64>,
 }
 
 impl Verdict {
@@ -54,6 +58,8 @@ impl Verdict {
             fits,
             holder,
             sentence,
+            lowest_bytes,
+            highest_bytes,
         } = wire;
         let some = |text: String| (!text.is_empty()).then_some(text);
         Self {
@@ -69,6 +75,8 @@ impl Verdict {
             bound_bytes,
             fits,
             holder: some(holder),
+            lowest_bytes,
+            highest_bytes,
         }
     }
 

@@ -159,6 +159,9 @@ pub struct Verdict {
     pub fits: Option<bool>,
     /// Its holder, in words: ``local `history` → list, 77 items``.
     pub holder: Option<String>,
+    /// For [`VerdictKind::Steady`] where live memory was not flat: the least and the most of it at the boundaries of the last
+    /// third.
+    pub swing_bytes: Option<(u64, u64)>,
     /// The first sentence of every page about the job.
     pub sentence: String,
 }
@@ -179,6 +182,7 @@ impl Verdict {
             bound_bytes: None,
             fits: None,
             holder: None,
+            swing_bytes: None,
             sentence: sentence.into(),
         }
     }

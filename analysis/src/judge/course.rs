@@ -278,12 +278,12 @@ fn sum(watch: &RankWatch) -> Option<Course> {
     goes_on.then_some(course)
 }
 
-/// Boundaries over which a sum has to rise: of fewer windows, peaks cannot be compared. Where it was given back before (the end
-/// of a request, of an epoch), it was low shortly before the end as well, wherever in its next rise the job ended: then half of
+/// Boundaries over which a sum has to rise: of fewer windows, peaks cannot be compared. Where it stood as high before and was
+/// given back (at the end of a request, of an epoch), it was low shortly before the end as well, wherever in its next rise the job ended: then half of
 /// what is known.
 fn rising_min(per: Per, levels: &[Level], since: usize, gained: u64) -> usize {
     let windows = if per == Per::Window { 3 * WINDOWS_OF_PEAK } else { 0 };
-    let as_high = levels[since].lowest_allocated_bytes.saturating_add(gained / 2);
+    let as_high = levels[since].lowest_allocated_bytes.saturating_add(gained - gained / AS_HIGH_SHARE);
     let given_back = levels[..since].iter().any(|level| level.lowest_allocated_bytes >= as_high);
     if given_back { windows.max(levels.len() / 2) } else { windows }
 }
@@ -342,6 +342,8 @@ fn most_of(watch: &RankWatch, per: Per, gained: u64) -> Option<Frame> {
     line.frame.as_deref().filter(|_| most >= gained / 3).cloned()
 }
 
+/// A sum had stood as high before if no more than this part of what it gained was missing.
+const AS_HIGH_SHARE: u64 = 8;
 /// A level is flat within this part of what a sum gained.
 const LEVEL_SHARE: u64 = 20;
 /// The last third has to bring this part of a place's growth at least; of even growth it brings half.

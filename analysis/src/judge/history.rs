@@ -62,13 +62,15 @@ pub(super) struct Level {
     /// Highest since the level before.
     pub peak_allocated_bytes: u64,
     pub peak_reserved_bytes: u64,
-    /// Lowest of the boundaries since the level before.
+    /// Lowest and highest of the boundaries since the level before.
     pub lowest_allocated_bytes: u64,
+    pub highest_allocated_bytes: u64,
 }
 
 impl Moment for Level {
     fn absorb(&mut self, left_out: &Self) {
         self.lowest_allocated_bytes = self.lowest_allocated_bytes.min(left_out.lowest_allocated_bytes);
+        self.highest_allocated_bytes = self.highest_allocated_bytes.max(left_out.highest_allocated_bytes);
         self.peak_allocated_bytes = self.peak_allocated_bytes.max(left_out.peak_allocated_bytes);
         self.peak_reserved_bytes = self.peak_reserved_bytes.max(left_out.peak_reserved_bytes);
     }
@@ -125,6 +127,7 @@ impl Boundaries {
             peak_allocated_bytes: table.peaks_within.allocated_bytes,
             peak_reserved_bytes: table.peaks_within.reserved_bytes,
             lowest_allocated_bytes: table.counters.allocated_bytes,
+            highest_allocated_bytes: table.counters.allocated_bytes,
         };
         self.seen = self.seen.saturating_add(1);
         self.at = at;

@@ -176,6 +176,10 @@ fn of_course(inputs: &VerdictInputs<'_>, courses: &[Course], stand: Stand) -> Op
 }
 
 fn steady(inputs: &VerdictInputs<'_>) -> Verdict {
-    let memory = (!inputs.courses.devices.is_empty()).then_some(MemoryKind::Device);
-    Verdict { memory, ..Verdict::new(VerdictKind::Steady, words::steady(inputs)) }
+    let devices = &inputs.courses.devices;
+    let memory = (!devices.is_empty()).then_some(MemoryKind::Device);
+    // Of several devices the one that swings most.
+    let swings = devices.iter().filter_map(|device| device.swing_bytes);
+    let swing_bytes = swings.max_by_key(|(lowest, highest)| highest - lowest);
+    Verdict { memory, swing_bytes, ..Verdict::new(VerdictKind::Steady, words::steady(inputs, swing_bytes)) }
 }

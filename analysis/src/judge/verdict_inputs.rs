@@ -4,6 +4,7 @@ use memctl_model::{Finding, Judged, MemoryKind, NotJudged, Verdict, VerdictKind}
 
 use super::Activity;
 use super::course::{Course, courses};
+use super::history::Per;
 use super::significance::peak_bytes;
 use super::subjects::{self, Subject};
 use super::watch::RankWatch;
@@ -23,6 +24,8 @@ pub(super) struct Room {
     pub who: Subject,
     pub peak_bytes: u64,
     pub limit_bytes: Option<u64>,
+    /// The least and the most of its live memory at the boundaries of the last third, where it was not flat.
+    pub swing_bytes: Option<(u64, u64)>,
 }
 
 impl Courses {
@@ -33,6 +36,7 @@ impl Courses {
             who: watch.who(),
             peak_bytes: peak_bytes(watch),
             limit_bytes: watch.limit_bytes(),
+            swing_bytes: swing_bytes(watch),
         };
         let courses = watches.iter().flat_map(|watch| courses(watch)).collect();
         Self { devices: watches.iter().map(room).collect(), courses }
@@ -42,6 +46,18 @@ impl Courses {
     pub(super) fn subjects(&self) -> Vec<&Subject> {
         self.devices.iter().map(|room| &room.who).collect()
     }
+}
+
+/// Share of the peak within which live memory is flat.
+const FLAT_SHARE: f64 = 0.05;
+
+fn swing_bytes(watch: &RankWatch) -> Option<(u64, u64)> {
+    let kinds = [Per::Step, Per::Epoch, Per::Window].into_iter();
+    let levels = kinds.map(|per| watch.history.levels(per)).find(|levels| levels.len() > 2)?;
+    let last = &levels[levels.len() - levels.len().div_ceil(3)..];
+    let lowest = last.iter().map(|level| level.lowest_allocated_bytes).min()?;
+    let highest = last.iter().map(|level| level.highest_allocated_bytes).max()?;
+    ((highest - lowest) as f64 > FLAT_SHARE * peak_bytes(watch) as f64).then_some((lowest, highest))
 }
 
 /// What a verdict is made of.

@@ -119,6 +119,17 @@ fn nothing_wrong_is_said_of_flat_memory_alone_and_what_else_is_wrong_comes_first
 }
 
 #[test]
+fn memory_that_goes_up_and_down_is_not_called_flat() {
+    let swings = ended(&serving(120, |window| 50 + window * 7 % 40));
+    assert_eq!(swings.kind, VerdictKind::Steady, "{swings:?}");
+    let said = "Nothing wrong was found: live memory went up and down between 450 MiB and 489 MiB over the last 40 of 120 windows.";
+    assert_eq!((swings.sentence.as_str(), swings.swing_bytes), (said, Some((450 * MIB, 489 * MIB))));
+    let flat = ended(&serving(120, |window| 50 + window * 7 % 4));
+    assert!(flat.sentence.contains("live memory was flat"), "{flat:?}");
+    assert_eq!(flat.swing_bytes, None);
+}
+
+#[test]
 fn too_little_says_so_unless_what_was_seen_grew() {
     assert_eq!(ended(&training(1, |_, _| 64 * MIB)).kind, VerdictKind::NotEnoughData);
     let failed = Finding {

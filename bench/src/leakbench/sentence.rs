@@ -29,7 +29,7 @@ const BOUNDARIES_MIN: usize = 12;
 pub fn said(run: &Run, verdict: &Verdict) -> Said {
     let is_true = match verdict.kind {
         VerdictKind::Growing | VerdictKind::Filling => has_grown(run, verdict),
-        VerdictKind::Steady => is_flat(run),
+        VerdictKind::Steady => verdict.swing_bytes.map_or_else(|| is_flat(run), |swing| swings(run, swing)),
         VerdictKind::LevelledOff | VerdictKind::Released => is_flat(run) && was_held(run, verdict),
         VerdictKind::NotEnoughData => run.truth.is_none(),
         VerdictKind::OutOfMemory => false,
@@ -148,26 +148,61 @@ fn was_held(run: &Run, verdict: &Verdict) -> bool {
     })
 }
 
+/// Whether some rank's live memory went up and down between two levels over the last third, and none's ended higher than it had
+/// been: the lowest level of the last sixth against the highest of the lowest ones of all sixths before.
+fn swings(run: &Run, (lowest, highest): (u64, u64)) -> bool {
+    let levels: Vec<Levels> = (0..run.streams.len()).filter_map(|rank| Levels::of(run, rank, OF_A_SWING)).collect();
+    let is_between = |levels: &Levels| {
+        let last = &levels.bytes[levels.bytes.len() - levels.bytes.len().div_ceil(3)..];
+        let (least, most) = (last.iter().min().copied().unwrap_or(0), last.iter().max().copied().unwrap_or(0));
+        is_near(lowest, least) && is_near(highest, most)
+    };
+    let ends_higher = |levels: &Levels| {
+        let sixth = levels.bytes.len() / 6;
+        let (before, last) = levels.bytes.split_at(levels.bytes.len() - sixth);
+        let lowest = |levels: &[u64]| levels.iter().min().copied().unwrap_or(0);
+        let highest = before.chunks_exact(sixth).map(lowest).max().unwrap_or(0);
+        lowest(last).saturating_sub(highest) as f64 > MATTERS * levels.peak as f64
+    };
+    levels.iter().any(is_between) && !levels.iter().any(ends_higher)
+}
+
 /// Whether no rank's live memory grew by what matters over the last third: the lowest level of its
 /// second half against that of its first, for what comes and goes is no growth.
 fn is_flat(run: &Run) -> bool {
-    (0..run.streams.len()).all(|rank| {
+    (0..run.streams.len()).filter_map(|rank| Levels::of(run, rank, OF_A_COURSE)).all(|Levels { bytes, peak }| {
+        let sixth = bytes.len() / 6;
+        let lowest = |from: usize| bytes[from..from + sixth].iter().copied().min().unwrap_or(0);
+        let (before, late) = (lowest(bytes.len() - 2 * sixth), lowest(bytes.len() - sixth));
+        late.saturating_sub(before) as f64 <= MATTERS * peak as f64
+    })
+}
+
+/// The kinds of boundaries that show a course, and those that a sentence counts, the first with enough.
+const OF_A_COURSE: [Boundary; 3] = [Boundary::EpochEnd, Boundary::StepEnd, Boundary::WindowEnd];
+const OF_A_SWING: [Boundary; 3] = [Boundary::StepEnd, Boundary::EpochEnd, Boundary::WindowEnd];
+
+/// What lived on a rank at boundaries of one kind.
+struct Levels {
+    bytes: Vec<u64>,
+    peak: u64,
+}
+
+impl Levels {
+    /// `None` where there are too few boundaries of every kind.
+    fn of(run: &Run, rank: usize, kinds: [Boundary; 3]) -> Option<Self> {
         let stream = &run.streams[rank];
         let mut levels: [Vec<u64>; 3] = Default::default();
         let mut peak = 0;
         for table in (0..stream.len()).filter_map(|at| stream.table(at)) {
             peak = peak.max(table.peaks.allocated_bytes);
-            let kinds = [Boundary::EpochEnd, Boundary::StepEnd, Boundary::WindowEnd];
             if let Some(kind) = kinds.iter().position(|kind| *kind == table.boundary) {
                 levels[kind].push(table.counters.allocated_bytes);
             }
         }
-        let Some(levels) = levels.into_iter().find(|levels| levels.len() >= BOUNDARIES_MIN) else { return true };
-        let sixth = levels.len() / 6;
-        let lowest = |from: usize| levels[from..from + sixth].iter().copied().min().unwrap_or(0);
-        let (before, late) = (lowest(levels.len() - 2 * sixth), lowest(levels.len() - sixth));
-        late.saturating_sub(before) as f64 <= MATTERS * peak as f64
-    })
+        let bytes = levels.into_iter().find(|levels| levels.len() >= BOUNDARIES_MIN)?;
+        Some(Self { bytes, peak })
+    }
 }
 
 /// The tables of a rank; of a long epoch those at which detectors are asked, and the first and the last one.

@@ -18,6 +18,7 @@ impl From<&Verdict> for v1::Verdict {
             bound_bytes,
             fits,
             holder,
+            swing_bytes,
             sentence,
         } = verdict;
         Self {
@@ -33,6 +34,8 @@ impl From<&Verdict> for v1::Verdict {
             fits: *fits,
             holder: holder.clone().unwrap_or_default(),
             sentence: sentence.clone(),
+            lowest_bytes: swing_bytes.map(|(lowest, _)| lowest),
+            highest_bytes: swing_bytes.map(|(_, highest)| highest),
         }
     }
 }

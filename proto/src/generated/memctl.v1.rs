@@ -1635,6 +1635,11 @@ pub struct Verdict {
     /// The first sentence of every page about the job.
     #[prost(string, tag = "12")]
     pub sentence: ::prost::alloc::string::String,
+    /// Of steady, where live memory was not flat: the least and the most of it at the boundaries of the last third.
+    #[prost(uint64, optional, tag = "13")]
+    pub lowest_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "14")]
+    pub highest_bytes: ::core::option::Option<u64>,
 }
 /// What was analysed.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -175,8 +175,14 @@ pub(in crate::judge) fn levelled_off(inputs: &VerdictInputs<'_>, shown: &Shown<'
 }
 
 /// `Nothing wrong was found: live memory was flat over the last 14 of 40 steps.`
-pub(in crate::judge) fn steady(inputs: &VerdictInputs<'_>) -> String {
-    let flat = format!("live memory was flat over the last {}", last_third(inputs.judged));
+pub(in crate::judge) fn steady(inputs: &VerdictInputs<'_>, swing_bytes: Option<(u64, u64)>) -> String {
+    let how = swing_bytes.map_or_else(
+        || "was flat".to_owned(),
+        |(lowest, highest)| {
+            format!("went up and down between {} and {}", HumanBytes::of(lowest), HumanBytes::of(highest))
+        },
+    );
+    let flat = format!("live memory {how} over the last {}", last_third(inputs.judged));
     if let Some(worst) = worst(inputs) {
         return format!("{worst}{}.", opening_letter(&flat));
     }
