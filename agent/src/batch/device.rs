@@ -336,8 +336,10 @@ impl Device {
 
     /// Keeps the state after the last boundary, now that gradients are freed; it is not sent.
     pub(super) fn settled(&mut self) {
-        if self.last_boundary.is_some() {
-            self.last_boundary = Some(self.table(Boundary::StepEnd, self.last_ns, Peaks::default()));
+        if let Some(boundary) = &self.last_boundary {
+            // (A device that is not used has no events.)
+            let time_ns = self.last_ns.max(boundary.time_ns);
+            self.last_boundary = Some(self.table(Boundary::StepEnd, time_ns, Peaks::default()));
             self.map.keep_site_rows();
         }
     }

@@ -362,14 +362,15 @@ impl Worker {
     }
 
     /// A mark for what ended at the last boundary: everything up to now is taken first, so that the boundary is known.
-    fn pass_ended(&mut self, mut mark: Mark) {
+    fn pass_ended(&mut self, mark: Mark) {
+        let mut ended_ns = None;
         for index in 0..self.lanes.len() {
             let available = self.lanes[index].consumer.available();
             let limit = self.lanes[index].consumer.consumed() + available;
             self.take_events(index, limit);
-            mark.time_ns = self.batcher.device_ended(index, &mark).unwrap_or(mark.time_ns);
+            ended_ns = ended_ns.max(self.batcher.device_ended(index, &mark));
         }
-        self.batcher.mark(mark);
+        self.batcher.mark(Mark { time_ns: ended_ns.unwrap_or(mark.time_ns), ..mark });
     }
 
     /// Announces drops whose carrier, the next record with room in the ring, has not arrived yet: figures from here on

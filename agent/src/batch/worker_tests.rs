@@ -190,6 +190,28 @@ fn where_only_counters_are_told_boundaries_have_them() {
     assert_eq!(tables.iter().map(seen).collect::<Vec<_>>(), [(Boundary::WindowEnd, 2_500, 2 << 20, 5_000)]);
 }
 
+#[test]
+fn what_ended_unnoticed_ended_at_the_last_boundary_whatever_other_devices_did() {
+    let mut bench = Bench::new(LIVE);
+    bench.push(10);
+    bench.mark(MarkKind::StepEnd(0));
+    let positions = [Position { pushed: 10, dropped: 0 }, Position::default()];
+    bench.notes.send(Note::Settled(positions.into())).unwrap();
+    bench.notes.send(Note::Mark(Mark { time_ns: 90_000, kind: MarkKind::EpochEnd(0) }, Box::default())).unwrap();
+    bench.worker.turn(bench.at(100));
+    bench.worker.batcher.flush();
+    bench.worker.send(&|| None);
+    let (mut ended, mut seq) = (Vec::new(), 0);
+    while let Some(item) = bench.outbox.after(seq).unwrap() {
+        seq = item.seq;
+        if let Content::Marks(marks) = Packed::from_item(&item).unwrap().open().unwrap() {
+            ended.extend(marks.into_iter().filter(|mark| mark.kind == MarkKind::EpochEnd(0)));
+        }
+    }
+    // The tenth event is the last; the second device has none.
+    assert_eq!(ended, [Mark { time_ns: 10_000, kind: MarkKind::EpochEnd(0) }]);
+}
+
 /// The last word of what the outbox holds, and the events in front of it.
 fn last_word(outbox: &Window) -> (SessionEnd, u64) {
     let (mut seq, mut last, mut events) = (0, None, 0);
