@@ -91,3 +91,16 @@ async fn every_counter_is_exact_on_postgres() {
     .unwrap();
     database.remove().await;
 }
+
+/// A file of one rank says nothing about how many there were: nothing is lost.
+#[test]
+fn a_file_of_one_rank_is_a_whole_import() {
+    let store = tempfile::tempdir().unwrap();
+    let file = folder("gpt_clean").join("rank2.pickle.zst");
+    run(memctl().args(["import", "-q", "--job", "one", "--data-dir"]).arg(store.path()).arg(file));
+    let report = run_json(memctl().args(["query", "-o", "json", "--job", "one", "--data-dir"]).arg(store.path()));
+    assert_eq!(report["job"]["state"], "finished", "{}", report["job"]);
+    assert_eq!(report["job"]["world_size"], Value::Null);
+    assert_eq!(report["completeness"]["exact"], true, "{}", report["completeness"]);
+    assert_eq!(report["ranks"][0]["rank"], 2);
+}
