@@ -111,7 +111,7 @@ pub async fn import_files(
 ) -> Result<ImportOutcome, Failure> {
     // Files of some ranks alone do not say how many there were.
     let is_each = (0_u32..).zip(&request.files).all(|(number, (rank, _))| number == *rank);
-    let world_size = is_each.then(|| request.files.len() as u32);
+    let world_size = is_each.then_some(request.files.len() as u32);
     let mut sum = ImportOutcome::default();
     for (rank, path) in request.files {
         let bytes = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
