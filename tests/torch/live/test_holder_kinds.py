@@ -169,7 +169,8 @@ def test_with_the_collector_off_the_newest_cycles_are_found_without_the_whole_he
         gc.enable()
     told = next(holder for holder in search.answer["holders"] if holder["kind"] == "cycle")
     assert (told["blocks"], told["collector"]) == (60, "off"), search.answer
-    assert search._in_heap.of_holders.counts()[0] < 100_000, search.answer
+    # Fewer than one pass over the whole heap would be, though some were visited again after a slice without time.
+    assert search._in_heap.of_holders.counts()[0] < 200_000, search.answer
 
 
 def cast(count: int) -> list[tuple[int, int]]:

@@ -14,7 +14,7 @@ import pytest
 
 import run_table
 import table
-from assess import Holder
+from assess import Holder, Moment
 from truth import JOBS, Course, HeldBy
 
 ALL = os.environ.get("MEMCTL_TABLE") == "all"
@@ -56,13 +56,17 @@ def test_what_is_bounded_is_never_called_a_leak(rows: dict[str, table.Row]) -> N
 def test_verdicts_are_true(rows: dict[str, table.Row]) -> None:
     wrong = {name: one.end for name, one in rows.items() if one.end.wrong is not None}
     allowed = len(JOBS) - RIGHT_AT_END if ALL else 0
-    assert len(wrong) <= allowed, wrong
+    assert len(wrong) <= allowed, said(wrong)
+
+
+def said(wrong: dict[str, Moment | None]) -> str:
+    return "\n".join(f"{name}: {one and (one.wrong, one.sentence)}" for name, one in wrong.items())
 
 
 @pytest.mark.skipif(not ALL, reason="the quick jobs are over before thirty seconds: ./test table asks all forty then")
 def test_verdicts_are_true_after_thirty_seconds(rows: dict[str, table.Row]) -> None:
     wrong = {name: one.live for name, one in rows.items() if one.live is None or one.live.wrong is not None}
-    assert len(wrong) <= len(JOBS) - RIGHT_LIVE, wrong
+    assert len(wrong) <= len(JOBS) - RIGHT_LIVE, said(wrong)
 
 
 def test_holders_are_named(rows: dict[str, table.Row]) -> None:
