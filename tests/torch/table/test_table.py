@@ -50,7 +50,8 @@ def test_what_grows_is_never_called_steady(rows: dict[str, table.Row]) -> None:
 
 
 def test_what_is_bounded_is_never_called_a_leak(rows: dict[str, table.Row]) -> None:
-    assert [name for name, one in rows.items() if one.bounded_and_called_leak] == []
+    called = {name: one.end for name, one in rows.items() if one.bounded_and_called_leak}
+    assert not called, said(called)
 
 
 def test_verdicts_are_true(rows: dict[str, table.Row]) -> None:
