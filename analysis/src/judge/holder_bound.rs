@@ -9,8 +9,8 @@
 use memctl_model::finding::SUSPECTED;
 use memctl_model::holders::BLOCKS_MAX;
 use memctl_model::{
-    Collector, EvidenceValue, Finding, FindingHolders, HolderBound, HolderKind, HoldersFound, Pattern, Severity,
-    TensorHolder,
+    Boundary, Collector, EvidenceValue, Finding, FindingHolders, HolderBound, HolderKind, HoldersFound, Pattern,
+    Severity, TensorHolder,
 };
 
 use super::holder_advice;
@@ -29,15 +29,22 @@ pub(super) enum Bound {
 
 /// Threads that hold the same, from which they pile up.
 const THREADS_MIN: u32 = 3;
+/// Items of a container that decide by their number alone, where steps or epochs are marked: nothing else lives at their ends.
+const ITEMS_MIN: u64 = 2;
+/// The same where only windows show growth. A window may end within a request, whose own lists live as long as it does; so many
+/// rises make growth, and a container that kept one block each has as many items.
+const ITEMS_MIN_IN_WINDOWS: u64 = 8;
 
 /// What is known of the bound of what holds a finding's blocks.
 pub(super) fn bound(finding: &Finding) -> Bound {
     let is_replaced = finding.pattern == Some(Pattern::ReplacedByLarger);
-    finding.holders.as_ref().map_or(Bound::Unknown, |holders| of_holders(holders, is_replaced))
+    let in_windows = finding.first_seen.boundary == Some(Boundary::WindowEnd);
+    let items_min = if in_windows { ITEMS_MIN_IN_WINDOWS } else { ITEMS_MIN };
+    finding.holders.as_ref().map_or(Bound::Unknown, |holders| of_holders(holders, is_replaced, items_min))
 }
 
 /// As [`bound`]. `is_replaced`: a tensor is replaced by a larger one again and again, and no more of them are held.
-fn of_holders(holders: &FindingHolders, is_replaced: bool) -> Bound {
+fn of_holders(holders: &FindingHolders, is_replaced: bool, items_min: u64) -> Bound {
     let Some((at, holder, found)) = holders.most() else { return Bound::Unknown };
     let longer = holders.pace.get(at).copied().flatten().is_some_and(|pace| pace.grew_with_bytes());
     match (holder.holder, holder.bound) {
@@ -46,7 +53,7 @@ fn of_holders(holders: &FindingHolders, is_replaced: bool) -> Bound {
         (HolderKind::Thread, _) if holder.threads >= THREADS_MIN => Bound::None,
         (HolderKind::Cpp, _) if holder.pattern.is_some() => Bound::None,
         (HolderKind::Container | HolderKind::Cache, HolderBound::Unbounded)
-            if !is_replaced && (longer || has_one_each(holder)) =>
+            if !is_replaced && (longer || has_one_each(holder, items_min)) =>
         {
             Bound::None
         }
@@ -54,9 +61,9 @@ fn of_holders(holders: &FindingHolders, is_replaced: bool) -> Bound {
     }
 }
 
-/// Whether a container has at least as many items as it holds blocks.
-fn has_one_each(holder: &TensorHolder) -> bool {
-    holder.length.is_some_and(|length| length >= u64::from(holder.blocks).max(2))
+/// Whether a container has at least as many items as it holds blocks, and enough of them.
+fn has_one_each(holder: &TensorHolder, items_min: u64) -> bool {
+    holder.length.is_some_and(|length| length >= u64::from(holder.blocks).max(items_min))
 }
 
 /// What the site will hold when a holder of so many items is full.
@@ -134,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_container_decides_by_its_bound_and_by_what_it_holds() {
-        let of = |holders: &FindingHolders| of_holders(holders, false);
+        let of = |holders: &FindingHolders| of_holders(holders, false, ITEMS_MIN);
         let limit = |items| HolderBound::Bounded { limit: Some(items) };
         assert_eq!(of(&answer(list(40, HolderBound::Unbounded), None)), Bound::None);
         assert_eq!(of(&answer(list(40, limit(64)), None)), Bound::At(Some(64 << 20)));
@@ -158,6 +165,21 @@ mod tests {
         assert_eq!(bound(&finding), Bound::Unknown, "a window is as long, and stops");
     }
 
+    /// Keys of four layers, asked for in the middle of a request.
+    #[test]
+    fn a_short_list_of_a_request_is_no_leak() {
+        let mut finding = Finding::new(FindingKind::Leak, Severity::Info, 0.5, vec![0]);
+        let keys = TensorHolder { blocks: 4, ..list(4, HolderBound::Unbounded) };
+        finding.holders = Some(answer(keys, None));
+        finding.first_seen.boundary = Some(Boundary::WindowEnd);
+        assert_eq!(bound(&finding), Bound::Unknown);
+        finding.first_seen.boundary = Some(Boundary::EpochEnd);
+        assert_eq!(bound(&finding), Bound::None, "no request is under way at the end of an epoch");
+        finding.holders = Some(answer(list(40, HolderBound::Unbounded), None));
+        finding.first_seen.boundary = Some(Boundary::WindowEnd);
+        assert_eq!(bound(&finding), Bound::None);
+    }
+
     #[test]
     fn cycles_threads_and_graphs_are_leaks_where_nothing_frees_them() {
         let of = |holder, collector, threads| TensorHolder {
@@ -167,7 +189,7 @@ mod tests {
             blocks: 40,
             ..TensorHolder::default()
         };
-        let bound_of = |holder: TensorHolder| of_holders(&answer(holder, None), false);
+        let bound_of = |holder: TensorHolder| of_holders(&answer(holder, None), false, ITEMS_MIN);
         assert_eq!(bound_of(of(HolderKind::Cycle, Some(Collector::Off), 0)), Bound::None);
         assert_eq!(bound_of(of(HolderKind::Cycle, Some(Collector::On), 0)), Bound::Unknown, "it will be freed");
         assert_eq!(bound_of(of(HolderKind::Thread, None, 7)), Bound::None);
