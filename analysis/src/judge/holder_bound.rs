@@ -170,7 +170,11 @@ mod tests {
     fn a_short_list_of_a_request_is_no_leak() {
         let mut finding = Finding::new(FindingKind::Leak, Severity::Info, 0.5, vec![0]);
         let keys = TensorHolder { blocks: 4, ..list(4, HolderBound::Unbounded) };
-        finding.holders = Some(answer(keys, None));
+        let mut of_four = answer(keys, None);
+        if let Ok(found) = &mut of_four.asked.outcome {
+            (found.live_blocks, found.asked_blocks) = (4, 4);
+        }
+        finding.holders = Some(of_four);
         finding.first_seen.boundary = Some(Boundary::WindowEnd);
         assert_eq!(bound(&finding), Bound::Unknown);
         finding.first_seen.boundary = Some(Boundary::EpochEnd);
