@@ -257,7 +257,7 @@ fn sum(watch: &RankWatch) -> Option<Course> {
     let (last, begun) = (levels.last()?, lowest_before(watch, per, late)?);
     let gained = allocated(last).saturating_sub(allocated(begun));
     let since = levels.partition_point(|level| level.time_ns < begun.time_ns);
-    let stopped = only_rise(&levels[since..], sixth / 2, gained);
+    let stopped = stopped_at(&levels[since..], sixth / 2);
     let course = Course {
         who: watch.who(),
         stand: if stopped.is_some() { Stand::Stopped } else { Stand::Growing },
@@ -288,16 +288,24 @@ fn rising_min(per: Per, levels: &[Level], since: usize, gained: u64) -> usize {
     if given_back { windows.max(levels.len() / 2) } else { windows }
 }
 
-/// The boundary at which levels rose, where they were flat before and are flat since, for the last `flat_min` boundaries at
-/// least. What rises seldom is flat for long as well, so one rise alone is taken for a level.
-fn only_rise(levels: &[Level], flat_min: usize, gained: u64) -> Option<&Level> {
-    let tolerance = gained / LEVEL_SHARE;
-    let low = |level: &Level| level.lowest_allocated_bytes;
-    let before = low(levels.first()?).saturating_add(tolerance);
-    let risen = levels.iter().position(|level| low(level) > before)?;
-    let since = &levels[risen..];
-    let (least, most) = (since.iter().map(low).min()?, since.iter().map(low).max()?);
-    (since.len() > flat_min && most.saturating_sub(least) <= tolerance).then_some(&levels[risen])
+/// The boundary at which levels stopped rising, where they have been flat since for the last `flat_min` boundaries at least, and
+/// for several times as long as ever between two rises: what rises seldom is flat for long as well.
+fn stopped_at(levels: &[Level], flat_min: usize) -> Option<&Level> {
+    // What was not given back later.
+    let mut floor: Vec<u64> = levels.iter().map(|level| level.lowest_allocated_bytes).collect();
+    for index in (1..floor.len()).rev() {
+        floor[index - 1] = floor[index - 1].min(floor[index]);
+    }
+    let (first, last) = (*floor.first()?, *floor.last()?);
+    let step = last.saturating_sub(first) / LEVEL_SHARE;
+    let reached = |part: u64| floor.partition_point(|held| *held < first.saturating_add(step.saturating_mul(part)));
+    let risen: Vec<usize> = (1..LEVEL_SHARE).map(reached).collect();
+    let (end, stop) = (levels.last()?, *risen.last()?);
+    let times = std::iter::once(0).chain(risen).filter_map(|index| levels.get(index)).map(|level| level.time_ns);
+    let times: Vec<u64> = times.collect();
+    let longest = times.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max()?;
+    let flat_ns = end.time_ns.saturating_sub(levels.get(stop)?.time_ns);
+    (step > 0 && levels.len() - stop > flat_min && flat_ns > longest.saturating_mul(FLAT_FACTOR)).then(|| &levels[stop])
 }
 
 fn allocated(level: &Level) -> u64 {
@@ -346,6 +354,8 @@ fn most_of(watch: &RankWatch, per: Per, gained: u64) -> Option<Frame> {
 const AS_HIGH_SHARE: u64 = 8;
 /// A level is flat within this part of what a sum gained.
 const LEVEL_SHARE: u64 = 20;
+/// A sum that has been flat for so many times its longest pause has stopped.
+const FLAT_FACTOR: u64 = 3;
 /// The last third has to bring this part of a place's growth at least; of even growth it brings half.
 const LATE_SHARE: u64 = 5;
 

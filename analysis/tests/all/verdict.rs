@@ -177,6 +177,21 @@ fn a_sum_that_rose_once_has_levelled_off() {
     assert_eq!(run(|step| 8 + step).kind, VerdictKind::Growing);
 }
 
+/// A ring that fills evenly and is full, its blocks made by another line each time; and a leak of few large pieces.
+#[test]
+fn a_sum_that_rose_evenly_and_is_flat_has_levelled_off() {
+    let run = |held: fn(u64) -> u64| {
+        let mut process = Process::new(0, &[]);
+        for window in 0..81_u64 {
+            process.window(&[(window as u32 + 1, None, 1, held(window) * MIB), (100, None, 40, 3 * MIB)]);
+        }
+        ended(&process).kind
+    };
+    assert_eq!(run(|window| 3 * window.min(60)), VerdictKind::LevelledOff);
+    assert_eq!(run(|window| 3 * window), VerdictKind::Growing);
+    assert_eq!(run(|window| window / 16 * 48), VerdictKind::Growing, "it rises every sixteenth window");
+}
+
 /// Each request needs more with each token and gives all back. The job ends somewhere in one.
 #[test]
 fn a_sum_that_falls_with_each_request_does_not_grow() {
