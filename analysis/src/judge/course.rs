@@ -279,8 +279,8 @@ fn sum(watch: &RankWatch) -> Option<Course> {
 }
 
 /// Boundaries over which a sum has to rise: of fewer windows, peaks cannot be compared. Where it stood as high before and was
-/// given back (at the end of a request, of an epoch), it was low shortly before the end as well, wherever in its next rise the job ended: then half of
-/// what is known.
+/// given back (at the end of a request, of an epoch), half of what is known: it was low shortly before the end as well,
+/// wherever in its next rise the job ended.
 fn rising_min(per: Per, levels: &[Level], since: usize, gained: u64) -> usize {
     let windows = if per == Per::Window { 3 * WINDOWS_OF_PEAK } else { 0 };
     let as_high = levels[since].lowest_allocated_bytes.saturating_add(gained - gained / AS_HIGH_SHARE);
@@ -288,8 +288,8 @@ fn rising_min(per: Per, levels: &[Level], since: usize, gained: u64) -> usize {
     if given_back { windows.max(levels.len() / 2) } else { windows }
 }
 
-/// The boundary at which levels stopped rising, where they have been flat since for the last `flat_min` boundaries at least, and
-/// for several times as long as ever between two rises: what rises seldom is flat for long as well.
+/// The boundary at which levels stopped rising, where they have been flat since: for the last `flat_min` boundaries at least,
+/// and for several times as long as ever between two rises, because what rises seldom is flat for long as well.
 fn stopped_at(levels: &[Level], flat_min: usize) -> Option<&Level> {
     // What was not given back later.
     let mut floor: Vec<u64> = levels.iter().map(|level| level.lowest_allocated_bytes).collect();

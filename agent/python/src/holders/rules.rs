@@ -46,19 +46,19 @@ pub struct Rules<'py> {
 impl<'py> Rules<'py> {
     /// From `(address, tensor classes, refused classes, this package's own classes, type of frames, what gives a class's
     /// module, what decides whether a tensor's storage fills a block, names of the program's own modules)`.
-    pub fn new(told: &Bound<'py, PyTuple>) -> PyResult<Self> {
+    pub fn new(given: &Bound<'py, PyTuple>) -> PyResult<Self> {
         let tuple = |at: usize| -> PyResult<Bound<'py, PyTuple>> {
-            told.get_item(at)?.cast_into::<PyTuple>().map_err(|_| PyValueError::new_err("a tuple of types"))
+            given.get_item(at)?.cast_into::<PyTuple>().map_err(|_| PyValueError::new_err("a tuple of types"))
         };
-        let frame = told.get_item(4)?.as_ptr().cast::<PyTypeObject>();
+        let frame = given.get_item(4)?.as_ptr().cast::<PyTypeObject>();
         let near: Vec<_> = tuple(7)?.iter().collect();
         Ok(Self {
-            module_of: told.get_item(5)?,
+            module_of: given.get_item(5)?,
             near_ids: near.iter().map(|name| name.as_ptr() as usize).collect(),
             near,
             classes: Map::default(),
-            address: told.get_item(0)?,
-            fits: told.get_item(6)?,
+            address: given.get_item(0)?,
+            fits: given.get_item(6)?,
             sorts: (tuple(1)?.iter().map(|kind| (kind.as_ptr() as usize, true)))
                 .chain(tuple(2)?.iter().map(|kind| (kind.as_ptr() as usize, false)))
                 .collect(),
