@@ -24,6 +24,7 @@ from memctl_agent import _holders, _native
 from memctl_agent._holders import _graph, _reading, _search
 from memctl_agent._holders._frames import Frames
 from memctl_agent._holders._memory import Memory
+from memctl_agent._holders._slice import Slice
 
 # Far more than a search takes: the result must not depend on the machine's load.
 BUDGET_MS = 120_000
@@ -344,7 +345,7 @@ def test_what_is_wide_is_looked_through_in_the_end() -> None:
 
 
 def only(answer: dict[str, Any]) -> dict[str, Any]:
-    assert len(answer["holders"]) == 1, answer
+    assert len(answer["holders"]) == 1, json.dumps(answer)
     return answer["holders"][0]
 
 
@@ -474,6 +475,23 @@ def test_a_cycle_is_one_only_if_nothing_holds_it() -> None:
     finally:
         gc.enable()
         gc.collect()
+
+
+def test_a_search_that_was_cut_off_at_its_own_objects_begins_again() -> None:
+    """The newest objects keep the position between two slices, and they are the first that are gone."""
+    kept = torch.ones(4)
+    blocks = [block_of(kept)]
+    heap, rules = _native.Heap(blocks), Slice(torch, blocks, (), 0).rules
+    passing = [lambda: None for _ in range(20_000)]
+    is_done, found = heap.tensors(rules, 0)
+    assert not is_done and not found and not heap.counts()[1]
+    passing.clear()
+    gc.collect()
+    while not is_done:
+        is_done, more = heap.tensors(rules, 100_000)
+        found += more
+    assert not heap.counts()[1]
+    assert any(tensor is kept for _, tensor in found), found
 
 
 def test_the_graph_of_a_tensor_on_one_of_the_blocks_holds_the_others() -> None:

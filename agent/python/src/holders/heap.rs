@@ -6,8 +6,9 @@
 //! Objects are visited from the newest to the oldest: the program's own come before what it has imported.
 //! Guarantees: rings are read and never changed. Between two slices the position is kept by a weak reference to a
 //! function or class, by a method of a C class, or by a list that holds only numbers and texts; all other objects there
-//! may be freed meanwhile. If these are freed, too, the walk continues at an earlier position. After a collection between
-//! two slices, a ring may be visited twice: each call returns an object once, because callers count references.
+//! may be freed meanwhile. If these are freed, too, the walk continues at an earlier position, or visits the ring once
+//! more: the newest functions may be those of the search itself. A ring may be visited twice, also after a collection
+//! between two slices: each call returns an object once, because callers count references.
 //! Refuses: interpreters whose rings do not look like this.
 
 use std::time::Instant;
@@ -37,8 +38,8 @@ const COMPARED: usize = 1 << 20;
 /// Objects that are searched for one that can keep the position.
 const KEEPERS_AMONG: usize = 8_192;
 
-/// How often no object was found that can keep the position.
-const STALLS_MAX: u32 = 4;
+/// How often the position may be lost: what kept it was freed, or no object can keep it.
+const STALLS_MAX: u32 = 8;
 /// Positions that are kept, the last one first.
 const KEPT_MAX: usize = 4;
 
@@ -200,8 +201,8 @@ impl Heap {
         true
     }
 
-    /// The first object of a ring that was not visited yet, or its head. `None` if the position is lost: the rest of
-    /// all rings is not visited.
+    /// The first object of a ring that was not visited yet, or its head. `None` if the position was lost too often: the
+    /// rest of all rings is not visited.
     fn place(&mut self, py: Python<'_>, head: usize) -> Option<usize> {
         if self.keepers.is_empty() {
             return Some(before(head));
@@ -216,8 +217,17 @@ impl Heap {
             let place = before(object as usize - HEAD_BYTES);
             return Some(if place != head && self.heads.contains(&place) { head } else { place });
         }
-        (self.has_jumped, self.ring) = (true, self.heads.len());
-        None
+        self.may_go_back().then(|| before(head))
+    }
+
+    /// The position is lost: whether an earlier one is tried.
+    fn may_go_back(&mut self) -> bool {
+        self.stalls += 1;
+        let may = self.stalls <= STALLS_MAX;
+        if !may {
+            (self.has_jumped, self.ring) = (true, self.heads.len());
+        }
+        may
     }
 
     /// Looks for an object that can keep the position, and visits those before it; `at` is the first that was not
@@ -245,12 +255,8 @@ impl Heap {
             self.keepers.clear();
             return;
         }
-        // No object there can keep the position: continue from an earlier one, a few times.
-        self.stalls += 1;
-        if self.keepers.is_empty() || self.stalls > STALLS_MAX {
-            self.has_jumped = true;
-            self.ring = self.heads.len();
-        }
+        // No object there can keep the position.
+        self.may_go_back();
     }
 }
 
