@@ -11,7 +11,7 @@ use super::candidate::{Candidate, Shape, candidates};
 use super::group::{Group, groups, same_function};
 use super::history::{Level, Per};
 use super::leak;
-use super::recent_growth::has_stopped;
+use super::recent_growth::{has_stopped, last_third};
 use super::series::{FIRST_LEVEL_FACTOR, Point};
 use super::significance::{is_share_of_peak, matters};
 use super::subjects::Subject;
@@ -135,10 +135,15 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
     let last_ns = |per: Per| watch.history.levels(per).last().map_or(0, |level| level.time_ns);
     // What an evaluation leaves behind is seen at the end of an epoch, a teardown at neither.
     let ends = Per::ALL.into_iter().filter(|&per| last_ns(per) >= last_ns(lead.per));
-    let grown = ends.map(|per| (grown(watch, (group, &place), begun_ns, per), last_ns(per))).max();
-    let (gained, until_ns) = grown
+    let ends: Vec<Per> = ends.collect();
+    let since =
+        |begun_ns: u64| ends.iter().map(|&per| (grown(watch, (group, &place), begun_ns, per), last_ns(per))).max();
+    let (gained, until_ns) = since(begun_ns)
         .filter(|(gained, _)| *gained > 0 && !released)
         .unwrap_or_else(|| (group.bytes_gained(), last_ns(lead.per)));
+    // Little of a lot may be much of what the job needs.
+    let late_bytes = || since(third_ns(watch, lead.per)).map_or(0, |(late, _)| late);
+    let stands_still = lead.growth.stopped || has_stopped(watch, lead) && !is_share_of_peak(watch, late_bytes());
     let mut course = Course {
         who: watch.who(),
         stand: if released { Stand::Released } else { Stand::Growing },
@@ -152,7 +157,7 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
         place,
         stack: group.stack.clone(),
     };
-    if !released && has_stopped(watch, lead) {
+    if !released && stands_still {
         course.stand = Stand::Stopped;
         course.until_ns = lead.growth.risen_ns.last().copied().unwrap_or(course.until_ns);
         course.until_step = last_step(watch, lead);
@@ -232,6 +237,13 @@ fn begun_ns(watch: &RankWatch, lead: &Candidate) -> u64 {
     let before = levels.partition_point(|level| level.at < since).checked_sub(1).and_then(|index| levels.get(index));
     let first = watch.history.first.as_ref();
     before.or(first).map_or(0, |level| level.time_ns)
+}
+
+/// When the last third of what was seen began.
+fn third_ns(watch: &RankWatch, per: Per) -> u64 {
+    let levels = watch.history.levels(per);
+    let third = levels.partition_point(|level| level.at <= last_third(watch, per));
+    third.checked_sub(1).map_or(0, |index| levels[index].time_ns)
 }
 
 /// The step of the last rise.

@@ -2,6 +2,7 @@
 
 use super::candidate::Candidate;
 use super::growth::Growth;
+use super::history::Per;
 use super::watch::RankWatch;
 
 /// Share of the growth that the last third of what was seen has to bring; what grows evenly brings a third.
@@ -12,13 +13,16 @@ pub(super) fn has_stopped(watch: &RankWatch, lead: &Candidate) -> bool {
     lead.growth.stopped || late_share(lead, watch) < LATE_MIN
 }
 
+/// The boundary behind which the last third of what was seen lies.
+pub(super) fn last_third(watch: &RankWatch, per: Per) -> u32 {
+    let boundaries = watch.history.of(per);
+    let first = boundaries.levels.first().map_or(0, |level| level.at.saturating_sub(1));
+    first + (boundaries.at.saturating_sub(first)) / 3 * 2
+}
+
 /// The share of its growth that came over the last third of what was seen.
 fn late_share(lead: &Candidate, watch: &RankWatch) -> f64 {
-    let growth = &lead.growth;
-    let boundaries = watch.history.of(lead.per);
-    let first = boundaries.levels.first().map_or(0, |level| level.at.saturating_sub(1));
-    let from = first + (boundaries.at.saturating_sub(first)) / 3 * 2;
-    share_since(growth, from)
+    share_since(&lead.growth, last_third(watch, lead.per))
 }
 
 /// The share of a growth that came behind a boundary.

@@ -12,8 +12,8 @@ const Z: f64 = 1.645;
 
 /// The slope of `(x, y)` points, ascending in x; `None` for fewer than two different x.
 ///
-/// The value is the median change from point to point, because a one-time step leaves it alone; where most points do not
-/// change, the median of all pairs answers.
+/// The value is the median change from point to point, because a one-time step leaves it alone; where that is not within
+/// the interval (most points do not change, or by next to nothing), the median of all pairs answers.
 #[must_use]
 pub fn slope(points: &[(f64, f64)]) -> Option<Rate> {
     let points = thinned(points);
@@ -28,13 +28,14 @@ pub fn slope(points: &[(f64, f64)]) -> Option<Rate> {
     }
     steps.sort_by(f64::total_cmp);
     pairs.sort_by(f64::total_cmp);
-    let value = Some(median(&steps)).filter(|&step| step != 0.0).unwrap_or_else(|| median(&pairs));
     let n = points.len() as f64;
     let distance = Z * (n * (n - 1.0) * (2.0 * n + 5.0) / 18.0).sqrt();
     let last = pairs.len() - 1;
     let place = |share: f64| (share.round().max(0.0) as usize).min(last);
     let low = pairs[place((pairs.len() as f64 - distance) / 2.0)];
     let high = pairs[place((pairs.len() as f64 + distance) / 2.0)];
+    let step = Some(median(&steps)).filter(|&step| step != 0.0 && (low..=high).contains(&step));
+    let value = step.unwrap_or_else(|| median(&pairs));
     Some(Rate { value, low: low.min(value), high: high.max(value) })
 }
 
@@ -76,6 +77,9 @@ mod tests {
         assert_eq!(of(&[0.0, 3.0, 900.0, 9.0, 12.0, 15.0]).value, 3.0);
         let rare = of(&[0.0, 0.0, 0.0, 9.0, 9.0, 9.0, 18.0, 18.0, 18.0, 27.0]);
         assert!((2.0..4.0).contains(&rare.value), "{rare:?}");
+        // Between rare rises it changes by next to nothing.
+        let trembling: Vec<f64> = (0..100).map(|at| f64::from(at / 10 * 900 + at)).collect();
+        assert!((80.0..100.0).contains(&of(&trembling).value), "{:?}", of(&trembling));
         assert_eq!(slope(&[(1.0, 5.0)]), None);
         assert_eq!(slope(&[(1.0, 5.0), (1.0, 6.0)]), None);
     }

@@ -83,6 +83,20 @@ fn what_stopped_growing_has_levelled_off_and_is_no_leak() {
     assert_eq!(goes_on.kind, VerdictKind::Growing, "{goes_on:?}");
 }
 
+/// A cache of 2 GiB whose keys become rarer: 3 % of its growth come in the last third, and that is as much of the peak.
+#[test]
+fn what_grows_slowly_at_last_has_not_levelled_off() {
+    let slowly = |late_kib: u64| {
+        let held = move |epoch: u64, step: u64| {
+            let at = epoch * 10 + step;
+            (at.min(150) * 14 * 1024 + at.saturating_sub(150) * late_kib) * KIB
+        };
+        ended(&training(30, held)).kind
+    };
+    assert_eq!(slowly(600), VerdictKind::Growing);
+    assert_eq!(slowly(100), VerdictKind::LevelledOff);
+}
+
 #[test]
 fn what_is_given_back_with_each_epoch_is_released() {
     let verdict = ended(&training(8, |_, step| (step + 1) * 4 * MIB));
