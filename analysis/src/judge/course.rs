@@ -131,18 +131,17 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
         Shape::More | Shape::Teeth => Way::Kept,
     };
     let released = lead.shape == Shape::Teeth;
-    let (begun_ns, place) = (begun_ns(watch, lead), Place::of(watch, group));
+    let (begin, place) = (begin(watch, lead), Place::of(watch, group));
     let last_ns = |per: Per| watch.history.levels(per).last().map_or(0, |level| level.time_ns);
     // What an evaluation leaves behind is seen at the end of an epoch, a teardown at neither.
     let ends = Per::ALL.into_iter().filter(|&per| last_ns(per) >= last_ns(lead.per));
     let ends: Vec<Per> = ends.collect();
-    let since =
-        |begun_ns: u64| ends.iter().map(|&per| (grown(watch, (group, &place), begun_ns, per), last_ns(per))).max();
-    let (gained, until_ns) = since(begun_ns)
+    let since = |at: u32| ends.iter().map(|&per| (grown(watch, (group, &place), at, per), last_ns(per))).max();
+    let (gained, until_ns) = since(begin.at)
         .filter(|(gained, _)| *gained > 0 && !released)
         .unwrap_or_else(|| (group.bytes_gained(), last_ns(lead.per)));
     // Little of a lot may be much of what the job needs.
-    let late_bytes = || since(third_ns(watch, lead.per)).map_or(0, |(late, _)| late);
+    let late_bytes = || since(last_third(watch, lead.per)).map_or(0, |(late, _)| late);
     let stands_still = lead.growth.stopped || has_stopped(watch, lead) && !is_share_of_peak(watch, late_bytes());
     let mut course = Course {
         who: watch.who(),
@@ -150,7 +149,7 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
         way,
         kind,
         gained,
-        begun_ns,
+        begun_ns: begin.time_ns,
         until_ns,
         until_step: None,
         site: group.site.clone(),
@@ -170,7 +169,7 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
 /// Bytes that the place of a group holds at the last boundary of a kind beyond those that it held when it began to grow: at
 /// its members, and at every other site that is reached through the same place. (What a level gained, which findings count
 /// in, leaves out what fluctuates and where a site stood when it was first seen.)
-fn grown(watch: &RankWatch, (group, place): (&Group, &Place), begun_ns: u64, per: Per) -> u64 {
+fn grown(watch: &RankWatch, (group, place): (&Group, &Place), begun_at: u32, per: Per) -> u64 {
     let lead = group.lead();
     let holds = watch.sites[lead.site].holds;
     let is_through = |site: &Site| {
@@ -182,17 +181,14 @@ fn grown(watch: &RankWatch, (group, place): (&Group, &Place), begun_ns: u64, per
     };
     let of_place = watch.sites.iter().enumerate().filter(|(index, site)| is_reached(*index, site));
     let (before, now) = of_place.fold((0_u64, 0_u64), |(before, now), (_, site)| {
-        let (then, last) = held(watch, site, (lead.per, begun_ns), per);
+        let (then, last) = held(site, (lead.per, begun_at), per);
         (before.saturating_add(then), now.saturating_add(last))
     });
     now.saturating_sub(before)
 }
 
 /// Bytes that a site held at the boundary, of a kind, at which growth began, and at the last boundary of another kind.
-fn held(watch: &RankWatch, site: &Site, (began_per, begun_ns): (Per, u64), per: Per) -> (u64, u64) {
-    let levels = watch.history.levels(began_per);
-    let begun = levels.partition_point(|level| level.time_ns <= begun_ns).checked_sub(1);
-    let begun_at = begun.map_or(0, |index| levels[index].at);
+fn held(site: &Site, (began_per, begun_at): (Per, u32), per: Per) -> (u64, u64) {
     let then = match at(site, began_per, begun_at) {
         0 => made_once(site.series(began_per).points(), begun_at),
         then => then,
@@ -230,20 +226,28 @@ fn raises_peaks(watch: &RankWatch, begun_ns: u64, gained: u64) -> bool {
     risen as f64 >= PEAKS_MIN * gained as f64
 }
 
-/// When it began: the boundary before its first rise.
-fn begun_ns(watch: &RankWatch, lead: &Candidate) -> u64 {
-    let since = lead.first_level.or(lead.since).map(|since| since.at).unwrap_or(0);
-    let levels = watch.history.levels(lead.per);
-    let before = levels.partition_point(|level| level.at < since).checked_sub(1).and_then(|index| levels.get(index));
-    let first = watch.history.first.as_ref();
-    before.or(first).map_or(0, |level| level.time_ns)
+/// The boundary at which growth begins.
+#[derive(Clone, Copy, Default)]
+struct Begin {
+    at: u32,
+    time_ns: u64,
 }
 
-/// When the last third of what was seen began.
-fn third_ns(watch: &RankWatch, per: Per) -> u64 {
-    let levels = watch.history.levels(per);
-    let third = levels.partition_point(|level| level.at <= last_third(watch, per));
-    third.checked_sub(1).map_or(0, |index| levels[index].time_ns)
+/// The boundary before its first rise. Within a long history that is the last one before it of which is known what the place
+/// held.
+fn begin(watch: &RankWatch, lead: &Candidate) -> Begin {
+    let since = lead.first_level.or(lead.since);
+    let at = since.map_or(0, |since| since.at);
+    let series = watch.sites[lead.site].series(lead.per);
+    let is_before = |point: &&Point| point.at < at && since.is_some_and(|since| point.bytes < since.bytes);
+    if let Some(point) = series.points().iter().rfind(is_before).filter(|_| series.is_thinned()) {
+        return Begin { at: point.at, time_ns: point.time_ns };
+    }
+    let levels = watch.history.levels(lead.per);
+    let before = levels.partition_point(|level| level.at < at).checked_sub(1).map(|index| levels[index]);
+    // (What was seen first may be a boundary of another kind, whose place is not among these.)
+    let first = || watch.history.first.map(|first| Level { at: 0, ..first });
+    before.or_else(first).map_or_else(Begin::default, |level| Begin { at: level.at, time_ns: level.time_ns })
 }
 
 /// The step of the last rise.

@@ -142,6 +142,12 @@ impl Series {
         self.points.len() + self.recent.len()
     }
 
+    /// Whether there are changes between its points.
+    #[must_use]
+    pub fn is_thinned(&self) -> bool {
+        !self.stretches.is_empty()
+    }
+
     /// The points, oldest first.
     #[must_use]
     pub fn points(&self) -> &[Point] {

@@ -97,6 +97,25 @@ fn what_grows_slowly_at_last_has_not_levelled_off() {
     assert_eq!(slowly(100), VerdictKind::LevelledOff);
 }
 
+/// The series of a line that changed 640 times is thinned: for 3,000 steps it comes and goes.
+#[test]
+fn what_a_long_run_gained_is_exact_since_the_time_that_the_sentence_gives() {
+    let early = |step: u64| if step < 3_000 { step / 30 % 3 } else { 0 };
+    let held = |step: u64| (5 + early(step) + step.saturating_sub(3_000) / 37) * 3 * MIB;
+    let (mut process, mut times) = (Process::new(0, &stacks()), Vec::new());
+    for step in 0..23_000 {
+        let bytes = held(step);
+        process.step(&[(KEEP, None, bytes / (3 * MIB), bytes), (MODEL, None, 40, 400 * MIB)]);
+        times.push(process.time_ns);
+    }
+    let verdict = ended(&process);
+    assert_eq!(verdict.kind, VerdictKind::Growing, "{verdict:?}");
+    let end_ns = *times.last().unwrap();
+    let begun_ns = end_ns - (verdict.seconds.unwrap() * 1e9) as u64;
+    let begun = times.iter().position(|time| time.abs_diff(begun_ns) <= 1_000).expect("it begins at a boundary");
+    assert_eq!(verdict.grown_bytes, Some(held(22_999) - held(begun as u64)), "{begun}: {verdict:?}");
+}
+
 #[test]
 fn what_is_given_back_with_each_epoch_is_released() {
     let verdict = ended(&training(8, |_, step| (step + 1) * 4 * MIB));
