@@ -88,6 +88,12 @@ impl Place {
             .is_some_and(|frame| same_function(frame, other) && (self.is_function || frame.line == other.line))
     }
 
+    /// Whether a candidate's memory is allocated there; without a place all of it is.
+    fn has(&self, watch: &RankWatch, member: &Candidate) -> bool {
+        let mut stacks = std::iter::once(member.stack).chain(member.stacks.iter().copied());
+        self.frame.is_none() || stacks.any(|stack| self.is_on(watch.frames_of(stack).map(|frame| &**frame)))
+    }
+
     /// Whether a stack leads through it.
     pub fn is_on<'f>(&self, mut frames: impl Iterator<Item = &'f Frame>) -> bool {
         frames.any(|frame| self.is_at(frame))
@@ -113,11 +119,34 @@ pub(super) fn courses(watch: &RankWatch) -> Vec<Course> {
     let (pools, live): (Vec<Candidate>, Vec<Candidate>) =
         candidates(watch).into_iter().partition(|candidate| watch.sites[candidate.site].holds == Holds::Pools);
     let all = groups(watch, live).into_iter().chain(groups(watch, pools));
+    let all = all.flat_map(|group| {
+        let elsewhere = elsewhere(watch, &group);
+        std::iter::once(group).chain(elsewhere)
+    });
     let mut found: Vec<Course> = all.filter_map(|group| course(watch, &group)).collect();
     if !found.iter().any(|course| course.stand == Stand::Growing) {
         // (A sum that has stopped says less than a line that has.)
         let has_stopped = found.iter().any(|course| course.stand == Stand::Stopped);
         found.extend(sum(watch).filter(|sum| sum.stand == Stand::Growing || !has_stopped));
+    }
+    found
+}
+
+/// What grows with a group and does not come through its place (nodes of a graph have no frame of the program's own), by
+/// function.
+fn elsewhere(watch: &RankWatch, group: &Group) -> Vec<Group> {
+    let place = Place::of(watch, group);
+    let mut found: Vec<Group> = Vec::new();
+    for member in group.members.iter().filter(|member| !place.has(watch, member)) {
+        let Some(frame) = watch.sites[member.site].frame.as_deref() else { continue };
+        let same = |other: &&mut Group| other.site.as_ref().is_some_and(|site| same_function(site, frame));
+        match found.iter_mut().find(same) {
+            Some(other) => other.members.push(member.clone()),
+            None => {
+                let stack = watch.frames_of(member.stack).map(|frame| (**frame).clone()).collect();
+                found.push(Group { members: vec![member.clone()], site: Some(frame.clone()), stack, graph: false });
+            }
+        }
     }
     found
 }
@@ -177,7 +206,8 @@ fn grown(watch: &RankWatch, (group, place): (&Group, &Place), begun_at: u32, per
         watch.grown(&stacks).iter().any(|&stack| place.is_on(watch.frames_of(stack).map(|frame| &**frame)))
     };
     let is_reached = |index: usize, site: &Site| {
-        group.members.iter().any(|member| member.site == index) || (site.holds == holds && is_through(site))
+        let is_member = |member: &Candidate| member.site == index && place.has(watch, member);
+        group.members.iter().any(is_member) || (site.holds == holds && is_through(site))
     };
     let of_place = watch.sites.iter().enumerate().filter(|(index, site)| is_reached(*index, site));
     let (before, now) = of_place.fold((0_u64, 0_u64), |(before, now), (_, site)| {
