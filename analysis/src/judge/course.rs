@@ -3,8 +3,6 @@
 //! A course is a measurement. Guarantees: bytes are those of site tables, exact at boundaries; growth goes on only where the
 //! last third of what was seen brought some that matters. Does not say why: findings and holders do.
 
-use std::collections::HashMap;
-
 use memctl_model::{FindingKind, Frame, StackId};
 
 use super::candidate::{Candidate, Shape, candidates};
@@ -108,14 +106,14 @@ impl Course {
 }
 
 /// Windows of which the highest peak counts.
-const WINDOWS_OF_PEAK: usize = 4;
+pub(super) const WINDOWS_OF_PEAK: usize = 4;
 /// Windows from which a level that only swings has fallen again.
 const WINDOWS_FEW: usize = 120;
 /// Share of the growth by which peaks have to rise from its first third to its last: of even growth they rise by two thirds.
 const PEAKS_MIN: f64 = 0.3;
 
-/// The courses of a device that matter, in no order.
-pub(super) fn courses(watch: &RankWatch) -> Vec<Course> {
+/// The courses of a device's places that matter, in no order.
+pub(super) fn of_places(watch: &RankWatch) -> Vec<Course> {
     let (pools, live): (Vec<Candidate>, Vec<Candidate>) =
         candidates(watch).into_iter().partition(|candidate| watch.sites[candidate.site].holds == Holds::Pools);
     let all = groups(watch, live).into_iter().chain(groups(watch, pools));
@@ -123,13 +121,7 @@ pub(super) fn courses(watch: &RankWatch) -> Vec<Course> {
         let elsewhere = elsewhere(watch, &group);
         std::iter::once(group).chain(elsewhere)
     });
-    let mut found: Vec<Course> = all.filter_map(|group| course(watch, &group)).collect();
-    if !found.iter().any(|course| course.stand == Stand::Growing) {
-        // (A sum that has stopped says less than a line that has.)
-        let has_stopped = found.iter().any(|course| course.stand == Stand::Stopped);
-        found.extend(sum(watch).filter(|sum| sum.stand == Stand::Growing || !has_stopped));
-    }
-    found
+    all.filter_map(|group| course(watch, &group)).collect()
 }
 
 /// What grows with a group and does not come through its place (nodes of a graph have no frame of the program's own), by
@@ -240,7 +232,7 @@ fn made_once(points: &[Point], begun_at: u32) -> u64 {
 
 /// Whether the peaks of few windows rose with what is said to stay, as they do if it does. Of each few windows, which hold a
 /// whole request, the highest peak counts; of the last third of these the lowest, against the lowest of the first.
-fn raises_peaks(watch: &RankWatch, begun_ns: u64, gained: u64) -> bool {
+pub(super) fn raises_peaks(watch: &RankWatch, begun_ns: u64, gained: u64) -> bool {
     let levels = watch.history.levels(Per::Window);
     let levels = &levels[levels.partition_point(|level| level.time_ns < begun_ns)..];
     let peaks: Vec<u64> = levels
@@ -288,128 +280,8 @@ fn last_step(watch: &RankWatch, lead: &Candidate) -> Option<u64> {
     (lead.per != Per::Window && watch.history.steps() > 0).then_some(level.step)
 }
 
-/// Growth of all that is allocated, where no line explains it: a fact all the same. What comes and goes is no growth: of the
-/// last sixth of what was seen the lowest level counts, against the lowest of the sixth before it.
-fn sum(watch: &RankWatch) -> Option<Course> {
-    let per = [Per::Epoch, Per::Step, Per::Window].into_iter().find(|&per| {
-        let speaks = per != Per::Window || watch.history.windows_speak();
-        speaks && watch.history.levels(per).len() >= BOUNDARIES_MIN
-    })?;
-    let levels = watch.history.levels(per);
-    let sixth = levels.len() / 6;
-    let (early, late) = (levels.len() - 2 * sixth, levels.len() - sixth);
-    let lowest = |levels: &[Level]| levels.iter().map(|level| level.lowest_allocated_bytes).min().unwrap_or(0);
-    let risen = lowest(&levels[late..]).saturating_sub(lowest(&levels[early..early + sixth]));
-    let (last, begun) = (levels.last()?, lowest_before(watch, per, late)?);
-    let gained = allocated(last).saturating_sub(allocated(begun));
-    let since = levels.partition_point(|level| level.time_ns < begun.time_ns);
-    let stopped = stopped_at(&levels[since..], sixth / 2);
-    let course = Course {
-        who: watch.who(),
-        stand: if stopped.is_some() { Stand::Stopped } else { Stand::Growing },
-        way: Way::Sum,
-        kind: FindingKind::Leak,
-        gained,
-        begun_ns: begun.time_ns,
-        until_ns: stopped.unwrap_or(last).time_ns,
-        until_step: stopped.filter(|_| per != Per::Window && watch.history.steps() > 0).map(|level| level.step),
-        site: most_of(watch, per, gained),
-        place: Place::default(),
-        stack: Vec::new(),
-    };
-    // A rate without a line may be a single small rise: here only a share of the peak matters.
-    let goes_on = is_share_of_peak(watch, risen) && gained > 0;
-    let goes_on = goes_on && (stopped.is_some() || levels.len() - since >= rising_min(per, levels, since, gained));
-    let goes_on = goes_on && (per != Per::Window || raises_peaks(watch, course.begun_ns, course.gained));
-    goes_on.then_some(course)
-}
-
-/// Boundaries over which a sum has to rise: of fewer windows, peaks cannot be compared. Where it stood as high before and was
-/// given back (at the end of a request, of an epoch), half of what is known: it was low shortly before the end as well,
-/// wherever in its next rise the job ended.
-fn rising_min(per: Per, levels: &[Level], since: usize, gained: u64) -> usize {
-    let windows = if per == Per::Window { 3 * WINDOWS_OF_PEAK } else { 0 };
-    let as_high = levels[since].lowest_allocated_bytes.saturating_add(gained - gained / AS_HIGH_SHARE);
-    let given_back = levels[..since].iter().any(|level| level.lowest_allocated_bytes >= as_high);
-    if given_back { windows.max(levels.len() / 2) } else { windows }
-}
-
-/// The boundary at which levels stopped rising, where they have been flat since: for the last `flat_min` boundaries at least,
-/// and for several times as long as ever between two rises, because what rises seldom is flat for long as well.
-fn stopped_at(levels: &[Level], flat_min: usize) -> Option<&Level> {
-    // What was not given back later.
-    let mut floor: Vec<u64> = levels.iter().map(|level| level.lowest_allocated_bytes).collect();
-    for index in (1..floor.len()).rev() {
-        floor[index - 1] = floor[index - 1].min(floor[index]);
-    }
-    let (first, last) = (*floor.first()?, *floor.last()?);
-    let step = last.saturating_sub(first) / LEVEL_SHARE;
-    let reached = |part: u64| floor.partition_point(|held| *held < first.saturating_add(step.saturating_mul(part)));
-    let risen: Vec<usize> = (1..LEVEL_SHARE).map(reached).collect();
-    let (end, stop) = (levels.last()?, *risen.last()?);
-    let times = std::iter::once(0).chain(risen).filter_map(|index| levels.get(index)).map(|level| level.time_ns);
-    let times: Vec<u64> = times.collect();
-    let longest = times.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max()?;
-    let flat_ns = end.time_ns.saturating_sub(levels.get(stop)?.time_ns);
-    (step > 0 && levels.len() - stop > flat_min && flat_ns > longest.saturating_mul(FLAT_FACTOR)).then(|| &levels[stop])
-}
-
-fn allocated(level: &Level) -> u64 {
-    level.counters.allocated_bytes
-}
-
-/// Where the sum stood lowest before a boundary, the loading of weights left out.
-fn lowest_before(watch: &RankWatch, per: Per, end: usize) -> Option<&Level> {
-    let boundaries = watch.history.of(per);
-    let loaded = if per == Per::Window { watch.history.loaded(false) } else { boundaries.warm };
-    let levels = &watch.history.levels(per)[..end];
-    let warm = &levels[levels.partition_point(|level| level.at < loaded)..];
-    warm.iter().min_by_key(|level| (allocated(level), std::cmp::Reverse(level.time_ns)))
-}
-
-/// The place where a third of the sum's growth or more was allocated: how low its function stood in the first third, in the
-/// second and in the last. (Lines of one function may replace each other's blocks: each of them comes and goes, and together
-/// they grow.)
-fn most_of(watch: &RankWatch, per: Per, gained: u64) -> Option<Frame> {
-    let levels = watch.history.levels(per);
-    let third = levels.len() / 3;
-    let mut functions: HashMap<(&str, &str), Vec<&Site>> = HashMap::new();
-    for site in &watch.sites {
-        if let Some(frame) = &site.frame {
-            functions.entry((&frame.function, &frame.file)).or_default().push(site);
-        }
-    }
-    let lowest = |sites: &[&Site], levels: &[Level]| {
-        let held = |level: &Level| sites.iter().fold(0_u64, |sum, site| sum.saturating_add(at(site, per, level.at)));
-        levels.iter().map(held).min().unwrap_or(0)
-    };
-    // What is made once at the beginning (a library's workspace) has no part in growth that goes on.
-    let grown = |sites: &[&Site]| {
-        let middle = lowest(sites, &levels[third..levels.len() - third]);
-        let (first, last) = (lowest(sites, &levels[..third]), lowest(sites, &levels[levels.len() - third..]));
-        let risen = last.saturating_sub(first);
-        if last.saturating_sub(middle) >= risen / LATE_SHARE { risen } else { 0 }
-    };
-    let (most, sites) = functions.into_values().map(|sites| (grown(&sites), sites)).max_by_key(|(grown, _)| *grown)?;
-    let last = levels.last()?.at;
-    let line = sites.into_iter().max_by_key(|site| at(site, per, last))?;
-    line.frame.as_deref().filter(|_| most >= gained / 3).cloned()
-}
-
-/// A sum had stood as high before if no more than this part of what it gained was missing.
-const AS_HIGH_SHARE: u64 = 8;
-/// A level is flat within this part of what a sum gained.
-const LEVEL_SHARE: u64 = 20;
-/// A sum that has been flat for so many times its longest pause has stopped.
-const FLAT_FACTOR: u64 = 3;
-/// The last third has to bring this part of a place's growth at least; of even growth it brings half.
-const LATE_SHARE: u64 = 5;
-
 /// Bytes that a site held at a boundary.
-fn at(site: &Site, per: Per, boundary: u32) -> u64 {
+pub(super) fn at(site: &Site, per: Per, boundary: u32) -> u64 {
     let points = site.series(per).points();
     points.partition_point(|point| point.at <= boundary).checked_sub(1).map_or(0, |index| points[index].bytes)
 }
-
-/// Boundaries below which nothing is said of the sum.
-const BOUNDARIES_MIN: usize = 12;

@@ -34,6 +34,7 @@ mod series;
 mod significance;
 mod slope;
 pub mod stacks;
+mod sum;
 mod teeth;
 mod time_to_full;
 mod verdict;

@@ -3,10 +3,11 @@
 use memctl_model::{Finding, Judged, MemoryKind, NotJudged, Verdict, VerdictKind};
 
 use super::Activity;
-use super::course::{Course, courses};
+use super::course::{Course, Stand, of_places};
 use super::history::Per;
 use super::significance::peak_bytes;
 use super::subjects::{self, Subject};
+use super::sum::sum;
 use super::watch::RankWatch;
 
 /// What the live memory of a job's devices did: what is measured, before anything is concluded.
@@ -46,6 +47,17 @@ impl Courses {
     pub(super) fn subjects(&self) -> Vec<&Subject> {
         self.devices.iter().map(|room| &room.who).collect()
     }
+}
+
+/// The courses of a device that matter, in no order.
+fn courses(watch: &RankWatch) -> Vec<Course> {
+    let mut found = of_places(watch);
+    if !found.iter().any(|course| course.stand == Stand::Growing) {
+        // (A sum that has stopped says less than a line that has.)
+        let has_stopped = found.iter().any(|course| course.stand == Stand::Stopped);
+        found.extend(sum(watch).filter(|sum| sum.stand == Stand::Growing || !has_stopped));
+    }
+    found
 }
 
 /// Share of the peak within which live memory is flat.
