@@ -113,7 +113,7 @@ impl Part {
             Self::Tune => 0x7475_6e65,
             Self::Report => 0x72_6570_6f72_7435,
             Self::Tune2 => 0x7475_6e65_3032,
-            Self::Report2 => 0x7265_706f_7274_3267,
+            Self::Report2 => 0x7265_706f_7274_326a,
         }
     }
 
