@@ -26,8 +26,8 @@ const MOMENTS_MAX: u64 = 4;
 const SET_BLOCKS_MIN: u64 = 3;
 /// Sizes of a state's element and a parameter's: the same precision; moments and master copies in single precision of
 /// parameters in half; eight bits for 32 and for 16.
-/// single precision of parameters in half; eight bits for 32 and for 16.
-const RATIOS: [(u64, u64); 4] = [(1, 1), (2, 1), (1, 4), (1, 2)];
+const RATIOS: [(u64, u64); 4] = [SAME, (2, 1), (1, 4), (1, 2)];
+const SAME: (u64, u64) = (1, 1);
 
 /// Blocks by their size.
 type Sizes = BTreeMap<u64, u64>;
@@ -184,8 +184,12 @@ fn earlier_gradients(shown: &Shown<'_>, trained: &Sizes, classes: &mut [Option<C
     }
 }
 
-/// Blocks that one line makes and keeps beyond its step, if they form a set.
+/// Blocks that one line makes and keeps beyond its step, if they form a set. Where an optimizer was seen at work, its own code
+/// makes its states: a set that another line makes in the parameters' precision is a copy of them (the best weights so far, a
+/// moving average).
 fn states<K: Hash + Eq>(shown: &Shown<'_>, trained: &Sizes, place: impl Fn(usize) -> K, classes: &mut [Option<Class>]) {
+    let is_of_optimizer = |says: Says| matches!(says, Says::Optimizer | Says::OptimizerState);
+    let is_seen = shown.read.iter().any(|read| is_of_optimizer(read.says));
     let mut groups: HashMap<K, Vec<usize>> = HashMap::new();
     for (at, one, says, stay) in shown.each() {
         let may_be = matches!(says, Says::Elsewhere | Says::Closure | Says::Optimizer)
@@ -197,7 +201,9 @@ fn states<K: Hash + Eq>(shown: &Shown<'_>, trained: &Sizes, place: impl Fn(usize
     }
     for group in groups.into_values() {
         let sizes = standing(shown, &group);
-        if RATIOS.iter().any(|&ratio| is_set(&sizes, trained, ratio, Cover::Half)) {
+        let is_own = group.iter().any(|&at| is_of_optimizer(shown.read[at].says));
+        let may_be = |ratio: &(u64, u64)| is_own || !is_seen || *ratio != SAME;
+        if RATIOS.iter().filter(|ratio| may_be(ratio)).any(|&ratio| is_set(&sizes, trained, ratio, Cover::Half)) {
             group.into_iter().for_each(|at| classes[at] = Some(Class::OptimizerState));
         }
     }

@@ -142,6 +142,21 @@ fn one_step_of_an_optimizer_by_hand_tells_everything() {
 }
 
 #[test]
+fn copies_of_the_weights_beside_an_optimizer_are_no_states() {
+    for is_seen in [false, true] {
+        let mut recording = Recording::default();
+        for bytes in SIZES {
+            recording.found(bytes);
+        }
+        recording.pass(SIZES);
+        let states = recording.each(if is_seen { INHERITED } else { SECOND }, SIZES);
+        let copies = recording.each(FIRST, SIZES);
+        recording.all_are(&states, Class::OptimizerState);
+        recording.all_are(&copies, if is_seen { Class::Unknown } else { Class::OptimizerState });
+    }
+}
+
+#[test]
 fn what_a_backward_pass_does_not_leave_behind_is_no_gradient() {
     let (recording, _) = one_step(1);
     let passing = |(_, one): &(usize, &Asked)| one.stack.0 == BACKWARD && one.ended != OPEN;

@@ -1,6 +1,6 @@
 //! The committed generated code is what the `.proto` files say.
 //!
-//! `MEMCTL_REGENERATE=1 cargo test -p memctl-proto --test generated` writes it anew.
+//! `MEMCTL_REGENERATE=1 cargo test -p memctl-proto --test generated` writes it again.
 
 use std::path::{Path, PathBuf};
 
