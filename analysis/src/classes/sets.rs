@@ -202,8 +202,8 @@ fn states<K: Hash + Eq>(shown: &Shown<'_>, trained: &Sizes, place: impl Fn(usize
     for group in groups.into_values() {
         let sizes = standing(shown, &group);
         let is_own = group.iter().any(|&at| is_of_optimizer(shown.read[at].says));
-        let may_be = |ratio: &(u64, u64)| is_own || !is_seen || *ratio != SAME;
-        if RATIOS.iter().filter(|ratio| may_be(ratio)).any(|&ratio| is_set(&sizes, trained, ratio, Cover::Half)) {
+        let is_copy = |ratio: (u64, u64)| is_seen && !is_own && ratio == SAME;
+        if RATIOS.iter().any(|&ratio| !is_copy(ratio) && is_set(&sizes, trained, ratio, Cover::Half)) {
             group.into_iter().for_each(|at| classes[at] = Some(Class::OptimizerState));
         }
     }

@@ -211,7 +211,7 @@ fn grown(watch: &RankWatch, (group, place): (&Group, &Place), begun_at: u32, per
 
 /// Bytes that a site held at the boundary, of a kind, at which growth began, and at the last boundary of another kind.
 fn held(site: &Site, (began_per, begun_at): (Per, u32), per: Per) -> (u64, u64) {
-    let then = match at(site, began_per, begun_at) {
+    let then = match site.series(began_per).bytes_at(begun_at) {
         0 => made_once(site.series(began_per).points(), begun_at),
         then => then,
     };
@@ -278,10 +278,4 @@ fn last_step(watch: &RankWatch, lead: &Candidate) -> Option<u64> {
     let levels = watch.history.levels(lead.per);
     let level = levels.get(levels.partition_point(|level| level.at < last))?;
     (lead.per != Per::Window && watch.history.steps() > 0).then_some(level.step)
-}
-
-/// Bytes that a site held at a boundary.
-pub(super) fn at(site: &Site, per: Per, boundary: u32) -> u64 {
-    let points = site.series(per).points();
-    points.partition_point(|point| point.at <= boundary).checked_sub(1).map_or(0, |index| points[index].bytes)
 }

@@ -154,6 +154,13 @@ impl Series {
         &self.points
     }
 
+    /// Bytes held at a boundary; within a stretch those of the last point before it.
+    #[must_use]
+    pub fn bytes_at(&self, boundary: u32) -> u64 {
+        let next = self.points.partition_point(|point| point.at <= boundary);
+        next.checked_sub(1).map_or(0, |index| self.points[index].bytes)
+    }
+
     /// The latest changes as they were.
     #[must_use]
     pub fn recent(&self) -> &[Point] {

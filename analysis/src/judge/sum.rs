@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use memctl_model::{FindingKind, Frame};
 
-use super::course::{Course, Place, Stand, WINDOWS_OF_PEAK, Way, at, raises_peaks};
+use super::course::{Course, Place, Stand, WINDOWS_OF_PEAK, Way, raises_peaks};
 use super::history::{Level, Per};
 use super::significance::is_share_of_peak;
 use super::watch::{RankWatch, Site};
@@ -115,7 +115,9 @@ fn most_of(watch: &RankWatch, per: Per, gained: u64) -> Option<Frame> {
         }
     }
     let lowest = |sites: &[&Site], levels: &[Level]| {
-        let held = |level: &Level| sites.iter().fold(0_u64, |sum, site| sum.saturating_add(at(site, per, level.at)));
+        let held = |level: &Level| {
+            sites.iter().fold(0_u64, |sum, site| sum.saturating_add(site.series(per).bytes_at(level.at)))
+        };
         levels.iter().map(held).min().unwrap_or(0)
     };
     // What is made once at the beginning (a library's workspace) has no part in growth that goes on.
@@ -127,6 +129,6 @@ fn most_of(watch: &RankWatch, per: Per, gained: u64) -> Option<Frame> {
     };
     let (most, sites) = functions.into_values().map(|sites| (grown(&sites), sites)).max_by_key(|(grown, _)| *grown)?;
     let last = levels.last()?.at;
-    let line = sites.into_iter().max_by_key(|site| at(site, per, last))?;
+    let line = sites.into_iter().max_by_key(|site| site.series(per).bytes_at(last))?;
     line.frame.as_deref().filter(|_| most >= gained / 3).cloned()
 }
