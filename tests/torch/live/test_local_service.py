@@ -35,7 +35,10 @@ def served(memctl: Memctl) -> Iterator[dict[str, str]]:
     """The environment of a user whose commands share a service."""
     environment = {name: value for name, value in memctl.environment.items() if name != "MEMCTL_SERVICE"}
     yield environment
-    finish([memctl.command, "daemon", "stop"], environment)
+    # A process that attaches uses the user's folder, a command of the test its own one.
+    for place in ([], ["--data-dir", str(memctl.folder / "data")]):
+        stopped = finish([memctl.command, "daemon", "stop", *place], environment)
+        assert stopped.code == 0, stopped
 
 
 def ask(memctl: Memctl, served: dict[str, str], *words: str) -> Any:
