@@ -20,7 +20,7 @@ use crate::service::{self, Service};
 /// A daemon's address, and how it is authenticated.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DaemonAddress {
-    /// The address as given.
+    /// The address; the path of a socket is absolute.
     pub url: String,
     /// For `https://`.
     pub tls: Tls,
@@ -85,7 +85,16 @@ pub enum ReachError {
 
 impl From<String> for DaemonAddress {
     fn from(url: String) -> Self {
-        Self { url, tls: Tls::default(), service: None }
+        Self { url: absolute(url), tls: Tls::default(), service: None }
+    }
+}
+
+/// A socket's relative path counts from this process's folder, and a child that inherits the address may run in another.
+fn absolute(url: String) -> String {
+    let relative = url.strip_prefix("unix:").filter(|path| !path.is_empty() && !path.starts_with('/'));
+    match relative.map(std::path::absolute) {
+        Some(Ok(path)) => format!("unix:{}", path.display()),
+        _ => url,
     }
 }
 
@@ -391,13 +400,16 @@ mod tests {
 
     #[test]
     fn addresses_that_are_none() {
-        for url in ["", "localhost:7717", "ftp://x", "http://", "http://a b", "unix:", "unix:a", "https://"] {
+        for url in ["", "localhost:7717", "ftp://x", "http://", "http://a b", "unix:", "https://"] {
             let error = DaemonAddress::from(url).check().unwrap_err().to_string();
             assert!(error.contains("https://host:7717"), "{url}: {error}");
         }
         for url in ["unix:/a", "unix:///a", "http://host:1", "https://host:1", "https://[::1]:1"] {
             assert_eq!(DaemonAddress::from(url).check(), Ok(()), "{url}");
         }
+        let relative = DaemonAddress::from("unix:./a.sock");
+        assert_eq!(relative.check(), Ok(()));
+        assert_eq!(relative.url, format!("unix:{}", std::env::current_dir().unwrap().join("a.sock").display()));
         let tls = Tls { cert: Some("/c".into()), ..Tls::default() };
         let half = DaemonAddress { tls, ..DaemonAddress::from("https://host:1") };
         assert_eq!(half.check(), Err(AddressError::HalfAnIdentity));

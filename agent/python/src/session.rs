@@ -109,7 +109,7 @@ pub fn start<'py>(
         launcher: socket,
         spool: data_dir.as_deref().map(|folder| data_dirs::spool(folder, named.as_deref())),
         daemon: match named {
-            Some(url) => DaemonAddress { url, tls: Tls::from_environment(&environment), service: None },
+            Some(url) => DaemonAddress { tls: Tls::from_environment(&environment), ..DaemonAddress::from(url) },
             None => local_daemon(py, data_dir.as_deref()),
         },
         thread_state,

@@ -122,7 +122,7 @@ impl Global {
     /// The address of the daemon that was named.
     #[must_use]
     pub fn daemon_address(&self) -> Option<DaemonAddress> {
-        self.daemon().map(|url| DaemonAddress { url: url.to_owned(), tls: self.tls(), service: None })
+        self.daemon().map(|url| DaemonAddress { tls: self.tls(), ..DaemonAddress::from(url) })
     }
 
     /// The token and tenant that are sent with requests: flags first, then the environment.
@@ -139,6 +139,8 @@ impl Global {
         if self.daemon.is_none() && self.data_dir.is_none() {
             self.daemon = daemon;
         }
+        // A recorded program may run in another folder.
+        self.daemon = self.daemon.map(|url| DaemonAddress::from(url).url);
         self
     }
 }

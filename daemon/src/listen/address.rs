@@ -1,6 +1,6 @@
 //! Where to listen, as text: `unix:/path`, `127.0.0.1:7717`, `http://…`, `https://…`.
 //!
-//! Guarantees: the printed form can be parsed again. Refuses: host names (a daemon binds addresses) and relative paths.
+//! Guarantees: the printed form can be parsed again. Refuses: host names (a daemon binds addresses).
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -106,9 +106,14 @@ impl FromStr for Listen {
         if let Some(path) = text.strip_prefix("unix:") {
             // `unix:///path` is another common spelling.
             let path = Path::new(path.strip_prefix("//").unwrap_or(path));
-            let is_one = path.is_absolute() && path.file_name().is_some();
-            let socket = Self::Unix { path: path.to_owned(), own_folder: false, access: SocketAccess::Owner };
-            return if is_one { Ok(socket) } else { Err(wrong()) };
+            // A relative path counts from this process's folder; an empty one is an error.
+            let path = std::path::absolute(path).map_err(|_| wrong())?;
+            let is_one = path.file_name().is_some();
+            return if is_one {
+                Ok(Self::Unix { path, own_folder: false, access: SocketAccess::Owner })
+            } else {
+                Err(wrong())
+            };
         }
         let (encryption, rest) = match text.split_once("://") {
             Some(("http", rest)) => (Encryption::Plain, rest),
@@ -142,8 +147,9 @@ mod tests {
             assert_eq!(text.parse::<Listen>().unwrap().to_string(), text);
         }
         assert_eq!("unix:///a/b".parse::<Listen>().unwrap().to_string(), "unix:/a/b");
-        for wrong in ["", "here", "localhost:7717", "unix:", "unix:a", "unix:/", "ftp://127.0.0.1:1", "127.0.0.1", ":1"]
-        {
+        let below = std::env::current_dir().unwrap().join("a.sock");
+        assert_eq!("unix:./a.sock".parse::<Listen>().unwrap().to_string(), format!("unix:{}", below.display()));
+        for wrong in ["", "here", "localhost:7717", "unix:", "unix:/", "ftp://127.0.0.1:1", "127.0.0.1", ":1"] {
             assert!(wrong.parse::<Listen>().unwrap_err().to_string().contains("unix:/path"), "{wrong}");
         }
     }
