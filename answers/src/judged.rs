@@ -3,9 +3,11 @@
 //! Guarantees: a response that does not say what was analysed counts as not analysed. Decides nothing: each gap states
 //! whether the absence of findings then means nothing.
 
+use std::borrow::Cow;
+
 use memctl_model::{FindingKind, Gap};
 use memctl_proto::v1;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
 use crate::format::text::{count, plural};
@@ -46,7 +48,7 @@ pub struct JudgedKind {
 }
 
 /// What could not be judged.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotJudged {
     /// What could have been found.
     pub kind: String,
@@ -55,7 +57,7 @@ pub struct NotJudged {
     /// The one thing to do about it; null where nothing helps.
     pub remedy: Option<String>,
     /// `part` or `whole`.
-    pub gap: &'static str,
+    pub gap: Cow<'static, str>,
     /// Whether no finding means nothing because of it.
     pub decides: bool,
 }
@@ -125,7 +127,7 @@ impl NotJudged {
             kind: FindingKind::Leak.name().to_owned(),
             reason: "the daemon does not report what it judged".to_owned(),
             remedy: Some("upgrade the daemon to the version of this memctl".to_owned()),
-            gap: Gap::Whole.name(),
+            gap: Gap::Whole.name().into(),
             decides: true,
         }
     }
@@ -162,7 +164,7 @@ pub fn boundary(wire: v1::Boundary) -> Option<&'static str> {
 impl From<v1::NotJudged> for NotJudged {
     fn from(wire: v1::NotJudged) -> Self {
         let v1::NotJudged { kind, gap, reason, remedy, decides } = wire;
-        let gap = Gap::of_name(&gap).name();
+        let gap = Gap::of_name(&gap).name().into();
         Self { kind, reason, remedy: (!remedy.is_empty()).then_some(remedy), gap, decides }
     }
 }
@@ -200,6 +202,6 @@ mod tests {
     fn a_kind_of_a_newer_daemon_is_shown_as_it_is() {
         let wire = v1::NotJudged { kind: "odd_thing".into(), gap: "new".into(), decides: true, ..Default::default() };
         let not = NotJudged::from(wire);
-        assert_eq!((not.subject().as_str(), not.gap, not.remedy.as_deref()), ("odd thing", "whole", None));
+        assert_eq!((not.subject().as_str(), &*not.gap, not.remedy.as_deref()), ("odd thing", "whole", None));
     }
 }

@@ -2,17 +2,18 @@
 //!
 //! Guarantees: classes sum to allocated; allocated, cached, context and libraries, other processes and what is unexplained
 //! sum to what is used on the device. What was not measured is null, and its bytes are then part of what is unexplained.
-//! (Over 400 lines: a list of fields, and their way from the wire.)
 
 use std::io::{self, Write};
 
-use memctl_proto::v1;
-use serde::Serialize;
+use memctl_analysis::classes::Shares;
+use memctl_analysis::ledger::Ledger as Figures;
+use serde::{Deserialize, Serialize};
 
 use super::judged::NotJudged;
-use super::{Answer, Completeness, Frame, Job, PartMissing, SCHEMA, part};
+use super::{Answer, Completeness, Frame, Job};
 use crate::format::csv::{self, Cell};
-use crate::format::{json, time};
+use crate::format::json;
+use crate::format::time::Time;
 
 /// The classes in the order in which they are shown.
 pub const CLASSES: [&str; 7] =
@@ -30,7 +31,7 @@ pub struct View {
 }
 
 /// The ledgers of a job.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ledger {
     /// See [`SCHEMA`].
     pub schema: u32,
@@ -48,7 +49,7 @@ pub struct Ledger {
 }
 
 /// A rank's ledger and its blocks.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Listed {
     /// The figures.
     #[serde(flatten)]
@@ -58,7 +59,7 @@ pub struct Listed {
 }
 
 /// The ledger of one rank's device.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rank {
     /// The rank.
     pub rank: u32,
@@ -67,7 +68,7 @@ pub struct Rank {
     /// Device index in the process.
     pub device: u32,
     /// The moment.
-    pub at: String,
+    pub at: Time,
     /// Epoch of the moment.
     pub epoch: u32,
     /// Step of the moment.
@@ -97,7 +98,7 @@ pub struct Rank {
     /// The device's size.
     pub device_total_bytes: Option<u64>,
     /// When the device was measured.
-    pub measured_at: Option<String>,
+    pub measured_at: Option<Time>,
     /// Live blocks that had no room in the answer, where they were asked for: the smallest.
     pub blocks_left_out: u64,
     /// Allocated memory that the process named, by name, most first; the rest of it has no name.
@@ -109,7 +110,7 @@ pub struct Rank {
 }
 
 /// Memory of one name.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Owned {
     /// The name, as the process gave it.
     pub owner: String,
@@ -122,7 +123,7 @@ pub struct Owned {
 }
 
 /// A private pool of the allocator: a CUDA graph's, or a `MemPool`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pool {
     /// PyTorch's id of it, `0.1`.
     pub pool: String,
@@ -135,7 +136,7 @@ pub struct Pool {
 }
 
 /// Bytes of a class.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClassShare {
     /// Its name.
     pub class: String,
@@ -146,7 +147,7 @@ pub struct ClassShare {
 }
 
 /// A live block.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Block {
     /// Device address.
     pub address: u64,
@@ -168,18 +169,15 @@ pub struct Block {
     pub owner: Option<String>,
 }
 
-/// The classes of a ledger, in the order of `CLASSES`, what a newer daemon calls otherwise behind them.
+/// The classes of a ledger that have bytes, in the order of [`CLASSES`].
 #[must_use]
-pub fn shares(wire: Vec<v1::ClassBytes>) -> Vec<ClassShare> {
-    let all = wire.iter().fold(0_u64, |sum, class| sum.saturating_add(class.bytes));
-    let place = |name: &str| CLASSES.iter().position(|&known| known == name).unwrap_or(CLASSES.len());
-    let mut shares: Vec<ClassShare> = wire
-        .into_iter()
-        .filter(|class| class.bytes > 0)
-        .map(|v1::ClassBytes { class, bytes }| ClassShare { share: ratio(bytes, all), class, live_bytes: bytes })
-        .collect();
-    shares.sort_by_key(|share| place(&share.class));
-    shares
+pub fn shares(of: &Shares) -> Vec<ClassShare> {
+    let (all, bytes) = (of.total(), of.ranked());
+    let share = |name: &str| {
+        let (_, bytes) = bytes.iter().find(|(class, bytes)| class.name() == name && *bytes > 0)?;
+        Some(ClassShare { class: name.to_owned(), live_bytes: *bytes, share: ratio(*bytes, all) })
+    };
+    CLASSES.into_iter().filter_map(share).collect()
 }
 
 /// A part of a whole, 0..1.
@@ -188,90 +186,37 @@ pub fn ratio(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-impl Ledger {
-    /// From the wire.
-    ///
-    /// # Errors
-    /// An answer without a job.
-    pub fn new(wire: v1::Ledger, view: View) -> Result<Self, PartMissing> {
-        let v1::Ledger { job, completeness, ranks, not_judged } = wire;
-        let mut ranks: Vec<Listed> = ranks.into_iter().map(|rank| Listed::new(rank, view.blocks)).collect();
-        ranks.sort_by_key(|listed| (listed.rank.rank, listed.rank.device));
-        Ok(Self {
-            schema: SCHEMA,
-            job: part(job, "job")?.into(),
-            completeness: part(completeness, "completeness")?.into(),
-            ranks,
-            not_judged: not_judged.into_iter().map(NotJudged::from).collect(),
-            view,
-        })
-    }
-}
-
 impl Listed {
-    fn new(mut wire: v1::RankLedger, with_blocks: bool) -> Self {
-        let sites: Vec<Frame> = std::mem::take(&mut wire.sites).into_iter().map(Frame::from).collect();
-        let (blocks, owners) = (std::mem::take(&mut wire.blocks), std::mem::take(&mut wire.owner_names));
-        let blocks = with_blocks.then(|| blocks.into_iter().map(|block| Block::new(block, &sites, &owners)).collect());
-        Self { rank: wire.into(), blocks }
-    }
-
     fn each(&self) -> impl Iterator<Item = (&Rank, &Block)> {
         self.blocks.iter().flatten().map(|block| (&self.rank, block))
     }
 }
 
-impl From<v1::RankLedger> for Rank {
-    fn from(wire: v1::RankLedger) -> Self {
-        let v1::RankLedger {
-            rank,
-            device,
-            time_ns,
-            epoch,
-            step,
-            allocated_bytes,
-            classes,
+impl Rank {
+    /// The figures of a device at a moment, without its place.
+    #[must_use]
+    pub fn new(figures: &Figures, at_ns: u64) -> Self {
+        let &Figures {
+            classes: _,
             cached_bytes,
+            nccl_bytes,
             context_bytes,
             others_bytes,
-            unexplained_bytes,
+            unexplained_bytes: rest,
             device_used_bytes,
             device_total_bytes,
             measured_ns,
-            exact,
-            blocks: _,
-            sites: _,
-            blocks_left_out,
-            owners,
-            owners_left_out,
-            pools,
-            nccl_bytes,
-            owner_names: _,
-            process,
-        } = wire;
-        let owned = |v1::OwnerBytes { owner, bytes, blocks }| Owned {
-            owner,
-            live_bytes: bytes,
-            live_blocks: blocks,
-            share: ratio(bytes, allocated_bytes),
-        };
+        } = figures;
         // Unmeasured memory is not unexplained, unless the known parts exceed the total.
         let measured = context_bytes.is_some() && others_bytes.is_some();
-        let rest = unexplained_bytes;
         let unmeasured_bytes = rest.filter(|_| !measured).and_then(|rest| u64::try_from(rest).ok());
         let unexplained_bytes = rest.filter(|_| unmeasured_bytes.is_none());
         let unexplained_share =
             unexplained_bytes.zip(device_used_bytes).map(|(rest, used)| rest as f64 / used.max(1) as f64);
         Self {
-            rank,
-            process,
-            device,
-            at: time::rfc3339(time_ns),
-            epoch,
-            step,
-            exact,
-            allocated_bytes,
-            classes: shares(classes),
+            at: Time(at_ns),
+            allocated_bytes: figures.allocated_bytes(),
+            classes: shares(&figures.classes),
             cached_bytes,
             nccl_bytes,
             context_bytes,
@@ -281,51 +226,14 @@ impl From<v1::RankLedger> for Rank {
             unexplained_share,
             device_used_bytes,
             device_total_bytes,
-            measured_at: measured_ns.map(time::rfc3339),
-            blocks_left_out,
-            owners: owners.into_iter().map(owned).collect(),
-            owners_left_out,
-            pools: pools.into_iter().map(Pool::from).collect(),
+            measured_at: measured_ns.map(Time),
+            ..Self::default()
         }
     }
-}
 
-impl Rank {
     /// Live bytes of a class.
     fn of(&self, class: &str) -> u64 {
         self.classes.iter().find(|share| share.class == class).map_or(0, |share| share.live_bytes)
-    }
-}
-
-impl From<v1::PoolBytes> for Pool {
-    fn from(wire: v1::PoolBytes) -> Self {
-        let v1::PoolBytes { pool_first, pool_second, reserved_bytes, allocated_bytes, owner } = wire;
-        Self {
-            pool: format!("{pool_first}.{pool_second}"),
-            reserved_bytes,
-            allocated_bytes,
-            owner: Some(owner).filter(|owner| !owner.is_empty()),
-        }
-    }
-}
-
-impl Block {
-    fn new(wire: v1::LiveBlock, sites: &[Frame], owners: &[String]) -> Self {
-        let v1::LiveBlock { address, bytes, requested_bytes, class, birth_epoch, birth_step, birth_phase, site, owner } =
-            wire;
-        let owner = (owner as usize).checked_sub(1).and_then(|at| owners.get(at));
-        let site = (site as usize).checked_sub(1).and_then(|at| sites.get(at));
-        Self {
-            address,
-            bytes,
-            requested_bytes,
-            class,
-            birth_epoch,
-            birth_step,
-            birth_phase: Some(birth_phase).filter(|phase| !phase.is_empty()),
-            site: site.cloned(),
-            owner: owner.cloned(),
-        }
     }
 }
 
@@ -382,7 +290,7 @@ impl Ledger {
             let mut cells = vec![
                 Cell::plain(rank.rank),
                 Cell::plain(rank.device),
-                Cell::plain(&rank.at),
+                Cell::plain(rank.at),
                 Cell::plain(rank.epoch),
                 Cell::plain(rank.step),
                 Cell::plain(rank.exact),
@@ -396,7 +304,7 @@ impl Ledger {
                 Cell::maybe(rank.unexplained_bytes),
                 Cell::maybe(rank.device_used_bytes),
                 Cell::maybe(rank.device_total_bytes),
-                Cell::maybe(rank.measured_at.as_ref()),
+                Cell::maybe(rank.measured_at),
                 Cell::maybe(rank.unmeasured_bytes),
                 Cell::text(&rank.process),
                 Cell::maybe(rank.nccl_bytes),
@@ -456,13 +364,14 @@ mod tests {
         let rank = |context: Option<u64>, rest: i64| {
             let used = (Some(7), Some(100), Some(rest));
             let (others_bytes, device_used_bytes, unexplained_bytes) = used;
-            Rank::from(v1::RankLedger {
+            let figures = Figures {
                 context_bytes: context,
                 others_bytes,
                 device_used_bytes,
                 unexplained_bytes,
-                ..v1::RankLedger::default()
-            })
+                ..Figures::default()
+            };
+            Rank::new(&figures, 0)
         };
         let figures = |rank: Rank| (rank.unmeasured_bytes, rank.unexplained_bytes, rank.unexplained_share);
         assert_eq!(figures(rank(Some(3), 9)), (None, Some(9), Some(0.09)));

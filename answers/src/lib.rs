@@ -39,15 +39,17 @@ pub mod tile;
 pub mod timeline;
 pub mod verdict;
 pub mod what_if;
+pub mod wire;
 
 use memctl_model::JobState;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use memctl_proto::v1;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use format::time;
+use format::time::Time;
 use verdict::Verdict;
 
 /// The schema of every JSON answer.
@@ -75,7 +77,7 @@ pub trait Answer {
 }
 
 /// A job.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
     /// What it is asked for by: its name, and behind `#` its run where the name has several.
     pub id: String,
@@ -84,14 +86,14 @@ pub struct Job {
     /// The number of the run; null where the daemon knows no runs.
     pub run: Option<u32>,
     /// `running`, `finished`, `failed` or `lost`.
-    #[serde(serialize_with = "by_name")]
+    #[serde(with = "state_by_name")]
     pub state: JobState,
     /// When it began.
-    pub started_at: String,
+    pub started_at: Time,
     /// When it was started, or imported.
-    pub arrived_at: String,
+    pub arrived_at: Time,
     /// When it ended.
-    pub ended_at: Option<String>,
+    pub ended_at: Option<Time>,
     /// Ranks it should have.
     pub world_size: Option<u32>,
     /// Which attempt this is.
@@ -111,20 +113,11 @@ pub struct Job {
     /// Attempts that are stored.
     pub attempts: u32,
     /// `live` or `import`.
-    pub source: Option<&'static str>,
+    pub source: Option<Cow<'static, str>>,
     /// The tenant that owns the job.
     pub tenant: String,
     /// What judging it came to; null where it was not judged for this answer.
     pub verdict: Option<JobVerdict>,
-    /// For the page.
-    #[serde(skip)]
-    pub arrived_ns: u64,
-    /// For the page.
-    #[serde(skip)]
-    pub started_ns: u64,
-    /// For the page.
-    #[serde(skip)]
-    pub ended_ns: Option<u64>,
 }
 
 impl From<v1::Job> for Job {
@@ -157,11 +150,10 @@ impl From<v1::Job> for Job {
             name: if name.is_empty() { id.clone() } else { name },
             id,
             run: (run > 0).then_some(run),
-            arrived_at: time::rfc3339(arrived_ns),
-            arrived_ns,
+            arrived_at: Time(arrived_ns),
             state,
-            started_at: time::rfc3339(started_ns),
-            ended_at: ended_ns.map(time::rfc3339),
+            started_at: Time(started_ns),
+            ended_at: ended_ns.map(Time),
             world_size,
             attempt,
             labels: labels.into_iter().map(|label| (label.key, label.value)).collect(),
@@ -174,8 +166,6 @@ impl From<v1::Job> for Job {
             source,
             tenant,
             verdict: verdict.map(JobVerdict::from),
-            started_ns,
-            ended_ns,
         }
     }
 }
@@ -189,13 +179,13 @@ impl Job {
 }
 
 /// What judging a job came to, in short.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JobVerdict {
     /// What its memory did.
     #[serde(flatten)]
     pub verdict: Option<Verdict>,
     /// Of the worst finding; null where nothing was found.
-    pub severity: Option<&'static str>,
+    pub severity: Option<Cow<'static, str>>,
     /// Its kind.
     pub finding: Option<String>,
     /// Its sentence.
@@ -208,7 +198,7 @@ pub struct JobVerdict {
 
 impl From<v1::JobVerdict> for JobVerdict {
     fn from(wire: v1::JobVerdict) -> Self {
-        let severity = wire.severity.map(|_| finding::level(wire.severity()).name());
+        let severity = wire.severity.map(|_| finding::level(wire.severity()).name().into());
         let v1::JobVerdict { severity: _, kind, title, findings, inconclusive, verdict } = wire;
         let some = |text: String| (!text.is_empty()).then_some(text);
         Self {
@@ -223,7 +213,7 @@ impl From<v1::JobVerdict> for JobVerdict {
 }
 
 /// How much of what happened an answer rests on.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Completeness {
     /// Nothing is missing.
     pub exact: bool,
@@ -245,7 +235,7 @@ impl From<v1::Completeness> for Completeness {
 }
 
 /// One line of a call stack.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Frame {
     /// Function.
     pub function: String,
@@ -282,8 +272,7 @@ pub fn site_of(stack: &[Frame]) -> Option<Frame> {
         line: frame.line.unwrap_or(0),
     };
     let frames: Vec<memctl_model::Frame> = stack.iter().map(model).collect();
-    let memctl_model::Frame { function, file, line } = memctl_model::site_of(frames.iter())?;
-    Some(Frame { function: function.to_string(), file: file.to_string(), line: Some(*line).filter(|&line| line > 0) })
+    memctl_model::site_of(frames.iter()).map(Frame::from)
 }
 
 /// Whose memory a stack is of, where the process said so, and its calls, innermost first.
@@ -300,6 +289,13 @@ pub fn owned(stack: Vec<v1::Frame>) -> (Option<String>, Vec<Frame>) {
     (owner, stack)
 }
 
+impl From<&memctl_model::Frame> for Frame {
+    fn from(frame: &memctl_model::Frame) -> Self {
+        let memctl_model::Frame { function, file, line } = frame;
+        Self { function: function.to_string(), file: file.to_string(), line: Some(*line).filter(|&line| line > 0) }
+    }
+}
+
 impl From<v1::Frame> for Frame {
     fn from(wire: v1::Frame) -> Self {
         let v1::Frame { function, file, line } = wire;
@@ -314,14 +310,25 @@ pub fn whole(rate: f64) -> Option<i64> {
     rate.is_finite().then(|| rate.round() as i64)
 }
 
-fn by_name<S: serde::Serializer>(state: &JobState, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(state.name())
+/// A job's state by its name.
+mod state_by_name {
+    use memctl_model::JobState;
+    use serde::{Deserialize as _, Deserializer, Serializer, de};
+
+    pub fn serialize<S: Serializer>(state: &JobState, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(state.name())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<JobState, D::Error> {
+        let name = String::deserialize(from)?;
+        JobState::of_name(&name).ok_or_else(|| de::Error::custom(format!("{name} is no state of a job")))
+    }
 }
 
-fn source(source: v1::SourceKind) -> Option<&'static str> {
+fn source(source: v1::SourceKind) -> Option<Cow<'static, str>> {
     match source {
-        v1::SourceKind::Live => Some("live"),
-        v1::SourceKind::Import => Some("import"),
+        v1::SourceKind::Live => Some("live".into()),
+        v1::SourceKind::Import => Some("import".into()),
         v1::SourceKind::Unspecified => None,
     }
 }

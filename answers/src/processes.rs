@@ -4,7 +4,7 @@ use memctl_model::JobState;
 use memctl_proto::v1;
 use serde::Serialize;
 
-use super::{Completeness, by_name};
+use super::Completeness;
 use crate::format::time;
 
 /// A process that allocated.
@@ -29,7 +29,7 @@ pub struct Process {
     /// Bytes in the store.
     pub stored_bytes: u64,
     /// `running`, `finished`, `failed` or `lost`.
-    #[serde(serialize_with = "by_name")]
+    #[serde(with = "super::state_by_name")]
     pub state: JobState,
     /// How it ended, when it did not end well.
     pub failure: Option<String>,

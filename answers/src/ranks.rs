@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::finding::Finding;
 use super::judged::Scope;
 use super::report::{self, Report, Spread};
-use super::{Answer, Completeness, Job, SCHEMA, by_name};
+use super::{Answer, Completeness, Job, SCHEMA};
 use crate::format::csv::{self, Cell};
 use crate::format::json;
 
@@ -53,7 +53,7 @@ pub struct Rank {
     /// The device's name.
     pub gpu_name: Option<String>,
     /// State of the rank's session.
-    #[serde(serialize_with = "by_name")]
+    #[serde(with = "super::state_by_name")]
     pub state: JobState,
     /// How it ended, when it did not end well.
     pub failure: Option<String>,

@@ -14,7 +14,7 @@ use super::finding::{Finding, findings};
 use super::judged::Scope;
 use super::processes::Process;
 use super::verdict::Verdict;
-use super::{Answer, Completeness, Frame, Job, PartMissing, SCHEMA, by_name, part, whole};
+use super::{Answer, Completeness, Frame, Job, PartMissing, SCHEMA, part, whole};
 use crate::format::csv::{self, Cell};
 use crate::format::{json, time};
 
@@ -142,7 +142,7 @@ pub struct Rank {
     /// All bytes of the device.
     pub device_total_bytes: Option<u64>,
     /// State of the rank's session.
-    #[serde(serialize_with = "by_name")]
+    #[serde(with = "super::state_by_name")]
     pub state: JobState,
     /// How it ended, when it did not end well.
     pub failure: Option<String>,

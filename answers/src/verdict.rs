@@ -4,12 +4,12 @@
 
 use memctl_model::{Cause, VerdictKind};
 use memctl_proto::v1;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Frame;
 
 /// See `memctl_model::verdict`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Its kind's name.
     pub kind: String,

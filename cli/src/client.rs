@@ -4,9 +4,11 @@
 //! first.
 
 pub use memctl_answers::dossier::same_job;
+use memctl_answers::ledger::Ledger;
 use memctl_answers::report::Report;
 use memctl_answers::sites::{Sites, View};
 use memctl_answers::timeline::Timeline;
+use memctl_answers::wire::from_wire;
 use memctl_proto::v1;
 
 use crate::args::Global;
@@ -59,6 +61,15 @@ pub async fn course(
     let request = v1::TimelineRequest { selection: Some(selection), points };
     let response = connection.query.get_timeline(request).await.map_err(|status| connection.failure(&status))?;
     Ok(Timeline::new(response.into_inner(), chosen, hint(connection, global))?)
+}
+
+/// Requests what a device's memory is used by.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn ledger(connection: &mut Connection, request: v1::LedgerRequest) -> Result<Ledger, Failure> {
+    let response = connection.query.get_ledger(request).await.map_err(|status| connection.failure(&status))?;
+    Ok(from_wire(response.get_ref())?)
 }
 
 /// Requests live memory by site.

@@ -6,6 +6,7 @@
 use std::process::ExitCode;
 
 use memctl_answers::PartMissing;
+use memctl_answers::wire::UnknownAnswer;
 use tonic::{Code, Status};
 
 use crate::render::text;
@@ -138,6 +139,12 @@ impl Failure {
                 Self::unreachable(format!("{place} could not answer: {said}; `memctl doctor` may show the reason"))
             }
         }
+    }
+}
+
+impl From<UnknownAnswer> for Failure {
+    fn from(unknown: UnknownAnswer) -> Self {
+        Self::unreachable(unknown.to_string())
     }
 }
 

@@ -27,4 +27,10 @@ impl JobState {
             Self::Lost => "lost",
         }
     }
+
+    /// The state of a name.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.name() == name)
+    }
 }

@@ -2,7 +2,34 @@
 //!
 //! Guarantees: every `u64` of nanoseconds has a text; data is RFC 3339 in UTC with all its digits.
 
+use std::fmt;
+
 use jiff::Timestamp;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// Nanoseconds since 1970; in an answer RFC 3339, UTC, as exact as it is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(pub u64);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&timestamp(self.0), f)
+    }
+}
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let time: Timestamp = text.parse().map_err(de::Error::custom)?;
+        u64::try_from(time.as_nanosecond()).map(Self).map_err(|_| de::Error::custom("a time before 1970"))
+    }
+}
 
 fn timestamp(ns: u64) -> Timestamp {
     // 2^64 ns after 1970 is in the year 2554: every value is in range; the end of time stands for "cannot be".
@@ -53,6 +80,11 @@ mod tests {
 
     #[test]
     fn every_time_has_a_text() {
+        for ns in [0, 1, 1_795_168_323_226_534_976, u64::MAX] {
+            let text = serde_json::to_string(&Time(ns)).unwrap();
+            assert_eq!(text, format!("\"{}\"", rfc3339(ns)));
+            assert_eq!(serde_json::from_str::<Time>(&text).unwrap(), Time(ns));
+        }
         assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
         assert_eq!(rfc3339(1_795_168_323_226_534_976), "2026-11-20T09:52:03.226534976Z");
         assert_eq!(rfc3339(u64::MAX), "2554-07-21T23:34:33.709551615Z");

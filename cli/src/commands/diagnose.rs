@@ -4,14 +4,14 @@ use std::io::Write;
 
 use jiff::Timestamp;
 use memctl_answers::diagnose::{Diagnosis, rank_of};
-use memctl_answers::ledger::{self, Ledger};
+use memctl_answers::ledger::Ledger;
 use memctl_answers::sites::View;
 use memctl_proto::v1;
 use memctl_proto::v1::ledger_request::Moment;
 
 use crate::advising;
 use crate::args::{self, Global};
-use crate::client::{asking, live, report, same_job};
+use crate::client::{asking, ledger, live, report, same_job};
 use crate::connect::Connection;
 use crate::exit::Failure;
 use crate::output::show;
@@ -50,6 +50,5 @@ pub async fn run(
 /// What the peak was for. Where its events are no longer stored, or the daemon is older than ledgers, the note goes without.
 async fn at_peak(connection: &mut Connection, selection: Option<v1::Selection>) -> Option<Ledger> {
     let request = v1::LedgerRequest { selection, moment: Some(Moment::Peak(true)), blocks: false };
-    let response = connection.query.get_ledger(request).await.ok()?;
-    Ledger::new(response.into_inner(), ledger::View::default()).ok()
+    ledger(connection, request).await.ok()
 }

@@ -11,7 +11,7 @@ use memctl_proto::v1::ledger_request::Moment;
 
 use crate::advising;
 use crate::args::{self, Format, Global};
-use crate::client::{asking, hint};
+use crate::client::{self, asking, hint};
 use crate::exit::Failure;
 use crate::output::show;
 use crate::render::screen::Screen;
@@ -80,9 +80,8 @@ pub async fn ledger(
     let request =
         v1::LedgerRequest { selection: Some(args.narrow.selection(now)), moment: Some(moment), blocks: args.blocks };
     let answer = asking(global, async |connection| {
-        let response = connection.query.get_ledger(request).await.map_err(|status| connection.failure(&status))?;
         let view = View { moment: in_words(moment), blocks: args.blocks, hint: hint(connection, global) };
-        Ok(Ledger::new(response.into_inner(), view)?)
+        Ok(Ledger { view, ..client::ledger(connection, request).await? })
     });
     let answer = answer.await?;
     // Said in the data as well, but for CSV, which has no room for it.

@@ -19,7 +19,7 @@ use memctl_proto::v1::sites_request::Moment;
 use super::report_views;
 use crate::advising;
 use crate::args::{self, Format, Global};
-use crate::client::{asking, course, live, report, same_job};
+use crate::client::{self, asking, course, live, report, same_job};
 use crate::connect::Connection;
 use crate::exit::{Failure, Outcome};
 use crate::output_file::{Target, name_of};
@@ -127,7 +127,6 @@ async fn at_peak(connection: &mut Connection, selection: v1::Selection) -> Resul
     let moment = Some(v1::ledger_request::Moment::Peak(true));
     // The blocks show what the memory of each site is for.
     let request = v1::LedgerRequest { selection: Some(selection), moment, blocks: true };
-    let response = connection.query.get_ledger(request).await.map_err(|status| connection.failure(&status))?;
     let view = ledger::View { blocks: true, ..ledger::View::default() };
-    Ok(Ledger::new(response.into_inner(), view)?)
+    Ok(Ledger { view, ..client::ledger(connection, request).await? })
 }

@@ -63,16 +63,16 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
         let labels: Vec<String> =
             job.labels.iter().map(|(key, value)| format!("{key}={}", shell_word(value))).collect();
         let mut cells = vec![
-            (time::age(jobs.now_ns.saturating_sub(job.arrived_ns)), None),
+            (time::age(jobs.now_ns.saturating_sub(job.arrived_at.0)), None),
             (job.id.clone(), Some(Tone::Strong)),
             (job.state.name().to_owned(), tone),
             verdict(job),
             (super::ranks_of(job).replace(" ranks", "").replace(" rank", ""), None),
-            (job.ended_ns.map(|end| time::duration(end.saturating_sub(job.started_ns))).unwrap_or_default(), None),
+            (job.ended_at.map(|end| time::duration(end.0.saturating_sub(job.started_at.0))).unwrap_or_default(), None),
             (HumanBytes::of(job.stored_bytes).to_string(), None),
             (count(job.events), None),
-            (time::date(job.started_ns), None),
-            (job.source.unwrap_or("-").to_owned(), None),
+            (time::date(job.started_at.0), None),
+            (job.source.as_deref().unwrap_or("-").to_owned(), None),
             (labels.join(" "), None),
         ];
         if attempts {
@@ -91,7 +91,7 @@ fn verdict(job: &Job) -> (String, Option<Tone>) {
     let Some(judged) = &job.verdict else { return ("not judged yet".to_owned(), None) };
     let Some(verdict) = &judged.verdict else { return ("-".to_owned(), None) };
     let alert = verdict.words();
-    match (judged.severity, &judged.finding) {
+    match (judged.severity.as_deref(), &judged.finding) {
         (Some(severity @ ("warning" | "critical")), Some(kind)) if !verdict.is_grave() => {
             (format!("{severity}: {}", kind.replace('_', " ")), Some(Tone::Alert))
         }

@@ -55,9 +55,9 @@ pub fn heading(job: &Job, screen: &Screen) -> String {
     if job.attempts > 1 || job.attempt > 0 {
         parts.push(format!("attempt {} of {}", job.attempt, count(u64::from(job.attempts))));
     }
-    parts.push(time::date(job.started_ns));
-    if let Some(ended) = job.ended_ns {
-        parts.push(time::duration(ended.saturating_sub(job.started_ns)));
+    parts.push(time::date(job.started_at.0));
+    if let Some(ended) = job.ended_at {
+        parts.push(time::duration(ended.0.saturating_sub(job.started_at.0)));
     }
     parts.push(stored(job));
     let mut used = width(&name) + 2 + width(job.state.name());

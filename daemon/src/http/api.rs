@@ -19,7 +19,7 @@ use memctl_answers::dossier::table::SiteClasses;
 use memctl_answers::format::json;
 use memctl_answers::heat::Heat;
 use memctl_answers::jobs::Jobs;
-use memctl_answers::ledger::{Ledger, View as LedgerView};
+use memctl_answers::ledger::Ledger;
 use memctl_answers::oom::Oom;
 use memctl_answers::report::Report;
 use memctl_answers::sites::{Sites, View as SitesView};
@@ -140,9 +140,8 @@ impl Asking<'_> {
                 return Err("a ledger is at the peak, at the end of an epoch, or at the end".to_owned().into());
             }
         };
-        let request = self.request(v1::LedgerRequest { selection: Some(selection), moment: Some(moment), blocks });
-        let view = LedgerView { blocks, ..LedgerView::default() };
-        Ok(Ledger::new(self.room.query.get_ledger(request).await?.into_inner(), view)?)
+        let request = v1::LedgerRequest { selection: Some(selection), moment: Some(moment), blocks };
+        Ok(self.room.query.ledger(&self.caller, request).await?)
     }
 
     /// The response as the command line writes it, once there is a permit for it.

@@ -18,7 +18,6 @@ use memctl_proto::v1;
 
 use super::answer;
 use super::ledger::{Then, peak, then};
-use super::oom;
 use crate::job_data::error::ReadError;
 use crate::job_data::job::find;
 use crate::store::{Selection, Store};
@@ -72,7 +71,7 @@ pub(super) async fn anatomy(
         step,
         exact: position.exact,
         allocated_bytes: sums.total(),
-        classes: shares(oom::classes(&sums)),
+        classes: shares(&sums),
         modules: told.modules,
         parts: told.parts,
         modules_left_out: told.modules_left_out,

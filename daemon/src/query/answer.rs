@@ -1,8 +1,11 @@
 //! Parts that several responses share: a job and its processes, completeness, a frame.
 
+use memctl_answers::wire;
 use memctl_model::{Completeness, Frame, SourceKind};
 use memctl_proto::v1;
+use serde::Serialize;
 
+use crate::job_data::error::ReadError;
 use crate::job_data::job::{self, Found, Summary};
 use crate::store::{JobRow, SessionRow};
 use crate::streams::Streams;
@@ -48,6 +51,11 @@ pub(super) fn job(job: &JobRow, summary: Summary) -> v1::Job {
 pub(super) fn completeness(completeness: Completeness) -> v1::Completeness {
     let Completeness { exact, events_stored, events_dropped, events_expired, gaps } = completeness;
     v1::Completeness { exact, events_stored, events_dropped, events_expired, gaps }
+}
+
+/// An answer for the wire.
+pub(super) fn to_wire(answer: &impl Serialize) -> Result<v1::Answer, ReadError> {
+    wire::to_wire(answer).map_err(|error| ReadError::Invalid(error.to_string()))
 }
 
 /// A frame of a stack.

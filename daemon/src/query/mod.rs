@@ -33,6 +33,7 @@ use memctl_answers::anatomy::Anatomy;
 use memctl_answers::blocks::Blocks;
 use memctl_answers::classes::Classes;
 use memctl_answers::fit::Fit;
+use memctl_answers::ledger::Ledger;
 use memctl_answers::tile::Tile;
 use memctl_answers::what_if::WhatIf;
 use memctl_model::limits::JOBS_LISTED;
@@ -195,6 +196,16 @@ impl QueryService {
         let (store, streams) = (self.seen(caller, &selection.job).await?, self.streams.clone());
         let answer = async move { classes::classes(&*store, &streams, &selection).await };
         Ok(apart(None, answer).await?.into_inner())
+    }
+
+    /// The ledgers of a job.
+    ///
+    /// # Errors
+    /// As for every request.
+    pub async fn ledger(&self, caller: &Caller, request: v1::LedgerRequest) -> Result<Ledger, Status> {
+        let job = request.selection.as_ref().map_or("", |selection| &selection.job);
+        let (store, streams) = (self.seen(caller, job).await?, self.streams.clone());
+        Ok(apart(None, async move { ledger::ledger(&*store, &streams, request).await }).await?.into_inner())
     }
 
     /// Live memory at the peak of one device, only for the page: see `query/anatomy.rs`.
@@ -478,11 +489,12 @@ impl Query for QueryService {
         apart(permit, async move { oom::oom(&store, &streams, &judge, request.into_inner()).await }).await
     }
 
-    async fn get_ledger(&self, request: Request<v1::LedgerRequest>) -> Result<Response<v1::Ledger>, Status> {
+    async fn get_ledger(&self, request: Request<v1::LedgerRequest>) -> Result<Response<v1::Answer>, Status> {
         let permit = slot_of(&self.answers, &request).await?;
         let store = self.asked(&request, |request| &request.selection).await?;
         let streams = self.streams.clone();
-        apart(permit, async move { ledger::ledger(&*store, &streams, request.into_inner()).await }).await
+        let answer = async move { answer::to_wire(&ledger::ledger(&*store, &streams, request.into_inner()).await?) };
+        apart(permit, answer).await
     }
 
     async fn get_status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::Status>, Status> {

@@ -2935,125 +2935,6 @@ pub struct ClassBytes {
     #[prost(uint64, tag = "2")]
     pub bytes: u64,
 }
-/// The device's used memory, by its uses. The parts sum to `device_used_bytes` where that was measured.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct RankLedger {
-    #[prost(uint32, tag = "1")]
-    pub rank: u32,
-    #[prost(uint32, tag = "2")]
-    pub device: u32,
-    #[prost(fixed64, tag = "3")]
-    pub time_ns: u64,
-    #[prost(uint32, tag = "4")]
-    pub epoch: u32,
-    #[prost(uint64, tag = "5")]
-    pub step: u64,
-    #[prost(uint64, tag = "6")]
-    pub allocated_bytes: u64,
-    /// Sum to `allocated_bytes`.
-    #[prost(message, repeated, tag = "7")]
-    pub classes: ::prost::alloc::vec::Vec<ClassBytes>,
-    #[prost(uint64, tag = "8")]
-    pub cached_bytes: u64,
-    /// This process's memory outside the allocator; absent when not measured.
-    #[prost(uint64, optional, tag = "9")]
-    pub context_bytes: ::core::option::Option<u64>,
-    /// Memory of other processes; absent when not measured.
-    #[prost(uint64, optional, tag = "10")]
-    pub others_bytes: ::core::option::Option<u64>,
-    /// The rest; negative when the parts, measured at different moments, exceed the whole.
-    #[prost(sint64, optional, tag = "11")]
-    pub unexplained_bytes: ::core::option::Option<i64>,
-    #[prost(uint64, optional, tag = "12")]
-    pub device_used_bytes: ::core::option::Option<u64>,
-    #[prost(uint64, optional, tag = "13")]
-    pub device_total_bytes: ::core::option::Option<u64>,
-    /// When the device was measured.
-    #[prost(fixed64, optional, tag = "14")]
-    pub measured_ns: ::core::option::Option<u64>,
-    #[prost(bool, tag = "15")]
-    pub exact: bool,
-    /// If requested: the live blocks, by address, 200,000 at most.
-    #[prost(message, repeated, tag = "16")]
-    pub blocks: ::prost::alloc::vec::Vec<LiveBlock>,
-    /// The sites that `LiveBlock.site` refers to, from 1: the innermost frames of the user's own code, or of all where
-    /// there is none.
-    #[prost(message, repeated, tag = "17")]
-    pub sites: ::prost::alloc::vec::Vec<Frame>,
-    /// Live blocks that were left out for lack of room: the smallest.
-    #[prost(uint64, tag = "18")]
-    pub blocks_left_out: u64,
-    /// Allocated memory with a name, by name, most first, 1,000 at most; the rest of `allocated_bytes` has none.
-    #[prost(message, repeated, tag = "19")]
-    pub owners: ::prost::alloc::vec::Vec<OwnerBytes>,
-    /// Names with less memory that were left out for lack of room.
-    #[prost(uint64, tag = "20")]
-    pub owners_left_out: u64,
-    /// Private pools, most reserved first, 1,000 at most.
-    #[prost(message, repeated, tag = "21")]
-    pub pools: ::prost::alloc::vec::Vec<PoolBytes>,
-    /// NCCL's communicators, in addition to `context_bytes`; absent when not measured, and then part of `context_bytes`.
-    #[prost(uint64, optional, tag = "22")]
-    pub nccl_bytes: ::core::option::Option<u64>,
-    /// The names that `LiveBlock.owner` refers to, from 1.
-    #[prost(string, repeated, tag = "23")]
-    pub owner_names: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    #[prost(string, tag = "26")]
-    pub process: ::prost::alloc::string::String,
-}
-/// Memory by the name that the process gave it.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct OwnerBytes {
-    #[prost(string, tag = "1")]
-    pub owner: ::prost::alloc::string::String,
-    #[prost(uint64, tag = "2")]
-    pub bytes: u64,
-    #[prost(uint64, tag = "3")]
-    pub blocks: u64,
-}
-/// A private pool of the allocator: a CUDA graph's, or a `MemPool`.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PoolBytes {
-    #[prost(uint32, tag = "1")]
-    pub pool_first: u32,
-    #[prost(uint32, tag = "2")]
-    pub pool_second: u32,
-    #[prost(uint64, tag = "3")]
-    pub reserved_bytes: u64,
-    #[prost(uint64, tag = "4")]
-    pub allocated_bytes: u64,
-    /// The name of most of the memory in it; empty when none has one.
-    #[prost(string, tag = "5")]
-    pub owner: ::prost::alloc::string::String,
-}
-/// A block that was allocated and not yet freed.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct LiveBlock {
-    #[prost(fixed64, tag = "1")]
-    pub address: u64,
-    /// Rounded, possibly unsplit.
-    #[prost(uint64, tag = "2")]
-    pub bytes: u64,
-    #[prost(uint64, tag = "3")]
-    pub requested_bytes: u64,
-    /// As in `ClassBytes`.
-    #[prost(string, tag = "4")]
-    pub class: ::prost::alloc::string::String,
-    /// Epoch and step in which it was allocated.
-    #[prost(uint32, tag = "5")]
-    pub birth_epoch: u32,
-    #[prost(uint64, tag = "6")]
-    pub birth_step: u64,
-    /// Name of the phase, empty when none was marked.
-    #[prost(string, tag = "7")]
-    pub birth_phase: ::prost::alloc::string::String,
-    /// 0 = no stack was recorded.
-    #[prost(uint32, tag = "8")]
-    pub site: u32,
-    /// 0 = no name.
-    #[prost(uint32, tag = "9")]
-    pub owner: u32,
-}
 /// A part of a job. `job` is the name of a series (meaning its newest run), `NAME#RUN`, or `latest`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Selection {
@@ -3847,16 +3728,11 @@ pub mod ledger_request {
         End(bool),
     }
 }
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Ledger {
-    #[prost(message, optional, tag = "1")]
-    pub job: ::core::option::Option<Job>,
-    #[prost(message, optional, tag = "2")]
-    pub completeness: ::core::option::Option<Completeness>,
-    #[prost(message, repeated, tag = "3")]
-    pub ranks: ::prost::alloc::vec::Vec<RankLedger>,
-    #[prost(message, repeated, tag = "21")]
-    pub not_judged: ::prost::alloc::vec::Vec<NotJudged>,
+/// An answer, as docs/json.md describes it: the one that the command prints with `-o json`.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Answer {
+    #[prost(bytes = "vec", tag = "1")]
+    pub json: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -4155,7 +4031,7 @@ pub mod query_client {
         pub async fn get_ledger(
             &mut self,
             request: impl tonic::IntoRequest<super::LedgerRequest>,
-        ) -> std::result::Result<tonic::Response<super::Ledger>, tonic::Status> {
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status> {
             self.inner
                 .ready()
                 .await
@@ -4307,7 +4183,7 @@ pub mod query_server {
         async fn get_ledger(
             &self,
             request: tonic::Request<super::LedgerRequest>,
-        ) -> std::result::Result<tonic::Response<super::Ledger>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status>;
         /// Which Python object holds the tensors of a site. Asks the running process, which is paused for it at a step's end.
         async fn find_holders(
             &self,
@@ -4757,7 +4633,7 @@ pub mod query_server {
                     struct GetLedgerSvc<T: Query>(pub Arc<T>);
                     impl<T: Query> tonic::server::UnaryService<super::LedgerRequest>
                     for GetLedgerSvc<T> {
-                        type Response = super::Ledger;
+                        type Response = super::Answer;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,

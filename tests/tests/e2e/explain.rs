@@ -1,8 +1,10 @@
 //! Explanations of memory, on the bundled recordings through real binaries: fragmentation, out of memory, churn, the
 //! ledger.
 
+use memctl_answers::ledger::{Ledger, Listed, Rank};
+use memctl_answers::wire::from_wire;
 use memctl_proto::v1::query_client::QueryClient;
-use memctl_proto::v1::{LedgerRequest, RankLedger, Selection, ledger_request::Moment};
+use memctl_proto::v1::{LedgerRequest, Selection, ledger_request::Moment};
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::recordings::{NAMES, folder, truth};
 use memctl_tests::{memctl, run, run_json};
@@ -124,52 +126,51 @@ async fn the_ledger_sums_and_knows_what_most_of_it_is_for() {
     let channel = Channel::from_shared(imported.daemon.url.clone()).unwrap().connect().await.unwrap();
     for moment in [Moment::Peak(true), Moment::EpochEnd(2), Moment::End(true)] {
         for name in ["gpt_clean", "cnn_rank0_cache"] {
-            for rank in ledger(&channel, name, moment).await {
-                let classes: u64 = rank.classes.iter().map(|class| class.bytes).sum();
+            for listed in ledger(&channel, name, moment).await {
+                let rank = &listed.rank;
+                let classes: u64 = rank.classes.iter().map(|class| class.live_bytes).sum();
                 assert_eq!(classes, rank.allocated_bytes, "{name} {moment:?}");
                 // Recordings say nothing of the device, and the ledger does not invent it.
                 assert_eq!((rank.device_used_bytes, rank.unexplained_bytes, rank.context_bytes), (None, None, None));
-                check_blocks(&rank);
-                check_truth(name, moment, &rank);
+                check_blocks(&listed);
+                check_truth(name, moment, rank);
             }
         }
     }
     // TinyGPT under AdamW: 53 parameters, 28.6 MiB; two moments each, and the gradients in the reducer's buckets.
-    let end = &ledger(&channel, "gpt_clean", Moment::EpochEnd(2)).await[0];
-    let of = |class: &str| end.classes.iter().find(|found| found.class == class).map_or(0, |found| found.bytes);
+    let end = &ledger(&channel, "gpt_clean", Moment::EpochEnd(2)).await[0].rank;
+    let of = |class: &str| end.classes.iter().find(|found| found.class == class).map_or(0, |found| found.live_bytes);
     let parameters = of("parameters");
     assert!((28 << 20..30 << 20).contains(&parameters), "{:?}", end.classes);
     assert!(of("optimizer_state").abs_diff(2 * parameters) < 1 << 20, "{:?}", end.classes);
     assert!(of("gradients").abs_diff(parameters) < 1 << 20, "{:?}", end.classes);
-    let peak = &ledger(&channel, "gpt_clean", Moment::Peak(true)).await[0];
-    let most = peak.classes.iter().max_by_key(|class| class.bytes).unwrap();
+    let peak = &ledger(&channel, "gpt_clean", Moment::Peak(true)).await[0].rank;
+    let most = peak.classes.iter().max_by_key(|class| class.live_bytes).unwrap();
     assert_eq!(most.class, "activations", "{:?}", peak.classes);
 }
 
-async fn ledger(channel: &Channel, name: &str, moment: Moment) -> Vec<RankLedger> {
+async fn ledger(channel: &Channel, name: &str, moment: Moment) -> Vec<Listed> {
     let selection = Some(Selection { job: name.into(), ..Selection::default() });
     let request = LedgerRequest { selection, moment: Some(moment), blocks: true };
-    let ranks = QueryClient::new(channel.clone()).get_ledger(request).await.expect("a ledger").into_inner().ranks;
+    let answer = QueryClient::new(channel.clone()).get_ledger(request).await.expect("a ledger");
+    let ranks = from_wire::<Ledger>(answer.get_ref()).unwrap().ranks;
     assert_eq!(ranks.len(), 4);
     ranks
 }
 
-fn check_blocks(rank: &RankLedger) {
+fn check_blocks(Listed { rank, blocks }: &Listed) {
+    let blocks = blocks.as_ref().expect("they were requested");
     assert_eq!(rank.blocks_left_out, 0);
-    assert!(
-        rank.blocks.windows(2).all(|pair| pair[0].address + pair[0].bytes <= pair[1].address),
-        "they do not overlap"
-    );
+    assert!(blocks.windows(2).all(|pair| pair[0].address + pair[0].bytes <= pair[1].address), "they do not overlap");
     for class in &rank.classes {
-        let blocks = rank.blocks.iter().filter(|block| block.class == class.class);
-        assert_eq!(blocks.map(|block| block.bytes).sum::<u64>(), class.bytes, "{}", class.class);
+        let of_class = blocks.iter().filter(|block| block.class == class.class);
+        assert_eq!(of_class.map(|block| block.bytes).sum::<u64>(), class.live_bytes, "{}", class.class);
     }
-    assert_eq!(rank.blocks.iter().map(|block| block.bytes).sum::<u64>(), rank.allocated_bytes);
-    assert!(rank.blocks.iter().all(|block| block.site as usize <= rank.sites.len()));
-    assert!(rank.sites.iter().any(|site| site.file.ends_with("common.py")), "{:?}", rank.sites);
+    assert_eq!(blocks.iter().map(|block| block.bytes).sum::<u64>(), rank.allocated_bytes);
+    assert!(blocks.iter().any(|block| block.site.as_ref().is_some_and(|site| site.file.ends_with("common.py"))));
 }
 
-fn check_truth(name: &str, moment: Moment, rank: &RankLedger) {
+fn check_truth(name: &str, moment: Moment, rank: &Rank) {
     let truth = truth(name, rank.rank as usize);
     let epochs = truth["epochs"].as_array().unwrap();
     let (allocated, reserved) = match moment {

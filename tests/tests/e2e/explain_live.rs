@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memctl_agent::{Agent, AgentConfig, Daemon, Recorder};
+use memctl_answers::ledger::Ledger;
+use memctl_answers::wire::from_wire;
 use memctl_daemon::event_analysis::findings;
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::{MemoryStore, Store};
@@ -106,8 +108,8 @@ async fn a_failed_request_is_seen_as_it_was_before_the_flush_and_a_neighbour_is_
 
     let request =
         LedgerRequest { selection: Some(selection("crowded")), moment: Some(Moment::Peak(true)), blocks: false };
-    let ledger = QueryClient::new(daemon.channel()).get_ledger(request).await.unwrap().into_inner();
-    let rank = &ledger.ranks[0];
+    let ledger = QueryClient::new(daemon.channel()).get_ledger(request).await.unwrap();
+    let rank = &from_wire::<Ledger>(ledger.get_ref()).unwrap().ranks[0].rank;
     assert_eq!(rank.others_bytes, Some(324 * MIB));
     let parts = rank.allocated_bytes + rank.cached_bytes + rank.context_bytes.unwrap() + rank.others_bytes.unwrap();
     assert_eq!(parts as i64 + rank.unexplained_bytes.unwrap(), rank.device_used_bytes.unwrap() as i64);

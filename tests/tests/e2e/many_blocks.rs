@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memctl_agent::{Agent, AgentConfig, Daemon};
+use memctl_answers::ledger::Ledger;
+use memctl_answers::wire::from_wire;
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::{Selection, SqliteStore, Store as _, Which};
 use memctl_model::{DeviceIndex, DeviceInfo, Frame, SessionId, SessionInfo, StackId};
@@ -147,9 +149,10 @@ async fn a_block_is_told_by_its_own_step_however_far_its_keyframe_is() {
     let selection = Some(v1::Selection { job: "many".into(), ..v1::Selection::default() });
     let moment = Some(v1::ledger_request::Moment::End(true));
     let request = v1::LedgerRequest { selection, moment, blocks: true };
-    let ledger = QueryClient::new(daemon.channel()).get_ledger(request).await.unwrap().into_inner();
+    let ledger = QueryClient::new(daemon.channel()).get_ledger(request).await.unwrap();
+    let ledger: Ledger = from_wire(ledger.get_ref()).unwrap();
     let kept = BASE + LIVE * BLOCK_BYTES;
-    let blocks = ledger.ranks[0].blocks.iter().filter(|block| block.address >= kept);
+    let blocks = ledger.ranks[0].blocks.iter().flatten().filter(|block| block.address >= kept);
     let mut told: Vec<(u64, u64)> =
         blocks.map(|block| ((block.address - kept) / BLOCK_BYTES, block.birth_step)).collect();
     told.sort_unstable();

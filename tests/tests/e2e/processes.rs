@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memctl_agent::{Agent, AgentConfig, Daemon, Recorder};
+use memctl_answers::ledger::Ledger;
+use memctl_answers::wire::from_wire;
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::{MemoryStore, Store};
 use memctl_model::limits::TIMELINE_POINTS_MAX;
@@ -179,7 +181,7 @@ async fn one_process_with_two_devices_is_judged_device_by_device_and_every_quest
     assert_eq!(client.get_fragmentation(fragmentation).await.unwrap().into_inner().ranks.len(), 2);
     client.get_oom(v1::OomRequest { selection: selection.clone() }).await.unwrap();
     let ledger = client.get_ledger(v1::LedgerRequest { selection, ..v1::LedgerRequest::default() }).await.unwrap();
-    assert_eq!(ledger.into_inner().ranks.len(), 2);
+    assert_eq!(from_wire::<Ledger>(ledger.get_ref()).unwrap().ranks.len(), 2);
 
     let second = report(daemon.channel(), v1::Selection { devices: vec![1], ..job() }).await.unwrap();
     assert_eq!(second.ranks.iter().map(|rank| rank.device).collect::<Vec<u32>>(), [1]);

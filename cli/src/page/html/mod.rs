@@ -104,8 +104,8 @@ fn facts(dossier: &Dossier) -> String {
     if job.attempts > 1 || job.attempt > 0 {
         parts.push(format!("attempt {} of {}", job.attempt, count(u64::from(job.attempts))));
     }
-    parts.push(time::date(job.started_ns));
-    parts.extend(job.ended_ns.map(|ended| time::duration(ended.saturating_sub(job.started_ns))));
+    parts.push(time::date(job.started_at.0));
+    parts.extend(job.ended_at.map(|ended| time::duration(ended.0.saturating_sub(job.started_at.0))));
     parts.push(plural(job.events, "event"));
     parts.extend(job.labels.iter().map(|(key, value)| format!("{key}={value}")));
     escape(&parts.join(" · "))

@@ -1,7 +1,8 @@
 //! The report about jobs that are hostile, empty or half known. (What it says of real recordings: the end-to-end tests.)
 
+use memctl_answers::SCHEMA;
 use memctl_answers::dossier::{Dossier, Parts};
-use memctl_answers::ledger::{Ledger, Rank, View};
+use memctl_answers::ledger::{ClassShare, Ledger, Listed, Rank, View};
 use memctl_answers::oom::Oom;
 use memctl_answers::report::Report;
 use memctl_answers::sites::{self, Sites};
@@ -64,13 +65,12 @@ fn sites_of(bytes: &[u64]) -> Sites {
     Sites::new(wire, sites::View::default()).unwrap()
 }
 
-fn wire_ledger() -> v1::RankLedger {
-    v1::RankLedger {
+fn rank_ledger() -> Rank {
+    let class =
+        |class: &str, live_bytes| ClassShare { class: class.into(), live_bytes, share: live_bytes as f64 / 70.0 };
+    Rank {
         allocated_bytes: 70,
-        classes: vec![
-            v1::ClassBytes { class: "gradients".into(), bytes: 50 },
-            v1::ClassBytes { class: HOSTILE.into(), bytes: 20 },
-        ],
+        classes: vec![class("gradients", 50), class(HOSTILE, 20)],
         cached_bytes: 30,
         device_total_bytes: Some(200),
         exact: true,
@@ -110,11 +110,14 @@ fn dossier() -> Dossier {
         peak: Ok(sites_of(&[40, 30])),
         early: Ok(sites_of(&[10, 30])),
         late: Ok(sites_of(&[40, 20])),
-        ledger: Ok(Ledger::new(
-            v1::Ledger { job, completeness, ranks: vec![wire_ledger()], ..Default::default() },
-            View::default(),
-        )
-        .unwrap()),
+        ledger: Ok(Ledger {
+            schema: SCHEMA,
+            job: job.unwrap().into(),
+            completeness: completeness.unwrap().into(),
+            ranks: vec![Listed { rank: rank_ledger(), blocks: None }],
+            not_judged: Vec::new(),
+            view: View::default(),
+        }),
     };
     Dossier::new(Report::new(wire_report(), None).unwrap(), parts)
 }
@@ -231,21 +234,21 @@ fn a_file_is_bounded_whatever_was_recorded() {
 
 #[test]
 fn the_ledger_adds_up_to_the_device() {
-    let sum = |wire: v1::RankLedger| {
-        let (parts, total) = ledger::parts(&Rank::from(wire));
+    let sum = |rank: &Rank| {
+        let (parts, total) = ledger::parts(rank);
         (parts.iter().map(|part| part.bytes).sum::<u64>(), total)
     };
-    assert_eq!(sum(wire_ledger()), (200, Some(200)));
-    let measured = v1::RankLedger {
+    assert_eq!(sum(&rank_ledger()), (200, Some(200)));
+    let measured = Rank {
         context_bytes: Some(11),
         others_bytes: Some(7),
         device_used_bytes: Some(120),
         unexplained_bytes: Some(2),
-        ..wire_ledger()
+        ..rank_ledger()
     };
-    assert_eq!(sum(measured), (200, Some(200)));
-    let unknown = v1::RankLedger { device_total_bytes: None, ..wire_ledger() };
-    assert_eq!(sum(unknown), (100, None));
-    let too_much = v1::RankLedger { others_bytes: Some(150), ..wire_ledger() };
-    assert_eq!(sum(too_much), (250, Some(200)));
+    assert_eq!(sum(&measured), (200, Some(200)));
+    let unknown = Rank { device_total_bytes: None, ..rank_ledger() };
+    assert_eq!(sum(&unknown), (100, None));
+    let too_much = Rank { others_bytes: Some(150), ..rank_ledger() };
+    assert_eq!(sum(&too_much), (250, Some(200)));
 }

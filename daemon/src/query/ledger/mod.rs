@@ -7,13 +7,14 @@ mod blocks;
 pub(super) mod owners;
 
 use memctl_analysis::classes::Shares;
-use memctl_analysis::ledger::{HeldThen, Ledger};
+use memctl_analysis::ledger::{HeldThen, Ledger as Figures};
+use memctl_answers::SCHEMA;
+use memctl_answers::ledger::{Ledger, Listed, Rank, View};
 use memctl_model::{FindingKind, Gap, Keyframe, Stack, StackId};
 use memctl_proto::v1::ledger_request::Moment;
 use memctl_proto::{StackDictionary, v1};
 
 use super::answer;
-use super::oom::classes;
 use super::scope::Scope;
 use super::sites::{part_is_stored, peak_is_stored};
 use super::timeline::{chosen, span};
@@ -33,7 +34,7 @@ pub(super) async fn ledger(
     store: &dyn Store,
     streams: &Streams,
     request: v1::LedgerRequest,
-) -> Result<v1::Ledger, ReadError> {
+) -> Result<Ledger, ReadError> {
     let selection = request.selection.unwrap_or_default();
     let moment = request.moment.unwrap_or(Moment::Peak(true));
     let found = find(store, &selection).await?;
@@ -65,22 +66,26 @@ pub(super) async fn ledger(
             if let Some(position) = position {
                 let process = found.process_name(session);
                 let ledger = rank(store, session, device, &chunks, position, room.as_mut()).await?;
-                ranks.push(v1::RankLedger { process, ..ledger });
+                ranks.push(Listed { rank: Rank { process, ..ledger.rank }, ..ledger });
             }
         }
     }
     let mut scope = Scope::new(&found, &MEASURED, selection.ranks.is_empty() && selection.processes.is_empty());
-    if ranks.is_empty() || ranks.iter().any(|rank| rank.measured_ns.is_none()) {
-        let how_many = if ranks.iter().all(|rank| rank.measured_ns.is_none()) { Gap::Whole } else { Gap::Part };
+    if ranks.is_empty() || ranks.iter().any(|listed| listed.rank.measured_at.is_none()) {
+        let how_many =
+            if ranks.iter().all(|listed| listed.rank.measured_at.is_none()) { Gap::Whole } else { Gap::Part };
         let remedy = "start the job with `memctl run`, which measures it; snapshots do not contain it";
         scope.gap(&MEASURED, how_many, "the device was not measured around this moment", remedy);
     }
     let (_, not_judged) = scope.into_wire();
-    Ok(v1::Ledger {
-        job: Some(answer::found_job(&found, streams)),
-        completeness: Some(answer::completeness(found.completeness(streams))),
+    ranks.sort_by_key(|listed| (listed.rank.rank, listed.rank.device));
+    Ok(Ledger {
+        schema: SCHEMA,
+        job: answer::found_job(&found, streams).into(),
+        completeness: answer::completeness(found.completeness(streams)).into(),
         ranks,
-        not_judged,
+        not_judged: not_judged.into_iter().map(Into::into).collect(),
+        view: View::default(),
     })
 }
 
@@ -181,7 +186,7 @@ async fn rank(
     chunks: &[ChunkRow],
     position: Position,
     room: Option<&mut usize>,
-) -> Result<v1::RankLedger, ReadError> {
+) -> Result<Listed, ReadError> {
     let Then { keyframe, stacks, epoch, step, known } = then(store, session, device, chunks, position).await?;
     let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
     let classed = known.of(&keyframe);
@@ -197,31 +202,22 @@ async fn rank(
         at_process_bytes: held(measured.process_ns).await?,
         at_device_bytes: held(measured.device_ns).await?,
     };
-    let ledger = Ledger::new(shares, reserved, measured.sample.as_ref(), then);
-    let mut answer = v1::RankLedger {
+    let figures = Figures::new(shares, reserved, measured.sample.as_ref(), then);
+    let mut rank = Rank {
         rank: session.info.rank,
         device: u32::from(device.info.index.0),
-        time_ns: keyframe.time_ns,
         epoch,
         step,
-        allocated_bytes: ledger.allocated_bytes(),
-        classes: classes(&ledger.classes),
-        cached_bytes: ledger.cached_bytes,
-        nccl_bytes: ledger.nccl_bytes,
-        context_bytes: ledger.context_bytes,
-        others_bytes: ledger.others_bytes,
-        unexplained_bytes: ledger.unexplained_bytes,
-        device_used_bytes: ledger.device_used_bytes,
-        device_total_bytes: ledger.device_total_bytes,
-        measured_ns: ledger.measured_ns,
         exact: position.exact,
-        ..v1::RankLedger::default()
+        ..Rank::new(&figures, keyframe.time_ns)
     };
-    owners::tell(&mut answer, &keyframe, &resolve);
-    if let Some(room) = room {
-        blocks::list(&mut answer, classed, &resolve, room);
-    }
-    Ok(answer)
+    owners::add(&mut rank, &keyframe, &resolve);
+    let blocks = room.map(|room| {
+        let listed = blocks::list(classed, &resolve, room);
+        rank.blocks_left_out = listed.left_out;
+        listed.blocks
+    });
+    Ok(Listed { rank, blocks })
 }
 
 /// Bytes that the allocator had reserved at a moment; `None` if no events show it.

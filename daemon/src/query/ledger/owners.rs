@@ -8,8 +8,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use memctl_analysis::lifetimes::Lives;
+use memctl_answers::ledger::{Owned, Pool, Rank, ratio};
 use memctl_model::{BlockUse, Keyframe, PoolId, Stack, StackId};
-use memctl_proto::{StackDictionary, v1};
+use memctl_proto::StackDictionary;
 
 /// The most names of one rank, and the most pools.
 const TOLD_MAX: usize = 1_000;
@@ -18,17 +19,15 @@ const TOLD_MAX: usize = 1_000;
 type Sum = (u64, u64);
 
 /// Adds names and private pools to a rank's ledger.
-pub(super) fn tell(ledger: &mut v1::RankLedger, state: &Keyframe, resolve: &dyn Fn(StackId) -> Stack) {
+pub(super) fn add(ledger: &mut Rank, state: &Keyframe, resolve: &dyn Fn(StackId) -> Stack) {
     let mut named: HashMap<StackId, Option<String>> = HashMap::new();
     let mut all: HashMap<String, Sum> = HashMap::new();
-    let mut pools: HashMap<PoolId, (v1::PoolBytes, HashMap<String, Sum>)> = HashMap::new();
+    let mut pools: HashMap<PoolId, (Pool, HashMap<String, Sum>)> = HashMap::new();
     let loose = state.loose.iter().map(|block| (None, block));
     let held =
         state.segments.iter().flat_map(|segment| segment.blocks.iter().map(move |block| (Some(segment.pool), block)));
     for segment in state.segments.iter().filter(|segment| segment.pool != PoolId::DEFAULT) {
-        let PoolId { first, second } = segment.pool;
         let (pool, _) = pools.entry(segment.pool).or_default();
-        (pool.pool_first, pool.pool_second) = (first, second);
         pool.reserved_bytes = pool.reserved_bytes.saturating_add(segment.size);
     }
     for (pool, block) in held.chain(loose).filter(|(_, block)| block.usage == BlockUse::Allocated) {
@@ -51,14 +50,17 @@ pub(super) fn tell(ledger: &mut v1::RankLedger, state: &Keyframe, resolve: &dyn 
     let owners = sorted(all);
     ledger.owners_left_out = owners.len().saturating_sub(TOLD_MAX) as u64;
     let told = owners.into_iter().take(TOLD_MAX);
-    ledger.owners = told.map(|(owner, (bytes, blocks))| v1::OwnerBytes { owner, bytes, blocks }).collect();
-    let name = |(pool, owners): (v1::PoolBytes, HashMap<String, Sum>)| {
-        let owner = sorted(owners).into_iter().next().map_or_else(String::new, |(owner, _)| owner);
-        v1::PoolBytes { owner, ..pool }
+    let all = ledger.allocated_bytes;
+    let owned =
+        |(owner, (live_bytes, live_blocks))| Owned { owner, live_bytes, live_blocks, share: ratio(live_bytes, all) };
+    ledger.owners = told.map(owned).collect();
+    let mut pools: Vec<_> = pools.into_iter().collect();
+    pools.sort_by_key(|(id, (pool, _))| (Reverse(pool.reserved_bytes), id.first, id.second));
+    let named = |(id, (pool, owners)): (PoolId, (Pool, HashMap<String, Sum>))| {
+        let owner = sorted(owners).into_iter().next().map(|(owner, _)| owner);
+        Pool { pool: format!("{}.{}", id.first, id.second), owner, ..pool }
     };
-    ledger.pools = pools.into_values().map(name).collect();
-    ledger.pools.sort_by_key(|pool| (Reverse(pool.reserved_bytes), pool.pool_first, pool.pool_second));
-    ledger.pools.truncate(TOLD_MAX);
+    ledger.pools = pools.into_iter().take(TOLD_MAX).map(named).collect();
 }
 
 /// For each private pool, the name with most of its memory over the stretch.
@@ -130,16 +132,17 @@ mod tests {
             ],
             loose: vec![block(7, 2, Allocated)],
         };
-        let mut ledger = v1::RankLedger::default();
-        tell(&mut ledger, &state, &resolve);
-        let owners: Vec<_> = ledger.owners.iter().map(|owner| (&*owner.owner, owner.bytes, owner.blocks)).collect();
+        let mut ledger = Rank::default();
+        add(&mut ledger, &state, &resolve);
+        let owners: Vec<_> =
+            ledger.owners.iter().map(|owner| (&*owner.owner, owner.live_bytes, owner.live_blocks)).collect();
         assert_eq!(owners, [("KV cache", 600, 2), ("graph", 127, 2)]);
         let pools: Vec<_> = ledger
             .pools
             .iter()
-            .map(|pool| (pool.pool_second, pool.reserved_bytes, pool.allocated_bytes, &*pool.owner))
+            .map(|pool| (&*pool.pool, pool.reserved_bytes, pool.allocated_bytes, pool.owner.as_deref()))
             .collect();
-        assert_eq!(pools, [(2, 700, 70, ""), (1, 500, 220, "graph")]);
+        assert_eq!(pools, [("0.2", 700, 70, None), ("0.1", 500, 220, Some("graph"))]);
         assert_eq!(ledger.owners_left_out, 0);
     }
 }
