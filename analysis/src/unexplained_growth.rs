@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use memctl_model::{Finding, FindingKind, Frame};
+use memctl_model::{Finding, FindingKind, Frame, site_of};
 
 /// Below this share of the growth a call explains too little to be named.
 const SHARE_MIN: f64 = 0.75;
@@ -26,6 +26,16 @@ pub fn explains(finding: &Finding, rank: u32, site: &Frame, stack: &[Frame]) -> 
         }
         _ => told == site || stack.contains(told),
     }
+}
+
+/// Whether the blocks of a stack are those that a finding is about. A line that both allocates and calls what allocates
+/// is the site of its own blocks, and a call for the others: the finding's own stack says which of them grew.
+#[must_use]
+pub fn is_about_blocks(finding: &Finding, rank: u32, site: &Frame, stack: &[Frame]) -> bool {
+    use FindingKind::{EvalGraph, GraphKept, HiddenChain};
+    let own = finding.site.as_ref().filter(|own| site_of(finding.stack.iter()) == Some(own));
+    let is_graph = matches!(finding.kind, EvalGraph | GraphKept | HiddenChain);
+    explains(finding, rank, site, stack) && (is_graph || own.is_none_or(|own| own == site))
 }
 
 /// A site that grew: its stack, innermost first, and how fast.
@@ -129,6 +139,21 @@ mod tests {
         assert!(!explains(&leak, 0, &frame("keep", 9), &[]), "another line of the same function");
         let oom = Finding { kind: FindingKind::Oom, ..leak };
         assert!(!explains(&oom, 0, &frame("keep", 7), &[]));
+    }
+
+    #[test]
+    fn a_line_that_calls_what_allocates_is_about_the_blocks_that_grew() {
+        let leak = |calls: &[&str]| Finding {
+            site: Some(frame("main", 7)),
+            stack: stack(calls),
+            ..Finding::new(FindingKind::Leak, Severity::Warning, 0.9, vec![0])
+        };
+        let through_encode =
+            |leak: &Finding| is_about_blocks(leak, 0, &frame("encode", 7), &stack(&["encode", "main"]));
+        let own = |leak: &Finding| is_about_blocks(leak, 0, &frame("main", 7), &stack(&["main"]));
+        assert!(own(&leak(&["main"])) && !through_encode(&leak(&["main"])), "the line's own blocks grew");
+        let through = leak(&["encode", "main"]);
+        assert!(own(&through) && through_encode(&through), "a call");
     }
 
     #[test]

@@ -66,16 +66,20 @@ fn has_one_each(holder: &TensorHolder, items_min: u64) -> bool {
     holder.length.is_some_and(|length| length >= u64::from(holder.blocks).max(items_min))
 }
 
-/// What the site will hold when a holder of so many items is full.
+/// What a holder of so many items will hold when it is full.
+///
+/// Other things may live at the same site, such as a library's workspace or an optimizer's state: they are no items. Where the
+/// process was asked about all blocks, an item is as large as those that the holder has. Of more blocks the oldest alone are
+/// known, and others may be larger: an item is then a part of what lives at the site, without what other holders have.
 fn bytes_at(found: &HoldersFound, holder: &TensorHolder, limit: u64) -> Option<u64> {
     let length = holder.length.filter(|&length| length > 0)?;
-    // Other things may live at the same site, such as a library's workspace: where the process was asked about all blocks, an
-    // item is as large as those that it holds. Of more blocks the oldest alone are known, and others may be larger.
     let (blocks, each) = (u64::from(holder.blocks), holder.bytes as f64 / f64::from(holder.blocks.max(1)));
+    let held: u64 = found.holders.iter().fold(0, |sum, other| sum.saturating_add(other.bytes));
+    let others = held.saturating_sub(holder.bytes);
     let item = match (found.asked_blocks as usize) < BLOCKS_MAX && blocks > 0 {
         true if blocks <= length => each,
         true => holder.bytes as f64 / length as f64,
-        false => found.live_bytes as f64 / length as f64,
+        false => found.live_bytes.saturating_sub(others) as f64 / length as f64,
     };
     Some((item * limit as f64) as u64)
 }
@@ -182,6 +186,20 @@ mod tests {
         finding.holders = Some(answer(list(40, HolderBound::Unbounded), None));
         finding.first_seen.boundary = Some(Boundary::WindowEnd);
         assert_eq!(bound(&finding), Bound::None);
+    }
+
+    #[test]
+    fn what_others_hold_at_a_site_is_no_item() {
+        let full = list(466, HolderBound::Bounded { limit: Some(1_500) });
+        let queue = TensorHolder { blocks: 252, bytes: 252 << 18, ..full };
+        let state = TensorHolder { blocks: 4, bytes: 35 << 20, ..list(4, HolderBound::Unknown) };
+        let mut answer = answer(queue, None);
+        if let Ok(found) = &mut answer.asked.outcome {
+            (found.asked_blocks, found.found_blocks) = (256, 256);
+            (found.live_blocks, found.live_bytes) = (470, (466 << 18) + (35 << 20));
+            found.holders.push(state);
+        }
+        assert_eq!(of_holders(&answer, false, ITEMS_MIN), Bound::At(Some(1_500 << 18)));
     }
 
     #[test]

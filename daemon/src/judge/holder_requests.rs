@@ -21,7 +21,7 @@ use memctl_proto::convert::holders::BUDGET_MS;
 use memctl_proto::v1;
 use memctl_proto::v1::holders_asked::Outcome;
 
-use super::holders::{concerns, keep, may_be_about, may_be_asked_about, stacks_of};
+use super::holders::{concerns, is_cut, keep, may_be_about, may_be_asked_about, stacks_of};
 use crate::clock::steady;
 use crate::job_data::stacks::dictionary;
 use crate::job_data::{Found, ReadError};
@@ -277,11 +277,6 @@ fn is_open(finding: &Finding) -> bool {
     let was_asked_once = told.pace.iter().all(Option::is_none);
     let has_length = found.holders.iter().any(|holder| holder.length.is_some());
     was_asked_once && has_length && finding.live_bytes.is_some_and(|now| has_grown_on(found, now))
-}
-
-/// Whether a search ended early and explains few blocks.
-fn is_cut(found: &HoldersFound) -> bool {
-    !found.complete && (found.holders.is_empty() || found.found_blocks < found.asked_blocks / 2)
 }
 
 fn is_cut_short(finding: &Finding) -> bool {

@@ -6,8 +6,8 @@
 //! Refuses: answers of processes that a later process has replaced; their tensors are gone.
 
 use memctl_analysis::holders::{is_about, is_growth_open, is_pace_open, of_finding};
-use memctl_analysis::unexplained_growth::explains;
-use memctl_model::{Finding, FindingHolders, Frame, HoldersAsked, StackId};
+use memctl_analysis::unexplained_growth::is_about_blocks;
+use memctl_model::{Finding, FindingHolders, Frame, HoldersAsked, HoldersFound, StackId};
 use memctl_proto::convert::holders::{STACKS_MAX, from_kept};
 use memctl_proto::v1::holders_asked::Outcome;
 use memctl_proto::{StackDictionary, v1};
@@ -102,16 +102,23 @@ impl Reading<'_> {
         let id = finding.fingerprint(&self.found.job.name).to_string();
         let own = kept.iter().filter(|kept| may_be_about(kept, finding, &self.found.job.name));
         let mut own: Vec<&HoldersIndex> = own.collect();
-        // The most informative answer is used, and the latest of equals: the last one that can be read.
+        // The most informative answer is used, and the latest of equals: the last one that can be read. A search that was
+        // cut short takes nothing back that an earlier one of the process found.
         own.sort_by_key(|kept| (kept.says, kept.asked_ns));
         let (mut asked, mut of) = (Vec::new(), None);
-        while asked.is_empty()
-            && let Some(kept) = own.pop()
-        {
+        for kept in own.iter().rev() {
+            let is_better = of.is_none_or(|of: &HoldersIndex| kept.says == Says::Holders && kept.session == of.session);
+            if !is_better {
+                break;
+            }
             let Some(read) = self.read(kept).await? else { break };
-            if let Some(read) = read.filter(|read| is_about(read, finding, &id)) {
-                asked.push(read);
-                of = Some(kept);
+            let Some(read) = read.filter(|read| is_about(read, finding, &id)) else { continue };
+            let is_cut = read.outcome.as_ref().is_ok_and(is_cut);
+            if asked.is_empty() || !is_cut {
+                (asked, of) = (vec![read], Some(*kept));
+            }
+            if !is_cut {
+                break;
             }
         }
         let mut told = of_finding(finding, &id, &asked);
@@ -164,6 +171,11 @@ impl Reading<'_> {
     }
 }
 
+/// Whether a search ended early and explains few blocks.
+pub(super) fn is_cut(found: &HoldersFound) -> bool {
+    !found.complete && (found.holders.is_empty() || found.found_blocks < found.asked_blocks / 2)
+}
+
 /// Whether a process can be asked which objects hold a finding's blocks.
 pub(super) fn may_be_asked_about(finding: &Finding) -> bool {
     finding.kind.is_leak() && finding.site.is_some()
@@ -181,7 +193,7 @@ pub(crate) fn stacks_of(dictionary: &StackDictionary, rank: u32, finding: &Findi
     let is_of_it = |id: &u32| {
         dictionary
             .site(StackId(*id))
-            .is_some_and(|frame| explains(finding, rank, frame, &dictionary.stack(StackId(*id)).frames))
+            .is_some_and(|frame| is_about_blocks(finding, rank, frame, &dictionary.stack(StackId(*id)).frames))
     };
     ids.filter(is_of_it).take(STACKS_MAX).collect()
 }
@@ -302,6 +314,20 @@ mod tests {
         store.put_holders(&HoldersRow { index: index.clone(), answer: vec![0xff].into() }).await.unwrap();
         let answer = asked(18, 4, 11).encode_to_vec().into();
         store.put_holders(&HoldersRow { index, answer }).await.unwrap();
+        let (sentence, ..) = told(&store, &found(&store).await, READ_BYTES_MAX).await;
+        assert!(sentence.unwrap().starts_with("Held in epoch 3 by list `KEPT`, 9 tensors."));
+    }
+
+    #[tokio::test]
+    async fn a_search_that_was_cut_short_takes_no_holder_back() {
+        let store = MemoryStore::new();
+        let key = session(&store, 1, 0).await;
+        keep(&store, key, &asked(17, 3, 9)).await.unwrap();
+        let mut cut = asked(17, 4, 2);
+        if let Some(Outcome::Found(found)) = &mut cut.outcome {
+            (found.complete, found.asked_blocks) = (false, 40);
+        }
+        keep(&store, key, &cut).await.unwrap();
         let (sentence, ..) = told(&store, &found(&store).await, READ_BYTES_MAX).await;
         assert!(sentence.unwrap().starts_with("Held in epoch 3 by list `KEPT`, 9 tensors."));
     }
