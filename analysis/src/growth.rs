@@ -86,9 +86,7 @@ pub fn growth_bytes_per_epoch(series: &[EpochBytes]) -> Option<f64> {
     });
     let changes: Vec<f64> = changes.collect();
     let median = smaller_median(changes.clone())?;
-    // What fills rises first and stands still then: the last third says which.
-    let last = changes.len().div_ceil(3).max(2);
-    if median > 0.0 && changes.len() > last && changes[changes.len() - last..].iter().all(|&change| change <= 0.0) {
+    if median >= 0.0 && stands_still(&changes) {
         return Some(0.0);
     }
     let rises = series.windows(2).filter(|pair| pair[1].bytes > pair[0].bytes).count();
@@ -99,6 +97,15 @@ pub fn growth_bytes_per_epoch(series: &[EpochBytes]) -> Option<f64> {
         return theil_sen_slope(&points);
     }
     Some(median)
+}
+
+/// Whether what rose has stopped: it does not rise over the last third, and for longer than it ever paused between two rises.
+fn stands_still(changes: &[f64]) -> bool {
+    let last = changes.len().div_ceil(3).max(2);
+    let pauses: Vec<usize> = changes.split(|&change| change > 0.0).map(<[f64]>::len).collect();
+    let [_, between @ .., end] = pauses.as_slice() else { return false };
+    let longest = between.iter().copied().max().unwrap_or(0);
+    changes.len() > last && *end >= last && *end > longest
 }
 
 /// The median; of the two in the middle of an even number the one nearer to 0, because one step among few changes is no rate.
@@ -284,6 +291,10 @@ mod tests {
         // A buffer that went after the first epoch, and a cache that filled.
         assert_eq!(growth_bytes_per_epoch(&series(&[300 * MIB, 172 * MIB, 172 * MIB])), Some(0.0));
         assert_eq!(growth_bytes_per_epoch(&series(&[0, 768, 1_536, 2_304, 2_304, 2_304])), Some(0.0));
+        let queue = [0, 5, 10, 15, 20, 20, 20, 20, 20, 20].map(|mib| mib * MIB);
+        assert_eq!(growth_bytes_per_epoch(&series(&queue)), Some(0.0));
+        let every_fourth = [0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12].map(|mib| mib * MIB);
+        assert!(growth_bytes_per_epoch(&series(&every_fourth)).is_some_and(|rate| rate > 0.0));
         // What leaks goes on.
         assert_eq!(growth_bytes_per_epoch(&series(&[0, 768, 1_536, 2_304, 3_072, 3_840])), Some(768.0));
     }

@@ -184,7 +184,12 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
     }
     // What requests hold at the moment when a window ends rises and falls with the phase of both.
     let stays = lead.per != Per::Window || released || raises_peaks(watch, course.begun_ns, gained);
-    (stays && matters(watch, course.gained, course.seconds())).then_some(course)
+    // What each step works on follows its inputs, and not the clock.
+    let counts = match way {
+        Way::WithWork => is_share_of_peak(watch, course.gained),
+        _ => matters(watch, course.gained, course.seconds()),
+    };
+    (stays && counts).then_some(course)
 }
 
 /// Bytes that the place of a group holds at the last boundary of a kind beyond those that it held when it began to grow: at

@@ -81,12 +81,13 @@ pub fn foreseen(it: &Foreseen) -> Finding {
         (false, 1) => "in the next step".to_owned(),
         (false, steps) => format!("in about {steps} steps"),
     };
+    let cut_up = if it.is_cut_up { ": no free piece will be large enough" } else { "" };
     let why = if it.is_cut_up { "no free piece will be large enough" } else { "so much will not be left" };
     Finding {
         live_bytes: Some(it.allocated_bytes),
         // (It is not known when a step like the largest one will come.)
         time_to_oom_seconds: it.step_seconds.filter(|_| !it.is_of_largest).map(|seconds| seconds * f64::from(*steps)),
-        title: format!("{} will run out of memory {when}: {request}{or_another} will fail ({reason})", opening(&name)),
+        title: format!("{} will run out of memory {when}: {request}{or_another} will fail{cut_up}", opening(&name)),
         explanation: format!(
             "The recent steps' requests were replayed from the present state, with what grows: {why}. {} will be allocated \
              then, and {} of the {} that the process may use reserved once its cache has been emptied.{}",
@@ -158,7 +159,7 @@ mod tests {
         let finding = foreseen(&it);
         assert_eq!(
             finding.title,
-            "Rank 2 will run out of memory in about 2 steps: 512 MiB in forward (model.py:40) will fail (capacity)"
+            "Rank 2 will run out of memory in about 2 steps: 512 MiB in forward (model.py:40) will fail"
         );
         assert_eq!(finding.time_to_oom_seconds, Some(3.0));
         (it.is_of_largest, it.is_cut_up) = (true, true);
@@ -166,12 +167,12 @@ mod tests {
         assert!(title.contains("at a step like the largest of the recent ones, about 2 steps from now"), "{title}");
         it.steps = 1;
         assert!(foreseen(&it).title.contains("at the next step like the largest of the recent ones"));
-        assert!(foreseen(&it).title.ends_with("(fragmentation)"));
+        assert!(foreseen(&it).title.ends_with("will fail: no free piece will be large enough"));
         assert_eq!(foreseen(&it).time_to_oom_seconds, None);
         // The first place again, the same place twice, and one too many.
         it.instead = [40, 50, 50, 60, 70].into_iter().zip(1..).map(|(line, mib)| asked(mib << 20, line)).collect();
         let finding = foreseen(&it);
-        let or = "512 MiB in forward (model.py:40), or another request of the recent steps, will fail (fragmentation)";
+        let or = "512 MiB in forward (model.py:40), or another request of the recent steps, will fail: no free piece will be large enough";
         assert!(finding.title.ends_with(or), "{}", finding.title);
         let which = "so it may be 2.00 MiB in forward (model.py:50) or 4.00 MiB in forward (model.py:60) instead.";
         assert!(finding.explanation.ends_with(which), "{}", finding.explanation);

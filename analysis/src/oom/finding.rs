@@ -146,6 +146,13 @@ fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
 fn deciding(report: &Report) -> String {
     let facts = &report.facts;
     match report.cause {
+        // What is free in the cache may be enough only together with what the device has left.
+        OomCause::Fragmentation if report.free_bytes < facts.asked_bytes => format!(
+            "{} are free on the device and {} in the cache, but there in blocks of at most {}: fragmentation",
+            bytes(report.room_bytes),
+            bytes(report.free_bytes),
+            bytes(report.largest_usable_bytes),
+        ),
         OomCause::Fragmentation => format!(
             "{} are free in the cache, but in blocks of at most {}: fragmentation",
             bytes(report.free_bytes),
@@ -218,18 +225,17 @@ pub(super) fn explanation(report: &Report) -> String {
     let filled: Vec<String> = by_place(&facts.sites)
         .into_iter()
         .take(3)
-        .map(|(site, of, _)| format!("{} {}", bytes(of), place_or_none(site)))
+        .map(|place| format!("{} {}", bytes(place.bytes), place_or_none(place.site)))
         .collect();
     if !filled.is_empty() {
         text.push_str(&format!(" What was live: {}.", filled.join(", ")));
     }
-    let grown =
-        facts.sites.iter().filter(|site| site.growth_bytes().unwrap_or(0) > 0).max_by_key(|site| site.growth_bytes());
-    if let Some(grown) = grown {
+    let places = by_place(&facts.sites);
+    if let Some(grown) = places.iter().filter(|place| place.grown > 0).max_by_key(|place| place.grown) {
         text.push_str(&format!(
             " Since the last step that ended, {} grew most, by {}.",
-            place_or_none(grown.stack.site()),
-            bytes(grown.growth_bytes().unwrap_or(0)),
+            place_or_none(grown.site),
+            bytes(grown.grown),
         ));
     }
     if let Some(sentence) = peers(report) {
@@ -238,20 +244,30 @@ pub(super) fn explanation(report: &Report) -> String {
     text
 }
 
-/// Bytes and blocks by place, most bytes first: what several stacks allocated at one line is one place.
-fn by_place(sites: &[SiteUse]) -> Vec<(Option<&Frame>, u64, u64)> {
-    let mut places: Vec<(Option<&Frame>, u64, u64)> = Vec::new();
+/// What lives at a place.
+struct Place<'a> {
+    site: Option<&'a Frame>,
+    bytes: u64,
+    blocks: u64,
+    /// Since the last step that ended.
+    grown: u64,
+}
+
+/// Live memory by place, most bytes first: what several stacks allocated at one line is one place.
+fn by_place(sites: &[SiteUse]) -> Vec<Place<'_>> {
+    let mut places: Vec<Place<'_>> = Vec::new();
     for site in sites {
-        let place = site.stack.site();
-        match places.iter_mut().find(|(known, ..)| *known == place) {
-            Some((_, bytes, blocks)) => {
-                *bytes = bytes.saturating_add(site.bytes);
-                *blocks = blocks.saturating_add(site.blocks);
+        let (frame, grown) = (site.stack.site(), site.growth_bytes().unwrap_or(0));
+        match places.iter_mut().find(|place| place.site == frame) {
+            Some(place) => {
+                place.bytes = place.bytes.saturating_add(site.bytes);
+                place.blocks = place.blocks.saturating_add(site.blocks);
+                place.grown = place.grown.saturating_add(grown);
             }
-            None => places.push((place, site.bytes, site.blocks)),
+            None => places.push(Place { site: frame, bytes: site.bytes, blocks: site.blocks, grown }),
         }
     }
-    places.sort_by_key(|&(_, bytes, _)| std::cmp::Reverse(bytes));
+    places.sort_by_key(|place| std::cmp::Reverse(place.bytes));
     places
 }
 
@@ -325,7 +341,7 @@ fn capacity(report: &Report, failed: &[u32]) -> String {
 /// The place that holds most of the memory in many blocks, where there is one: nothing in a class shows whether a program
 /// needs them or keeps them.
 fn in_one_place(report: &Report) -> Option<String> {
-    let (site, of, blocks) = by_place(&report.facts.sites).into_iter().next()?;
+    let Place { site, bytes: of, blocks, grown: _ } = by_place(&report.facts.sites).into_iter().next()?;
     let is_most = of >= report.facts.found.allocated_bytes / 2 && blocks >= KEPT_BLOCKS_MIN;
     (is_most && report.leaked.is_none())
         .then(|| format!("{} are in {} of {}", bytes(of), plural(blocks, "block"), place_or_none(site)))
@@ -365,7 +381,9 @@ pub(super) fn evidence(report: &Report) -> Vec<(String, EvidenceValue)> {
     for (class, bytes) in facts.classes.ranked() {
         count(&format!("{}_bytes", class.name()), Some(bytes));
     }
-    for (at, (site, of, blocks)) in by_place(&facts.sites).into_iter().take(SITES_NAMED).enumerate() {
+    for (at, Place { site, bytes: of, blocks, grown: _ }) in
+        by_place(&facts.sites).into_iter().take(SITES_NAMED).enumerate()
+    {
         let place = place_or_none(site);
         let words = format!("{} in {} of {place}", bytes(of), plural(blocks, "block"));
         evidence.push((format!("live_{}", at + 1), EvidenceValue::Text(words)));

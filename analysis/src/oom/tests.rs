@@ -88,6 +88,12 @@ fn free_bytes_in_pieces_are_fragmentation() {
     assert_eq!((report.free_bytes, report.largest_usable_bytes), (GIB, 4 * MIB));
     assert_eq!(report.limit_bytes, Some((128 * 20 * MIB, 128 * 20 * MIB + GIB)));
     assert!(!report.expandable_would_serve, "no whole page is free");
+    let mostly_on_the_device = explain(facts(picture(128, 0), 3 * GIB, 5 * GIB / 2));
+    assert!(
+        findings(&[mostly_on_the_device], 1)[0].title.ends_with(
+            "2.50 GiB are free on the device and 1.00 GiB in the cache, but there in blocks of at most 4.00 MiB: fragmentation"
+        )
+    );
     let found = &findings(&[report], 1)[0];
     assert_eq!(
         found.title,
@@ -145,11 +151,17 @@ fn capacity_says_how_much_less_would_have_done() {
 fn what_was_live_names_each_place_once() {
     let at =
         |line| Stack { frames: vec![Frame { function: "forward".into(), file: "/home/me/model.py".into(), line }] };
-    let site = |stack, bytes| SiteUse { stack, bytes, blocks: 1, before_bytes: None };
-    let sites = vec![site(at(12), 5 * GIB), site(at(30), 4 * GIB), site(at(12), 3 * GIB), site(at(12), 2 * GIB)];
+    let site = |stack, bytes, grown: u64| SiteUse { stack, bytes, blocks: 1, before_bytes: Some(bytes - grown) };
+    let sites = vec![
+        site(at(12), 5 * GIB, GIB),
+        site(at(30), 4 * GIB, 2 * GIB),
+        site(at(12), 3 * GIB, GIB),
+        site(at(12), 2 * GIB, GIB),
+    ];
     let found = &findings(&[explain(Facts { sites, ..facts(picture(0, 70), 4 * GIB, GIB) })], 1)[0];
     let text = &found.explanation;
     assert!(text.contains("What was live: 10.0 GiB forward (model.py:12), 4.00 GiB forward (model.py:30)."), "{text}");
+    assert!(text.ends_with("Since the last step that ended, forward (model.py:12) grew most, by 3.00 GiB."), "{text}");
 }
 
 #[test]

@@ -364,7 +364,8 @@ fn stable(report: &Report, terms: &Terms) -> Checked {
     if let Some(checked) = against.or_else(|| too_few(report, terms, proof_limits::STABLE_ENDS_MIN)) {
         return checked;
     }
-    let rises = report.ranks.iter().filter_map(|rank| rise(rank, terms));
+    let is_released = report.verdict.as_ref().and_then(Verdict::known_kind) == Some(VerdictKind::Released);
+    let rises = report.ranks.iter().filter_map(|rank| rise(rank, terms, is_released));
     // How far beyond its tolerance: the rank that is worst off decides, not the one that rose most.
     let Some(worst) = rises.max_by_key(|rise| (rise.by.saturating_sub(rise.tolerance), rise.by, Reverse(rise.rank)))
     else {
@@ -406,8 +407,13 @@ struct Rise {
     tolerance: u64,
 }
 
-fn rise(rank: &Rank, terms: &Terms) -> Option<Rise> {
-    let values: Vec<u64> = ends(rank, terms).into_iter().filter_map(|end| end.allocated_bytes).collect();
+/// `is_released`: memory rises within each epoch and is given back. The last epoch's end, which no next epoch shows, may be
+/// that of its last step: what was given back after it does not count.
+fn rise(rank: &Rank, terms: &Terms, is_released: bool) -> Option<Rise> {
+    let mut values: Vec<u64> = ends(rank, terms).into_iter().filter_map(|end| end.allocated_bytes).collect();
+    if let Some((last, left)) = values.last_mut().zip(rank.end_allocated_bytes).filter(|_| is_released) {
+        *last = left.min(*last);
+    }
     let (&first, &highest) = (values.first()?, values.iter().max()?);
     let share = |share: f64| (first as f64 * share) as u64;
     let tolerance = match terms.tolerance {

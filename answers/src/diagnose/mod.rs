@@ -7,7 +7,7 @@ mod proving;
 mod remedy;
 mod words;
 
-use memctl_model::JobState;
+use memctl_model::{FindingKind, JobState};
 use std::collections::HashMap;
 use std::io::{self, Write};
 
@@ -163,7 +163,9 @@ impl Diagnosis {
         let usage = rank_of(&report).map(|rank| {
             let is_it = |process: &str, number: u32| number == rank.rank && process == rank.process;
             let live = sites.and_then(|sites| sites.ranks.iter().find(|live| is_it(&live.process, live.rank)));
-            let told = main.and_then(|finding| finding.site.as_ref()).map(|site| &site.frame);
+            // What is kept is named by the call that keeps it; everything else by the line that allocates it, as elsewhere.
+            let leak = main.filter(|finding| finding.known_kind().is_some_and(FindingKind::is_leak));
+            let told = leak.and_then(|finding| finding.site.as_ref()).map(|site| &site.frame);
             // Of several devices the fullest.
             let devices = peak.iter().flat_map(|peak| &peak.ranks).map(|listed| &listed.rank);
             let peak = devices

@@ -45,7 +45,7 @@ pub fn remedy(kind: Option<FindingKind>, pattern: Option<Pattern>) -> Remedy {
     match kind {
         Some(Kind::Leak | Kind::EvalGraph | Kind::GraphKept | Kind::HiddenChain) => kept(kind, pattern),
         Some(Kind::Fragmentation) => Remedy {
-            pattern: "Free memory lies in holes between long-lived blocks.",
+            pattern: "Free memory is in pieces that do not fit the requests.",
             before: &[],
             after: &[],
             proof: Proof::LessFragmented,

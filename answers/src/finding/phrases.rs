@@ -69,8 +69,12 @@ pub fn live(finding: &Finding) -> Option<String> {
 #[must_use]
 pub fn until(finding: &Finding) -> Option<String> {
     let epochs = finding.epochs_to_oom.filter(|epochs| *epochs >= 0.0).map(|epochs| {
-        let whole = epochs.floor() as u64;
-        if whole == 0 { "less than one epoch".to_owned() } else { format!("about {}", plural(whole, "epoch")) }
+        // Rounded as in the verdict's sentence.
+        if epochs < 1.0 {
+            "less than one epoch".to_owned()
+        } else {
+            format!("about {}", plural(epochs.round() as u64, "epoch"))
+        }
     });
     let seconds = finding.time_to_oom_seconds.filter(|seconds| *seconds >= 0.0);
     let time = seconds.map(|seconds| time::duration((seconds * 1e9) as u64));

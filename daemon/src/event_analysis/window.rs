@@ -166,7 +166,7 @@ async fn state_from(
     near: Option<State>,
 ) -> Result<(Keyframe, MarkCursor), ReadError> {
     let mut replay = Replay::before(store, session, device, &[], at).await?.with_cursor(cursor.clone());
-    let mut time_ns = session.info.started_ns;
+    let mut time_ns = replay.started_ns().unwrap_or(session.info.started_ns);
     if let Some(State { at_event, time_ns: then, map }) = near.filter(|state| state.at_event > replay.at_event()) {
         time_ns = then;
         replay = replay.from(at_event, map);

@@ -28,6 +28,8 @@ pub(crate) struct Replay<'a> {
     /// The marks for the births of blocks, if they are needed.
     cursor: Option<MarkCursor>,
     at_event: u64,
+    /// The time of the keyframe at which it started.
+    started_ns: Option<u64>,
     /// A gap of missing items was passed.
     jumped: bool,
 }
@@ -49,20 +51,19 @@ impl<'a> Replay<'a> {
         event: u64,
     ) -> Result<Self, ReadError> {
         let mut map = BlockMap::new(&session.info.settings);
-        let at_event = match keyframe_before(store, session.key, device, event).await? {
-            Some(keyframe) => {
-                map.restore(&keyframe);
-                keyframe.at_event
-            }
-            None => 0,
-        };
+        let keyframe = keyframe_before(store, session.key, device, event).await?;
+        if let Some(keyframe) = &keyframe {
+            map.restore(keyframe);
+        }
+        let at_event = keyframe.as_ref().map_or(0, |keyframe| keyframe.at_event);
+        let started_ns = keyframe.map(|keyframe| keyframe.time_ns);
         let epochs = epoch_ends
             .iter()
             .filter(|end| end.session == session.key && end.device == device)
             .map(|end| (end.at_event, end.epoch, end.step))
             .collect();
         let decoder = Decoder::new().map_err(ReadError::chunk(session.key, 0))?;
-        Ok(Self { store, session, device, map, decoder, epochs, cursor: None, at_event, jumped: false })
+        Ok(Self { store, session, device, map, decoder, epochs, cursor: None, at_event, started_ns, jumped: false })
     }
 
     /// Continues from a state that an earlier replay of this device reached after `at_event` events.
@@ -80,6 +81,11 @@ impl<'a> Replay<'a> {
     /// The number of events that the state includes.
     pub fn at_event(&self) -> u64 {
         self.at_event
+    }
+
+    /// The time of the keyframe at which the replay started; `None` if it started at the session's first event.
+    pub fn started_ns(&self) -> Option<u64> {
+        self.started_ns
     }
 
     /// Whether items are missing before the state.

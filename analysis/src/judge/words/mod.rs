@@ -12,7 +12,7 @@ pub(super) use level::{Excess, Grown, Near, foreign, level, near_oom, skew};
 
 use memctl_model::{HumanBytes, Rate};
 
-use crate::wording::place;
+use crate::wording::{place, plural};
 
 /// Evidence of this name marks a suspicion, which raises no alert.
 const SUSPECTED: &str = "suspected";
@@ -36,7 +36,7 @@ fn until(epochs: Option<f64>, seconds: Option<f64>) -> Option<String> {
     }
     match (epochs, seconds) {
         (Some(epochs), _) if epochs < 1.0 => Some("within this epoch".to_owned()),
-        (Some(epochs), _) if epochs < 10_000.0 => Some(format!("in about {epochs:.0} epochs")),
+        (Some(epochs), _) if epochs < 10_000.0 => Some(format!("in about {}", plural(epochs.round() as u64, "epoch"))),
         (_, Some(seconds)) if seconds < 120.0 => Some(format!("in about {seconds:.0} seconds")),
         (_, Some(seconds)) if seconds < 7_200.0 => Some(format!("in about {:.0} minutes", seconds / 60.0)),
         (_, Some(seconds)) if seconds < 172_800.0 => Some(format!("in about {:.0} hours", seconds / 3_600.0)),

@@ -161,7 +161,11 @@ pub(super) async fn then(
     let keyframe = keyframe_before(store, session.key, device.info.index.0, position.at).await?;
     let from = keyframe.map_or(0, |keyframe| keyframe.at_event);
     let is_near = |chunk: &&ChunkRow| chunk.index.first_event < position.at && end_of(chunk) > from;
-    let near: Vec<&ChunkRow> = chunks.iter().filter(is_near).collect();
+    let mut near: Vec<&ChunkRow> = chunks.iter().filter(is_near).collect();
+    if near.is_empty() {
+        // The moment is that of a keyframe: the events before it show epoch and step.
+        near.extend(chunks.iter().rfind(|chunk| chunk.index.first_event < position.at));
+    }
     let times_ns =
         (near.first().map_or(0, |chunk| chunk.index.first_ns), near.last().map_or(0, |chunk| chunk.index.last_ns));
     let cursor = MarkCursor::between(store, session.key, times_ns).await?;
