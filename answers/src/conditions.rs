@@ -32,7 +32,7 @@ pub enum Asks {
     /// No rank reserved, at its peak, more than so many times what it allocated at its peak.
     ReservedToAllocated(Limit<f64>),
     /// No rank leaves a larger share of its reserved memory unused at epoch ends.
-    Fragmentation(Limit<f64>),
+    Unused(Limit<f64>),
     /// No rank grows faster.
     Growth(Limit<u64>, Per),
 }
@@ -102,7 +102,7 @@ fn compared(text: &str) -> Result<Asks, String> {
     let unknown = || {
         format!(
             "unknown condition `{text}`; conditions are: stable, no-leak, no-oom, no-findings, 'peak<10GiB', 'peak_reserved<12GiB', \
-             'reserved/allocated<1.3', 'growth<1MiB/epoch', 'fragmentation<0.3' (in quotes, because of <)"
+             'reserved/allocated<1.3', 'growth<1MiB/epoch', 'unused<50%' (in quotes, because of <)"
         )
     };
     let (figure, limit) = text.split_once('<').ok_or_else(unknown)?;
@@ -116,7 +116,8 @@ fn compared(text: &str) -> Result<Asks, String> {
             let (most, per) = rate(limit)?;
             Ok(Asks::Growth(Limit { most, inclusive }, per))
         }
-        "fragmentation" => Ok(Asks::Fragmentation(Limit { most: ratio(limit)?, inclusive })),
+        // (`fragmentation` is its former name: most of what is unused is cache, which serves later requests.)
+        "unused" | "fragmentation" => Ok(Asks::Unused(Limit { most: ratio(limit)?, inclusive })),
         _ => Err(unknown()),
     }
 }
@@ -207,7 +208,9 @@ mod tests {
         assert_eq!(asks("no-leak"), Ok(Asks::NoLeak));
         assert_eq!(asks("peak<1.5GiB"), Ok(Asks::Peak(Limit { most: 3 << 29, inclusive: false })));
         assert_eq!(asks("peak <= 80GB"), Ok(Asks::Peak(Limit { most: 80_000_000_000, inclusive: true })));
-        assert_eq!(asks("fragmentation<30%"), Ok(Asks::Fragmentation(Limit { most: 0.3, inclusive: false })));
+        for name in ["unused<30%", "fragmentation<30%"] {
+            assert_eq!(asks(name), Ok(Asks::Unused(Limit { most: 0.3, inclusive: false })));
+        }
         assert_eq!(asks("peak_reserved<1GiB"), Ok(Asks::PeakReserved(Limit { most: 1 << 30, inclusive: false })));
         let ratio = Asks::ReservedToAllocated(Limit { most: 1.3, inclusive: true });
         assert_eq!(asks("reserved/allocated<=1.3"), Ok(ratio));

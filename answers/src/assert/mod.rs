@@ -225,7 +225,7 @@ fn check(report: &Report, condition: &Condition, terms: &Terms) -> Checked {
         Asks::PeakReserved(limit) => peak(report, limit, terms, |rank| rank.peak_reserved_bytes, RESERVED),
         Asks::ReservedToAllocated(limit) => reserved_to_allocated(report, limit, terms),
         Asks::Growth(limit, per) => growth::growth(report, limit, per, terms),
-        Asks::Fragmentation(limit) => fragmentation(report, limit, terms),
+        Asks::Unused(limit) => unused(report, limit, terms),
     };
     // What is known speaks against a condition at once; that it holds, or cannot be decided, has this reason first.
     if checked.verdict != Outcome::DoesNotHold
@@ -505,13 +505,14 @@ fn told_of_all(
     checked
 }
 
-fn fragmentation(report: &Report, limit: Limit<f64>, terms: &Terms) -> Checked {
-    let unused = |end: &EpochEnd| {
+/// The share of reserved bytes that no live block uses: cache, which serves later requests, and holes.
+fn unused(report: &Report, limit: Limit<f64>, terms: &Terms) -> Checked {
+    let of_end = |end: &EpochEnd| {
         let (allocated, reserved) = (end.allocated_bytes?, end.reserved_bytes.filter(|&bytes| bytes > 0)?);
         Some(1.0 - allocated as f64 / reserved as f64)
     };
     let of = |rank: &Rank| {
-        let at_ends = ends(rank, terms).into_iter().filter_map(unused).chain(rank.fragmentation_ratio);
+        let at_ends = ends(rank, terms).into_iter().filter_map(of_end).chain(rank.fragmentation_ratio);
         at_ends.max_by(f64::total_cmp).map(|ratio| (ratio, rank.rank))
     };
     let Some((ratio, rank)) = report.ranks.iter().filter_map(of).max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)))

@@ -408,7 +408,7 @@ stable                  no-leak, nothing else grows, and allocated memory at epo
 'peak_reserved<12GiB'   the peak of reserved bytes\n  \
 'reserved/allocated<R'  the ratio of these two peaks\n  \
 'growth<1MiB/epoch'     growth of every rank, also /step and /minute\n  \
-'fragmentation<R'       the share of reserved bytes that nothing uses at epoch ends, 0..1\n\
+'unused<50%'            the share of reserved bytes that no live block uses at epoch ends (cache included)\n\
 Exit codes: 0 all hold, 1 one does not hold or is inconclusive (the data does not say), 2 wrong usage.";
 
 /// `memctl timeline`.

@@ -94,7 +94,7 @@ const CONDITIONS: [(&str, By); 11] = [
     ("growth<1GiB/epoch", By::Growth),
     ("growth<1GiB/step", By::Growth),
     ("growth<1GiB/minute", By::Growth),
-    ("fragmentation<0.999", By::Counters),
+    ("unused<0.999", By::Counters),
 ];
 
 /// Words that say that memory does not grow, that blocks lie well, and that all there is to know is known.
