@@ -90,6 +90,12 @@ impl Config {
         let is_exposed = |place: &&Listen| place.is_remote() && !place.is_encrypted(self.tls.is_some());
         self.listen.iter().chain(&self.http).filter(is_exposed).collect()
     }
+
+    /// The first address that needs a certificate where there is none.
+    fn without_certificate(&self) -> Option<&Listen> {
+        let lacks_one = |place: &&Listen| self.tls.is_none() && place.is_encrypted(false);
+        self.listen.iter().chain(&self.http).find(lacks_one)
+    }
 }
 
 /// An invalid setting.
@@ -132,6 +138,12 @@ pub enum ConfigError {
         "{place} is reached by other machines and has no TLS: set --tls-cert and --tls-key, listen on 127.0.0.1 or a socket, or use --insecure to let any client read and change everything"
     )]
     Exposed {
+        /// The address.
+        place: String,
+    },
+    /// An address that always speaks TLS has no certificate.
+    #[error("cannot listen on {place}: there is no certificate for https://: set --tls-cert and --tls-key")]
+    NoCertificate {
         /// The address.
         place: String,
     },
@@ -193,6 +205,9 @@ pub fn resolve(layers: &[(String, Layer)], defaults: &Defaults) -> Result<Config
         otlp: otlp(layers)?,
         idle: None,
     };
+    if let Some(place) = config.without_certificate() {
+        return Err(ConfigError::NoCertificate { place: place.to_string() });
+    }
     match config.exposed().first() {
         Some(place) if !config.insecure => Err(ConfigError::Exposed { place: place.to_string() }),
         _ => Ok(config),
@@ -368,6 +383,10 @@ mod tests {
         assert!(message("[tls]\ncert = '/c'").contains("name both files"));
         assert!(message("[tls]\nclient_ca = '/c'").contains("name cert and key"));
         assert!(message("[tls]\nclient_auth = 'no'").contains("neither required nor optional"));
+        for text in ["listen = 'https://127.0.0.1:1'", "[http]\nlisten = ['127.0.0.1:2', 'https://127.0.0.1:1']"] {
+            let said = message(text);
+            assert!(said.starts_with("cannot listen on https://127.0.0.1:1: there is no certificate"), "{said}");
+        }
         let fine = |text| resolve(&[layer("file", text)], &defaults).unwrap();
         assert!(fine("listen = '0.0.0.0:1'\n[tls]\ncert = '/c'\nkey = '/k'").exposed().is_empty());
         assert_eq!(fine("listen = ['[::]:1', '127.0.0.1:1']\ninsecure = true").exposed().len(), 1);
