@@ -251,3 +251,13 @@ fn a_disk_that_is_full() {
     assert_eq!(run_json(&mut jobs(data_dir)), before);
     run(&mut command);
 }
+
+#[test]
+fn a_check_whose_reader_has_left_ends_quietly() {
+    let folder = tempfile::tempdir().unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = daemon(folder.path(), free_port());
+    let output = command.arg("--check").stdout(writer).stderr(std::process::Stdio::piped()).output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+}
