@@ -63,10 +63,10 @@ pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
     if let (Some(hint), Some(firing)) = (&alerts.hint, alerts.alerts.iter().find(|alert| alert.state == "firing")) {
         let job = shell_word(&firing.address());
         let with = |line: String| format!("{line}{}{hint}", if hint.is_empty() { "" } else { " " });
-        let ways = [
-            (with(format!("memctl query --job {job}")), "the job's page"),
-            (with(format!("memctl alerts silence --job {job} --for 2h")), "no notifications for two hours"),
-        ];
+        let mut ways = vec![(with(format!("memctl query --job {job}")), "the job's page")];
+        if alerts.may_silence {
+            ways.push((with(format!("memctl alerts silence --job {job} --for 2h")), "no notifications for two hours"));
+        }
         out.push_str(&next(&ways, screen));
     }
     out
