@@ -191,3 +191,24 @@ impl Page for Rules {
         self.rules.iter().map(|rule| format!("{}\n", safe(&rule.name))).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_may_silence_is_shown_how() {
+        let firing = memctl_proto::v1::Alert {
+            rule: "LeakingMemory".into(),
+            job: "vit".into(),
+            phase: memctl_proto::v1::AlertPhase::Firing.into(),
+            ..Default::default()
+        };
+        let wire = memctl_proto::v1::ListAlertsResponse { alerts: vec![firing], ..Default::default() };
+        let known = Alerts::new(wire, None, jiff::Timestamp::UNIX_EPOCH, Some("--token-file t".to_owned()));
+        let screen = Screen { columns: Some(80), unicode: true, colour: false };
+        let page = |may_silence| Alerts { may_silence, ..known.clone() }.page(&screen);
+        assert!(page(true).contains("memctl alerts silence --job vit --for 2h --token-file t"), "{}", page(true));
+        assert!(page(false).contains("memctl query --job vit") && !page(false).contains("silence"), "{}", page(false));
+    }
+}
