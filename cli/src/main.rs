@@ -4,6 +4,22 @@
 //! is one line that names the problem and the remedy. Does not know how events are stored or read: it queries a daemon,
 //! its own or another one.
 
+/// As the standard library's, which would panic where standard error is closed (`memctl … 2>&1 | head`).
+macro_rules! eprintln {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+
+/// The same for what ends without a line.
+macro_rules! eprint {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = write!(std::io::stderr(), $($words)*);
+    }};
+}
+
 mod advising;
 mod allocator;
 mod args;
