@@ -16,7 +16,7 @@ use crate::alerts::{Rules, RulesError};
 use crate::idle::Idle;
 use crate::ingest::IngestLimits;
 use crate::judge;
-use crate::listen::{ConnectionLimits, Listen, SocketAccess, TlsFiles};
+use crate::listen::{ConnectionLimits, Listen, TlsFiles};
 use crate::quantity;
 use crate::store::{Retention, StoreAddress};
 
@@ -65,37 +65,6 @@ pub struct Config {
     pub http: Vec<Listen>,
     /// When it ends by itself, if ever.
     pub idle: Option<Idle>,
-}
-
-impl Config {
-    /// Sockets that other users may connect to, each with a sentence on who they are and what grants them rights.
-    #[must_use]
-    pub fn opened(&self) -> Vec<(&Listen, String)> {
-        let decides = match self.access.names_users() {
-            true => "what they may do is set by [access.uids] or their token; all others are refused",
-            false => "[access.uids] is empty, so callers without a token are refused",
-        };
-        let who = |place: &Listen| match place {
-            Listen::Unix { access: SocketAccess::Group, .. } => Some("the members of the socket's group"),
-            Listen::Unix { access: SocketAccess::Everybody, .. } => Some("all users of this machine"),
-            _ => None,
-        };
-        let words = |place| Some((place, format!("{} can connect; {decides}", who(place)?)));
-        self.listen.iter().chain(&self.http).filter_map(words).collect()
-    }
-
-    /// Addresses that other machines can reach without TLS.
-    #[must_use]
-    pub fn exposed(&self) -> Vec<&Listen> {
-        let is_exposed = |place: &&Listen| place.is_remote() && !place.is_encrypted(self.tls.is_some());
-        self.listen.iter().chain(&self.http).filter(is_exposed).collect()
-    }
-
-    /// The first address that needs a certificate where there is none.
-    fn without_certificate(&self) -> Option<&Listen> {
-        let lacks_one = |place: &&Listen| self.tls.is_none() && place.is_encrypted(false);
-        self.listen.iter().chain(&self.http).find(lacks_one)
-    }
 }
 
 /// An invalid setting.

@@ -18,6 +18,7 @@ use serde::Serialize;
 use crate::args::{Format, Global};
 use crate::connect::{self, Connection, WhenMissing};
 use crate::exit::{self, Failure};
+use crate::hosting;
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::{plural, safe};
 
@@ -205,8 +206,8 @@ fn folder(dir: &Path, checks: &mut Vec<Check>) {
         });
         return;
     }
-    checks.push(match tempfile::Builder::new().prefix(".memctl-doctor-").tempfile_in(dir) {
-        Ok(_) => ok("folder", format!("{} is writable", dir.display())),
+    checks.push(match may_write(dir) {
+        Ok(()) => ok("folder", format!("{} is writable", dir.display())),
         Err(error) => failed(
             "folder",
             format!("{} cannot be written: {error}", dir.display()),
@@ -223,6 +224,13 @@ fn folder(dir: &Path, checks: &mut Vec<Check>) {
             ok("disk", found)
         });
     }
+}
+
+/// Makes a file there and removes it.
+fn may_write(dir: &Path) -> std::io::Result<()> {
+    // First what needs no file: its error does not name one.
+    hosting::private_files::writable(dir)?;
+    tempfile::Builder::new().prefix(".memctl-doctor-").tempfile_in(dir).map(drop)
 }
 
 /// Bytes that an ordinary user may still write there.
