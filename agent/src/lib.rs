@@ -68,6 +68,7 @@ mod layout;
 mod ledger;
 mod link;
 pub mod live;
+mod own_identity;
 pub mod private_files;
 mod python;
 pub mod reach;

@@ -38,6 +38,16 @@ pub fn make(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
+/// Whether this process may create files in a folder.
+///
+/// # Errors
+/// The system's reason, such as a read-only file system.
+pub fn writable(folder: &Path) -> io::Result<()> {
+    use rustix::fs::{Access, AtFlags, CWD};
+    // (With the effective user's rights, as files are created.)
+    Ok(rustix::fs::accessat(CWD, folder, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

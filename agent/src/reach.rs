@@ -15,6 +15,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri};
 
+use crate::own_identity;
+pub use crate::own_identity::IdentityError;
 use crate::service::{self, Service};
 
 /// A daemon's address, and how it is authenticated.
@@ -67,6 +69,9 @@ pub enum ReachError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The client's certificate and its key cannot be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
     /// No daemon is there.
     #[error("{0}")]
     Absent(String),
@@ -138,7 +143,9 @@ impl Tls {
             None => config.with_native_roots(),
         };
         if let (Some(cert), Some(key)) = (&self.cert, &self.key) {
-            config = config.identity(Identity::from_pem(read_pem(cert, "CERTIFICATE")?, read_pem(key, "PRIVATE KEY")?));
+            let (cert_pem, key_pem) = (read_pem(cert, "CERTIFICATE")?, read_pem(key, "PRIVATE KEY")?);
+            own_identity::check((cert, &cert_pem), (key, &key_pem))?;
+            config = config.identity(Identity::from_pem(cert_pem, key_pem));
         }
         Ok(config)
     }

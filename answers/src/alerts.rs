@@ -36,6 +36,9 @@ pub struct Alerts {
     /// For the page.
     #[serde(skip)]
     pub hint: Option<String>,
+    /// For the page: whether the caller may silence alerts.
+    #[serde(skip)]
+    pub may_silence: bool,
 }
 
 /// The jobs that alerts come from: the newest `JOBS_LISTED`.
@@ -173,7 +176,7 @@ impl Alerts {
     pub fn new(wire: v1::ListAlertsResponse, jobs: Option<Watched>, now: Timestamp, hint: Option<String>) -> Self {
         let v1::ListAlertsResponse { alerts, refused, given_up } = wire;
         let alerts = alerts.into_iter().map(Alert::from).collect();
-        Self { schema: SCHEMA, alerts, refused, given_up, jobs, now_ns: nanoseconds(now), hint }
+        Self { schema: SCHEMA, alerts, refused, given_up, jobs, now_ns: nanoseconds(now), hint, may_silence: true }
     }
 }
 

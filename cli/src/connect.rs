@@ -234,6 +234,7 @@ async fn reached(address: &DaemonAddress) -> Result<Channel, Failure> {
     let limits = |endpoint: Endpoint| usual(endpoint).connect_timeout(CONNECT_TIMEOUT);
     address.connect(limits).await.map_err(|error| match error {
         ReachError::Address(error) => Failure::usage(error.to_string()),
+        ReachError::Identity(error) => Failure::usage(error.to_string()),
         ReachError::File { path, reason } => Failure::usage(format!("{path}: {reason}")),
         ReachError::Absent(error) => Failure::unreachable(format!(
             "no daemon answers at {address} ({error}): start one with `memctl daemon`, or omit --daemon and MEMCTL_DAEMON"

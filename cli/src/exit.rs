@@ -96,6 +96,12 @@ impl Failure {
         Self::usage(format!("cannot write to {place}: {error}; choose another place or free space"))
     }
 
+    /// The same failure without these words.
+    #[must_use]
+    pub fn without(self, words: &str) -> Self {
+        Self { message: self.message.replace(words, ""), ..self }
+    }
+
     /// A failed request to the daemon (or the embedded one) at `place`.
     pub fn from_status(status: &Status, place: &str) -> Self {
         if let Some(words) = memctl_proto::goaway::words(status) {
@@ -124,7 +130,8 @@ impl Failure {
         }
         let said = if status.message().is_empty() { status.code().description() } else { status.message() };
         match status.code() {
-            Code::NotFound if said.contains("memctl jobs") => Self::no_such_job(said),
+            // What is missing may be a token or another thing than a job: the daemon then names its list.
+            Code::NotFound if said.contains("`memctl ") => Self::no_such_job(said),
             Code::NotFound => Self::no_such_job(format!("{said}; `memctl jobs` lists the jobs")),
             Code::InvalidArgument | Code::OutOfRange | Code::Aborted => Self::usage(said),
             Code::AlreadyExists | Code::FailedPrecondition => Self::input(said),
@@ -234,6 +241,16 @@ mod tests {
             let failure = Failure::from_status(&Status::new(code, "words"), "the daemon");
             assert_eq!(failure.outcome as u8, exit, "{code:?}");
             assert!(failure.to_string().contains("words") || code == Code::Unimplemented, "{failure}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_found_names_one_list() {
+        for (words, expected) in [
+            ("no job j here", "no job j here; `memctl jobs` lists the jobs"),
+            ("no token t; `memctl token list` shows them", "no token t; `memctl token list` shows them"),
+        ] {
+            assert_eq!(Failure::from_status(&Status::not_found(words), "the daemon").to_string(), expected);
         }
     }
 

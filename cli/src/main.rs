@@ -4,6 +4,22 @@
 //! is one line that names the problem and the remedy. Does not know how events are stored or read: it queries a daemon,
 //! its own or another one.
 
+/// As the standard library's, which would panic where standard error is closed (`memctl … 2>&1 | head`).
+macro_rules! eprintln {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+
+/// The same for what ends without a line.
+macro_rules! eprint {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = write!(std::io::stderr(), $($words)*);
+    }};
+}
+
 mod advising;
 mod allocator;
 mod args;
@@ -93,7 +109,7 @@ fn report(failure: &exit::Failure) -> ExitCode {
 }
 
 /// Default log levels: `info` for a daemon, `warn` for a run (an unreachable daemon is reported once, at its end),
-/// `error` for other commands.
+/// `error` for other commands. An import prints a refusal itself.
 fn logging(command: &args::Command) -> Logging {
     let (default, is_json) = match command {
         args::Command::Daemon(args::Daemon {
@@ -101,6 +117,7 @@ fn logging(command: &args::Command) -> Logging {
             ..
         }) => ("error", false),
         args::Command::Daemon(daemon) => ("info", daemon.log_format == args::LogFormat::Json),
+        args::Command::Import(_) => ("error,memctl_agent::uplink::refused=off", false),
         args::Command::Run(_) => ("warn,memctl_agent::uplink=error", false),
         _ => ("error", false),
     };

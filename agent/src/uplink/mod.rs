@@ -160,7 +160,9 @@ async fn deliver(
         over.window.set_linked(false);
         match linked {
             Err(LinkError::Final(message)) => {
-                tracing::error!(session = %session.id, reason = message, "the daemon refused the session");
+                // (A target of its own: a command that prints the refusal itself leaves this line out.)
+                tracing::error!(target: "memctl_agent::uplink::refused", session = %session.id, reason = message,
+                    "the daemon refused the session");
                 return Ended::Refused(message);
             }
             Err(LinkError::TooLarge { bytes_max, message }) => {

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use memctl_answers::alerts::{Alerts, Answers, Rules, Silences};
 use memctl_model::limits::JOBS_LISTED;
 use memctl_proto::v1;
+use memctl_proto::v1::access_client::AccessClient;
 use memctl_proto::v1::alerts_client::AlertsClient;
 
 use crate::args::alerts::{self, AlertsCommand};
@@ -66,9 +67,17 @@ async fn list(
         // No alert says something of the jobs that were judged, and of no other.
         let jobs = v1::ListJobsRequest { judge: true, limit: JOBS_LISTED, ..v1::ListJobsRequest::default() };
         let jobs = connection.query.list_jobs(jobs).await.map_err(|status| connection.failure(&status))?;
-        Ok(Alerts::new(response, Some(jobs.into_inner().into()), now, hint(connection, global)))
+        let answer = Alerts::new(response, Some(jobs.into_inner().into()), now, hint(connection, global));
+        let may_silence = answer.hint.is_none() || may_silence(connection).await;
+        Ok(Alerts { may_silence, ..answer })
     });
     show(&answer.await?, global, screen, out)
+}
+
+/// Whether the caller may silence alerts. (An older daemon does not say; its answer to the request does.)
+async fn may_silence(connection: &Connection) -> bool {
+    let caller = AccessClient::new(connection.asking()).get_caller(v1::GetCallerRequest {}).await;
+    !caller.is_ok_and(|caller| matches!(caller.get_ref().role(), v1::Role::Reader | v1::Role::Agent))
 }
 
 async fn test(

@@ -94,6 +94,7 @@ async fn store(connection: &Connection, files: Vec<(u32, PathBuf)>) -> Result<()
             "make room in the folder for temporary files, or set TMPDIR to another one",
         ),
         silence_max: hosting::EMBEDDED_SILENCE_MAX,
+        begun: Arc::default(),
     };
     import_files(connection.daemon(), request, Arc::new(|_| {})).await.map(drop)
 }

@@ -38,7 +38,7 @@ impl Embedded {
     }
 }
 
-/// What to do with a store that another process writes.
+/// What to do with a store that another process writes, or that cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
     /// Read it.
@@ -56,7 +56,7 @@ pub async fn embedded(data_dir: &Path, beside: Beside) -> Result<Embedded, Failu
     let address = config::in_folder(data_dir);
     let opened = match entry::open(&address, &holder).await {
         // A store that cannot be written can still be read.
-        Err(StoreError::ReadOnly { .. }) => entry::open_read_only(&address).await,
+        Err(StoreError::ReadOnly { .. }) if beside == Beside::Read => entry::open_read_only(&address).await,
         Err(StoreError::InUse { .. }) if beside == Beside::Read => entry::open_read_only(&address).await,
         opened => opened,
     };

@@ -47,6 +47,8 @@ pub struct ImportRequest {
     pub taker: (String, &'static str),
     /// The import fails if nothing is acknowledged for this long.
     pub silence_max: Duration,
+    /// Is set when the first session begins: from then on something may be stored.
+    pub begun: Arc<AtomicBool>,
 }
 
 /// How far an import is.
@@ -125,6 +127,8 @@ pub async fn import_files(
             launch: request.launch.clone(),
         };
         let (words, source_paths) = (&request.taker, request.source_paths.clone());
+        // Relaxed: it is read when the import has ended.
+        request.begun.store(true, Ordering::Relaxed);
         let taker = Taker { daemon: daemon.clone(), words, silence_max: request.silence_max, source_paths };
         let outcome = import(taker, (recording, bytes), identity, on_progress.clone()).await?;
         sum.events += outcome.end.produced;

@@ -34,6 +34,7 @@ pub use memctl_agent::credentials::{Credentials, TokenSource};
 pub use memctl_agent::reach::{self, DaemonAddress, ReachError, Tls};
 pub use memctl_agent::source_paths::{MODE_VARIABLE as SOURCE_PATHS_VARIABLE, Mode as SourcePathsMode, SourcePaths};
 pub use memctl_agent::{Daemon, SpoolConfig, data_dirs, host, identity, launch_id, now_ns, private_files, service};
+pub use memctl_daemon::access::fits;
 pub use memctl_daemon::config::TlsLayer as ServingTls;
 pub use page_proxy::forwarded;
 pub use paths::{of_a_run, of_an_import};

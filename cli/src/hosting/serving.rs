@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use memctl_daemon::config::{self, AlertsLayer, Config, Defaults, HttpLayer, Layer, Listed, TlsLayer};
 use memctl_daemon::entry;
-use memctl_daemon::store::StoreAddress;
+use memctl_daemon::listen::Listen;
+use memctl_daemon::store::{Retention, StoreAddress, StoreInfo};
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
@@ -146,27 +147,49 @@ fn configuration(wanted: &Serving) -> Result<Config, Failure> {
 async fn check(config: &Config) -> Result<(), Failure> {
     let store = entry::open(&config.store, "memctl daemon --check").await.map_err(|error| store_failure(&error))?;
     let info = store.info().await.map_err(|error| store_failure(&error))?;
-    let places: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
-    println!("listen        {}", places.join(", "));
+    let checked = print_checked(config, &info);
+    store.close().await.map_err(|error| store_failure(&error))?;
+    checked
+}
+
+/// Prints the configuration in force and the store, after the files of TLS were read.
+fn print_checked(config: &Config, info: &StoreInfo) -> Result<(), Failure> {
+    use std::io::Write as _;
+    let mut lines = vec![format!("listen        {}", listed(&config.listen))];
     if let Some(tls) = &config.tls {
         memctl_daemon::listen::Certificates::load(tls.clone()).map_err(|error| Failure::usage(error.to_string()))?;
-        println!("tls           {}", tls.cert.display());
+        lines.push(format!("tls           {}", tls.cert.display()));
     }
-    let places: Vec<String> = config.http.iter().map(ToString::to_string).collect();
-    println!("http          {}", if places.is_empty() { "off".to_owned() } else { places.join(", ") });
+    let http = if config.http.is_empty() { "off".to_owned() } else { listed(&config.http) };
     let sent = config.otlp.as_ref().map_or_else(|| "off".to_owned(), |settings| settings.endpoint.to_string());
-    println!("otlp          {sent}");
-    println!("store         {} ({} {}, schema {})", info.place, info.kind, info.version, info.schema_version);
-    let kept = |limit: Option<u64>, show: &dyn Fn(u64) -> String| limit.map_or_else(|| "no limit".into(), show);
-    let hours = |age: u64| format!("{} h", age / 3_600_000_000_000);
-    println!("retain age    {}", kept(config.retention.age_ns, &hours));
-    let bytes = |limit: Option<u64>| kept(limit, &|bytes| memctl_model::HumanBytes::of(bytes).to_string());
-    let memctl_daemon::store::Retention { bytes: all, bytes_per_job, bytes_per_tenant, .. } = config.retention;
-    println!("retain bytes  {}", bytes(all));
-    println!("     per job  {}", bytes(bytes_per_job));
-    println!("  per tenant  {}", bytes(bytes_per_tenant));
+    let StoreInfo { place, kind, version, schema_version } = info;
+    lines.push(format!("http          {http}"));
+    lines.push(format!("otlp          {sent}"));
+    lines.push(format!("store         {place} ({kind} {version}, schema {schema_version})"));
+    lines.extend(kept(&config.retention));
     let receivers: Vec<&str> = config.alerts.receivers.iter().map(|receiver| receiver.name.as_str()).collect();
     let (origin, rules) = (&config.alerts.origin, config.alerts.rules.len());
-    println!("alert rules   {rules} ({origin}), receivers: {}", [&["log"], &receivers[..]].concat().join(", "));
-    store.close().await.map_err(|error| store_failure(&error))
+    let receivers = [&["log"], &receivers[..]].concat().join(", ");
+    lines.push(format!("alert rules   {rules} ({origin}), receivers: {receivers}"));
+    // In one piece; the reader may have left (`… | head`).
+    let text = lines.join("\n") + "\n";
+    std::io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output("standard output", &error))
+}
+
+/// What is kept, in lines.
+fn kept(retention: &Retention) -> [String; 4] {
+    let limit = |limit: Option<u64>, show: &dyn Fn(u64) -> String| limit.map_or_else(|| "no limit".into(), show);
+    let hours = |age: u64| format!("{} h", age / 3_600_000_000_000);
+    let bytes = |most: Option<u64>| limit(most, &|bytes| memctl_model::HumanBytes::of(bytes).to_string());
+    let Retention { bytes: all, bytes_per_job, bytes_per_tenant, .. } = *retention;
+    [
+        format!("retain age    {}", limit(retention.age_ns, &hours)),
+        format!("retain bytes  {}", bytes(all)),
+        format!("     per job  {}", bytes(bytes_per_job)),
+        format!("  per tenant  {}", bytes(bytes_per_tenant)),
+    ]
+}
+
+fn listed(places: &[Listen]) -> String {
+    places.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

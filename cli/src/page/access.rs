@@ -1,11 +1,12 @@
 //! The pages of `memctl token` and `memctl audit`.
 
-use memctl_answers::access::{Audit, Tokens};
+use memctl_answers::access::{Audit, Entry, Tokens};
 
 use super::Page;
+use super::prose::hanging;
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left};
-use crate::render::text::safe;
+use crate::render::text::{safe, width};
 
 /// Characters of a time without its fraction: `2026-03-01T12:30:00`.
 const SECONDS: usize = 19;
@@ -56,16 +57,84 @@ impl Page for Audit {
         let mut table = Table::new(&columns.map(|(name, rank)| left(name, rank)));
         for entry in &self.entries {
             table.row(vec![
-                entry.at.get(..SECONDS).unwrap_or(&entry.at).replace('T', " "),
+                time(entry),
                 entry.caller.clone(),
                 entry.peer.clone(),
                 entry.tenant.clone(),
                 entry.action.clone(),
-                if entry.refused { "refused" } else { "yes" }.to_owned(),
+                done(entry).to_owned(),
                 entry.subject.clone(),
                 entry.outcome.clone(),
             ]);
         }
-        table.show(screen)
+        // An entry is evidence: where the table has no room for all of it, entries are wrapped and nothing is cut.
+        let is_whole = screen.columns.is_none_or(|columns| {
+            table.show(&Screen { columns: None, colour: false, ..*screen }).lines().all(|line| width(line) <= columns)
+        });
+        if is_whole { table.show(screen) } else { self.entries.iter().map(|entry| block(entry, screen)).collect() }
+    }
+}
+
+/// The time of an entry, without its fraction.
+fn time(entry: &Entry) -> String {
+    entry.at.get(..SECONDS).unwrap_or(&entry.at).replace('T', " ")
+}
+
+fn done(entry: &Entry) -> &'static str {
+    if entry.refused { "refused" } else { "yes" }
+}
+
+/// An entry in as many lines as it takes.
+fn block(entry: &Entry, screen: &Screen) -> String {
+    let Entry { caller, peer, tenant, action, subject, outcome, .. } = entry;
+    let refused = if entry.refused { " (refused)" } else { "" };
+    let from = if peer.is_empty() { String::new() } else { format!(" from {peer}") };
+    let mut out = hanging(
+        &format!("{}  ", time(entry)),
+        &format!("{action}{refused} by {caller}{from}, tenant {tenant}"),
+        usize::MAX,
+        screen,
+    );
+    let what: Vec<&str> = [subject, outcome].into_iter().map(String::as_str).filter(|text| !text.is_empty()).collect();
+    if !what.is_empty() {
+        out.push_str(&hanging("    ", &what.join(": "), usize::MAX, screen));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn audit() -> Audit {
+        let entry = Entry {
+            at: "2026-03-01T12:30:00.5Z".into(),
+            caller: "token ci-nodes-of-the-cluster (00f1e2d3c4b5a697)".into(),
+            peer: "192.0.2.17:51234".into(),
+            tenant: "default".into(),
+            action: "Push".into(),
+            refused: true,
+            subject: "foo session 0123456789abcdef0123456789abcdef".into(),
+            outcome: "token ci-nodes-of-the-cluster may write only to jobs \"train-*\"".into(),
+        };
+        Audit { entries: vec![entry], ..Audit::from(memctl_proto::v1::ListAuditResponse::default()) }
+    }
+
+    #[test]
+    fn an_entry_is_wrapped_and_never_cut() {
+        let screen = Screen { columns: Some(80), unicode: true, colour: false };
+        insta::assert_snapshot!(audit().page(&screen), @r#"
+        2026-03-01 12:30:00  Push (refused) by token ci-nodes-of-the-cluster
+                             (00f1e2d3c4b5a697) from 192.0.2.17:51234, tenant default
+            foo session 0123456789abcdef0123456789abcdef: token ci-nodes-of-the-cluster
+            may write only to jobs "train-*"
+        "#);
+    }
+
+    #[test]
+    fn where_there_is_room_it_is_a_table() {
+        let screen = Screen { columns: None, unicode: true, colour: false };
+        let page = audit().page(&screen);
+        assert!(page.starts_with("AT (UTC)") && page.lines().count() == 2, "{page}");
     }
 }

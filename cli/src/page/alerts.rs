@@ -63,10 +63,10 @@ pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
     if let (Some(hint), Some(firing)) = (&alerts.hint, alerts.alerts.iter().find(|alert| alert.state == "firing")) {
         let job = shell_word(&firing.address());
         let with = |line: String| format!("{line}{}{hint}", if hint.is_empty() { "" } else { " " });
-        let ways = [
-            (with(format!("memctl query --job {job}")), "the job's page"),
-            (with(format!("memctl alerts silence --job {job} --for 2h")), "no notifications for two hours"),
-        ];
+        let mut ways = vec![(with(format!("memctl query --job {job}")), "the job's page")];
+        if alerts.may_silence {
+            ways.push((with(format!("memctl alerts silence --job {job} --for 2h")), "no notifications for two hours"));
+        }
         out.push_str(&next(&ways, screen));
     }
     out
@@ -189,5 +189,26 @@ impl Page for Rules {
     /// The page is the file itself; this stands for it where a table is wanted.
     fn page(&self, _: &Screen) -> String {
         self.rules.iter().map(|rule| format!("{}\n", safe(&rule.name))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_may_silence_is_shown_how() {
+        let firing = memctl_proto::v1::Alert {
+            rule: "LeakingMemory".into(),
+            job: "vit".into(),
+            phase: memctl_proto::v1::AlertPhase::Firing.into(),
+            ..Default::default()
+        };
+        let wire = memctl_proto::v1::ListAlertsResponse { alerts: vec![firing], ..Default::default() };
+        let known = Alerts::new(wire, None, jiff::Timestamp::UNIX_EPOCH, Some("--token-file t".to_owned()));
+        let screen = Screen { columns: Some(80), unicode: true, colour: false };
+        let page = |may_silence| Alerts { may_silence, ..known.clone() }.page(&screen);
+        assert!(page(true).contains("memctl alerts silence --job vit --for 2h --token-file t"), "{}", page(true));
+        assert!(page(false).contains("memctl query --job vit") && !page(false).contains("silence"), "{}", page(false));
     }
 }

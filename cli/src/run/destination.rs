@@ -112,7 +112,7 @@ fn spool(data_dir: Result<&Path, &Failure>, daemon: Option<&str>) -> (Option<Spo
         Ok(data_dir) => data_dirs::spool(data_dir, daemon),
         Err(failure) => return (None, without(failure.to_string())),
     };
-    match private_files::folder(&spool.folder) {
+    match private_files::folder(&spool.folder).and_then(|()| private_files::writable(&spool.folder)) {
         Ok(()) => (Some(spool), None),
         Err(error) => (None, without(format!("{}: {error}", spool.folder.display()))),
     }

@@ -128,7 +128,7 @@ impl Hosted<'_> {
         let patience = args.patience.unwrap_or(PATIENCE);
         let limits = destination.limits(Limits { grace: GRACE, patience, silence: SILENCE });
         let hurry = relay.hurry();
-        let summary = finish(host, limits, hurry.clone(), Progress::of(global)).await;
+        let summary = finish(host, limits, hurry.clone(), Progress::of(global, destination.spool.is_some())).await;
         let seen = Seen::read(folder.path(), missed);
         // The command has ended, so no process connects any more.
         drop(folder);

@@ -19,13 +19,15 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 pub struct Progress {
     global: Global,
     is_terminal: bool,
+    has_spool: bool,
     said: Cell<Option<Instant>>,
 }
 
 impl Progress {
     /// Nothing is said yet.
-    pub fn of(global: &Global) -> Self {
-        Self { global: global.clone(), is_terminal: std::io::stderr().is_terminal(), said: Cell::new(None) }
+    pub fn of(global: &Global, has_spool: bool) -> Self {
+        let is_terminal = std::io::stderr().is_terminal();
+        Self { global: global.clone(), is_terminal, has_spool, said: Cell::new(None) }
     }
 
     /// Says how far it is; called once a second.
@@ -33,7 +35,7 @@ impl Progress {
         if self.global.quiet {
             return;
         }
-        let line = line(remaining);
+        let line = line(remaining, self.has_spool);
         if self.is_terminal {
             // A closed standard error is not an error here.
             let _ = write!(std::io::stderr(), "\r\x1b[Kmemctl: {line}");
@@ -52,9 +54,10 @@ impl Progress {
     }
 }
 
-fn line(Remaining { sessions, events }: Remaining) -> String {
+fn line(Remaining { sessions, events }: Remaining, has_spool: bool) -> String {
     let (sessions, events) = (plural(sessions as u64, "session"), plural(events, "event"));
-    format!("storing: {events} of {sessions} to go; Ctrl-C leaves them to the next run")
+    let end = if has_spool { "leaves them to the next run" } else { "gives them up, as there is no spool" };
+    format!("storing: {events} of {sessions} to go; Ctrl-C {end}")
 }
 
 #[cfg(test)]
@@ -63,9 +66,8 @@ mod tests {
 
     #[test]
     fn it_says_what_is_left_and_what_can_be_done() {
-        assert_eq!(
-            line(Remaining { sessions: 1, events: 42_000 }),
-            "storing: 42,000 events of 1 session to go; Ctrl-C leaves them to the next run"
-        );
+        let left = Remaining { sessions: 1, events: 42_000 };
+        assert_eq!(line(left, true), "storing: 42,000 events of 1 session to go; Ctrl-C leaves them to the next run");
+        assert!(line(left, false).ends_with("; Ctrl-C gives them up, as there is no spool"));
     }
 }

@@ -188,7 +188,7 @@ impl Closing<'_> {
                 Some(_) => String::new(),
                 None => format!("; `memctl query --job {}{flags}` shows it", shell_word(job)),
             };
-            say(self.global, &self.stored(job, sessions, events, &hint));
+            say(self.global, &self.stored(job, (sessions, events), destination.spool.is_some(), &hint));
         }
         let is_any_stored = jobs.values().any(|&(_, events)| events > 0);
         if let Some(who) = writes_alone.filter(|_| is_any_stored) {
@@ -211,13 +211,16 @@ impl Closing<'_> {
     }
 
     /// What of a job is stored, and how to see it.
-    fn stored(&self, job: &str, sessions: u64, events: u64, hint: &str) -> String {
+    fn stored(&self, job: &str, (sessions, events): (u64, u64), has_spool: bool, hint: &str) -> String {
         let of_job = || self.summary.ended.iter().filter(|ended| ended.session.job == job);
         if events == 0 && of_job().any(|ended| ended.refused.is_some()) {
             return format!("job {job}: nothing is stored: the daemon refused it");
         }
         if events == 0 && of_job().all(|ended| !ended.delivered) {
-            return format!("job {job}: nothing is stored yet");
+            return match has_spool {
+                true => format!("job {job}: nothing is stored yet"),
+                false => format!("job {job}: nothing is stored, and the recording is lost"),
+            };
         }
         format!("job {job}: {} of {} stored{hint}", plural(events, "event"), plural(sessions, "session"))
     }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use memctl_proto::v1;
 
 use crate::listen::ClientCertificate;
-use crate::pattern::fits;
+pub use crate::pattern::fits;
 use crate::store::{Scope, Tenant};
 use rights::Need;
 

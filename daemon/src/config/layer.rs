@@ -150,6 +150,55 @@ pub fn from_file(path: &Path) -> Result<Layer, ConfigError> {
 /// # Errors
 /// The text is invalid.
 pub fn from_text(text: &str, path: &str) -> Result<Layer, ConfigError> {
-    let malformed = |error: toml::de::Error| error.to_string().trim().to_owned();
-    toml::from_str(text).map_err(|error| ConfigError::Malformed { path: path.to_owned(), reason: malformed(error) })
+    toml::from_str(text)
+        .map_err(|error| ConfigError::Malformed { path: path.to_owned(), reason: explained(text, &error) })
+}
+
+/// Keys whose values have a unit, with an example.
+const WITH_UNITS: [(&str, &str); 7] = [
+    ("retain_age", "30d"),
+    ("retain_bytes", "100GiB"),
+    ("retain_bytes_per_job", "10GiB"),
+    ("retain_bytes_per_tenant", "50GiB"),
+    ("session_queue", "8MiB"),
+    ("total_queue", "256MiB"),
+    ("judge_memory", "2GiB"),
+];
+
+/// The parser's message in one line: where, what, and the unit where one is missing.
+fn explained(text: &str, error: &toml::de::Error) -> String {
+    let message = error.message().trim().replace('\n', ", ");
+    let Some(before) = error.span().and_then(|span| text.get(..span.start)) else { return message };
+    let line = before.matches('\n').count() + 1;
+    let begun = before.rsplit('\n').next().unwrap_or_default();
+    let column = begun.chars().count() + 1;
+    let key = begun.split('=').next().unwrap_or_default().trim();
+    let unit = match WITH_UNITS.iter().find(|(name, _)| *name == key) {
+        Some((name, example)) if message.contains("expected a string") => {
+            format!("; it needs a unit: {name} = \"{example}\"")
+        }
+        _ => String::new(),
+    };
+    format!("line {line}, column {column}: {message}{unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_invalid_file_has_a_message_of_one_line() {
+        let said = |text| from_text(text, "c.toml").unwrap_err().to_string();
+        assert_eq!(
+            said("judging = 'on'\nretain_bytes = 100"),
+            "configuration c.toml: line 2, column 16: invalid type: integer `100`, expected a string; \
+             it needs a unit: retain_bytes = \"100GiB\""
+        );
+        assert!(said("retain_age = 30").ends_with("it needs a unit: retain_age = \"30d\""));
+        let unknown = said("[tls]\nspeed = 'fast'");
+        assert!(unknown.starts_with("configuration c.toml: line 2, column 1: unknown field `speed`"), "{unknown}");
+        for text in ["listen = ", "=", "a\nb", "[tls\n", "listen = {a = 1}"] {
+            assert!(!said(text).contains('\n') && !said(text).contains(" | "), "{}", said(text));
+        }
+    }
 }

@@ -16,7 +16,7 @@ use crate::alerts::{Rules, RulesError};
 use crate::idle::Idle;
 use crate::ingest::IngestLimits;
 use crate::judge;
-use crate::listen::{ConnectionLimits, Listen, SocketAccess, TlsFiles};
+use crate::listen::{ConnectionLimits, Listen, TlsFiles};
 use crate::quantity;
 use crate::store::{Retention, StoreAddress};
 
@@ -67,31 +67,6 @@ pub struct Config {
     pub idle: Option<Idle>,
 }
 
-impl Config {
-    /// Sockets that other users may connect to, each with a sentence on who they are and what grants them rights.
-    #[must_use]
-    pub fn opened(&self) -> Vec<(&Listen, String)> {
-        let decides = match self.access.names_users() {
-            true => "what they may do is set by [access.uids] or their token; all others are refused",
-            false => "[access.uids] is empty, so callers without a token are refused",
-        };
-        let who = |place: &Listen| match place {
-            Listen::Unix { access: SocketAccess::Group, .. } => Some("the members of the socket's group"),
-            Listen::Unix { access: SocketAccess::Everybody, .. } => Some("all users of this machine"),
-            _ => None,
-        };
-        let words = |place| Some((place, format!("{} can connect; {decides}", who(place)?)));
-        self.listen.iter().chain(&self.http).filter_map(words).collect()
-    }
-
-    /// Addresses that other machines can reach without TLS.
-    #[must_use]
-    pub fn exposed(&self) -> Vec<&Listen> {
-        let is_exposed = |place: &&Listen| place.is_remote() && !place.is_encrypted(self.tls.is_some());
-        self.listen.iter().chain(&self.http).filter(is_exposed).collect()
-    }
-}
-
 /// An invalid setting.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -132,6 +107,12 @@ pub enum ConfigError {
         "{place} is reached by other machines and has no TLS: set --tls-cert and --tls-key, listen on 127.0.0.1 or a socket, or use --insecure to let any client read and change everything"
     )]
     Exposed {
+        /// The address.
+        place: String,
+    },
+    /// An address that always speaks TLS has no certificate.
+    #[error("cannot listen on {place}: there is no certificate for https://: set --tls-cert and --tls-key")]
+    NoCertificate {
         /// The address.
         place: String,
     },
@@ -193,6 +174,9 @@ pub fn resolve(layers: &[(String, Layer)], defaults: &Defaults) -> Result<Config
         otlp: otlp(layers)?,
         idle: None,
     };
+    if let Some(place) = config.without_certificate() {
+        return Err(ConfigError::NoCertificate { place: place.to_string() });
+    }
     match config.exposed().first() {
         Some(place) if !config.insecure => Err(ConfigError::Exposed { place: place.to_string() }),
         _ => Ok(config),
@@ -368,6 +352,10 @@ mod tests {
         assert!(message("[tls]\ncert = '/c'").contains("name both files"));
         assert!(message("[tls]\nclient_ca = '/c'").contains("name cert and key"));
         assert!(message("[tls]\nclient_auth = 'no'").contains("neither required nor optional"));
+        for text in ["listen = 'https://127.0.0.1:1'", "[http]\nlisten = ['127.0.0.1:2', 'https://127.0.0.1:1']"] {
+            let said = message(text);
+            assert!(said.starts_with("cannot listen on https://127.0.0.1:1: there is no certificate"), "{said}");
+        }
         let fine = |text| resolve(&[layer("file", text)], &defaults).unwrap();
         assert!(fine("listen = '0.0.0.0:1'\n[tls]\ncert = '/c'\nkey = '/k'").exposed().is_empty());
         assert_eq!(fine("listen = ['[::]:1', '127.0.0.1:1']\ninsecure = true").exposed().len(), 1);

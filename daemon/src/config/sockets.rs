@@ -1,8 +1,8 @@
-//! `socket_mode`: who may connect to the configured sockets.
+//! Who may connect to the configured addresses: `socket_mode`, and what of TLS is missing.
 //!
 //! Refuses: modes without a meaning for a socket, and any mode for the private socket.
 
-use super::{ConfigError, Layer, checked};
+use super::{Config, ConfigError, Layer, checked};
 use crate::listen::{Listen, SocketAccess};
 
 /// The addresses with the mode of the first layer that sets one.
@@ -33,6 +33,37 @@ fn access(text: &str) -> Result<SocketAccess, String> {
     found.ok_or_else(|| {
         format!("{text:?} is not one of 0600 (you), 0660 (your group) and 0666 (every user of this machine)")
     })
+}
+
+impl Config {
+    /// Sockets that other users may connect to, each with a sentence on who they are and what grants them rights.
+    #[must_use]
+    pub fn opened(&self) -> Vec<(&Listen, String)> {
+        let decides = match self.access.names_users() {
+            true => "what they may do is set by [access.uids] or their token; all others are refused",
+            false => "[access.uids] is empty, so callers without a token are refused",
+        };
+        let who = |place: &Listen| match place {
+            Listen::Unix { access: SocketAccess::Group, .. } => Some("the members of the socket's group"),
+            Listen::Unix { access: SocketAccess::Everybody, .. } => Some("all users of this machine"),
+            _ => None,
+        };
+        let words = |place| Some((place, format!("{} can connect; {decides}", who(place)?)));
+        self.listen.iter().chain(&self.http).filter_map(words).collect()
+    }
+
+    /// Addresses that other machines can reach without TLS.
+    #[must_use]
+    pub fn exposed(&self) -> Vec<&Listen> {
+        let is_exposed = |place: &&Listen| place.is_remote() && !place.is_encrypted(self.tls.is_some());
+        self.listen.iter().chain(&self.http).filter(is_exposed).collect()
+    }
+
+    /// The first address that needs a certificate where there is none.
+    pub(super) fn without_certificate(&self) -> Option<&Listen> {
+        let lacks_one = |place: &&Listen| self.tls.is_none() && place.is_encrypted(false);
+        self.listen.iter().chain(&self.http).find(lacks_one)
+    }
 }
 
 #[cfg(test)]

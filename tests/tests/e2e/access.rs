@@ -547,6 +547,13 @@ fn the_first_token_is_an_admins_and_an_import_without_the_right_fails_at_once() 
         // (It used to try for a minute.)
         assert!(began.elapsed() < std::time::Duration::from_secs(30), "{said}");
     }
+    let args = ["token", "create", "some", "--role", "agent", "--jobs", "train-*", "-q", "--daemon", &daemon.url];
+    let some = memctl().args(args).arg(format!("--token-file={}", admin.display())).output().unwrap();
+    let refused = import(&kept("some", &memctl_tests::stdout(&some)));
+    let said = memctl_tests::stderr(&refused);
+    assert_eq!(refused.status.code(), Some(6), "{said}");
+    assert!(said.contains("may write only to jobs named train-*, and j is not one of them"), "{said}");
+    assert_eq!(said.lines().count(), 1, "no line of the uplink, no clean-up: {said}");
     assert!(import(&kept("agent", &agent)).status.success());
     assert_eq!(daemon.terminate(), 0);
 }

@@ -251,3 +251,90 @@ fn a_disk_that_is_full() {
     assert_eq!(run_json(&mut jobs(data_dir)), before);
     run(&mut command);
 }
+
+#[test]
+fn a_check_whose_reader_has_left_ends_quietly() {
+    let folder = tempfile::tempdir().unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = daemon(folder.path(), free_port());
+    let output = command.arg("--check").stdout(writer).stderr(std::process::Stdio::piped()).output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    // A closed standard error changes no exit code either.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = jobs(&folder.path().join("none")).stderr(writer).output().unwrap();
+    assert_eq!(output.status.code(), Some(UNREACHABLE));
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = memctl();
+    command.args(["run", "--data-dir"]).arg(folder.path()).args(["--", "sh", "-c", "exit 7"]);
+    assert_eq!(command.stderr(writer).output().unwrap().status.code(), Some(7));
+}
+
+/// `memctl` as a user who may not write everywhere: root's rights would hide what is tested.
+fn powerless(program: &Path) -> Command {
+    use std::os::unix::process::CommandExt as _;
+    let mut command = Command::new(program);
+    command.env_clear().env("NO_COLOR", "1").env("PATH", "/usr/bin:/bin").env("MEMCTL_SERVICE", "off");
+    if std::fs::metadata("/proc/self").is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0) {
+        command.uid(65_534).gid(65_534);
+    }
+    command
+}
+
+#[test]
+fn a_run_and_an_import_into_a_folder_that_cannot_be_written_end_at_once() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let open = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    let (program, snapshot) = (folder.path().join("memctl"), folder.path().join("rank1.pickle.zst"));
+    std::fs::copy(memctl_path(), &program).unwrap();
+    std::fs::copy(recorded(1), &snapshot).unwrap();
+    // An empty folder, and one with a store and a spool.
+    let (empty, used) = (folder.path().join("empty"), folder.path().join("used"));
+    std::fs::create_dir(&empty).unwrap();
+    run(import(&used, "old").arg(recorded(1)));
+    std::fs::create_dir_all(used.join("spool/local")).unwrap();
+    let closed = [&used.join("memctl.db"), &used.join("memctl.db.lock")];
+    closed.iter().for_each(|file| open(file, 0o444));
+    for place in [folder.path(), &empty, &used, &used.join("spool"), &used.join("spool/local")] {
+        open(place, 0o555);
+    }
+    for data_dir in [&empty, &used] {
+        let began = std::time::Instant::now();
+        let mut command = powerless(&program);
+        let output =
+            command.args(["import", "--job", "new", "--data-dir"]).arg(data_dir).arg(&snapshot).output().unwrap();
+        assert_said(&output, &["ermission denied"], "import");
+        assert!(!stderr(&output).contains("disk full"), "{}", stderr(&output));
+        let mut command = powerless(&program);
+        command.args(["run", "--data-dir"]).arg(data_dir).args(["--", "sh", "-c", "exit 7"]);
+        let output = command.output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(7), "{said}");
+        assert!(said.contains("ermission denied") && said.contains("the command runs unrecorded"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
+    }
+    for place in [folder.path(), &empty, &used, &used.join("spool"), &used.join("spool/local")] {
+        open(place, 0o755);
+    }
+}
+
+#[test]
+fn a_doctor_that_finds_a_failure_fails() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("memctl");
+    std::fs::copy(memctl_path(), &program).unwrap();
+    run(import(folder.path(), "old").arg(recorded(1)));
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o555)).unwrap();
+    for name in ["memctl.db", "memctl.db.lock"] {
+        std::fs::set_permissions(folder.path().join(name), std::fs::Permissions::from_mode(0o444)).unwrap();
+    }
+    let output = powerless(&program).args(["doctor", "--data-dir"]).arg(folder.path()).output().unwrap();
+    assert!(stdout(&output).contains("FAIL  folder"), "{}", stdout(&output));
+    assert_said(&output, &["the check of folder failed", "cannot be written"], "doctor");
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+}

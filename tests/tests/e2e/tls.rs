@@ -69,6 +69,38 @@ fn clients_show_a_certificate_where_it_is_asked_for() {
 }
 
 #[test]
+fn a_mistake_in_ones_own_certificate_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let ours = Authority::new(home.path(), "ours");
+    let (server, client, other) = (ours.issue("daemon"), ours.issue("client"), ours.issue("other"));
+    let daemon = daemon(home.path(), &server, &["--tls-client-ca", ours.file.to_str().unwrap()]);
+    let old = Identity { cert: home.path().join("old.pem"), key: home.path().join("old.key") };
+    let request = home.path().join("old.csr");
+    let mut asked = Command::new("openssl");
+    asked.args(["req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=old", "-keyout"]).arg(&old.key);
+    run(asked.arg("-out").arg(&request));
+    let mut signed = Command::new("openssl");
+    signed.args(["x509", "-req", "-days", "2", "-in"]).arg(&request).arg("-signkey").arg(&old.key);
+    run(signed.arg("-out").arg(&old.cert));
+    let mixed = Identity { key: other.key.clone(), ..client.clone() };
+    let (key, cert) = (mixed.key.display(), mixed.cert.display());
+    for (shown, words) in [
+        (&mixed, format!("the key {key} is not of the certificate {cert}")),
+        (&old, format!("{} is an X.509 version 1 certificate; version 3 is needed", old.cert.display())),
+    ] {
+        let output = jobs(&daemon.url, &ours.file, Some(shown));
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains(&words) && !stderr(&output).contains("answer"), "{}", stderr(&output));
+        let mut doctor = memctl();
+        doctor.args(["doctor", "--daemon", &daemon.url, "--tls-ca"]).arg(&ours.file);
+        let output = doctor.arg("--tls-cert").arg(&shown.cert).arg("--tls-key").arg(&shown.key).output().unwrap();
+        assert!(!output.status.success() && stderr(&output).contains(&words), "{}", stderr(&output));
+        assert!(!stderr(&output).contains("memctl doctor"), "{}", stderr(&output));
+    }
+    assert_eq!(daemon.terminate(), 0);
+}
+
+#[test]
 fn other_machines_are_not_let_in_without_tls() {
     let home = tempfile::tempdir().unwrap();
     let server = Authority::new(home.path(), "ours").issue("daemon");
@@ -87,6 +119,10 @@ fn other_machines_are_not_let_in_without_tls() {
     assert_eq!(output.status.code(), Some(2), "it has a certificate and does not use it: {}", stderr(&output));
     assert_eq!(started(&["--listen", "127.0.0.1:0"]).status.code(), Some(0));
     assert_eq!(started(&["--listen", "0.0.0.0:0", "--insecure"]).status.code(), Some(0));
+    // What cannot start does not pass the check either.
+    let output = started(&["--listen", "https://127.0.0.1:0"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("there is no certificate for https://"), "{}", stderr(&output));
     // A key that is not the certificate's is found before anything is served.
     let other = Authority::new(home.path(), "other").issue("stranger");
     let output = started(&["--listen", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", other.key.to_str().unwrap()]);

@@ -1,7 +1,7 @@
 //! `memctl doctor`: what would be used, whether it answers, and what to do.
 //!
 //! Guarantees: changes nothing (it opens a store only where there is one); ends with exit code 0
-//! when questions can be answered, 6 where a token or a certificate is refused, else 3.
+//! when questions can be answered and no check failed, 6 where a token or a certificate is refused, else 3.
 
 mod recording;
 
@@ -18,6 +18,7 @@ use serde::Serialize;
 use crate::args::{Format, Global};
 use crate::connect::{self, Connection, WhenMissing};
 use crate::exit::{self, Failure};
+use crate::hosting;
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::{plural, safe};
 
@@ -53,7 +54,7 @@ struct Diagnosis<'a> {
 /// See the module.
 ///
 /// # Errors
-/// Nothing answers ([`Failure::unreachable`]).
+/// Nothing answers, or a check failed ([`Failure::unreachable`]).
 pub async fn run(global: &Global, screen: &Screen, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     let mut checks = vec![ok("memctl", format!("version {}", env!("CARGO_PKG_VERSION")))];
     let unusable = match connect::connect(global, WhenMissing::Refuse).await {
@@ -63,6 +64,7 @@ pub async fn run(global: &Global, screen: &Screen, out: &mut (dyn Write + Send))
             result.err()
         }
         Err(failure) => {
+            let failure = without_itself(failure);
             checks.push(failed("connection", failure.to_string(), None));
             Some(failure)
         }
@@ -80,6 +82,19 @@ pub async fn run(global: &Global, screen: &Screen, out: &mut (dyn Write + Send))
             Err(Failure::not_allowed(format!("questions cannot be answered: {failure}")))
         }
         Some(failure) => Err(Failure::unreachable(format!("questions cannot be answered: {failure}"))),
+        None => all_hold(&checks),
+    }
+}
+
+/// The failure without its hint at this command.
+fn without_itself(failure: Failure) -> Failure {
+    failure.without("; `memctl doctor` may show the reason")
+}
+
+/// Fails with the first check that failed.
+fn all_hold(checks: &[Check]) -> Result<(), Failure> {
+    match checks.iter().find(|check| check.verdict == Outcome::Failed) {
+        Some(Check { check, found, .. }) => Err(Failure::unreachable(format!("the check of {check} failed: {found}"))),
         None => Ok(()),
     }
 }
@@ -89,7 +104,7 @@ async fn ask(connection: &mut Connection, checks: &mut Vec<Check>) -> Result<(),
     let status = match connection.query.get_status(v1::StatusRequest {}).await {
         Ok(status) => status.into_inner(),
         Err(status) => {
-            let failure = connection.failure(&status);
+            let failure = without_itself(connection.failure(&status));
             checks.push(failed("status", failure.to_string(), None));
             return Err(failure);
         }
@@ -191,8 +206,8 @@ fn folder(dir: &Path, checks: &mut Vec<Check>) {
         });
         return;
     }
-    checks.push(match tempfile::Builder::new().prefix(".memctl-doctor-").tempfile_in(dir) {
-        Ok(_) => ok("folder", format!("{} is writable", dir.display())),
+    checks.push(match may_write(dir) {
+        Ok(()) => ok("folder", format!("{} is writable", dir.display())),
         Err(error) => failed(
             "folder",
             format!("{} cannot be written: {error}", dir.display()),
@@ -209,6 +224,13 @@ fn folder(dir: &Path, checks: &mut Vec<Check>) {
             ok("disk", found)
         });
     }
+}
+
+/// Makes a file there and removes it.
+fn may_write(dir: &Path) -> std::io::Result<()> {
+    // First what needs no file: its error does not name one.
+    hosting::private_files::writable(dir)?;
+    tempfile::Builder::new().prefix(".memctl-doctor-").tempfile_in(dir).map(drop)
 }
 
 /// Bytes that an ordinary user may still write there.
@@ -319,6 +341,18 @@ mod tests {
         FAIL  folder      /x\u{1b}[2J cannot be written
                           choose another
         ");
+    }
+
+    #[test]
+    fn a_check_that_failed_is_a_failure() {
+        let mut checks = vec![ok("memctl", "version 1".into()), ok("disk", "1 GiB free".into())];
+        assert!(all_hold(&checks).is_ok());
+        checks[1].verdict = Outcome::Warning;
+        assert!(all_hold(&checks).is_ok(), "a note is not a failure");
+        checks.push(failed("folder", "/x cannot be written".into(), None));
+        let failure = all_hold(&checks).unwrap_err();
+        assert_eq!(failure.outcome, exit::Outcome::Unreachable);
+        assert_eq!(failure.to_string(), "the check of folder failed: /x cannot be written");
     }
 
     #[test]

@@ -9,6 +9,8 @@ mod progress;
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use memctl_model::Launch;
@@ -65,7 +67,7 @@ async fn import(
     global: &Global,
 ) -> Result<ImportOutcome, Failure> {
     let source_paths = hosting::of_an_import(args.source_paths)?;
-    known_there(connection).await?;
+    known_there(&args.job, connection).await?;
     let into_run = make_room(args, &files, connection).await?;
     let attempt = args.attempt.unwrap_or(0);
     let labels = args.labels.iter().map(|label| (label.0.clone(), label.1.clone())).collect();
@@ -80,7 +82,9 @@ async fn import(
     let taker = (connection.place.to_string(), advice);
     let launch = Launch { launcher: Some(launcher), into_run, ..Launch::default() };
     let job = args.job.clone();
-    let request = ImportRequest { job, attempt, labels, launch, source_paths, files, taker, silence_max };
+    let begun = Arc::new(AtomicBool::new(false));
+    let is_begun = begun.clone();
+    let request = ImportRequest { job, attempt, labels, launch, source_paths, files, taker, silence_max, begun };
     let (bars, on_progress): (_, OnProgress) = progress::bars(visible);
     let told_to_stop = hosting::told_to_stop()?;
     let importing = hosting::import_files(connection.daemon(), request, on_progress);
@@ -89,24 +93,39 @@ async fn import(
         () = told_to_stop => Err(Failure::input("interrupted; nothing was stored")),
     };
     bars.finish();
-    if result.is_err() {
+    // Before the first session begins, nothing can be stored. Relaxed: the import has ended.
+    if result.is_err() && is_begun.load(Ordering::Relaxed) {
         take_back(&args.job, (launcher, attempt), connection).await;
     }
     result
 }
 
-/// Fails at once where the daemon does not know the caller, or lets it only read: an uplink would wait for another token.
-async fn known_there(connection: &mut Connection) -> Result<(), Failure> {
+/// Fails at once where the daemon does not know the caller or does not let it write to the job: an uplink would wait
+/// for another token.
+async fn known_there(job: &str, connection: &mut Connection) -> Result<(), Failure> {
     let mut access = AccessClient::new(connection.asking());
     match access.get_caller(v1::GetCallerRequest {}).await {
-        Ok(caller) if caller.get_ref().role() == v1::Role::Reader => Err(Failure::not_allowed(format!(
-            "{} has the role reader, which imports nothing: use a token of the role agent, operator or admin",
-            caller.get_ref().name
-        ))),
+        Ok(caller) => may_import(caller.get_ref(), job),
         Err(status) if status.code() == Code::Unauthenticated => Err(connection.failure(&status)),
         // (An older daemon does not know the request.)
         _ => Ok(()),
     }
+}
+
+/// Whether a caller may write to a job. (An older daemon does not say to which ones.)
+fn may_import(caller: &v1::Caller, job: &str) -> Result<(), Failure> {
+    let v1::Caller { name, jobs, .. } = caller;
+    if caller.role() == v1::Role::Reader {
+        return Err(Failure::not_allowed(format!(
+            "{name} has the role reader, which imports nothing: use a token of the role agent, operator or admin"
+        )));
+    }
+    if jobs.is_empty() || hosting::fits(jobs, job) {
+        return Ok(());
+    }
+    Err(Failure::not_allowed(format!(
+        "{name} may write only to jobs named {jobs}, and {job} is not one of them: choose another --job, or use another token"
+    )))
 }
 
 /// Deletes the run that is replaced, when the files are good; the run that an attempt is added to.
@@ -187,5 +206,31 @@ fn tell(outcome: &ImportOutcome, global: &Global) {
             "memctl: {} contradicted the known state of the allocator and were corrected",
             plural(contradictions, "event")
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_imports_only_into_its_jobs() {
+        let caller = |role: v1::Role, jobs: &str| v1::Caller {
+            name: "token ci (1)".into(),
+            role: role.into(),
+            tenant: "default".into(),
+            jobs: jobs.into(),
+        };
+        for jobs in ["*", "train-*", ""] {
+            assert!(may_import(&caller(v1::Role::Agent, jobs), "train-1").is_ok(), "{jobs}");
+        }
+        for (refused, words) in [
+            (caller(v1::Role::Agent, "train-*"), "token ci (1) may write only to jobs named train-*, and foo is not"),
+            (caller(v1::Role::Reader, "*"), "the role reader, which imports nothing"),
+        ] {
+            let failure = may_import(&refused, "foo").unwrap_err();
+            assert_eq!(failure.outcome, Outcome::NotAllowed);
+            assert!(failure.to_string().contains(words), "{failure}");
+        }
     }
 }
