@@ -163,8 +163,8 @@ mod tests {
         assert_eq!(checkpointed(&script, &calls, 9), (3, 2 * 8 + 8 + 64 + 100, 3 * 64));
         // Within the second call.
         let (mut script, calls) = forward();
-        [21, 22, 23, 12].iter().for_each(|&block| free(&mut script, block));
         alloc(&mut script, 41, 8);
+        [21, 22, 23, 12].iter().for_each(|&block| free(&mut script, block));
         fails(&mut script, 100);
         free(&mut script, 11);
         let (calls, peak, _) = checkpointed(&script, &calls, 9);
