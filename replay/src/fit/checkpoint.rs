@@ -388,9 +388,10 @@ mod tests {
         if request < 12 { Pass::Forward } else { Pass::Backward }
     }
 
+    type No = fn(usize) -> bool;
     type NoLines = fn(usize) -> &'static [u64];
 
-    fn known<P, L>(pass: P, lingers: L) -> Known<P, L, fn(usize) -> bool, fn(usize) -> bool, NoLines> {
+    fn known<P, L>(pass: P, lingers: L) -> Known<P, L, No, No, NoLines> {
         Known { pass, lingers, saves_itself: |_| false, once: |_| false, lines: |_| &[] }
     }
 
