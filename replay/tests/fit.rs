@@ -173,7 +173,8 @@ fn models_of_the_fake_gpu_reserve_checkpointed_what_was_replayed() {
         };
         let (saves_itself, lines) = (|request: usize| saving[request], |request: usize| modules.lines(request));
         let calls = modules::chosen(&modules.all(), "all");
-        let edited = script.checkpointed(&calls, Known { pass, lingers: |_| false, saves_itself, lines });
+        let edited =
+            script.checkpointed(&calls, Known { pass, lingers: |_| false, saves_itself, once: |_| false, lines });
         let counts = edited.script.outcome(&conf, Limit::None).counts;
         assert_eq!(Some(counts.peak_reserved_bytes), row["peak_reserved"].as_u64(), "{model} at {batch}: reserved");
         let allocated = row["peak_allocated"].as_u64().expect("a number");

@@ -1,16 +1,17 @@
 //! Which requests grow with the batch, from a recording at one batch size: concluded from the purpose of each request.
 //!
 //! Guarantees: parameters, gradients, optimizer state and workspaces are fixed, as are sizes that the batch does not
-//! divide; a size that is a parameter's, in its own precision or in half of it, is in doubt. A library's buffer whose
-//! size happens to divide is taken to grow.
+//! divide; a size that is a parameter's, in its own precision or in half of it, is in doubt. What forward passes leave behind
+//! more often than there are parameters of its size is more likely not made of one. A library's buffer whose size happens to
+//! divide is taken to grow.
 //! [`copies`] finds the requests that are copies of weights in half their precision.
 
 use std::collections::{HashMap, HashSet};
 
-use memctl_model::Phase;
+use memctl_model::{Phase, StackId};
 
 use super::rules::Says;
-use super::{Asked, Class, Classifier};
+use super::{Asked, Class, Classifier, Stay};
 
 /// Whether a request grows with the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,7 @@ impl Classifier<'_> {
     #[must_use]
     pub fn scalings(&mut self, asked: &[Asked], classes: &[Class], batch: u64) -> Vec<Scaling> {
         let of_parameter: HashSet<u64> = self.parameter_sizes.iter().flat_map(|&bytes| [bytes, bytes / 2]).collect();
+        let piled_up = self.piled_up(asked, classes);
         let scaling = |(one, class): (&Asked, &Class)| {
             let within_optimizer = one.phase == Some(Phase::Optimizer)
                 || matches!(self.reading(one.stack).says, Says::Optimizer | Says::Module);
@@ -44,12 +46,37 @@ impl Classifier<'_> {
                 _ if within_optimizer || one.bytes < TINY_BYTES || !one.bytes.is_multiple_of(batch.max(1)) => {
                     Scaling::Fixed
                 }
+                Class::Activations if piled_up.contains(&(one.stack, one.bytes)) && one.stay == Some(Stay::Kept) => {
+                    Scaling::PerhapsProportional
+                }
                 _ if of_parameter.contains(&one.bytes) => Scaling::PerhapsFixed,
                 Class::Activations => Scaling::Proportional,
                 Class::Temporaries | Class::Unknown => Scaling::PerhapsProportional,
             }
         };
         asked.iter().zip(classes).map(scaling).collect()
+    }
+
+    /// Stacks of module forwards with a parameter's size that outlived their steps more often than there are such parameters:
+    /// outputs that pile up, of which the size is a coincidence.
+    fn piled_up(&mut self, asked: &[Asked], classes: &[Class]) -> HashSet<(StackId, u64)> {
+        let mut parameters: HashMap<u64, usize> = HashMap::new();
+        let mut kept: HashMap<(StackId, u64), usize> = HashMap::new();
+        for (one, class) in asked.iter().zip(classes) {
+            match class {
+                Class::Parameters => *parameters.entry(one.bytes).or_default() += 1,
+                Class::Activations if one.stay == Some(Stay::Kept) => {
+                    *kept.entry((one.stack, one.bytes)).or_default() += 1;
+                }
+                _ => {}
+            }
+        }
+        let of_size = |bytes: u64| parameters.get(&bytes).copied().unwrap_or(0);
+        kept.retain(|&(stack, bytes), times| {
+            let weights = of_size(bytes) + of_size(bytes.saturating_mul(2));
+            weights > 0 && *times > weights && self.reading(stack).says == Says::Forward
+        });
+        kept.into_keys().collect()
     }
 }
 
@@ -76,10 +103,10 @@ pub fn copies(asked: &[Asked], classes: &[Class], forward: impl Fn(usize) -> u32
 
 #[cfg(test)]
 mod tests {
-    use memctl_model::{Frame, Stack, StackId};
+    use memctl_model::{Frame, Stack};
 
     use super::*;
-    use crate::classes::{OPEN, Stay};
+    use crate::classes::OPEN;
 
     #[test]
     fn what_was_made_for_the_model_stays_and_what_was_made_of_the_batch_grows() {
@@ -122,6 +149,12 @@ mod tests {
         use Scaling::{Fixed, PerhapsFixed, PerhapsProportional, Proportional};
         let expected = [Fixed, Proportional, Fixed, PerhapsFixed, Fixed, PerhapsFixed, PerhapsProportional, Fixed];
         assert_eq!(classifier.scalings(&requests, &classes, 4), expected);
+        // Outputs that are as large as the parameter, and of which more stay than there are parameters.
+        let piled = [asked(1, 40_000, true), asked(2, 40_000, true), asked(2, 40_000, true), asked(2, 40_000, false)];
+        let classes = [Class::Parameters, Class::Activations, Class::Activations, Class::Activations];
+        let scalings = classifier.scalings(&piled, &classes, 4);
+        assert_eq!(scalings, [Fixed, PerhapsProportional, PerhapsProportional, PerhapsFixed]);
+        assert_eq!(classifier.scalings(&piled[..2], &classes[..2], 4), [Fixed, PerhapsFixed], "it may be a copy");
     }
 
     #[test]

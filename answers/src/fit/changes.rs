@@ -52,6 +52,8 @@ pub struct Peak {
     pub allocated_bytes: u64,
     /// Reserved at most.
     pub peak_reserved_bytes: u64,
+    /// Among them, bytes of a request that failed when it was recorded.
+    pub failed_bytes: u64,
     /// By class, most first.
     pub classes: Vec<Held>,
     /// By module, most first.
@@ -110,6 +112,8 @@ pub struct Under {
     pub must_go: Vec<Gone>,
     /// Whether that is enough.
     pub is_enough: bool,
+    /// What comes before every measure, where memory grows.
+    pub first: Option<String>,
     /// What would save memory, those that are enough first.
     pub measures: Vec<Measure>,
 }

@@ -4,10 +4,12 @@
 //! no figure covers is named. Refuses to decide what fits: that comes with the replays.
 
 mod changes;
+mod recording;
 
 use std::io::{self, Write};
 
 pub use changes::{Checkpoint, Gone, Held, Holder, LeftOut, Measure, Peak, Under, Without};
+pub use recording::{Growing, Recording, Replayed};
 use serde::Serialize;
 
 use super::{Answer, SCHEMA};
@@ -35,35 +37,14 @@ pub struct Fit {
     pub without: Option<Without>,
     /// With activation checkpointing, where that was asked.
     pub checkpoint: Option<Checkpoint>,
+    /// The recordings of which memory grows. A page of sizes, which is not about a run, has none.
+    pub growing: Vec<Growing>,
     /// The peak, explained, where a number to get under was named.
     pub peak: Option<Peak>,
     /// What gets under it.
     pub under: Option<Under>,
     /// What no figure covers.
     pub not_looked_at: Vec<String>,
-}
-
-/// A recording and its size.
-#[derive(Clone, Debug, Serialize)]
-pub struct Recording {
-    /// The job's name.
-    pub job: String,
-    /// The attempt.
-    pub attempt: u32,
-    /// The number that it was recorded at, where it was named.
-    pub size: Option<u64>,
-    /// The rank.
-    pub rank: u32,
-    /// The process, by its name within the job.
-    pub process: String,
-    /// Device index in the process.
-    pub device: u32,
-    /// Highest reserved bytes.
-    pub peak_reserved_bytes: u64,
-    /// Highest allocated bytes.
-    pub peak_allocated_bytes: u64,
-    /// Whether the replay of its own settings repeats it.
-    pub exact: bool,
 }
 
 /// How requests were aligned, counted in the larger recording.
@@ -126,6 +107,7 @@ pub struct At {
 #[serde(tag = "record", rename_all = "snake_case")]
 enum Line<'a> {
     Recording(&'a Recording),
+    Growing(&'a Growing),
     Size(&'a At),
     Without(&'a Without),
     Checkpoint(&'a Checkpoint),
@@ -140,6 +122,7 @@ impl Answer for Fit {
 
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
         self.recordings.iter().try_for_each(|recording| json::line(out, &Line::Recording(recording)))?;
+        self.growing.iter().try_for_each(|growing| json::line(out, &Line::Growing(growing)))?;
         self.at.iter().try_for_each(|at| json::line(out, &Line::Size(at)))?;
         let changes = [
             self.without.as_ref().map(Line::Without),
@@ -181,6 +164,7 @@ impl Fit {
             largest_that_fits: None,
             without: None,
             checkpoint: None,
+            growing: Vec::new(),
             peak: None,
             under: None,
             not_looked_at: Vec::new(),

@@ -20,7 +20,7 @@ use memctl_replay::fit::{Script, TooLong, found, stack_key};
 use memctl_replay::{Conf, ConfError, Follow, Limit, Version};
 pub use sizes::{Fitted, OUTSIDE, alone, two};
 
-use crate::fit::Recording;
+use crate::fit::{Recording, Replayed};
 pub use crate::replaying::ReplayError;
 
 /// See the module.
@@ -206,6 +206,20 @@ impl Recorded {
             peak_reserved_bytes: self.peak_reserved_bytes,
             peak_allocated_bytes: self.peak_allocated_bytes,
             exact: self.exact,
+            replayed: self.replayed(),
+        }
+    }
+
+    /// The replay without a change.
+    fn replayed(&self) -> Replayed {
+        let counts = self.script.outcome(&self.conf, Limit::None).counts;
+        let failed = self.script.failed();
+        Replayed {
+            peak_reserved_bytes: counts.peak_reserved_bytes,
+            peak_allocated_bytes: counts.peak_allocated_bytes,
+            failed_requests: failed.len() as u64,
+            failed_bytes: failed.iter().map(|failed| failed.bytes).max().unwrap_or(0),
+            began_with_bytes: self.began_with_bytes,
         }
     }
 }

@@ -8,7 +8,7 @@ use memctl_model::HumanBytes;
 use memctl_replay::fit::{self as replay, FitError};
 
 use super::{Meaning, Recorded};
-use crate::fit::{Aligned, At, Fit, Recording, Scaled};
+use crate::fit::{Aligned, At, Fit, Recording, Replayed, Scaled};
 
 /// What no figure covers.
 pub const OUTSIDE: &str = "Memory outside PyTorch's allocator: the context, libraries, other processes.";
@@ -112,6 +112,16 @@ fn caveats(recording: &Recording, recorded: &Recorded) -> Vec<String> {
     if recorded.began_with_bytes > 0 {
         let live = HumanBytes::of(recorded.began_with_bytes);
         caveats.push(format!("{} began with {live} in use, taken as the same at every size.", recording.job));
+    }
+    let Replayed { failed_requests, failed_bytes, .. } = recording.replayed;
+    if failed_requests > 0 {
+        let (job, bytes) = (&recording.job, HumanBytes::of(failed_bytes));
+        let failed = match failed_requests {
+            1 => format!("the request for {bytes} that failed"),
+            many => format!("the {many} requests that failed, the largest for {bytes}"),
+        };
+        caveats
+            .push(format!("What {job} would have asked for behind {failed}: a step that was cut short may need more."));
     }
     caveats
 }

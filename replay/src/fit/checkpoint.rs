@@ -6,7 +6,8 @@
 //! free; what outlives that pass (cuBLAS's workspace) is there already and not made again. The second forward comes before the
 //! backward pass gives back the first of what went; like PyTorch's (`use_reentrant=False`) it ends with the last request that is
 //! needed, and what it makes lives as long as what it replaces would have. Where the module's last operation saves its own result
-//! (a relu), the second forward makes that, too, once the next module's backward pass has let go of the first one.
+//! (a relu), the second forward makes that, too, once the next module's backward pass has let go of the first one. Of a step that
+//! a failed request ended, what its calls hold at that request goes in the same way (`cut`).
 //!
 //! Guarantees: requests of other calls keep their order, bytes and lives; calls that keep nothing stay as they are. Refuses to
 //! know which block is a call's result where the last request that stays makes several: the largest is taken.
@@ -15,7 +16,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 
+use super::cut::Cut;
 use super::script::{Act, Life, Script};
 use super::uses::Uses;
 use crate::names::BlockName;
@@ -27,7 +30,7 @@ pub struct Checkpointed {
     pub script: Script,
     /// Calls that kept something: those that are checkpointed.
     pub calls: usize,
-    /// Bytes of requests that are repeated.
+    /// Bytes of requests that are repeated, or would be behind the end of the recording.
     pub repeated_bytes: u64,
     /// Bytes of all requests of forward passes.
     pub forward_bytes: u64,
@@ -50,8 +53,8 @@ struct Plan {
     repeated: Range<u32>,
     /// The requests among them that are not.
     once: HashSet<usize>,
-    /// The step before which the second forward comes.
-    again: u32,
+    /// The step before which the second forward comes; `None` where the recording ends before it.
+    again: Option<u32>,
     /// The requests whose blocks go, and the step before which they are given back.
     kept: HashMap<usize, u32>,
     /// The request of the result, where it is made again.
@@ -59,13 +62,15 @@ struct Plan {
 }
 
 /// What is known of requests beyond their bytes.
-pub struct Known<P, L, S, F> {
+pub struct Known<P, L, S, O, F> {
     /// Where each was made.
     pub pass: P,
     /// Blocks that another holder keeps until the forward pass ends: autocast keeps its copies of weights.
     pub lingers: L,
     /// What the operation that made it saves of itself, for its own backward pass.
     pub saves_itself: S,
+    /// What is made once and held from then on, like cuBLAS's workspace: no backward pass gives it back.
+    pub once: O,
     /// The frames that it came through, outermost first: the same number for the same line.
     pub lines: F,
 }
@@ -73,25 +78,43 @@ pub struct Known<P, L, S, F> {
 impl Script {
     /// The same with calls checkpointed: ranges of requests, in order and apart.
     #[must_use]
-    pub fn checkpointed<'f, P, L, S, F>(&self, calls: &[Range<usize>], known: Known<P, L, S, F>) -> Checkpointed
+    pub fn checkpointed<'f, P, L, S, O, F>(&self, calls: &[Range<usize>], known: Known<P, L, S, O, F>) -> Checkpointed
     where
         P: Fn(usize) -> Pass,
         L: Fn(usize) -> bool,
         S: Fn(usize) -> bool,
+        O: Fn(usize) -> bool,
         F: Fn(usize) -> &'f [u64],
     {
         let lives = self.lives();
         let passes: Vec<Pass> = (0..self.requests()).map(&known.pass).collect();
         let frees = self.frees_of_forward(&lives, &passes);
         let passes_of = Passes::of(&passes);
-        let plan = |call: &Range<usize>| self.plan(call, &lives, &passes_of, &frees, &known);
+        let failed = self.failed();
+        let plan = |call: &Range<usize>| {
+            let backward = passes_of.backward_of(call, &lives);
+            let cut = Cut::of(call, &backward, (self, &failed), &lives, &passes);
+            let until = cut.map_or(backward.end, |cut| cut.at.min(backward.end));
+            self.plan(call, (backward.start..until, cut), &lives, &frees, &known)
+        };
         let plans: Vec<Plan> = calls.iter().filter_map(plan).collect();
         let of_pass = (0..self.requests()).filter(|&request| passes[request] == Pass::Forward);
         let forward_bytes = of_pass.fold(0_u64, |sum, request| sum.saturating_add(self.bytes(request)));
         let mut edit = Edit::new(self, &lives);
         edit.all(&plans, &lives);
-        let Edit { made, repeated_bytes, .. } = edit;
+        let Edit { made, mut repeated_bytes, .. } = edit;
+        for plan in plans.iter().filter(|plan| plan.again.is_none()) {
+            repeated_bytes = repeated_bytes.saturating_add(self.repeated_bytes(plan, &lives));
+        }
         Checkpointed { script: made, calls: plans.len(), repeated_bytes, forward_bytes }
+    }
+
+    /// Bytes that the second forward of a call asks for.
+    fn repeated_bytes(&self, plan: &Plan, lives: &[Life]) -> u64 {
+        let begin = lives.partition_point(|life| life.born < plan.repeated.start);
+        let end = lives.partition_point(|life| life.born < plan.repeated.end);
+        let asked = (begin..end).filter(|request| !plan.once.contains(request));
+        asked.fold(0, |sum, request| sum.saturating_add(self.bytes(request)))
     }
 
     /// The steps at which blocks of forward passes are given back, in order.
@@ -103,46 +126,51 @@ impl Script {
         frees
     }
 
-    /// What becomes of a call; `None` where it keeps nothing for a backward pass.
-    fn plan<'f, P, L, S, F>(
+    /// What becomes of a call, of which the steps of the backward pass and where that was cut short are given; `None` where it
+    /// keeps nothing for a backward pass.
+    fn plan<'f, P, L, S, O, F>(
         &self,
         call: &Range<usize>,
+        (backward, cut): (Range<u32>, Option<Cut>),
         lives: &[Life],
-        passes: &Passes,
         frees: &[u32],
-        known: &Known<P, L, S, F>,
+        known: &Known<P, L, S, O, F>,
     ) -> Option<Plan>
     where
         L: Fn(usize) -> bool,
         S: Fn(usize) -> bool,
+        O: Fn(usize) -> bool,
         F: Fn(usize) -> &'f [u64],
     {
         let last = call.end.checked_sub(1).filter(|&last| last >= call.start && last < lives.len())?;
-        // The backward pass that follows: from its first request to the next one that is not its own.
-        let first = *passes.backward.get(call.end)?;
-        let born = |request: u32| lives.get(request as usize).map(|life| life.born);
-        let backward = born(first)?..born(*passes.other.get(first as usize)?).unwrap_or(u32::MAX);
-        let ends = self.end_of(lives[last].born, lives);
-        let stays = |&request: &usize| lives[request].ended > ends;
-        let result = self.result(call.clone().filter(stays))?;
-        let goes = |request: usize| backward.contains(&lives[request].ended) && request != result;
+        let ends = self.end_of(lives[last].born, lives).min(cut.map_or(u32::MAX, |cut| cut.at));
+        let result = self.result(call.clone().filter(|&request| lives[request].outlasts(ends)))?;
+        let is_freed = |request: usize| backward.contains(&lives[request].ended);
+        let is_held = |request: usize| cut.is_some_and(|cut| cut.holds(lives[request])) && !(known.once)(request);
+        let goes = |request: usize| request != result && (is_freed(request) || is_held(request));
         let uses = Uses { call: call.clone(), lives, lines: &known.lines, goes }.last();
         let gone = |request: usize| match (known.lingers)(request) {
             true => backward.start,
             false => self.end_of(lives[uses[request - call.start]].born, lives),
         };
         let kept = call.clone().filter(|&request| goes(request)).map(|request| (request, gone(request)));
-        let kept: HashMap<usize, u32> = kept.collect();
+        // (What is in use until the request fails does not go before it.)
+        let kept: HashMap<usize, u32> = kept.filter(|&(_, gone)| cut.is_none_or(|cut| gone <= cut.at)).collect();
         let needed = *kept.keys().max()?;
-        let first_freed = kept.keys().map(|&request| lives[request].ended).min()?;
-        let is_saved = (known.saves_itself)(result) && backward.contains(&lives[result].ended);
-        let remade = Some(result).filter(|_| is_saved && lives[result].ended <= first_freed);
-        let again = self.again(first_freed, remade.map(|result| lives[result].ended), frees, lives);
-        let again = again.max(backward.start).min(first_freed);
+        let freed = kept.keys().filter(|&&request| is_freed(request)).map(|&request| lives[request].ended).min();
+        let first_freed = freed.or(cut.filter(|cut| cut.is_reached).map(|cut| cut.at));
+        let is_saved = (known.saves_itself)(result) && is_freed(result);
+        let remade = Some(result).filter(|&result| is_saved && first_freed.is_some_and(|at| lives[result].ended <= at));
+        let again = first_freed.map(|first| {
+            let again = self.again(first, remade.map(|result| lives[result].ended), frees, lives);
+            again.max(backward.start).min(first)
+        });
         let repeated =
             lives[call.start].born..self.end_of(lives[remade.map_or(needed, |result| result.max(needed))].born, lives);
         // The first call of cuBLAS allocates its workspace; later calls get the same one.
-        let outlives = |&request: &usize| lives[request].ended >= backward.end && request != result;
+        let outlives = |request: &usize| {
+            lives[*request].ended >= backward.end && *request != result && !kept.contains_key(request)
+        };
         Some(Plan { repeated, once: call.clone().filter(outlives).collect(), again, kept, result: remade })
     }
 
@@ -190,6 +218,15 @@ struct Passes {
 }
 
 impl Passes {
+    /// The steps of the backward pass that follows a call: from its first request to the next one that is not its own.
+    fn backward_of(&self, call: &Range<usize>, lives: &[Life]) -> Range<u32> {
+        let born =
+            |request: Option<&u32>| request.and_then(|&request| lives.get(request as usize)).map(|life| life.born);
+        let first = self.backward.get(call.end);
+        let other = first.and_then(|&first| self.other.get(first as usize));
+        born(first).unwrap_or(u32::MAX)..born(other).unwrap_or(u32::MAX)
+    }
+
     fn of(passes: &[Pass]) -> Self {
         let none = u32::try_from(passes.len()).unwrap_or(u32::MAX);
         let next = |is: fn(Pass) -> bool| {
@@ -222,7 +259,8 @@ struct Edit<'a> {
 impl<'a> Edit<'a> {
     fn new(of: &'a Script, lives: &[Life]) -> Self {
         let requests = (0..).zip(lives).map(|(request, life): (usize, &Life)| (life.born, request)).collect();
-        let made = Script { found: of.found, began_with_bytes: of.began_with_bytes, ..Script::default() };
+        let (found, began_with_bytes, hints) = (of.found, of.began_with_bytes, Arc::clone(&of.hints));
+        let made = Script { found, began_with_bytes, hints, ..Script::default() };
         Self { of, made, requests, instead: HashMap::new(), next_block: of.unused_name(), repeated_bytes: 0 }
     }
 
@@ -231,7 +269,7 @@ impl<'a> Edit<'a> {
             plans.iter().flat_map(|plan| &plan.kept).map(|(&request, &at)| (at, lives[request].born)).collect();
         gone.sort_unstable();
         // Of calls that come back at the same step the later one comes first: the backward pass goes backwards.
-        let mut again: Vec<&Plan> = plans.iter().collect();
+        let mut again: Vec<&Plan> = plans.iter().filter(|plan| plan.again.is_some()).collect();
         again.sort_by_key(|plan| (plan.again, std::cmp::Reverse(plan.repeated.start)));
         let (mut gone, mut again) = (gone.into_iter().peekable(), again.into_iter().peekable());
         for at in 0..=u32::try_from(self.of.acts.len()).unwrap_or(u32::MAX) {
@@ -240,7 +278,7 @@ impl<'a> Edit<'a> {
                     self.free(block);
                 }
             }
-            while let Some(plan) = again.next_if(|plan| plan.again == at) {
+            while let Some(plan) = again.next_if(|plan| plan.again == Some(at)) {
                 self.repeat(plan);
             }
             let Some(&act) = self.of.acts.get(at as usize) else { break };
@@ -350,10 +388,11 @@ mod tests {
         if request < 12 { Pass::Forward } else { Pass::Backward }
     }
 
+    type No = fn(usize) -> bool;
     type NoLines = fn(usize) -> &'static [u64];
 
-    fn known<P, L>(pass: P, lingers: L) -> Known<P, L, fn(usize) -> bool, NoLines> {
-        Known { pass, lingers, saves_itself: |_| false, lines: |_| &[] }
+    fn known<P, L>(pass: P, lingers: L) -> Known<P, L, No, No, NoLines> {
+        Known { pass, lingers, saves_itself: |_| false, once: |_| false, lines: |_| &[] }
     }
 
     fn peak(script: &Script) -> u64 {
@@ -391,7 +430,8 @@ mod tests {
         for (lines, until) in [([1, 2, 3], 2), ([1, 1, 2], 3)] {
             let lines: Vec<[u64; 1]> = (0..4).flat_map(|_| lines.map(|line| [line])).collect();
             let line = |request: usize| &lines[request][..];
-            let known = Known { pass: of_pass, lingers: |_| false, saves_itself: |_| false, lines: line };
+            let known =
+                Known { pass: of_pass, lingers: |_| false, saves_itself: |_| false, once: |_| false, lines: line };
             let edited = script.checkpointed(&calls, known).script;
             let ended = edited.lives()[0].ended as usize;
             let is_request = |act: &&Act| matches!(act, Act::Alloc { .. });
@@ -437,7 +477,7 @@ mod tests {
         let calls = std::iter::once(0..3).collect::<Vec<_>>();
         let saves = |result: usize| {
             let saves_itself = move |request| request == result;
-            Known { pass, lingers: |_| false, saves_itself, lines: |_| &[] as &[u64] }
+            Known { pass, lingers: |_| false, saves_itself, once: |_| false, lines: |_| &[] as &[u64] }
         };
         let edited = script.checkpointed(&calls, saves(2)).script;
         let all: Vec<usize> = (0..edited.requests()).map(|request| edited.origin(request)).collect();

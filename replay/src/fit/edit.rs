@@ -4,6 +4,7 @@
 //! to know what a program would do instead: memory that moves to the host may come back for a moment.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use super::script::{Act, Script};
 
@@ -11,7 +12,7 @@ impl Script {
     /// The same without the requests that `gone` names, by their number, and without what gives them back.
     #[must_use]
     pub fn without(&self, gone: impl Fn(usize) -> bool) -> Self {
-        let mut kept = Self::default();
+        let mut kept = Self { hints: Arc::clone(&self.hints), ..Self::default() };
         let (mut missing, mut next) = (HashSet::new(), 0);
         for act in &self.acts {
             match *act {

@@ -17,7 +17,7 @@ pub struct Going {
     pub holder: u32,
     /// Its blocks at the peak of what is left.
     pub blocks: u64,
-    /// Their bytes.
+    /// Their bytes, as large as the blocks are without a change: a replay without others cuts memory elsewhere.
     pub bytes: u64,
     /// The peak of reserved bytes without it and those before it.
     pub peak_reserved_bytes: u64,
@@ -34,11 +34,15 @@ pub fn must_go(script: &Script, conf: &Conf, limit: u64, holder: impl Fn(usize) 
     let (mut gone, mut going) = (HashSet::new(), Vec::new());
     let mut rest = script.clone();
     let mut peak = rest.peak(conf);
+    let sizes = script.sizes(conf);
+    let unchanged: HashMap<usize, u64> =
+        sizes.iter().enumerate().map(|(request, &bytes)| (script.origin(request), bytes)).collect();
     while peak.outcome.counts.peak_reserved_bytes > limit && going.len() < GOING_MAX {
         let mut held: HashMap<u32, (u64, u64)> = HashMap::new();
         for &(request, bytes) in &peak.live {
             if let Some(holder) = holder(rest.origin(request)) {
                 let (blocks, sum) = held.entry(holder).or_default();
+                let bytes = unchanged.get(&rest.origin(request)).copied().unwrap_or(bytes);
                 (*blocks, *sum) = (*blocks + 1, sum.saturating_add(bytes));
             }
         }

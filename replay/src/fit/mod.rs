@@ -16,6 +16,7 @@
 
 mod align;
 mod checkpoint;
+mod cut;
 mod edit;
 mod law;
 pub mod measures;
@@ -30,6 +31,7 @@ use crate::allocator::Limit;
 use crate::settings::Conf;
 use crate::trial::Outcome;
 pub use checkpoint::{Checkpointed, Known, Pass};
+pub use cut::Failed;
 use law::Law;
 pub use script::{Life, Peak, REQUESTS_MAX, Script, TooLong, found, stack_key};
 use split::Split;

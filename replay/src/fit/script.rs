@@ -4,11 +4,13 @@
 //!
 //! Guarantees: at most [`REQUESTS_MAX`] requests in memory. Refuses longer recordings: some steps say what all of them would.
 
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
 
 use memctl_model::{BlockState, BlockUse, Frame, PoolId, SegmentState};
 
-use crate::allocator::Limit;
+use crate::allocator::{Hint, Limit};
 use crate::names::{BlockName, named};
 use crate::request::{Request, Requested};
 use crate::settings::Conf;
@@ -18,7 +20,7 @@ use crate::trial::{Outcome, Start, Trial};
 pub const REQUESTS_MAX: usize = 6_000_000;
 
 /// The name of what was asked for and not got.
-const NOBODY: BlockName = 0;
+pub(super) const NOBODY: BlockName = 0;
 
 /// A recording has more requests than are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,6 +79,13 @@ pub struct Life {
     pub ended: u32,
 }
 
+impl Life {
+    /// Whether it is in use before a step and behind it.
+    pub(super) fn outlasts(self, step: u32) -> bool {
+        self.born < step && self.ended > step
+    }
+}
+
 /// What lives when most is allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peak {
@@ -96,6 +105,8 @@ pub struct Script {
     /// How many of the first requests are for what lived when it began.
     pub(super) found: usize,
     pub(super) began_with_bytes: u64,
+    /// By request of the recording: where the driver put what it gave for it. Addresses break ties of the best fit.
+    pub(super) hints: Arc<HashMap<u32, Box<[Hint]>>>,
 }
 
 impl Script {
@@ -130,7 +141,12 @@ impl Script {
             return Err(TooLong);
         }
         match *request {
-            Request::Alloc { block, requested, .. } => self.alloc(block, requested, stack),
+            Request::Alloc { block, requested, hints } => {
+                self.alloc(block, requested, stack);
+                if let Some(wanted) = self.wanted.last().filter(|_| !hints.is_empty()) {
+                    Arc::make_mut(&mut self.hints).insert(wanted.origin, hints.into());
+                }
+            }
             Request::Failed { requested } => {
                 // It would have been the next: it counts, and nothing lives of it.
                 self.alloc(NOBODY, requested, stack);
@@ -189,7 +205,7 @@ impl Script {
     #[must_use]
     pub fn lives(&self) -> Vec<Life> {
         let mut lives: Vec<Life> = Vec::with_capacity(self.wanted.len());
-        let mut owners = std::collections::HashMap::new();
+        let mut owners = HashMap::new();
         for (at, act) in (0_u32..).zip(&self.acts) {
             match *act {
                 Act::Alloc { block, .. } => {
@@ -272,6 +288,25 @@ impl Script {
         Peak { outcome, request: Some(request), live: live.collect() }
     }
 
+    /// By request, the bytes that its block occupies when all are replayed with the recorded bytes.
+    #[must_use]
+    pub fn sizes(&self, conf: &Conf) -> Vec<u64> {
+        let mut trial = Trial::new(conf.clone(), Limit::None, &[], Start::Afresh);
+        let mut sizes = Vec::with_capacity(self.wanted.len());
+        self.play(
+            |request| self.bytes(request),
+            |_| None,
+            &mut trial,
+            |at, trial| {
+                if let Act::Alloc { block, .. } = self.acts[at] {
+                    sizes.push(trial.size(block).unwrap_or_else(|| self.bytes(sizes.len())));
+                }
+                true
+            },
+        );
+        sizes
+    }
+
     /// Plays the requests with the bytes that `bytes` gives each and with what comes `behind` them, until one fails or `goes_on`,
     /// asked behind each step, does not.
     pub(super) fn play(
@@ -281,7 +316,7 @@ impl Script {
         trial: &mut Trial,
         mut goes_on: impl FnMut(usize, &Trial) -> bool,
     ) {
-        let mut next = 0;
+        let (mut next, mut origins) = (0, 0);
         let passing = self.unused_name();
         for (at, act) in self.acts.iter().enumerate() {
             let mut comes_behind = None;
@@ -289,8 +324,12 @@ impl Script {
                 Act::Alloc { block, stream, pool } => {
                     let requested = Requested { bytes: bytes(next), stream, pool };
                     comes_behind = behind(next).map(|bytes| Requested { bytes, stream, pool });
+                    // (What is asked for again lies elsewhere.)
+                    let origin = u32::try_from(self.origin(next)).unwrap_or(u32::MAX);
+                    let hints = self.hints.get(&origin).filter(|_| origin >= origins);
+                    origins = origins.max(origin.saturating_add(1));
                     next += 1;
-                    Request::Alloc { block, requested, hints: &[] }
+                    Request::Alloc { block, requested, hints: hints.map_or(&[], |hints| &hints[..]) }
                 }
                 Act::FreeRequested(block) => Request::FreeRequested { block },
                 Act::FreeCompleted(block) => Request::FreeCompleted { block },

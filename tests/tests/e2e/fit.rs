@@ -108,3 +108,35 @@ fn one_recording_is_forecast_and_changed() {
         assert!(refused.status.code() == Some(5) && said.contains(words), "{said}");
     }
 }
+
+/// One set of figures: what the replay without a change comes to is what the peak, the measures and `what-if` have; a request
+/// that failed and memory that grows are named.
+#[test]
+fn figures_agree_with_what_if_and_growth_is_named() {
+    let store = tempfile::tempdir().unwrap();
+    let daemon = DaemonProcess::sqlite(store.path(), free_port());
+    let recordings = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/recordings");
+    for job in ["gpt_val_graph_leak", "oom_by_fragmentation"] {
+        run(memctl().args(["import", "-q", "--daemon", &daemon.url, "--job", job]).arg(recordings.join(job)));
+        let ask = |command: &str, flags: &[&str]| {
+            run_json(memctl().args([command, "-o", "json", "--daemon", &daemon.url, "--job", job]).args(flags))
+        };
+        let answer = ask("fit", &["--rank", "0", "--under", "200MiB"]);
+        let other = ask("what-if", &["--rank", "0", "--limit", "64GiB"]);
+        let replayed = &answer["recordings"][0]["replayed"];
+        for peak in [&answer["peak"], &answer["under"], &other["ranks"][0]["settings"][0]] {
+            assert_eq!(peak["peak_reserved_bytes"], replayed["peak_reserved_bytes"], "{job}");
+        }
+        assert_eq!(answer["peak"]["allocated_bytes"], replayed["peak_allocated_bytes"], "{job}");
+        let failed = replayed["failed_requests"].as_u64().unwrap();
+        assert_eq!(failed > 0, job == "oom_by_fragmentation", "{replayed}");
+        assert_eq!(answer["not_looked_at"].to_string().contains("would have asked for behind"), failed > 0);
+        let first = answer["under"]["first"].to_string();
+        if job == "gpt_val_graph_leak" {
+            assert_eq!((&answer["growing"][0]["is_leak"], &answer["growing"][0]["job"]), (&true.into(), &job.into()));
+            assert!(first.contains("Remove the leak first") && first.contains("torch.no_grad()"), "{first}");
+            let page = run(memctl().args(["fit", "--daemon", &daemon.url, "--job", job, "--under", "200MiB"]));
+            assert!(page.contains("steps that were recorded: a longer run holds more."), "{page}");
+        }
+    }
+}

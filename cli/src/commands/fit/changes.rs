@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use memctl_analysis::classes::Class;
 use memctl_analysis::modules::{self, Pass};
 use memctl_answers::Frame;
 use memctl_answers::fit::{Checkpoint, Without};
@@ -117,8 +118,10 @@ pub fn checkpointed(script: &Script, calls: &[std::ops::Range<usize>], meaning: 
     };
     let lingers = |request: usize| meaning.is_copy(request);
     let saves_itself = |request: usize| meaning.saves_itself(request);
+    let once =
+        |request: usize| !matches!(meaning.class(request), Class::Activations | Class::Temporaries | Class::Unknown);
     let lines = |request: usize| meaning.modules.lines(request);
-    script.checkpointed(calls, replay::Known { pass, lingers, saves_itself, lines })
+    script.checkpointed(calls, replay::Known { pass, lingers, saves_itself, once, lines })
 }
 
 /// Peaks of allocated and reserved bytes.

@@ -7,7 +7,7 @@ mod under;
 
 use std::io::Write;
 
-use memctl_answers::fit::{Fit, Recording};
+use memctl_answers::fit::{Fit, Growing, Recording};
 use memctl_answers::fitting::{self, Fitted, Fitting, OUTSIDE, Recorded, ReplayError};
 use memctl_answers::report::Rank;
 use memctl_proto::v1;
@@ -25,8 +25,10 @@ use crate::render::screen::Screen;
 type Of = (Recording, Recorded, Ran);
 
 /// How a recording ran.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Ran {
+    /// What grows in it.
+    pub growing: Option<Growing>,
     /// Ranks of the job.
     pub world: u32,
     /// The oldest version of PyTorch that it may be of.
@@ -87,20 +89,21 @@ fn alone(args: &args::Fit, recording: Recording, recorded: Recorded, ran: Ran) -
     let job = recording.job.clone();
     let fitted = fitting::alone(recording, recorded, args.device_memory, !args.at.is_empty())
         .map_err(|error| Failure::input(format!("{job}: {error}")))?;
-    tell(args, fitted, ran)
+    tell(args, fitted, &[ran])
 }
 
 /// What two recordings show.
-fn two(args: &args::Fit, (small, few, _): Of, (large, many, ran): Of) -> Result<Fit, Failure> {
+fn two(args: &args::Fit, (small, few, ran): Of, (large, many, of_larger): Of) -> Result<Fit, Failure> {
     let jobs = format!("{} and {}", small.job, large.job);
     let fitted = fitting::two((small, few), (large, many), args.device_memory)
         .map_err(|error| Failure::input(format!("{jobs}: {error}")))?;
-    tell(args, fitted, ran)
+    tell(args, fitted, &[ran, of_larger])
 }
 
-/// The figures that were asked for.
-fn tell(args: &args::Fit, mut fitted: Fitted, ran: Ran) -> Result<Fit, Failure> {
+/// The figures that were asked for; the recordings ran as given, and the last one is replayed.
+fn tell(args: &args::Fit, mut fitted: Fitted, ran: &[Ran]) -> Result<Fit, Failure> {
     let Fitted { answer, fit, meaning } = &mut fitted;
+    answer.growing = ran.iter().filter_map(|ran| ran.growing.clone()).collect();
     if let Some(site) = &args.without {
         let (without, script) = changes::without(site, fit, meaning)?;
         answer.without = Some(without);
@@ -113,7 +116,7 @@ fn tell(args: &args::Fit, mut fitted: Fitted, ran: Ran) -> Result<Fit, Failure> 
         answer.not_looked_at.extend(changes::CHECKPOINT.map(str::to_owned));
         *fit = fit.with(script);
     }
-    if let Some(limit) = args.under {
+    if let (Some(limit), Some(ran)) = (args.under, ran.last()) {
         let size = answer.recordings.last().and_then(|recording| recording.size);
         answer.peak = Some(under::peak(fit, meaning));
         let (told, remarks) = under::under(limit, fit, meaning, size, ran);
@@ -161,7 +164,8 @@ async fn recorded(
         return Err(Failure::input(format!("no allocator events of {job} are stored")));
     };
     let recording = recorded.named(report.job.id.clone(), report.job.attempt, row.rank, *size);
-    let ran = Ran { world: report.job.world_size.unwrap_or(1), oldest: recorded.oldest };
+    let growing = Growing::of(&report, row);
+    let ran = Ran { growing, world: report.job.world_size.unwrap_or(1), oldest: recorded.oldest };
     Ok((recording, recorded, ran))
 }
 

@@ -3,12 +3,12 @@
 //! Guarantees: every measure is replayed by itself, with its arithmetic. Does not guess what the recording lacks: the
 //! batch size if it was not given, the precision of optimizer state beyond its bytes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
 use memctl_analysis::classes::Class;
 use memctl_analysis::modules;
-use memctl_answers::fit::{Gone, Held, Holder, LeftOut, Measure, Peak, Under};
+use memctl_answers::fit::{Gone, Growing, Held, Holder, LeftOut, Measure, Peak, Under};
 use memctl_answers::fitting::Meaning;
 use memctl_model::HumanBytes;
 use memctl_replay::advice::{recommended, tried};
@@ -30,12 +30,14 @@ pub fn peak(fit: &Fit, meaning: &Meaning) -> Peak {
     let classes = summed(&live, |request| meaning.class(request));
     let modules = summed(&live, |request| meaning.modules.around(request));
     let sites = summed(&live, |request| meaning.holders.get(request).copied());
+    let failed: HashSet<usize> = fit.script().failed().iter().map(|failed| failed.request).collect();
     let (modules, modules_left_out) = listed(modules);
     let (sites, sites_left_out) = listed(sites);
     let held = |(name, (blocks, bytes)): (Option<String>, (u64, u64))| Held { name, blocks, bytes };
     Peak {
         allocated_bytes: peak.outcome.counts.peak_allocated_bytes,
         peak_reserved_bytes: peak.outcome.counts.peak_reserved_bytes,
+        failed_bytes: peak.live.iter().filter(|(request, _)| failed.contains(request)).map(|(_, bytes)| bytes).sum(),
         classes: classes.into_iter().map(|(class, it)| held((Some(class.name().to_owned()), it))).collect(),
         modules: modules.into_iter().map(held).collect(),
         sites: sites.into_iter().map(|(id, (blocks, bytes))| holder(id, blocks, bytes, meaning)).collect(),
@@ -70,7 +72,7 @@ fn listed<K>(mut sums: Summed<K>) -> (Summed<K>, LeftOut) {
 }
 
 /// What gets the peak under a limit, and what was not looked at.
-pub fn under(limit: u64, fit: &Fit, meaning: &Meaning, size: Option<u64>, ran: Ran) -> (Under, Vec<String>) {
+pub fn under(limit: u64, fit: &Fit, meaning: &Meaning, size: Option<u64>, ran: &Ran) -> (Under, Vec<String>) {
     let (_, reserved) = outcome(fit, fit.script());
     let goes = |request: usize| {
         let stays = matches!(meaning.class(request), Class::Parameters | Class::Gradients);
@@ -98,9 +100,20 @@ pub fn under(limit: u64, fit: &Fit, meaning: &Meaning, size: Option<u64>, ran: R
         excess_bytes: reserved.saturating_sub(limit),
         must_go: going.iter().map(gone).collect(),
         is_enough: reached <= limit,
+        first: ran.growing.as_ref().map(first),
         measures,
     };
     (under, remarks)
+}
+
+/// What comes before the measures where memory grows.
+fn first(growing: &Growing) -> String {
+    let level = "the measures lower the level at best, they do not stop the growth";
+    match (growing.is_bounded, growing.is_leak) {
+        (true, _) => "What memory fills is bounded: give it a smaller bound first, or count with all of it.".to_owned(),
+        (false, true) => format!("Remove the leak first: {level}. {}", growing.advice.as_deref().unwrap_or_default()),
+        (false, false) => format!("Find out first why memory grows, and whether it stops: {level}."),
+    }
 }
 
 /// Measures, as they are replayed.
