@@ -33,7 +33,7 @@ pub struct View {
 /// The ledgers of a job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ledger {
-    /// See [`SCHEMA`].
+    /// See [`SCHEMA`](super::SCHEMA).
     pub schema: u32,
     /// The job.
     pub job: Job,
