@@ -112,7 +112,8 @@ impl Failure {
                 "{place} refuses the certificate of this side, or the lack of one ({alert}): name one that it takes with --tls-cert and --tls-key"
             ));
         }
-        if let Some(cause) = closed_under_tls(status, place) {
+        let closed = closed(status);
+        if let Some(cause) = closed.as_ref().filter(|_| place.contains("https://")) {
             return Self::not_allowed(format!(
                 "{place} closed the connection without an answer ({cause}): most likely it refuses the certificate of this side, or the lack of one; name one that it takes with --tls-cert and --tls-key"
             ));
@@ -122,10 +123,9 @@ impl Failure {
                 "{place} does not speak HTTP/2 without TLS there: where it has a certificate, write https://"
             ));
         }
-        if place.contains("http://") && status.code() == Code::Cancelled {
+        if let Some(cause) = closed.filter(|_| place.contains("http://")) {
             return Self::unreachable(format!(
-                "{place} closed the connection without an answer ({}): it ended meanwhile, or it has a certificate: then write https://",
-                status.message()
+                "{place} closed the connection without an answer ({cause}): it ended meanwhile, or it has a certificate: then write https://"
             ));
         }
         let said = if status.message().is_empty() { status.code().description() } else { status.message() };
@@ -190,9 +190,9 @@ fn alert(status: &Status) -> Option<String> {
 
 /// Why a connection ended without a response. A connection that ends before a request is handed to it loses the alert;
 /// a request that is being written then finds the connection closed.
-fn closed_under_tls(status: &Status, place: &str) -> Option<String> {
+fn closed(status: &Status) -> Option<String> {
     let said = status.message();
-    if !place.contains("https://") || !["operation was canceled", "transport error"].contains(&said) {
+    if !["operation was canceled", "transport error"].contains(&said) {
         return None;
     }
     let first = std::error::Error::source(status);

@@ -259,11 +259,11 @@ fn the_place_of_a_sum_is_one_that_goes_on_growing() {
 /// Layers are unfrozen one by one and the optimizer is made again for all of them: more each epoch, but nothing is older than it.
 #[test]
 fn what_every_epoch_makes_again_is_work_that_grows() {
-    let run = |made_again: bool| {
+    let run = |made_again: bool, more: u64| {
         let mut process = Process::new(0, &stacks());
         for epoch in 0..12_u64 {
             for _ in 0..10 {
-                let kept = (KEEP, None, epoch + 1, (epoch + 1) * MIB);
+                let kept = (KEEP, None, epoch + 1, (epoch + 1) * more);
                 // A library's workspace, which the same line made once.
                 let workspace = (KEEP, None, 1, 32 * MIB);
                 let model = (MODEL, None, 40, 400 * MIB);
@@ -284,9 +284,11 @@ fn what_every_epoch_makes_again_is_work_that_grows() {
         }
         of(&process, Activity::Running, Vec::new())
     };
-    let (again, kept) = (run(true), run(false));
+    let (again, kept) = (run(true, MIB), run(false, MIB));
     assert_eq!((again.kind, again.cause), (VerdictKind::Growing, Some(Cause::Open)), "{}", again.sentence);
     assert!(again.sentence.contains("each step works on more"), "{}", again.sentence);
+    let little = run(true, 4 * KIB);
+    assert_eq!(little.kind, VerdictKind::Steady, "it follows the inputs, and not the clock: {}", little.sentence);
     // However long it has grown: a bounded buffer may be longer.
     assert_eq!((kept.kind, kept.cause), (VerdictKind::Growing, Some(Cause::Open)), "{}", kept.sentence);
     assert!(kept.sentence.contains("It is a leak unless what holds it is bounded"), "{}", kept.sentence);

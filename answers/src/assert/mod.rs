@@ -547,3 +547,45 @@ impl Answer for Verdicts {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use memctl_proto::v1;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A job whose rank has so many bytes at its epoch ends, and 42 MiB behind the last one.
+    fn report(kind: &str, ends: &[u64]) -> Report {
+        let end = |(epoch, &bytes): (usize, &u64)| v1::EpochEnd {
+            epoch: epoch as u32,
+            counters: Some(v1::Counters { allocated_bytes: bytes * MIB, ..Default::default() }),
+            ..Default::default()
+        };
+        let rank = v1::RankReport {
+            epoch_ends: ends.iter().enumerate().map(end).collect(),
+            end_allocated_bytes: Some(42 * MIB),
+            completeness: Some(v1::Completeness::default()),
+            ..Default::default()
+        };
+        let wire = v1::Report {
+            job: Some(v1::Job { state: v1::JobState::Finished as i32, ..Default::default() }),
+            completeness: Some(v1::Completeness { exact: true, ..Default::default() }),
+            ranks: vec![rank],
+            judged: Some(v1::Judged::default()),
+            verdict: Some(v1::Verdict { kind: kind.into(), ..Default::default() }),
+            ..Default::default()
+        };
+        Report::new(wire, None).unwrap()
+    }
+
+    #[test]
+    fn what_each_epoch_gives_back_is_stable() {
+        let judged = |kind, ends: &[u64]| stable(&report(kind, ends), &Terms::default()).verdict;
+        let held = [42, 42, 42, 42, 42, 81];
+        assert_eq!(judged("released", &held), Outcome::Holds, "the last end is that of the last step");
+        assert_eq!(judged("steady", &held), Outcome::DoesNotHold);
+        assert_eq!(judged("released", &[42, 42, 42, 81, 42, 81]), Outcome::DoesNotHold);
+    }
+}

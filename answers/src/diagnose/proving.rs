@@ -173,3 +173,28 @@ fn named_after(job: &Job, suffix: &str) -> Job {
     id.truncate(most);
     Job { id: format!("{id}{suffix}"), ..job.clone() }
 }
+
+#[cfg(test)]
+mod tests {
+    use memctl_proto::v1;
+
+    use super::*;
+
+    #[test]
+    fn a_job_that_grows_for_an_open_cause_is_no_example_to_hold_others_to() {
+        let wire = |kind: &str, cause: &str| v1::Report {
+            job: Some(v1::Job { id: "gpt2".into(), state: v1::JobState::Finished as i32, ..Default::default() }),
+            completeness: Some(v1::Completeness { exact: true, ..Default::default() }),
+            ranks: vec![v1::RankReport { completeness: Some(v1::Completeness::default()), ..Default::default() }],
+            judged: Some(v1::Judged::default()),
+            verdict: Some(v1::Verdict { kind: kind.into(), cause: cause.into(), ..Default::default() }),
+            ..Default::default()
+        };
+        let kept = |kind, cause| keep(&Report::new(wire(kind, cause), None).unwrap(), None, "");
+        let open = kept("growing", "open");
+        assert!(open.answer[0].starts_with("If this memory is not meant to stay"), "{:?}", open.answer);
+        assert!(open.commands[0].contains("--job gpt2-fixed"), "{:?}", open.commands);
+        let steady = kept("steady", "");
+        assert!(steady.answer[0].starts_with("To keep it that way"), "{:?}", steady.answer);
+    }
+}

@@ -113,6 +113,13 @@ async fn a_failed_request_is_seen_as_it_was_before_the_flush_and_a_neighbour_is_
     assert_eq!(rank.others_bytes, Some(324 * MIB));
     let parts = rank.allocated_bytes + rank.cached_bytes + rank.context_bytes.unwrap() + rank.others_bytes.unwrap();
     assert_eq!(parts as i64 + rank.unexplained_bytes.unwrap(), rank.device_used_bytes.unwrap() as i64);
+    // The recording ends at a keyframe, behind which no event shows the time.
+    let request =
+        LedgerRequest { selection: Some(selection("crowded")), moment: Some(Moment::End(true)), blocks: false };
+    let ledger = QueryClient::new(daemon.channel()).get_ledger(request).await.unwrap();
+    let end = &from_wire::<Ledger>(ledger.get_ref()).unwrap().ranks[0].rank;
+    assert!(end.at >= rank.at, "{} is before {}", end.at, rank.at);
+    assert_eq!((end.epoch, end.step), (0, 1));
     daemon.stop().await.unwrap();
 }
 
