@@ -165,13 +165,13 @@ impl Diagnosis {
             let live = sites.and_then(|sites| sites.ranks.iter().find(|live| is_it(&live.process, live.rank)));
             // What is kept is named by the call that keeps it; everything else by the line that allocates it, as elsewhere.
             let leak = main.filter(|finding| finding.known_kind().is_some_and(FindingKind::is_leak));
-            let told = leak.and_then(|finding| finding.site.as_ref()).map(|site| &site.frame);
+            let kept_by = leak.and_then(|finding| finding.site.as_ref()).map(|site| &site.frame);
             // Of several devices the fullest.
             let devices = peak.iter().flat_map(|peak| &peak.ranks).map(|listed| &listed.rank);
             let peak = devices
                 .filter(|ledger| is_it(&ledger.process, ledger.rank))
                 .max_by_key(|ledger| ledger.allocated_bytes);
-            Usage::new(rank, live, peak, told)
+            Usage::new(rank, live, peak, kept_by)
         });
         Self {
             schema: SCHEMA,
@@ -224,7 +224,7 @@ fn summary(report: &Report) -> String {
 }
 
 impl Usage {
-    fn new(rank: &Rank, live: Option<&RankSites>, peak: Option<&RankLedger>, told: Option<&Frame>) -> Self {
+    fn new(rank: &Rank, live: Option<&RankSites>, peak: Option<&RankLedger>, kept_by: Option<&Frame>) -> Self {
         let sample = rank.sample.as_ref();
         // Of an epoch's end, because that is when the sites are known: at the record's end the last epoch's may be gone.
         let end = rank.epoch_ends.last();
@@ -254,18 +254,18 @@ impl Usage {
             without_stack_bytes: None,
         };
         if let Some(live) = live.filter(|live| !live.sites.is_empty()) {
-            usage.add(live, told);
+            usage.add(live, kept_by);
         }
         usage
     }
 
     /// What is live, by site. What was allocated under the frame
     /// that the finding names counts as that frame's, so that the note speaks of one thing by one name.
-    fn add(&mut self, live: &RankSites, told: Option<&Frame>) {
+    fn add(&mut self, live: &RankSites, kept_by: Option<&Frame>) {
         let mut sites: HashMap<&Frame, u64> = HashMap::new();
         let mut unknown = 0_u64;
         for site in &live.sites {
-            let under = told.filter(|frame| site.stack.contains(frame));
+            let under = kept_by.filter(|frame| site.stack.contains(frame));
             match under.or(site.site.as_ref()) {
                 Some(frame) => {
                     let bytes = sites.entry(frame).or_default();

@@ -66,13 +66,13 @@ fn keep(report: &Report, usage: Option<&Usage>, flags: &str) -> Question {
         return Question { commands, ..Question::new(TITLE, judgeable(report)) };
     }
     if report.verdict.as_ref().is_some_and(|verdict| verdict.is_open() || verdict.is_leak()) {
-        return open(report, flags);
+        return stopped(report, flags);
     }
     let peak = usage.and_then(|usage| usage.peak_allocated_bytes).filter(|&bytes| bytes > 0);
     let peak = peak.map(|bytes| format!("peak<={}", in_mib(proof_limits::peak_limit(bytes))));
     let wanted = [Some("no-leak".to_owned()), Some("stable".to_owned()), peak].into_iter().flatten();
     let after = settled_after(report);
-    let holds = |condition: &String| verdict(report, condition, after, Suspected::Counts) == Some(Outcome::Holds);
+    let holds = |condition: &String| verdict(report, condition, after, OpenGrowth::Counts) == Some(Outcome::Holds);
     let conditions: Vec<String> = wanted.filter(holds).collect();
     if conditions.is_empty() {
         return Question::new(TITLE, vec!["This run sets no condition that the next one could be held to.".to_owned()]);
@@ -83,7 +83,7 @@ fn keep(report: &Report, usage: Option<&Usage>, flags: &str) -> Question {
 }
 
 /// A job that grows without a finding: what shows whether a change stopped it.
-fn open(report: &Report, flags: &str) -> Question {
+fn stopped(report: &Report, flags: &str) -> Question {
     let fixed = named_after(&report.job, "-fixed");
     let conditions = told(report, &["no-leak", "stable"], settling(report));
     let check = match conditions {
@@ -104,7 +104,7 @@ fn settling(report: &Report) -> Option<u32> {
 /// Those of these conditions that this job's data can decide; what they find now is what has to be fixed.
 fn told(report: &Report, conditions: &[&str], after: Option<u32>) -> Option<String> {
     let can_tell = |condition: &&&str| {
-        verdict(report, condition, after, Suspected::IsLeftOut).is_some_and(|verdict| verdict != Outcome::Inconclusive)
+        verdict(report, condition, after, OpenGrowth::Accepted).is_some_and(|verdict| verdict != Outcome::Inconclusive)
     };
     let told: Vec<String> = conditions.iter().filter(can_tell).map(|condition| (*condition).to_owned()).collect();
     (!told.is_empty()).then(|| typed(&told, after.filter(|_| told.iter().any(|condition| condition == "stable"))))
@@ -124,22 +124,22 @@ fn fits(report: &Report, usage: Option<&Usage>) -> Option<String> {
     told(report, &["no-leak", &peak], None)
 }
 
-/// Whether growth whose cause is open leaves `no-leak` undecided, as it does for the command that is printed.
+/// Whether growth whose cause is open leaves `no-leak` undecided, as it does for the command that is printed, or is accepted.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Suspected {
+enum OpenGrowth {
     Counts,
-    IsLeftOut,
+    Accepted,
 }
 
 /// What comes of a condition on this very job, whether it still runs or ended badly.
-fn verdict(report: &Report, condition: &str, after: Option<u32>, suspected: Suspected) -> Option<Outcome> {
+fn verdict(report: &Report, condition: &str, after: Option<u32>, open: OpenGrowth) -> Option<Outcome> {
     let condition: Condition = condition.parse().ok()?;
     // The figures of a job that ended badly count all the same; growth that could not be analysed stays undecided.
     let mut report = report.clone();
     report.job.state = JobState::Finished;
     report.completeness.exact = true;
     report.job.world_size = None;
-    let allow_suspected = suspected == Suspected::IsLeftOut;
+    let allow_suspected = open == OpenGrowth::Accepted;
     let terms = Terms { after_epoch: after, allow_suspected, ..Terms::default() };
     let verdicts = Verdicts::new(report, &[condition], &terms, None);
     verdicts.conditions.first().map(|checked| checked.verdict)

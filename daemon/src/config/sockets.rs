@@ -45,7 +45,7 @@ impl Config {
         };
         let who = |place: &Listen| match place {
             Listen::Unix { access: SocketAccess::Group, .. } => Some("the members of the socket's group"),
-            Listen::Unix { access: SocketAccess::Everybody, .. } => Some("all users of this machine"),
+            Listen::Unix { access: SocketAccess::AllUsers, .. } => Some("all users of this machine"),
             _ => None,
         };
         let words = |place| Some((place, format!("{} can connect; {decides}", who(place)?)));
@@ -86,7 +86,7 @@ mod tests {
             ("0600", SocketAccess::Owner),
             ("600", SocketAccess::Owner),
             ("0660", SocketAccess::Group),
-            ("0o666", SocketAccess::Everybody),
+            ("0o666", SocketAccess::AllUsers),
         ] {
             assert_eq!(of(mode, named()), Ok(access));
         }

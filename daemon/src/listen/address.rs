@@ -37,12 +37,12 @@ pub enum SocketAccess {
     /// The members of its group as well.
     Group,
     /// Every user of this machine.
-    Everybody,
+    AllUsers,
 }
 
 impl SocketAccess {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Owner, Self::Group, Self::Everybody];
+    pub const ALL: [Self; 3] = [Self::Owner, Self::Group, Self::AllUsers];
 
     /// As for `chmod`: connecting needs write permission.
     #[must_use]
@@ -50,7 +50,7 @@ impl SocketAccess {
         match self {
             Self::Owner => 0o600,
             Self::Group => 0o660,
-            Self::Everybody => 0o666,
+            Self::AllUsers => 0o666,
         }
     }
 }

@@ -351,20 +351,9 @@ mod tests {
 
     use super::*;
     use crate::allocator::Limit;
+    use crate::fit::made::{MIB, alloc, free};
     use crate::request::{Request, Requested};
     use crate::settings::{Conf, Version};
-
-    const MIB: u64 = 1 << 20;
-
-    fn alloc(script: &mut Script, block: u32, mib: u64) {
-        let requested = Requested { bytes: mib * MIB, stream: 0, pool: PoolId::DEFAULT };
-        script.push(&Request::Alloc { block, requested, hints: &[] }, u64::from(block)).expect("few");
-    }
-
-    fn free(script: &mut Script, block: u32) {
-        script.push(&Request::FreeRequested { block }, 0).expect("few");
-        script.push(&Request::FreeCompleted { block }, 0).expect("few");
-    }
 
     /// Four modules that keep 64 MiB each and give 8 MiB; the backward pass needs 8 MiB at a time.
     fn training() -> (Script, Vec<Range<usize>>) {

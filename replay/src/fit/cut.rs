@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 use super::checkpoint::Pass;
-use super::script::{Act, Life, NOBODY, Script};
+use super::script::{Act, Life, NOT_SERVED, Script};
 
 /// A loss is no larger; programs hold it until the backward pass is over.
 const LOSS_BYTES: u64 = 512;
@@ -31,7 +31,7 @@ impl Script {
     #[must_use]
     pub fn failed(&self) -> Vec<Failed> {
         let asks = (0..).zip(&self.acts).filter(|(_, act)| matches!(act, Act::Alloc { .. })).enumerate();
-        let failed = asks.filter(|(_, (_, act))| matches!(act, Act::Alloc { block: NOBODY, .. }));
+        let failed = asks.filter(|(_, (_, act))| matches!(act, Act::Alloc { block: NOT_SERVED, .. }));
         failed.map(|(request, (born, _))| Failed { request, bytes: self.bytes(request), born }).collect()
     }
 }
@@ -80,20 +80,9 @@ mod tests {
     use super::*;
     use crate::allocator::Limit;
     use crate::fit::Known;
+    use crate::fit::made::{MIB, alloc, free};
     use crate::request::{Request, Requested};
     use crate::settings::{Conf, Version};
-
-    const MIB: u64 = 1 << 20;
-
-    fn alloc(script: &mut Script, block: u32, mib: u64) {
-        let requested = Requested { bytes: mib * MIB, stream: 0, pool: PoolId::DEFAULT };
-        script.push(&Request::Alloc { block, requested, hints: &[] }, u64::from(block)).expect("few");
-    }
-
-    fn free(script: &mut Script, block: u32) {
-        script.push(&Request::FreeRequested { block }, 0).expect("few");
-        script.push(&Request::FreeCompleted { block }, 0).expect("few");
-    }
 
     fn fails(script: &mut Script, mib: u64) {
         let requested = Requested { bytes: mib * MIB, stream: 0, pool: PoolId::DEFAULT };

@@ -19,6 +19,8 @@ mod checkpoint;
 mod cut;
 mod edit;
 mod law;
+#[cfg(test)]
+mod made;
 pub mod measures;
 mod script;
 mod split;

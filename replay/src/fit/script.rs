@@ -20,7 +20,7 @@ use crate::trial::{Outcome, Start, Trial};
 pub const REQUESTS_MAX: usize = 6_000_000;
 
 /// The name of what was asked for and not got.
-pub(super) const NOBODY: BlockName = 0;
+pub(super) const NOT_SERVED: BlockName = 0;
 
 /// A recording has more requests than are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -149,9 +149,9 @@ impl Script {
             }
             Request::Failed { requested } => {
                 // It would have been the next: it counts, and nothing lives of it.
-                self.alloc(NOBODY, requested, stack);
-                self.acts.push(Act::FreeRequested(NOBODY));
-                self.acts.push(Act::FreeCompleted(NOBODY));
+                self.alloc(NOT_SERVED, requested, stack);
+                self.acts.push(Act::FreeRequested(NOT_SERVED));
+                self.acts.push(Act::FreeCompleted(NOT_SERVED));
             }
             Request::FreeRequested { block } => self.acts.push(Act::FreeRequested(block)),
             Request::FreeCompleted { block } => self.acts.push(Act::FreeCompleted(block)),
@@ -229,7 +229,7 @@ impl Script {
             Act::Alloc { block, .. } => Some(block),
             _ => None,
         });
-        names.max().unwrap_or(NOBODY).saturating_add(1)
+        names.max().unwrap_or(NOT_SERVED).saturating_add(1)
     }
 
     /// What it comes to with the recorded bytes.

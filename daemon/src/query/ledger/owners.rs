@@ -1,7 +1,7 @@
 //! Memory by owner, as the process named owners, and the memory in private pools.
 //!
 //! Guarantees: a block counts for at most one name. A pool is named after the owner of most of its allocated bytes. The
-//! largest [`TOLD_MAX`] are returned, with the number of omitted names.
+//! largest [`LISTED_MAX`] are returned, with the number of omitted names.
 //! Refuses: to guess a name.
 
 use std::cmp::Reverse;
@@ -13,7 +13,7 @@ use memctl_model::{BlockUse, Keyframe, PoolId, Stack, StackId};
 use memctl_proto::StackDictionary;
 
 /// The most names of one rank, and the most pools.
-const TOLD_MAX: usize = 1_000;
+const LISTED_MAX: usize = 1_000;
 
 /// Bytes and blocks.
 type Sum = (u64, u64);
@@ -48,19 +48,19 @@ pub(super) fn add(ledger: &mut Rank, state: &Keyframe, resolve: &dyn Fn(StackId)
         owners
     };
     let owners = sorted(all);
-    ledger.owners_left_out = owners.len().saturating_sub(TOLD_MAX) as u64;
-    let told = owners.into_iter().take(TOLD_MAX);
+    ledger.owners_left_out = owners.len().saturating_sub(LISTED_MAX) as u64;
+    let largest = owners.into_iter().take(LISTED_MAX);
     let all = ledger.allocated_bytes;
     let owned =
         |(owner, (live_bytes, live_blocks))| Owned { owner, live_bytes, live_blocks, share: ratio(live_bytes, all) };
-    ledger.owners = told.map(owned).collect();
+    ledger.owners = largest.map(owned).collect();
     let mut pools: Vec<_> = pools.into_iter().collect();
     pools.sort_by_key(|(id, (pool, _))| (Reverse(pool.reserved_bytes), id.first, id.second));
     let named = |(id, (pool, owners)): (PoolId, (Pool, HashMap<String, Sum>))| {
         let owner = sorted(owners).into_iter().next().map(|(owner, _)| owner);
         Pool { pool: format!("{}.{}", id.first, id.second), owner, ..pool }
     };
-    ledger.pools = pools.into_iter().take(TOLD_MAX).map(named).collect();
+    ledger.pools = pools.into_iter().take(LISTED_MAX).map(named).collect();
 }
 
 /// For each private pool, the name with most of its memory over the stretch.
