@@ -3,7 +3,7 @@
 //! Guarantees: a setting is named only with the result of its replay; if nothing could be replayed, the reason is given
 //! instead. The replay's result includes which setting is worth a change.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use memctl_model::FindingKind;
 
@@ -12,7 +12,7 @@ use crate::report::Report;
 use crate::what_if::Rank;
 
 /// Advice about one device.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Advice {
     /// The rank.
     pub rank: u32,

@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use jiff::Timestamp;
+use memctl_model::Severity;
 use memctl_proto::v1;
 use serde::Serialize;
 
-use super::{Answer, SCHEMA};
+use super::{Answer, Job, SCHEMA};
 use crate::format::csv::{self, Cell};
 use crate::format::json;
 use crate::format::text::rank_list;
@@ -52,21 +53,20 @@ pub struct Watched {
     pub not_judged: Vec<String>,
 }
 
-impl From<v1::ListJobsResponse> for Watched {
-    fn from(wire: v1::ListJobsResponse) -> Self {
-        let v1::ListJobsResponse { jobs } = wire;
-        let undecided = |job: &&v1::Job| {
-            let open = |verdict: &v1::JobVerdict| {
-                let harmless = verdict.severity.is_none() || verdict.severity() == v1::Severity::Info;
-                harmless && !verdict.inconclusive.is_empty()
-            };
-            job.verdict.as_ref().is_none_or(open)
+impl Watched {
+    /// Of a list of jobs with their verdicts.
+    #[must_use]
+    pub fn new(jobs: &[Job]) -> Self {
+        let is_undecided = |job: &&Job| {
+            job.verdict.as_ref().is_none_or(|verdict| {
+                let is_harmless = verdict.severity.as_deref().is_none_or(|severity| severity == Severity::Info.name());
+                is_harmless && verdict.inconclusive.is_some()
+            })
         };
-        let imported = jobs.iter().filter(|job| job.source() == v1::SourceKind::Import);
         Self {
             jobs: jobs.len() as u32,
-            imported: imported.count() as u32,
-            not_judged: jobs.iter().filter(undecided).map(|job| job.id.clone()).collect(),
+            imported: jobs.iter().filter(|job| job.source.as_deref() == Some("import")).count() as u32,
+            not_judged: jobs.iter().filter(is_undecided).map(|job| job.id.clone()).collect(),
         }
     }
 }

@@ -2,17 +2,17 @@
 //!
 //! (Over 400 lines: a table of fields with what each means, and their way from the wire; nothing here decides anything.)
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use memctl_analysis::display_threshold;
 use memctl_model::HumanBytes;
-use memctl_proto::v1;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::advice::Advice;
-use super::finding::{Finding, Site, findings};
+use super::finding::{Finding, Site};
 use super::judged::Scope;
-use super::{Answer, Completeness, Frame, Job, PartMissing, SCHEMA, part};
+use super::{Answer, Completeness, Frame, Job};
 use crate::format::csv::{self, Cell};
 use crate::format::json;
 use crate::naming::place;
@@ -21,9 +21,9 @@ use crate::naming::place;
 const SITES_NAMED: usize = 3;
 
 /// How a job's memory is fragmented.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Fragmentation {
-    /// See [`SCHEMA`].
+    /// See [`super::SCHEMA`].
     pub schema: u32,
     /// The job.
     pub job: Job,
@@ -46,7 +46,7 @@ pub struct Fragmentation {
 }
 
 /// One device of a rank, at its fullest moment or when a request failed.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Rank {
     /// The rank.
     pub rank: u32,
@@ -103,7 +103,7 @@ pub struct Rank {
     /// How much for that cause.
     pub idle_bytes: Option<u64>,
     /// Severity.
-    pub severity: Option<&'static str>,
+    pub severity: Option<Cow<'static, str>>,
     /// Whether expandable segments are on.
     pub expandable_segments: bool,
     /// The share of the free bytes that cannot serve a request of each size.
@@ -117,7 +117,7 @@ pub struct Rank {
 }
 
 /// A point of the unusable-free curve.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Share {
     /// Size of the request.
     pub request_bytes: u64,
@@ -126,14 +126,14 @@ pub struct Share {
 }
 
 /// Free blocks that one stream can use for one kind of request in one pool.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct FreeList {
     /// Stream.
     pub stream: u64,
     /// Pool.
     pub pool: String,
     /// `small` (requests up to 1 MiB) or `large`.
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     /// Bytes of its segments.
     pub reserved_bytes: u64,
     /// Its segments.
@@ -149,7 +149,7 @@ pub struct FreeList {
 }
 
 /// Live blocks of one site that lie beside free memory.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Holder {
     /// Who allocated them; null when no stack was recorded.
     pub site: Option<Site>,
@@ -170,7 +170,7 @@ pub struct Holder {
 }
 
 /// What was asked of the driver in steady state.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Churn {
     /// Steps looked at.
     pub steps: u64,
@@ -195,27 +195,6 @@ pub struct Churn {
 }
 
 impl Fragmentation {
-    /// From the wire.
-    ///
-    /// # Errors
-    /// An answer without a job.
-    pub fn new(wire: v1::Fragmentation, hint: Option<String>) -> Result<Self, PartMissing> {
-        let v1::Fragmentation { job, completeness, ranks, findings: found, ranks_left_out, judged, not_judged } = wire;
-        Ok(Self {
-            schema: SCHEMA,
-            job: part(job, "job")?.into(),
-            completeness: part(completeness, "completeness")?.into(),
-            ranks: ranks.into_iter().map(Rank::from).collect(),
-            findings: findings(found),
-            ranks_left_out,
-            scope: Scope::new(judged, not_judged),
-            hint,
-            replay: None,
-        })
-    }
-}
-
-impl Fragmentation {
     /// The rank that wastes most.
     #[must_use]
     pub fn worst(&self) -> Option<&Rank> {
@@ -227,140 +206,6 @@ impl Fragmentation {
                 std::cmp::Reverse(rank.rank),
             )
         })
-    }
-}
-
-impl From<v1::RankFragmentation> for Rank {
-    fn from(wire: v1::RankFragmentation) -> Self {
-        let severity = wire.severity.map(|_| super::finding::level(wire.severity()).name());
-        let v1::RankFragmentation {
-            rank,
-            device,
-            epoch,
-            step,
-            reserved_bytes,
-            active_bytes,
-            allocated_bytes,
-            requested_bytes,
-            empty_bytes,
-            stranded_bytes,
-            holes,
-            largest_hole_bytes,
-            largest_free_bytes,
-            segments,
-            partly_used_segments,
-            typical_bytes,
-            steps,
-            unused_bytes,
-            varying_share,
-            largest_request_bytes,
-            largest_usable_bytes,
-            room_bytes,
-            would_fit,
-            cause,
-            idle_bytes,
-            severity: _,
-            expandable,
-            lists,
-            unusable,
-            holders,
-            churn,
-            highest_bytes,
-            process,
-        } = wire;
-        let has_cause = !cause.is_empty();
-        Self {
-            rank,
-            process,
-            device,
-            epoch,
-            step,
-            reserved_bytes,
-            active_bytes,
-            allocated_bytes,
-            requested_bytes,
-            empty_segment_bytes: empty_bytes,
-            stranded_bytes,
-            holes,
-            largest_hole_bytes,
-            largest_free_bytes,
-            segments,
-            partly_used_segments,
-            typical_step_bytes: typical_bytes,
-            highest_step_bytes: highest_bytes,
-            steps,
-            unused_bytes,
-            varying_share: finite(varying_share),
-            largest_request_bytes,
-            largest_usable_bytes,
-            room_bytes,
-            would_fit,
-            idle_bytes: has_cause.then_some(idle_bytes),
-            cause: has_cause.then_some(cause),
-            severity,
-            expandable_segments: expandable,
-            unusable_free: shares(unusable),
-            free_lists: lists.into_iter().map(FreeList::from).collect(),
-            held_by: holders.into_iter().map(Holder::from).collect(),
-            churn: churn.map(Churn::from),
-        }
-    }
-}
-
-fn finite(value: Option<f64>) -> Option<f64> {
-    value.filter(|value| value.is_finite())
-}
-
-fn shares(wire: Vec<v1::UnusableShare>) -> Vec<Share> {
-    let share = |v1::UnusableShare { bytes, share }| Share {
-        request_bytes: bytes,
-        unusable: finite(Some(share)).unwrap_or(1.0).clamp(0.0, 1.0),
-    };
-    wire.into_iter().map(share).collect()
-}
-
-impl From<v1::FreeList> for FreeList {
-    fn from(wire: v1::FreeList) -> Self {
-        let v1::FreeList {
-            stream,
-            pool_first,
-            pool_second,
-            small,
-            reserved_bytes,
-            segments,
-            blocks,
-            free_bytes,
-            largest_free_bytes,
-            unusable,
-        } = wire;
-        Self {
-            stream,
-            pool: format!("{pool_first}:{pool_second}"),
-            kind: if small { "small" } else { "large" },
-            reserved_bytes,
-            segments,
-            free_blocks: blocks,
-            free_bytes,
-            largest_free_bytes,
-            unusable_free: shares(unusable),
-        }
-    }
-}
-
-impl From<v1::Holder> for Holder {
-    fn from(wire: v1::Holder) -> Self {
-        let v1::Holder { stack, blocks, live_bytes, segments, stranded_bytes, birth_epoch, birth_step, birth_phase } =
-            wire;
-        Self {
-            site: Site::new(None, stack),
-            live_blocks: blocks,
-            live_bytes,
-            segments,
-            stranded_bytes,
-            birth_epoch,
-            birth_step,
-            birth_phase: (!birth_phase.is_empty()).then_some(birth_phase),
-        }
     }
 }
 
@@ -387,35 +232,6 @@ pub fn pinned(holders: &[Holder]) -> Option<String> {
         })
         .collect();
     (!parts.is_empty()).then(|| format!("What pins free memory: {}.", parts.join("; ")))
-}
-
-impl From<v1::Churn> for Churn {
-    fn from(wire: v1::Churn) -> Self {
-        let v1::Churn {
-            steps,
-            steps_taking,
-            steps_returning,
-            takes,
-            taken_bytes,
-            returns,
-            returned_bytes,
-            taken_again_bytes,
-            allocations_per_step,
-            retries,
-        } = wire;
-        Self {
-            steps,
-            steps_taking,
-            steps_returning,
-            takes,
-            taken_bytes,
-            returns,
-            returned_bytes,
-            taken_again_bytes,
-            allocations_per_step: finite(Some(allocations_per_step)),
-            alloc_retries: retries,
-        }
-    }
 }
 
 /// One line of NDJSON.
@@ -493,7 +309,7 @@ impl Answer for Fragmentation {
                 Cell::maybe(rank.would_fit),
                 Cell::maybe_text(rank.cause.as_deref()),
                 Cell::maybe(rank.idle_bytes),
-                Cell::maybe(rank.severity),
+                Cell::maybe(rank.severity.as_deref()),
                 Cell::text(&rank.process),
             ];
             csv::record(out, &cells)?;

@@ -3,21 +3,23 @@
 //! Guarantees: how many blocks the answer covers, how long the process stood still for it, and what was not looked at are
 //! always said. Refuses to guess: a block without a holder is counted, and no holder is named for it.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
-use memctl_model::{Collector, HolderBound, HolderPattern, TensorHolder};
-use memctl_proto::convert::holders::holder_from_wire;
-use memctl_proto::v1;
-use serde::Serialize;
+use memctl_model::{HolderBound, TensorHolder};
+use serde::{Deserialize, Serialize};
 
-use super::{Answer, Frame, Job, PartMissing, SCHEMA, part};
+use super::{Answer, Frame, Job};
 use crate::format::csv::{self, Cell};
 use crate::format::json;
 
+/// The name of a bound.
+const BOUNDED: &str = "bounded";
+
 /// What holds the tensors of a site.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Holders {
-    /// See [`SCHEMA`].
+    /// See [`super::SCHEMA`].
     pub schema: u32,
     /// The job.
     pub job: Job,
@@ -61,7 +63,7 @@ pub struct Holders {
 }
 
 /// What holds some of the tensors.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Holder {
     /// `list`, `dict`, `attribute`, `closure`, `hook`, …
     pub kind: String,
@@ -76,7 +78,7 @@ pub struct Holder {
     /// How many tensors the innermost container holds; null where there is none.
     pub tensors: Option<u64>,
     /// What it is: container, cache, cycle, frame, thread, module, graph, cpp, variable, object, or unknown.
-    pub holder: &'static str,
+    pub holder: Cow<'static, str>,
     /// Its type: `list`, `collections.deque`, `functools.lru_cache`, …
     #[serde(rename = "type")]
     pub type_name: String,
@@ -87,7 +89,7 @@ pub struct Holder {
     /// Items of the container; null where there is none.
     pub length: Option<u64>,
     /// unbounded, bounded, or unknown.
-    pub bound: &'static str,
+    pub bound: Cow<'static, str>,
     /// Items that it may have, where that is known.
     pub limit: Option<u64>,
     /// Of a thread: which, and where it is.
@@ -95,59 +97,13 @@ pub struct Holder {
     /// How many threads hold the same.
     pub threads: u32,
     /// Of a cycle: whether the garbage collector is on, off, or as good as never runs (rare).
-    pub collector: Option<&'static str>,
+    pub collector: Option<Cow<'static, str>>,
     /// What makes C++ hold it: create_graph or autocast_cache; null where that is not known.
-    pub pattern: Option<&'static str>,
+    pub pattern: Option<Cow<'static, str>>,
 }
 
-impl Holders {
-    /// From the wire.
-    ///
-    /// # Errors
-    /// An answer without one of its parts.
-    pub fn new(wire: v1::Holders, hint: Option<String>) -> Result<Self, PartMissing> {
-        let v1::Holders { job, rank, process, site, finding, budget_ms, found } = wire;
-        let v1::HoldersFound {
-            live_blocks,
-            live_bytes,
-            asked_blocks,
-            found_blocks,
-            objects,
-            took_us,
-            complete,
-            not_looked_at,
-            holders,
-            epoch,
-            slices,
-            longest_us,
-        } = part(found, "found")?;
-        Ok(Self {
-            schema: SCHEMA,
-            job: part(job, "job")?.into(),
-            rank,
-            process,
-            site: part(site, "site")?.into(),
-            finding: Some(finding).filter(|id| !id.is_empty()),
-            live_blocks,
-            live_bytes,
-            asked_blocks,
-            found_blocks,
-            holders: holders.into_iter().map(Holder::from).collect(),
-            objects,
-            took_seconds: took_us as f64 / 1e6,
-            budget_seconds: f64::from(budget_ms) / 1e3,
-            slices,
-            longest_seconds: longest_us as f64 / 1e6,
-            complete,
-            not_looked_at,
-            epoch,
-            hint,
-        })
-    }
-}
-
-impl From<v1::TensorHolder> for Holder {
-    fn from(wire: v1::TensorHolder) -> Self {
+impl From<&TensorHolder> for Holder {
+    fn from(holder: &TensorHolder) -> Self {
         let TensorHolder {
             kind,
             sentence,
@@ -165,11 +121,11 @@ impl From<v1::TensorHolder> for Holder {
             threads,
             collector,
             pattern,
-        } = holder_from_wire(wire);
+        } = holder.clone();
         let (bound, limit) = match bound {
             HolderBound::Unknown => ("unknown", None),
             HolderBound::Unbounded => ("unbounded", None),
-            HolderBound::Bounded { limit } => ("bounded", limit),
+            HolderBound::Bounded { limit } => (BOUNDED, limit),
         };
         Self {
             kind,
@@ -178,18 +134,26 @@ impl From<v1::TensorHolder> for Holder {
             blocks,
             bytes,
             tensors,
-            holder: holder.name(),
+            holder: holder.name().into(),
             type_name,
             name,
             owner,
             length,
-            bound,
+            bound: bound.into(),
             limit,
             thread,
             threads,
-            collector: collector.map(Collector::name),
-            pattern: pattern.map(HolderPattern::name),
+            collector: collector.map(|collector| collector.name().into()),
+            pattern: pattern.map(|pattern| pattern.name().into()),
         }
+    }
+}
+
+impl Holder {
+    /// Whether it has a bound.
+    #[must_use]
+    pub fn is_bounded(&self) -> bool {
+        self.bound == BOUNDED
     }
 }
 

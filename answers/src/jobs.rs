@@ -2,17 +2,16 @@
 
 use std::io::{self, Write};
 
-use memctl_proto::v1;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Answer, Job, SCHEMA};
+use super::{Answer, Job};
 use crate::format::csv::{self, Cell};
 use crate::format::json;
 
 /// Jobs, newest first.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Jobs {
-    /// See [`SCHEMA`].
+    /// See [`super::SCHEMA`].
     pub schema: u32,
     /// The jobs.
     pub jobs: Vec<Job>,
@@ -22,15 +21,6 @@ pub struct Jobs {
     /// For the page: when it was asked.
     #[serde(skip)]
     pub now_ns: u64,
-}
-
-impl Jobs {
-    /// From the wire.
-    #[must_use]
-    pub fn new(wire: v1::ListJobsResponse, filtered: bool, now_ns: u64) -> Self {
-        let v1::ListJobsResponse { jobs } = wire;
-        Self { schema: SCHEMA, jobs: jobs.into_iter().map(Job::from).collect(), filtered, now_ns }
-    }
 }
 
 impl Answer for Jobs {

@@ -5,15 +5,14 @@
 
 use std::borrow::Cow;
 
-use memctl_model::{FindingKind, Gap};
-use memctl_proto::v1;
+use memctl_model::{self as model, FindingKind, Gap};
 use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
 use crate::format::text::{count, plural};
 
 /// What an answer's findings, or their absence, rest on.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Scope {
     /// What was looked at.
     pub judged: Judged,
@@ -22,7 +21,7 @@ pub struct Scope {
 }
 
 /// What was looked at.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Judged {
     /// Processes.
     pub processes: u32,
@@ -39,12 +38,12 @@ pub struct Judged {
 }
 
 /// A kind of finding that was judged.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct JudgedKind {
     /// Its name.
     pub kind: String,
     /// The boundaries it was judged over: `step`, `epoch`, `window`; empty for a kind that needs none.
-    pub boundaries: Vec<&'static str>,
+    pub boundaries: Vec<Cow<'static, str>>,
 }
 
 /// What could not be judged.
@@ -83,15 +82,10 @@ impl NotJudged {
 }
 
 impl Scope {
-    /// From the wire.
+    /// Of an analysis.
     #[must_use]
-    pub fn new(judged: Option<v1::Judged>, not_judged: Vec<v1::NotJudged>) -> Self {
-        let not_judged = not_judged.into_iter().map(NotJudged::from).collect();
-        match judged {
-            Some(judged) => Self { judged: judged.into(), not_judged },
-            None if not_judged.is_empty() => Self { judged: Judged::default(), not_judged: vec![NotJudged::unsaid()] },
-            None => Self { judged: Judged::default(), not_judged },
-        }
+    pub fn new(judged: &model::Judged, not_judged: &[model::NotJudged]) -> Self {
+        Self { judged: judged.into(), not_judged: not_judged.iter().map(NotJudged::from).collect() }
     }
 
     /// Why no finding means nothing; `None` where it means something.
@@ -120,52 +114,34 @@ impl Scope {
     }
 }
 
-impl NotJudged {
-    /// Of a daemon that does not say what it judged.
-    fn unsaid() -> Self {
+impl From<&model::Judged> for Judged {
+    fn from(judged: &model::Judged) -> Self {
+        let model::Judged { processes, ranks, epoch_ends, steps, windows, kinds } = judged;
+        let kind = |model::JudgedKind { kind, boundaries }: &model::JudgedKind| JudgedKind {
+            kind: kind.name().to_owned(),
+            boundaries: boundaries.iter().map(|boundary| boundary.name().into()).collect(),
+        };
         Self {
-            kind: FindingKind::Leak.name().to_owned(),
-            reason: "the daemon does not report what it judged".to_owned(),
-            remedy: Some("upgrade the daemon to the version of this memctl".to_owned()),
-            gap: Gap::Whole.name().into(),
-            decides: true,
+            processes: *processes,
+            ranks: ranks.clone(),
+            epoch_ends: *epoch_ends,
+            steps: *steps,
+            windows: *windows,
+            kinds: kinds.iter().map(kind).collect(),
         }
     }
 }
 
-impl From<v1::Judged> for Judged {
-    fn from(wire: v1::Judged) -> Self {
-        let v1::Judged { processes, ranks, epoch_ends, steps, windows, kinds } = wire;
-        Self { processes, ranks, epoch_ends, steps, windows, kinds: kinds.into_iter().map(JudgedKind::from).collect() }
-    }
-}
-
-impl From<v1::JudgedKind> for JudgedKind {
-    fn from(wire: v1::JudgedKind) -> Self {
-        let boundaries = wire.boundaries().filter_map(boundary).collect();
-        let v1::JudgedKind { kind, boundaries: _ } = wire;
-        Self { kind, boundaries }
-    }
-}
-
-/// The name of a kind of boundary.
-#[must_use]
-pub fn boundary(wire: v1::Boundary) -> Option<&'static str> {
-    use memctl_model::Boundary;
-    Some(match wire {
-        v1::Boundary::StepEnd => Boundary::StepEnd.name(),
-        v1::Boundary::EpochEnd => Boundary::EpochEnd.name(),
-        v1::Boundary::WindowEnd => Boundary::WindowEnd.name(),
-        v1::Boundary::End => Boundary::End.name(),
-        v1::Boundary::Unspecified => return None,
-    })
-}
-
-impl From<v1::NotJudged> for NotJudged {
-    fn from(wire: v1::NotJudged) -> Self {
-        let v1::NotJudged { kind, gap, reason, remedy, decides } = wire;
-        let gap = Gap::of_name(&gap).name().into();
-        Self { kind, reason, remedy: (!remedy.is_empty()).then_some(remedy), gap, decides }
+impl From<&model::NotJudged> for NotJudged {
+    fn from(not: &model::NotJudged) -> Self {
+        let model::NotJudged { kind, gap, reason, remedy } = not;
+        Self {
+            kind: kind.name().to_owned(),
+            reason: reason.clone(),
+            remedy: (!remedy.is_empty()).then(|| remedy.clone()),
+            gap: gap.name().into(),
+            decides: not.decides(),
+        }
     }
 }
 
@@ -192,16 +168,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_that_does_not_say_what_it_judged_has_judged_nothing() {
-        let scope = Scope::new(None, Vec::new());
-        assert!(scope.inconclusive().is_some_and(|not| not.reason.contains("does not report")));
-        assert!(Scope::new(Some(v1::Judged::default()), Vec::new()).inconclusive().is_none());
-    }
-
-    #[test]
     fn a_kind_of_a_newer_daemon_is_shown_as_it_is() {
-        let wire = v1::NotJudged { kind: "odd_thing".into(), gap: "new".into(), decides: true, ..Default::default() };
-        let not = NotJudged::from(wire);
-        assert_eq!((not.subject().as_str(), &*not.gap, not.remedy.as_deref()), ("odd thing", "whole", None));
+        let json = r#"{ "kind": "odd_thing", "reason": "", "remedy": null, "gap": "whole", "decides": true }"#;
+        let not: NotJudged = serde_json::from_str(json).unwrap();
+        assert_eq!((not.subject().as_str(), not.is_whole(), not.remedy.as_deref()), ("odd thing", true, None));
     }
 }

@@ -46,7 +46,6 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use memctl_proto::v1;
 use serde::{Deserialize, Serialize};
 
 use format::time::Time;
@@ -77,7 +76,7 @@ pub trait Answer {
 }
 
 /// A job.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Job {
     /// What it is asked for by: its name, and behind `#` its run where the name has several.
     pub id: String,
@@ -120,56 +119,6 @@ pub struct Job {
     pub verdict: Option<JobVerdict>,
 }
 
-impl From<v1::Job> for Job {
-    fn from(wire: v1::Job) -> Self {
-        let (state, source) = (wire.state().into(), source(wire.source()));
-        let v1::Job {
-            id,
-            attempt,
-            state: _,
-            started_ns,
-            ended_ns,
-            world_size,
-            ranks,
-            events,
-            stored_bytes,
-            labels,
-            attempts,
-            source: _,
-            processes,
-            earlier_sessions,
-            tenant,
-            name,
-            run,
-            arrived_ns,
-            verdict,
-        } = wire;
-        // An older daemon says neither.
-        let arrived_ns = if arrived_ns == 0 { started_ns } else { arrived_ns };
-        Self {
-            name: if name.is_empty() { id.clone() } else { name },
-            id,
-            run: (run > 0).then_some(run),
-            arrived_at: Time(arrived_ns),
-            state,
-            started_at: Time(started_ns),
-            ended_at: ended_ns.map(Time),
-            world_size,
-            attempt,
-            labels: labels.into_iter().map(|label| (label.key, label.value)).collect(),
-            events,
-            stored_bytes,
-            ranks,
-            processes,
-            earlier_sessions,
-            attempts,
-            source,
-            tenant,
-            verdict: verdict.map(JobVerdict::from),
-        }
-    }
-}
-
 impl Job {
     /// What its memory did, where it was judged for this answer.
     #[must_use]
@@ -179,7 +128,7 @@ impl Job {
 }
 
 /// What judging a job came to, in short.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct JobVerdict {
     /// What its memory did.
     #[serde(flatten)]
@@ -194,22 +143,6 @@ pub struct JobVerdict {
     pub findings: u32,
     /// Why no finding means nothing; null where it does mean something.
     pub inconclusive: Option<String>,
-}
-
-impl From<v1::JobVerdict> for JobVerdict {
-    fn from(wire: v1::JobVerdict) -> Self {
-        let severity = wire.severity.map(|_| finding::level(wire.severity()).name().into());
-        let v1::JobVerdict { severity: _, kind, title, findings, inconclusive, verdict } = wire;
-        let some = |text: String| (!text.is_empty()).then_some(text);
-        Self {
-            verdict: verdict.map(Verdict::new),
-            severity,
-            finding: some(kind),
-            title: some(title),
-            findings,
-            inconclusive: some(inconclusive),
-        }
-    }
 }
 
 /// How much of what happened an answer rests on.
@@ -227,15 +160,15 @@ pub struct Completeness {
     pub events_expired: u64,
 }
 
-impl From<v1::Completeness> for Completeness {
-    fn from(wire: v1::Completeness) -> Self {
-        let v1::Completeness { exact, events_stored, events_dropped, events_expired, gaps } = wire;
+impl From<memctl_model::Completeness> for Completeness {
+    fn from(completeness: memctl_model::Completeness) -> Self {
+        let memctl_model::Completeness { exact, events_stored, events_dropped, events_expired, gaps } = completeness;
         Self { exact, events_stored, events_dropped, gaps, events_expired }
     }
 }
 
 /// One line of a call stack.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Frame {
     /// Function.
     pub function: String,
@@ -277,8 +210,7 @@ pub fn site_of(stack: &[Frame]) -> Option<Frame> {
 
 /// Whose memory a stack is of, where the process said so, and its calls, innermost first.
 #[must_use]
-pub fn owned(stack: Vec<v1::Frame>) -> (Option<String>, Vec<Frame>) {
-    let mut stack: Vec<Frame> = stack.into_iter().map(Frame::from).collect();
+pub fn owned(mut stack: Vec<Frame>) -> (Option<String>, Vec<Frame>) {
     let model = |frame: &Frame| memctl_model::Frame {
         function: frame.function.as_str().into(),
         file: frame.file.as_str().into(),
@@ -296,11 +228,10 @@ impl From<&memctl_model::Frame> for Frame {
     }
 }
 
-impl From<v1::Frame> for Frame {
-    fn from(wire: v1::Frame) -> Self {
-        let v1::Frame { function, file, line } = wire;
-        Self { function, file, line: (line > 0).then_some(line) }
-    }
+/// A number; what is not finite is not known.
+#[must_use]
+pub fn finite(value: f64) -> Option<f64> {
+    value.is_finite().then_some(value)
 }
 
 /// A rate in whole bytes; what is no number is not known.
@@ -323,21 +254,4 @@ mod state_by_name {
         let name = String::deserialize(from)?;
         JobState::of_name(&name).ok_or_else(|| de::Error::custom(format!("{name} is no state of a job")))
     }
-}
-
-fn source(source: v1::SourceKind) -> Option<Cow<'static, str>> {
-    match source {
-        v1::SourceKind::Live => Some("live".into()),
-        v1::SourceKind::Import => Some("import".into()),
-        v1::SourceKind::Unspecified => None,
-    }
-}
-
-/// A part is missing that every answer of a daemon of this version has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the daemon's answer has no {0}: it is not the version this memctl knows; upgrade one of them")]
-pub struct PartMissing(&'static str);
-
-fn part<T>(part: Option<T>, name: &'static str) -> Result<T, PartMissing> {
-    part.ok_or(PartMissing(name))
 }

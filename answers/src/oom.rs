@@ -2,22 +2,22 @@
 
 use std::io::{self, Write};
 
-use memctl_proto::v1;
 use memctl_replay::Limit;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::advice::Advice;
-use super::finding::{Finding, Site, findings};
+use super::finding::{Finding, Site};
 use super::frag::Holder;
 use super::judged::Scope;
-use super::{Answer, Completeness, Job, PartMissing, SCHEMA, part};
+use super::{Answer, Completeness, Job};
 use crate::format::csv::{self, Cell};
-use crate::format::{json, time};
+use crate::format::json;
+use crate::format::time::Time;
 
 /// The requests of a job that failed.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Oom {
-    /// See [`SCHEMA`].
+    /// See [`super::SCHEMA`].
     pub schema: u32,
     /// The job.
     pub job: Job,
@@ -40,7 +40,7 @@ pub struct Oom {
 }
 
 /// One request that failed.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Failed {
     /// The rank.
     pub rank: u32,
@@ -49,7 +49,7 @@ pub struct Failed {
     /// Device index in the process.
     pub device: u32,
     /// When.
-    pub at: String,
+    pub at: Time,
     /// Epoch under way.
     pub epoch: Option<u32>,
     /// Step under way.
@@ -102,9 +102,6 @@ pub struct Failed {
     pub peers: Vec<Peer>,
     /// Whether the figures are exact.
     pub exact: bool,
-    /// For the plot.
-    #[serde(skip)]
-    pub time_ns: u64,
 }
 
 impl Failed {
@@ -121,7 +118,7 @@ impl Failed {
 }
 
 /// Bytes of a class.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Class {
     /// Its name.
     pub class: String,
@@ -130,7 +127,7 @@ pub struct Class {
 }
 
 /// Live memory of one site.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Live {
     /// Who allocated it; null when no stack was recorded.
     pub site: Option<Site>,
@@ -143,7 +140,7 @@ pub struct Live {
 }
 
 /// Another rank.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Peer {
     /// The rank.
     pub rank: u32,
@@ -158,25 +155,6 @@ pub struct Peer {
 }
 
 impl Oom {
-    /// From the wire.
-    ///
-    /// # Errors
-    /// An answer without a job.
-    pub fn new(wire: v1::Oom, hint: Option<String>) -> Result<Self, PartMissing> {
-        let v1::Oom { job, completeness, reports, findings: found, failed, judged, not_judged } = wire;
-        Ok(Self {
-            schema: SCHEMA,
-            job: part(job, "job")?.into(),
-            completeness: part(completeness, "completeness")?.into(),
-            failed,
-            failures: reports.into_iter().map(Failed::from).collect(),
-            findings: findings(found),
-            scope: Scope::new(judged, not_judged),
-            hint,
-            replay: None,
-        })
-    }
-
     /// With what the replays of the first failure's process say.
     #[must_use]
     pub fn with_replay(mut self, replay: Option<Advice>) -> Self {
@@ -186,97 +164,6 @@ impl Oom {
         }
         self.replay = replay;
         self
-    }
-}
-
-impl From<v1::OomReport> for Failed {
-    fn from(wire: v1::OomReport) -> Self {
-        let v1::OomReport {
-            rank,
-            device,
-            time_ns,
-            epoch,
-            step,
-            cause,
-            asked_bytes,
-            stack,
-            reserved_bytes,
-            active_bytes,
-            allocated_bytes,
-            free_bytes,
-            largest_usable_bytes,
-            holes,
-            flushed_bytes,
-            stranded_bytes,
-            missing_bytes,
-            device_free_bytes,
-            device_total_bytes,
-            limit_at_least_bytes,
-            limit_below_bytes,
-            others_bytes,
-            outside_bytes,
-            expandable_would_serve,
-            classes,
-            sites,
-            holders,
-            peers,
-            exact,
-            process,
-        } = wire;
-        Self {
-            rank,
-            process,
-            device,
-            at: time::rfc3339(time_ns),
-            epoch,
-            step,
-            cause,
-            site: Site::new(None, stack),
-            asked_bytes,
-            reserved_bytes,
-            active_bytes,
-            allocated_bytes,
-            free_in_cache_bytes: free_bytes,
-            largest_usable_bytes,
-            holes,
-            flushed_bytes,
-            stranded_bytes,
-            missing_bytes,
-            device_free_bytes,
-            device_total_bytes,
-            limit_at_least_bytes,
-            limit_below_bytes,
-            others_bytes,
-            outside_bytes,
-            expandable_segments_would_serve: expandable_would_serve,
-            classes: classes.into_iter().map(Class::from).collect(),
-            sites: sites.into_iter().map(Live::from).collect(),
-            held_by: holders.into_iter().map(Holder::from).collect(),
-            peers: peers.into_iter().map(Peer::from).collect(),
-            exact,
-            time_ns,
-        }
-    }
-}
-
-impl From<v1::ClassBytes> for Class {
-    fn from(wire: v1::ClassBytes) -> Self {
-        let v1::ClassBytes { class, bytes } = wire;
-        Self { class, live_bytes: bytes }
-    }
-}
-
-impl From<v1::OomSite> for Live {
-    fn from(wire: v1::OomSite) -> Self {
-        let v1::OomSite { stack, bytes, blocks, before_bytes } = wire;
-        Self { site: Site::new(None, stack), live_bytes: bytes, live_blocks: blocks, before_bytes }
-    }
-}
-
-impl From<v1::OomPeer> for Peer {
-    fn from(wire: v1::OomPeer) -> Self {
-        let v1::OomPeer { rank, reserved_bytes, peak_allocated_bytes, device_free_bytes, process } = wire;
-        Self { rank, process, reserved_bytes, peak_allocated_bytes, device_free_bytes }
     }
 }
 

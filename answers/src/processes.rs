@@ -1,14 +1,13 @@
 //! The processes of a job as data: one row each, for any rank and any number of devices.
 
 use memctl_model::JobState;
-use memctl_proto::v1;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::Completeness;
-use crate::format::time;
+use super::{Completeness, Job};
+use crate::format::time::Time;
 
 /// A process that allocated.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Process {
     /// Its name within the job: what `--process` takes.
     pub process: String,
@@ -34,53 +33,13 @@ pub struct Process {
     /// How it ended, when it did not end well.
     pub failure: Option<String>,
     /// When it was first heard of.
-    pub started_at: String,
+    pub started_at: Time,
     /// When it ended.
-    pub ended_at: Option<String>,
+    pub ended_at: Option<Time>,
     /// Framework and version.
     pub framework: Option<String>,
     /// What its figures rest on.
     pub completeness: Completeness,
-}
-
-impl From<v1::ProcessReport> for Process {
-    fn from(wire: v1::ProcessReport) -> Self {
-        let state = wire.state().into();
-        let v1::ProcessReport {
-            process,
-            role,
-            rank,
-            host,
-            pid,
-            parent_pid,
-            devices,
-            events,
-            stored_bytes,
-            state: _,
-            failure,
-            completeness,
-            started_ns,
-            ended_ns,
-            framework,
-        } = wire;
-        Self {
-            process,
-            role,
-            rank,
-            host,
-            pid,
-            parent_pid,
-            devices,
-            events,
-            stored_bytes,
-            state,
-            failure,
-            started_at: time::rfc3339(started_ns),
-            ended_at: ended_ns.map(time::rfc3339),
-            framework,
-            completeness: completeness.unwrap_or_default().into(),
-        }
-    }
 }
 
 impl Process {
@@ -89,4 +48,15 @@ impl Process {
     pub fn is_rank(&self) -> bool {
         self.process.is_empty() || self.process == format!("rank {}", self.rank)
     }
+}
+
+/// A job and its processes, without an analysis.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct JobProcesses {
+    /// The job.
+    pub job: Job,
+    /// What is stored of the selection.
+    pub completeness: Completeness,
+    /// By rank, then by start.
+    pub processes: Vec<Process>,
 }

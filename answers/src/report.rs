@@ -4,22 +4,22 @@
 //!
 //! (Over 400 lines: a table of fields with what each means, and their way from the wire; nothing here decides anything.)
 
-use memctl_model::JobState;
 use std::io::{self, Write};
 
-use memctl_proto::v1;
-use serde::Serialize;
+use memctl_model::{self as model, JobState};
+use serde::{Deserialize, Serialize};
 
-use super::finding::{Finding, findings};
+use super::finding::Finding;
 use super::judged::Scope;
 use super::processes::Process;
 use super::verdict::Verdict;
-use super::{Answer, Completeness, Frame, Job, PartMissing, SCHEMA, part, whole};
+use super::{Answer, Completeness, Frame, Job, SCHEMA};
 use crate::format::csv::{self, Cell};
-use crate::format::{json, time};
+use crate::format::json;
+use crate::format::time::Time;
 
 /// Everything that `memctl query` prints.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     /// See [`SCHEMA`].
     pub schema: u32,
@@ -55,7 +55,7 @@ pub struct Report {
 }
 
 /// Where epochs and steps come from.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Boundaries {
     /// `given` by marks, `found`, or `none`.
     pub epochs: String,
@@ -68,7 +68,7 @@ pub struct Boundaries {
 }
 
 /// What is usual among the ranks.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Spread {
     /// Which figure.
     pub figure: String,
@@ -81,7 +81,7 @@ pub struct Spread {
 }
 
 /// A call through which much of the growth comes.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Through {
     /// The call.
     #[serde(flatten)]
@@ -93,7 +93,7 @@ pub struct Through {
 }
 
 /// One rank.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Rank {
     /// Its number.
     pub rank: u32,
@@ -169,10 +169,10 @@ pub struct Rank {
 }
 
 /// What was measured last of each quantity, within the last half minute that was recorded.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Sample {
     /// When the newest of them was measured.
-    pub at: String,
+    pub at: Time,
     /// The allocator's own counter.
     pub allocated_bytes: Option<u64>,
     /// The allocator's own counter.
@@ -191,13 +191,10 @@ pub struct Sample {
     pub host_rss_bytes: Option<u64>,
     /// Host memory of its children (data loaders).
     pub children_rss_bytes: Option<u64>,
-    /// For comparisons.
-    #[serde(skip)]
-    pub time_ns: u64,
 }
 
 /// The end of one epoch on one rank.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct EpochEnd {
     /// Which one.
     pub epoch: u32,
@@ -228,16 +225,13 @@ pub struct EpochEnd {
     /// The last step.
     pub step: u64,
     /// When.
-    pub at: String,
+    pub at: Time,
     /// Whether the figures are exact.
     pub exact: bool,
-    /// For comparisons.
-    #[serde(skip)]
-    pub time_ns: u64,
 }
 
 /// A site that grew.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Growth {
     /// The innermost frame of the user's own code; null when no stack was recorded.
     pub site: Option<Frame>,
@@ -248,7 +242,7 @@ pub struct Growth {
 }
 
 /// A site's growth on one rank.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RankGrowth {
     /// The rank.
     pub rank: u32,
@@ -278,139 +272,18 @@ impl RankGrowth {
     }
 }
 
-impl Report {
-    /// From the wire.
-    ///
-    /// # Errors
-    /// An answer without a job.
-    pub fn new(wire: v1::Report, hint: Option<String>) -> Result<Self, PartMissing> {
-        let v1::Report {
-            job,
-            completeness,
-            ranks,
-            growth,
-            findings: found,
-            processes,
-            judged,
-            not_judged,
-            boundaries,
-            spread,
-            growth_through,
-            verdict,
-        } = wire;
-        let mut ranks: Vec<Rank> = ranks.into_iter().map(Rank::from).collect();
-        ranks.sort_by_key(|rank| (rank.rank, rank.device));
-        Ok(Self {
-            schema: SCHEMA,
-            job: part(job, "job")?.into(),
-            completeness: part(completeness, "completeness")?.into(),
-            ranks,
-            processes: processes.into_iter().map(Process::from).collect(),
-            findings: findings(found),
-            growth: growth.into_iter().map(Growth::from).collect(),
-            scope: Scope::new(judged, not_judged),
-            boundaries: boundaries.map(Boundaries::from).unwrap_or_default(),
-            spread: spread.into_iter().map(Spread::from).collect(),
-            growth_through: growth_through.and_then(Through::new),
-            verdict: verdict.map(Verdict::new),
-            hint,
-            stacks: None,
-        })
-    }
-}
-
 impl Rank {
     /// When the newest figure of it was taken: a sample's or an epoch end's time.
     #[must_use]
     pub fn last_heard_ns(&self) -> Option<u64> {
-        let sample = self.sample.as_ref().map(|sample| sample.time_ns);
-        sample.max(self.epoch_ends.last().map(|end| end.time_ns))
+        let sample = self.sample.as_ref().map(|sample| sample.at.0);
+        sample.max(self.epoch_ends.last().map(|end| end.at.0))
     }
 }
 
-impl From<v1::RankReport> for Rank {
-    fn from(wire: v1::RankReport) -> Self {
-        let state = wire.state().into();
-        let v1::RankReport {
-            rank,
-            host,
-            pid,
-            device,
-            gpu_uuid,
-            gpu_name,
-            framework,
-            allocator_conf,
-            epochs,
-            steps,
-            events,
-            allocated_bytes,
-            reserved_bytes,
-            peak_allocated_bytes,
-            peak_reserved_bytes,
-            device_used_bytes,
-            device_total_bytes,
-            fragmentation_ratio,
-            growth_bytes_per_epoch,
-            alloc_retries,
-            ooms,
-            epoch_ends,
-            completeness,
-            failure,
-            state: _,
-            stored_bytes,
-            sample,
-            highest,
-            process,
-            stands_out,
-            levels_at,
-            end_allocated_bytes,
-            end_reserved_bytes,
-            findings,
-            expandable_overruled,
-        } = wire;
-        Self {
-            rank,
-            process,
-            host,
-            pid,
-            device,
-            gpu_uuid,
-            framework,
-            allocator_conf,
-            epochs,
-            steps,
-            events,
-            allocated_bytes,
-            reserved_bytes,
-            peak_allocated_bytes,
-            peak_reserved_bytes,
-            device_used_bytes,
-            fragmentation_ratio: fragmentation_ratio.filter(|ratio| ratio.is_finite()),
-            growth_bytes_per_epoch: growth_bytes_per_epoch.and_then(whole),
-            alloc_retries,
-            ooms,
-            epoch_ends: epoch_ends.into_iter().map(EpochEnd::from).collect(),
-            gpu_name,
-            device_total_bytes,
-            state,
-            failure,
-            stored_bytes,
-            completeness: completeness.map(Completeness::from).unwrap_or_default(),
-            sample: sample.map(Sample::from),
-            highest: highest.map(Sample::from),
-            levels_at,
-            end_allocated_bytes,
-            end_reserved_bytes,
-            stands_out,
-            findings,
-            expandable_overruled,
-        }
-    }
-}
-
-impl From<v1::Sample> for Sample {
-    fn from(wire: v1::Sample) -> Self {
-        let v1::Sample {
+impl From<&model::Sample> for Sample {
+    fn from(sample: &model::Sample) -> Self {
+        let &model::Sample {
             device: _,
             time_ns,
             allocated_bytes,
@@ -430,9 +303,9 @@ impl From<v1::Sample> for Sample {
             // A row of the ledger.
             nccl_bytes: _,
             sharing: _,
-        } = wire;
+        } = sample;
         Self {
-            at: time::rfc3339(time_ns),
+            at: Time(time_ns),
             allocated_bytes,
             reserved_bytes,
             device_used_bytes,
@@ -442,90 +315,7 @@ impl From<v1::Sample> for Sample {
             utilisation: utilisation_percent.map(|percent| f64::from(percent) / 100.0),
             host_rss_bytes,
             children_rss_bytes,
-            time_ns,
         }
-    }
-}
-
-impl From<v1::EpochEnd> for EpochEnd {
-    fn from(wire: v1::EpochEnd) -> Self {
-        let v1::EpochEnd { epoch, step, time_ns, counters, peaks, peaks_within, exact } = wire;
-        let counter = |read: fn(&v1::Counters) -> u64| counters.as_ref().map(read);
-        Self {
-            epoch,
-            allocated_bytes: counter(|c| c.allocated_bytes),
-            reserved_bytes: counter(|c| c.reserved_bytes),
-            peak_allocated_bytes: peaks.as_ref().map(|p| p.allocated_bytes),
-            peak_reserved_bytes: peaks.as_ref().map(|p| p.reserved_bytes),
-            epoch_peak_allocated_bytes: peaks_within.as_ref().map(|p| p.allocated_bytes),
-            epoch_peak_reserved_bytes: peaks_within.as_ref().map(|p| p.reserved_bytes),
-            active_bytes: counter(|c| c.active_bytes),
-            requested_bytes: counter(|c| c.requested_bytes),
-            inactive_split_bytes: counter(|c| c.inactive_split_bytes),
-            largest_free_bytes: counter(|c| c.largest_free_bytes),
-            allocated_blocks: counter(|c| c.allocated_blocks),
-            segments: counter(|c| c.segments),
-            step,
-            at: time::rfc3339(time_ns),
-            exact,
-            time_ns,
-        }
-    }
-}
-
-impl From<v1::Boundaries> for Boundaries {
-    fn from(wire: v1::Boundaries) -> Self {
-        let v1::Boundaries { epochs, steps, windows, found_by } = wire;
-        Self { epochs, steps, windows, found_by }
-    }
-}
-
-impl From<v1::Spread> for Spread {
-    fn from(wire: v1::Spread) -> Self {
-        let v1::Spread { figure, median, mad, limit } = wire;
-        let whole = |value| whole(value).unwrap_or(0);
-        Self { figure, median_bytes: whole(median), mad_bytes: whole(mad), limit_bytes: whole(limit) }
-    }
-}
-
-impl Through {
-    fn new(wire: v1::GrowthThrough) -> Option<Self> {
-        let v1::GrowthThrough { call, bytes_per_epoch, total_bytes_per_epoch } = wire;
-        let (bytes_per_epoch, total_bytes_per_epoch) = (whole(bytes_per_epoch)?, whole(total_bytes_per_epoch)?);
-        Some(Self { call: call?.into(), bytes_per_epoch, total_bytes_per_epoch })
-    }
-}
-
-impl From<v1::SiteGrowth> for Growth {
-    fn from(wire: v1::SiteGrowth) -> Self {
-        let v1::SiteGrowth { site, stack, ranks } = wire;
-        let rank = |wire: v1::RankGrowth| {
-            let v1::RankGrowth {
-                rank,
-                bytes_per_epoch,
-                live_bytes,
-                live_blocks,
-                first_epoch,
-                series_bytes,
-                process,
-                device,
-                explained_by,
-            } = wire;
-            let bytes_per_epoch = whole(bytes_per_epoch).unwrap_or(0);
-            let explained_by = (!explained_by.is_empty()).then_some(explained_by);
-            RankGrowth {
-                rank,
-                process,
-                device,
-                bytes_per_epoch,
-                live_bytes,
-                live_blocks,
-                first_epoch,
-                series_bytes,
-                explained_by,
-            }
-        };
-        Self { site: site.map(Frame::from), stack: super::owned(stack).1, ranks: ranks.into_iter().map(rank).collect() }
     }
 }
 

@@ -3,18 +3,18 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use memctl_proto::v1;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Answer, Completeness, Frame, Job, PartMissing, SCHEMA, part};
+use super::{Answer, Completeness, Frame, Job};
 use crate::format::csv::{self, Cell};
-use crate::format::{folded, json, time};
+use crate::format::time::Time;
+use crate::format::{folded, json};
 use crate::naming::{name_of, place};
 
 /// Live memory by allocation site.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Sites {
-    /// See [`SCHEMA`].
+    /// See [`super::SCHEMA`].
     pub schema: u32,
     /// The job.
     pub job: Job,
@@ -43,7 +43,7 @@ pub struct View {
 }
 
 /// One rank's.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RankSites {
     /// The rank.
     pub rank: u32,
@@ -52,7 +52,7 @@ pub struct RankSites {
     /// Device index in the process.
     pub device: u32,
     /// The moment.
-    pub at: String,
+    pub at: Time,
     /// The epoch under way or just ended.
     pub epoch: u32,
     /// The step under way or just ended.
@@ -72,7 +72,7 @@ pub struct RankSites {
 }
 
 /// Sites that an answer leaves out because it would become too large.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Further {
     /// How many.
     pub sites: u64,
@@ -83,7 +83,7 @@ pub struct Further {
 }
 
 /// Live memory of one stack.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Site {
     /// Live bytes.
     pub live_bytes: u64,
@@ -103,7 +103,7 @@ pub struct Site {
 }
 
 /// Live memory that was allocated in one epoch.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Birth {
     /// The epoch.
     pub epoch: u32,
@@ -114,23 +114,6 @@ pub struct Birth {
 }
 
 impl Sites {
-    /// From the wire.
-    ///
-    /// # Errors
-    /// An answer without a job.
-    pub fn new(wire: v1::Sites, view: View) -> Result<Self, PartMissing> {
-        let v1::Sites { job, completeness, ranks } = wire;
-        let mut ranks: Vec<RankSites> = ranks.into_iter().map(RankSites::from).collect();
-        ranks.sort_by_key(|rank| (rank.rank, rank.device));
-        Ok(Self {
-            schema: SCHEMA,
-            job: part(job, "job")?.into(),
-            completeness: part(completeness, "completeness")?.into(),
-            ranks,
-            view,
-        })
-    }
-
     /// Whether stacks were recorded, judged by live memory; `None` if nothing is live.
     #[must_use]
     pub fn with_stacks(&self) -> Option<bool> {
@@ -165,44 +148,12 @@ impl Sites {
     }
 }
 
-impl From<v1::RankSites> for RankSites {
-    fn from(wire: v1::RankSites) -> Self {
-        let v1::RankSites { rank, device, time_ns, epoch, step, counters, sites, exact, process, further, merged } =
-            wire;
-        let further = further.map(|further| Further {
-            sites: further.sites,
-            live_bytes: further.bytes,
-            live_blocks: further.blocks,
-        });
-        Self {
-            rank,
-            process,
-            device,
-            at: time::rfc3339(time_ns),
-            epoch,
-            step,
-            exact,
-            allocated_bytes: counters.as_ref().map(|c| c.allocated_bytes),
-            reserved_bytes: counters.as_ref().map(|c| c.reserved_bytes),
-            sites: sites.into_iter().map(Site::from).collect(),
-            further,
-            merged,
-        }
-    }
-}
-
-impl From<v1::SiteStack> for Site {
-    fn from(wire: v1::SiteStack) -> Self {
-        let v1::SiteStack { stack, bytes, blocks, births, class } = wire;
-        let class = Some(class).filter(|class| !class.is_empty());
+impl Site {
+    /// Of a stack, innermost frame first, in which a frame of the file `<owner>` names whose memory it is.
+    #[must_use]
+    pub fn new(stack: Vec<Frame>) -> Self {
         let (owner, stack) = super::owned(stack);
-        let site = super::site_of(&stack);
-        let birth = |wire: v1::BirthBytes| {
-            let v1::BirthBytes { epoch, bytes, blocks } = wire;
-            Birth { epoch, live_bytes: bytes, live_blocks: blocks }
-        };
-        let births = births.into_iter().map(birth).collect();
-        Self { live_bytes: bytes, live_blocks: blocks, class, site, owner, stack, births }
+        Self { site: super::site_of(&stack), owner, stack, ..Self::default() }
     }
 }
 
@@ -212,7 +163,7 @@ struct Line<'a> {
     rank: u32,
     process: &'a str,
     device: u32,
-    at: &'a str,
+    at: Time,
     epoch: u32,
     step: u64,
     exact: bool,
@@ -243,7 +194,7 @@ impl Answer for Sites {
                 merged: _,
             } = of;
             let (rank, device, epoch, step, exact) = (*rank, *device, *epoch, *step, *exact);
-            let line = |site| Line { rank, process, device, at, epoch, step, exact, site };
+            let line = |site| Line { rank, process, device, at: *at, epoch, step, exact, site };
             sites.iter().try_for_each(|site| json::line(out, &line(site)))?;
         }
         Ok(())

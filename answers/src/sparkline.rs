@@ -2,10 +2,10 @@
 //!
 //! Guarantees: of one process, the first, whose name is there; every column has as many numbers as there are points.
 
-use memctl_proto::v1;
 use serde::Serialize;
 
 use super::SCHEMA;
+use super::timeline::{Point, Timeline};
 
 /// The columns.
 #[derive(Clone, Debug, Serialize)]
@@ -27,10 +27,10 @@ pub struct Sparkline {
 impl Sparkline {
     /// Of the first process of a timeline.
     #[must_use]
-    pub fn new(wire: v1::Timeline) -> Self {
-        let first = wire.ranks.into_iter().find(|rank| !rank.points.is_empty());
+    pub fn new(timeline: Timeline) -> Self {
+        let first = timeline.ranks.into_iter().find(|rank| !rank.points.is_empty());
         let points = first.as_ref().map_or(&[][..], |rank| &rank.points);
-        let column = |of: fn(&v1::TimelinePoint) -> u64| points.iter().map(of).collect();
+        let column = |of: fn(&Point) -> u64| points.iter().map(of).collect();
         Self {
             schema: SCHEMA,
             peak_allocated_bytes: column(|point| point.peak_allocated_bytes),
@@ -45,23 +45,24 @@ impl Sparkline {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::timeline::RankTimeline;
 
     #[test]
     fn the_columns_are_of_the_first_process_that_has_points() {
-        let point = v1::TimelinePoint {
+        let point = Point {
             allocated_bytes: 2,
             reserved_bytes: 5,
             peak_allocated_bytes: 3,
             min_allocated_bytes: 1,
-            ..Default::default()
+            ..Point::default()
         };
         let rank =
-            |rank, points| v1::RankTimeline { rank, process: format!("rank {rank}"), points, ..Default::default() };
-        let ranks = vec![rank(3, vec![]), rank(4, vec![point]), rank(5, vec![point, point])];
-        let line = Sparkline::new(v1::Timeline { ranks, ..Default::default() });
+            |rank, points| RankTimeline { rank, process: format!("rank {rank}"), points, ..RankTimeline::default() };
+        let ranks = vec![rank(3, vec![]), rank(4, vec![point.clone()]), rank(5, vec![point.clone(), point])];
+        let line = Sparkline::new(Timeline { ranks, ..Timeline::default() });
         assert_eq!((line.rank, line.process.as_deref()), (Some(4), Some("rank 4")));
         let columns = [line.peak_allocated_bytes, line.min_allocated_bytes, line.reserved_bytes];
         assert_eq!(columns, [[3], [1], [5]]);
-        assert_eq!(Sparkline::new(v1::Timeline::default()).rank, None);
+        assert_eq!(Sparkline::new(Timeline::default()).rank, None);
     }
 }

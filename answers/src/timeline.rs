@@ -1,18 +1,19 @@
 //! `memctl timeline` as data.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
-use memctl_proto::v1;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Answer, Completeness, Job, PartMissing, SCHEMA, part};
+use super::{Answer, Completeness, Job};
 use crate::format::csv::{self, Cell};
-use crate::format::{json, time};
+use crate::format::json;
+use crate::format::time::Time;
 
 /// Memory over time.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Timeline {
-    /// See [`SCHEMA`].
+    /// See [`super::SCHEMA`].
     pub schema: u32,
     /// The job.
     pub job: Job,
@@ -31,7 +32,7 @@ pub struct Timeline {
 }
 
 /// One rank's.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RankTimeline {
     /// The rank.
     pub rank: u32,
@@ -46,12 +47,12 @@ pub struct RankTimeline {
 }
 
 /// What happened within one stretch of time.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Point {
     /// Its beginning.
-    pub first_at: String,
+    pub first_at: Time,
     /// Its end.
-    pub last_at: String,
+    pub last_at: Time,
     /// Epoch at its end.
     pub epoch: u32,
     /// Step at its end.
@@ -66,114 +67,19 @@ pub struct Point {
     pub peak_reserved_bytes: u64,
     /// Lowest within.
     pub min_allocated_bytes: u64,
-    /// For the plot.
-    #[serde(skip)]
-    pub first_ns: u64,
-    /// For the plot.
-    #[serde(skip)]
-    pub last_ns: u64,
 }
 
 /// A mark.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Mark {
     /// When.
-    pub at: String,
+    pub at: Time,
     /// What it says: `epoch_begin`, `step_end`, `note`, …
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     /// The epoch or step, where it has one.
     pub value: Option<u64>,
     /// The phase's, region's or note's name, where it has one.
     pub name: Option<String>,
-}
-
-impl Timeline {
-    /// From the wire.
-    ///
-    /// # Errors
-    /// An answer without a job.
-    pub fn new(wire: v1::Timeline, chosen: bool, hint: Option<String>) -> Result<Self, PartMissing> {
-        let v1::Timeline { job, completeness, ranks, points } = wire;
-        let mut ranks: Vec<RankTimeline> = ranks.into_iter().map(RankTimeline::from).collect();
-        ranks.sort_by_key(|rank| (rank.rank, rank.device));
-        Ok(Self {
-            schema: SCHEMA,
-            job: part(job, "job")?.into(),
-            completeness: part(completeness, "completeness")?.into(),
-            ranks,
-            points,
-            chosen,
-            hint,
-        })
-    }
-}
-
-impl From<v1::RankTimeline> for RankTimeline {
-    fn from(wire: v1::RankTimeline) -> Self {
-        let v1::RankTimeline { rank, device, points, marks, process } = wire;
-        Self {
-            rank,
-            process,
-            device,
-            points: points.into_iter().map(Point::from).collect(),
-            marks: marks.into_iter().map(Mark::from).collect(),
-        }
-    }
-}
-
-impl From<v1::TimelinePoint> for Point {
-    fn from(wire: v1::TimelinePoint) -> Self {
-        let v1::TimelinePoint {
-            first_ns,
-            last_ns,
-            epoch,
-            step,
-            allocated_bytes,
-            reserved_bytes,
-            peak_allocated_bytes,
-            peak_reserved_bytes,
-            min_allocated_bytes,
-        } = wire;
-        Self {
-            first_at: time::rfc3339(first_ns),
-            last_at: time::rfc3339(last_ns),
-            epoch,
-            step,
-            allocated_bytes,
-            reserved_bytes,
-            peak_allocated_bytes,
-            peak_reserved_bytes,
-            min_allocated_bytes,
-            first_ns,
-            last_ns,
-        }
-    }
-}
-
-impl From<v1::TimelineMark> for Mark {
-    fn from(wire: v1::TimelineMark) -> Self {
-        use v1::MarkKind as Kind;
-        let (kind, counted) = match wire.kind() {
-            Kind::EpochBegin => ("epoch_begin", true),
-            Kind::EpochEnd => ("epoch_end", true),
-            Kind::StepBegin => ("step_begin", true),
-            Kind::StepEnd => ("step_end", true),
-            Kind::PhaseBegin => ("phase_begin", false),
-            Kind::PhaseEnd => ("phase_end", false),
-            Kind::RegionBegin => ("region_begin", false),
-            Kind::RegionEnd => ("region_end", false),
-            Kind::WindowEnd => ("window_end", true),
-            // A mark of a newer daemon is worth a note.
-            Kind::Note | Kind::Unspecified => ("note", false),
-        };
-        let v1::TimelineMark { time_ns, kind: _, value, name } = wire;
-        Self {
-            at: time::rfc3339(time_ns),
-            kind,
-            value: counted.then_some(value),
-            name: (!name.is_empty()).then_some(name),
-        }
-    }
 }
 
 /// One line of NDJSON.

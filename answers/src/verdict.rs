@@ -2,14 +2,13 @@
 //!
 //! Guarantees: the same value in every command, the page and the report; of a daemon that does not say it, there is none.
 
-use memctl_model::{Cause, VerdictKind};
-use memctl_proto::v1;
+use memctl_model::{self as model, Cause, MemoryKind, VerdictKind};
 use serde::{Deserialize, Serialize};
 
 use super::Frame;
 
 /// See `memctl_model::verdict`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Its kind's name.
     pub kind: String,
@@ -41,11 +40,9 @@ pub struct Verdict {
     pub highest_bytes: Option<u64>,
 }
 
-impl Verdict {
-    /// From the wire.
-    #[must_use]
-    pub fn new(wire: v1::Verdict) -> Self {
-        let v1::Verdict {
+impl From<&model::Verdict> for Verdict {
+    fn from(verdict: &model::Verdict) -> Self {
+        let model::Verdict {
             kind,
             cause,
             memory,
@@ -57,29 +54,29 @@ impl Verdict {
             bound_bytes,
             fits,
             holder,
+            swing_bytes,
             sentence,
-            lowest_bytes,
-            highest_bytes,
-        } = wire;
-        let some = |text: String| (!text.is_empty()).then_some(text);
+        } = verdict;
         Self {
-            kind,
-            cause: some(cause),
-            memory: some(memory),
-            sentence,
-            grown_bytes,
-            seconds,
-            site: site.map(Frame::from),
-            ranks,
-            processes,
-            bound_bytes,
-            fits,
-            holder: some(holder),
-            lowest_bytes,
-            highest_bytes,
+            kind: kind.name().to_owned(),
+            cause: cause.map(|cause: Cause| cause.name().to_owned()),
+            memory: memory.map(|memory: MemoryKind| memory.name().to_owned()),
+            sentence: sentence.clone(),
+            grown_bytes: *grown_bytes,
+            seconds: seconds.and_then(super::finite),
+            site: site.as_ref().map(Frame::from),
+            ranks: ranks.clone(),
+            processes: processes.clone(),
+            bound_bytes: *bound_bytes,
+            fits: *fits,
+            holder: holder.clone(),
+            lowest_bytes: swing_bytes.map(|(lowest, _)| lowest),
+            highest_bytes: swing_bytes.map(|(_, highest)| highest),
         }
     }
+}
 
+impl Verdict {
     /// The kind, when this memctl knows it.
     #[must_use]
     pub fn known_kind(&self) -> Option<VerdictKind> {

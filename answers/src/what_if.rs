@@ -5,7 +5,7 @@
 
 use std::io::{self, Write};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Answer, Completeness, Frame, Job, SCHEMA};
 use crate::format::csv::{self, Cell};
@@ -18,7 +18,7 @@ pub const NEVER: [&str; 2] = [
 ];
 
 /// What other settings would have done.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct WhatIf {
     /// See [`SCHEMA`].
     pub schema: u32,
@@ -38,7 +38,7 @@ pub struct WhatIf {
 }
 
 /// One device of a rank.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Rank {
     /// The rank.
     pub rank: u32,
@@ -62,7 +62,7 @@ pub struct Rank {
 }
 
 /// What was recorded.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Recorded {
     /// `PYTORCH_CUDA_ALLOC_CONF`.
     pub allocator_conf: String,
@@ -83,7 +83,7 @@ pub struct Recorded {
 }
 
 /// The recorded settings, replayed.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Replayed {
     /// `PYTORCH_CUDA_ALLOC_CONF`.
     pub allocator_conf: String,
@@ -106,7 +106,7 @@ pub struct Replayed {
 }
 
 /// A point of a recording.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct At {
     /// Index of the event on its device.
     pub event: u64,
@@ -115,7 +115,7 @@ pub struct At {
 }
 
 /// One setting under one limit.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Setting {
     /// `PYTORCH_CUDA_ALLOC_CONF`.
     pub allocator_conf: String,
@@ -140,7 +140,7 @@ pub struct Setting {
 }
 
 /// A request that fails.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Ended {
     /// Index of the event on its device.
     pub event: u64,
@@ -153,7 +153,7 @@ pub struct Ended {
 }
 
 /// The setting to take.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Recommended {
     /// `PYTORCH_CUDA_ALLOC_CONF`.
     pub allocator_conf: String,

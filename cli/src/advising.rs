@@ -15,7 +15,7 @@ use memctl_answers::{Completeness, Job};
 use memctl_model::FindingKind;
 use memctl_proto::v1;
 
-use crate::client::same_job;
+use crate::client::{self, same_job};
 use crate::connect::Connection;
 
 /// Whose memory is replayed.
@@ -50,9 +50,7 @@ pub async fn on_note(
             (limits, holders) = (failed.limits(), failed.held_by);
         }
     } else {
-        let request = v1::FragmentationRequest { selection: Some(selection.clone()) };
-        let frag = connection.query.get_fragmentation(request).await.ok();
-        let frag = frag.and_then(|it| Fragmentation::new(it.into_inner(), None).ok());
+        let frag = client::fragmentation(connection, selection.clone()).await.ok();
         let found = frag.as_ref().and_then(|frag| frag.ranks.iter().find(|it| is_it(it.rank, &it.process)));
         holders = found.map_or_else(Vec::new, |found| found.held_by.clone());
     }
@@ -105,9 +103,7 @@ pub async fn failure(
     rank: u32,
     process: &str,
 ) -> Option<Failed> {
-    let request = v1::OomRequest { selection: Some(selection.clone()) };
-    let wire = connection.query.get_oom(request).await.ok()?.into_inner();
-    let oom = Oom::new(wire, None).ok()?;
+    let oom = client::oom(connection, selection.clone()).await.ok()?;
     oom.failures.into_iter().find(|failed| failed.rank == rank && failed.process == process)
 }
 

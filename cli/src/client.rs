@@ -1,15 +1,20 @@
-//! Sends requests to a daemon or to the store in this process, and converts the responses.
+//! Sends requests to a daemon or to the store in this process, and reads the responses.
 //!
 //! Guarantees: the connection is closed whether or not the request succeeds; sessions that wait in the spool are stored
 //! first.
 
 pub use memctl_answers::dossier::same_job;
+use memctl_answers::frag::Fragmentation;
+use memctl_answers::jobs::Jobs;
 use memctl_answers::ledger::Ledger;
+use memctl_answers::oom::Oom;
 use memctl_answers::report::Report;
 use memctl_answers::sites::{Sites, View};
 use memctl_answers::timeline::Timeline;
 use memctl_answers::wire::from_wire;
 use memctl_proto::v1;
+use serde::de::DeserializeOwned;
+use tonic::{Response, Status};
 
 use crate::args::Global;
 use crate::connect::{Connection, WhenMissing, connect};
@@ -37,14 +42,26 @@ pub fn hint(connection: &Connection, global: &Global) -> Option<String> {
     (!global.quiet).then(|| connection.flags.clone())
 }
 
+/// An answer of the daemon, which is JSON.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn read<T: DeserializeOwned>(
+    connection: &Connection,
+    response: Result<Response<v1::Answer>, Status>,
+) -> Result<T, Failure> {
+    let response = response.map_err(|status| connection.failure(&status))?;
+    Ok(from_wire(response.get_ref())?)
+}
+
 /// Requests a job's report.
 ///
 /// # Errors
 /// See [`Failure`].
 pub async fn report(connection: &mut Connection, selection: v1::Selection, global: &Global) -> Result<Report, Failure> {
     let request = v1::ReportRequest { selection: Some(selection) };
-    let response = connection.query.get_report(request).await.map_err(|status| connection.failure(&status))?;
-    Ok(Report::new(response.into_inner(), hint(connection, global))?)
+    let response = connection.query.get_report(request).await;
+    Ok(Report { hint: hint(connection, global), ..read(connection, response)? })
 }
 
 /// Requests a job's timeline.
@@ -59,8 +76,8 @@ pub async fn course(
 ) -> Result<Timeline, Failure> {
     let chosen = !selection.ranks.is_empty() || !selection.processes.is_empty();
     let request = v1::TimelineRequest { selection: Some(selection), points };
-    let response = connection.query.get_timeline(request).await.map_err(|status| connection.failure(&status))?;
-    Ok(Timeline::new(response.into_inner(), chosen, hint(connection, global))?)
+    let response = connection.query.get_timeline(request).await;
+    Ok(Timeline { chosen, hint: hint(connection, global), ..read(connection, response)? })
 }
 
 /// Requests what a device's memory is used by.
@@ -68,8 +85,8 @@ pub async fn course(
 /// # Errors
 /// See [`Failure`].
 pub async fn ledger(connection: &mut Connection, request: v1::LedgerRequest) -> Result<Ledger, Failure> {
-    let response = connection.query.get_ledger(request).await.map_err(|status| connection.failure(&status))?;
-    Ok(from_wire(response.get_ref())?)
+    let response = connection.query.get_ledger(request).await;
+    read(connection, response)
 }
 
 /// Requests live memory by site.
@@ -77,6 +94,35 @@ pub async fn ledger(connection: &mut Connection, request: v1::LedgerRequest) -> 
 /// # Errors
 /// See [`Failure`].
 pub async fn live(connection: &mut Connection, request: v1::SitesRequest, view: View) -> Result<Sites, Failure> {
-    let response = connection.query.get_sites(request).await.map_err(|status| connection.failure(&status))?;
-    Ok(Sites::new(response.into_inner(), view)?)
+    let response = connection.query.get_sites(request).await;
+    Ok(Sites { view, ..read(connection, response)? })
+}
+
+/// Requests how free memory is split up.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn fragmentation(connection: &mut Connection, selection: v1::Selection) -> Result<Fragmentation, Failure> {
+    let request = v1::FragmentationRequest { selection: Some(selection) };
+    let response = connection.query.get_fragmentation(request).await;
+    read(connection, response)
+}
+
+/// Requests the requests that failed.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn oom(connection: &mut Connection, selection: v1::Selection) -> Result<Oom, Failure> {
+    let request = v1::OomRequest { selection: Some(selection) };
+    let response = connection.query.get_oom(request).await;
+    read(connection, response)
+}
+
+/// Requests a list of jobs.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn jobs(connection: &mut Connection, request: v1::ListJobsRequest) -> Result<Jobs, Failure> {
+    let response = connection.query.list_jobs(request).await;
+    read(connection, response)
 }

@@ -5,7 +5,6 @@
 
 use std::process::ExitCode;
 
-use memctl_answers::PartMissing;
 use memctl_answers::wire::UnknownAnswer;
 use tonic::{Code, Status};
 
@@ -152,12 +151,6 @@ impl Failure {
 impl From<UnknownAnswer> for Failure {
     fn from(unknown: UnknownAnswer) -> Self {
         Self::unreachable(unknown.to_string())
-    }
-}
-
-impl From<PartMissing> for Failure {
-    fn from(missing: PartMissing) -> Self {
-        Self::unreachable(missing.to_string())
     }
 }
 

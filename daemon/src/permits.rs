@@ -41,10 +41,6 @@ pub struct Permit {
     _of_tenant: OwnedSemaphorePermit,
 }
 
-/// Marks a request that already has its permit.
-#[derive(Clone, Copy)]
-pub struct HasPermit;
-
 impl Permits {
     /// Creates `count` permits, half of them for one tenant; a caller waits at most `wait` for one.
     #[must_use]

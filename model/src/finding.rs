@@ -229,11 +229,12 @@ impl Pattern {
 }
 
 /// How serious it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Severity {
     /// For information; may turn out harmless.
     Info,
-    /// Will cause trouble.
+    /// Will cause trouble. A severity of a newer version counts as this one.
+    #[default]
     Warning,
     /// Causes trouble now, or will within the hour.
     Critical,

@@ -1,7 +1,7 @@
 //! The state of a job or of one of its sessions.
 
 /// See the module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum JobState {
     /// It streams, or did a moment ago.
     Running,
@@ -10,6 +10,7 @@ pub enum JobState {
     /// It ended with a failure.
     Failed,
     /// It stopped sending without reporting its end.
+    #[default]
     Lost,
 }
 

@@ -200,7 +200,7 @@ impl Diagnosis {
 
 fn severity(report: &Report) -> &'static str {
     match words::main(report) {
-        Some(finding) => finding.severity,
+        Some(finding) => finding.severity.name(),
         None if report.scope.inconclusive().is_some() => "inconclusive",
         None => "none",
     }

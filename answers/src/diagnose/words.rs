@@ -329,5 +329,5 @@ fn has_example(finding: &Finding) -> bool {
     let pattern = finding.pattern.as_deref().and_then(Pattern::of_name);
     let is_any_leak =
         finding.known_kind() == Some(FindingKind::Leak) && matches!(pattern, None | Some(Pattern::TensorsKept));
-    finding.hurts() && !(is_any_leak && finding.holders.as_ref().is_some_and(|holders| holders.has_main))
+    finding.hurts() && !(is_any_leak && finding.holders.as_ref().is_some_and(|holders| holders.has_main()))
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::table::SiteClasses;
 use super::tree::{Call, Node, Tree};
+use crate::format::time::Time;
 use crate::sites::{RankSites, Sites};
 use crate::{Completeness, Frame, Job, SCHEMA};
 
@@ -44,7 +45,7 @@ pub struct Flame {
 #[derive(Clone, Debug, Serialize)]
 pub struct Moment {
     /// The time.
-    pub at: String,
+    pub at: Time,
     /// The epoch under way or just ended.
     pub epoch: u32,
     /// The step under way or just ended.
@@ -117,7 +118,7 @@ impl From<&RankSites> for Moment {
     fn from(of: &RankSites) -> Self {
         let RankSites { at, epoch, step, exact, allocated_bytes, reserved_bytes, .. } = of;
         Self {
-            at: at.clone(),
+            at: *at,
             epoch: *epoch,
             step: *step,
             exact: *exact,

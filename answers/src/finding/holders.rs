@@ -4,17 +4,14 @@
 //! was searched.
 
 use memctl_model::holders::is_main;
-use memctl_model::{HolderBound, HolderPace, TensorHolder};
-use memctl_proto::convert::holders::holder_from_wire;
-use memctl_proto::v1;
-use memctl_proto::v1::finding_holders::Outcome;
-use serde::Serialize;
+use memctl_model::{self as model, HolderPace, HoldersAsked, TensorHolder};
+use serde::{Deserialize, Serialize};
 
-use crate::format::time;
+use crate::format::time::Time;
 use crate::holders::Holder;
 
 /// What is known of the holders of a finding's blocks.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct FindingHolders {
     /// All of it in words.
     pub sentence: String,
@@ -23,7 +20,7 @@ pub struct FindingHolders {
     /// The process, by its name within the job.
     pub process: String,
     /// When it answered.
-    pub asked_at: String,
+    pub asked_at: Time,
     /// The epoch in which it answered.
     pub epoch: Option<u32>,
     /// Whether the daemon asked by itself.
@@ -54,13 +51,10 @@ pub struct FindingHolders {
     pub complete: Option<bool>,
     /// What was not looked at, in sentences.
     pub not_looked_at: Vec<String>,
-    /// Whether one of the holders represents the blocks that the process was asked about.
-    #[serde(skip)]
-    pub has_main: bool,
 }
 
 /// A holder, and how it grew since the process was asked for the first time.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct GrowingHolder {
     /// It.
     #[serde(flatten)]
@@ -74,10 +68,10 @@ pub struct GrowingHolder {
 }
 
 /// How a holder's length changed beside the bytes of the site.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Pace {
     /// When the earlier answer came.
-    pub since: String,
+    pub since: Time,
     /// Items then,
     pub length_before: u64,
     /// and now.
@@ -90,69 +84,62 @@ pub struct Pace {
     pub grew_with_bytes: bool,
 }
 
-impl From<v1::HolderPace> for Pace {
-    fn from(wire: v1::HolderPace) -> Self {
-        let v1::HolderPace { known: _, since_ns, length_before, length_now, bytes_before, bytes_now } = wire;
-        let pace = HolderPace { since_ns, length_before, length_now, bytes_before, bytes_now };
-        let since = time::rfc3339(since_ns);
+impl From<HolderPace> for Pace {
+    fn from(pace: HolderPace) -> Self {
+        let HolderPace { since_ns, length_before, length_now, bytes_before, bytes_now } = pace;
         let grew_with_bytes = pace.grew_with_bytes();
-        Self { since, length_before, length_now, bytes_before, bytes_now, grew_with_bytes }
+        Self { since: Time(since_ns), length_before, length_now, bytes_before, bytes_now, grew_with_bytes }
     }
 }
 
-impl From<v1::FindingHolders> for FindingHolders {
-    fn from(wire: v1::FindingHolders) -> Self {
-        let v1::FindingHolders { rank, process, asked_ns, unasked, budget_ms, outcome, sentence, growth, pace } = wire;
-        let (found, failure) = match outcome {
-            Some(Outcome::Found(found)) => (Some(found), None),
-            Some(Outcome::Failure(why)) => (None, Some(why)),
-            None => (None, Some("the answer is of a form that this memctl does not know".to_owned())),
-        };
-        let of = |read: fn(&v1::HoldersFound) -> u64| found.as_ref().map(read);
-        let mut growth = growth.into_iter().map(|growth| growth.counted.then_some(growth));
-        let mut pace = pace.into_iter().map(|pace| pace.known.then(|| Pace::from(pace)));
-        let mut growing = |holder: &v1::TensorHolder| {
-            let growth = growth.next().flatten();
+impl From<&model::FindingHolders> for FindingHolders {
+    fn from(known: &model::FindingHolders) -> Self {
+        let model::FindingHolders { asked, growth, pace, sentence } = known;
+        let HoldersAsked { rank, process, asked_ns, unasked, budget_ms, site: _, finding: _, outcome } = asked;
+        let found = outcome.as_ref().ok();
+        let growing = |(at, holder): (usize, &TensorHolder)| {
+            let growth = growth.get(at).copied().flatten();
             GrowingHolder {
-                holder: Holder::from(holder.clone()),
-                tensors_before: growth.as_ref().map(|growth| growth.tensors_before),
+                holder: holder.into(),
+                tensors_before: growth.map(|growth| growth.tensors_before),
                 since_epoch: growth.map(|growth| growth.since_epoch),
-                pace: pace.next().flatten(),
+                pace: pace.get(at).copied().flatten().map(Pace::from),
             }
         };
-        let has_main = found.as_ref().is_some_and(|found| {
-            let is_main = |holder: &v1::TensorHolder| {
-                let TensorHolder { blocks, bound, .. } = holder_from_wire(holder.clone());
-                is_main(blocks, found.asked_blocks, found.found_blocks, matches!(bound, HolderBound::Bounded { .. }))
-            };
-            found.holders.iter().any(is_main)
-        });
         Self {
-            has_main,
-            sentence,
-            rank,
-            process,
-            asked_at: time::rfc3339(asked_ns),
-            epoch: found.as_ref().and_then(|found| found.epoch),
-            unasked,
-            failure,
-            live_blocks: of(|found| found.live_blocks),
-            live_bytes: of(|found| found.live_bytes),
-            asked_blocks: found.as_ref().map(|found| found.asked_blocks),
-            found_blocks: found.as_ref().map(|found| found.found_blocks),
-            holders: found.iter().flat_map(|found| &found.holders).map(&mut growing).collect(),
-            objects: of(|found| found.objects),
-            took_seconds: found.as_ref().map(|found| found.took_us as f64 / 1e6),
-            budget_seconds: f64::from(budget_ms) / 1e3,
-            slices: found.as_ref().map(|found| found.slices),
-            longest_seconds: found.as_ref().map(|found| found.longest_us as f64 / 1e6),
-            complete: found.as_ref().map(|found| found.complete),
-            not_looked_at: found.map_or_else(Vec::new, |found| found.not_looked_at),
+            sentence: sentence.clone(),
+            rank: *rank,
+            process: process.clone(),
+            asked_at: Time(*asked_ns),
+            epoch: found.and_then(|found| found.epoch),
+            unasked: *unasked,
+            failure: outcome.as_ref().err().cloned(),
+            live_blocks: found.map(|found| found.live_blocks),
+            live_bytes: found.map(|found| found.live_bytes),
+            asked_blocks: found.map(|found| found.asked_blocks),
+            found_blocks: found.map(|found| found.found_blocks),
+            holders: found.iter().flat_map(|found| &found.holders).enumerate().map(growing).collect(),
+            objects: found.map(|found| found.objects),
+            took_seconds: found.map(|found| found.took_us as f64 / 1e6),
+            budget_seconds: f64::from(*budget_ms) / 1e3,
+            slices: found.map(|found| found.slices),
+            longest_seconds: found.map(|found| found.longest_us as f64 / 1e6),
+            complete: found.map(|found| found.complete),
+            not_looked_at: found.map_or_else(Vec::new, |found| found.not_looked_at.clone()),
         }
     }
 }
 
 impl FindingHolders {
+    /// Whether one of the holders represents the blocks that the process was asked about.
+    #[must_use]
+    pub fn has_main(&self) -> bool {
+        let (Some(asked), Some(found)) = (self.asked_blocks, self.found_blocks) else { return false };
+        self.holders
+            .iter()
+            .any(|GrowingHolder { holder, .. }| is_main(holder.blocks, asked, found, holder.is_bounded()))
+    }
+
     /// Each holder's chain in a line, with an arrow between two steps.
     #[must_use]
     pub fn chains(&self, arrow: &str) -> Vec<String> {

@@ -8,27 +8,28 @@
 pub mod holders;
 pub mod phrases;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use memctl_model::{FindingKind, Severity};
-use memctl_proto::v1;
-use serde::Serialize;
+use memctl_model::{self as model, Boundary, EvidenceValue, FindingKind, Moment, Rate, Severity};
+use serde::{Deserialize, Serialize};
 
-use super::{Frame, whole};
+use super::{Frame, finite, whole};
 use crate::format::csv::{self, Cell};
 use crate::format::text::rank_list;
-use crate::format::time;
+use crate::format::time::Time;
 
 /// What is wrong, where, on which ranks, how bad, and what to do.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Finding {
     /// Stays the same while the finding grows or spreads.
     pub id: String,
     /// What kind it is, by name.
     pub kind: String,
     /// `info`, `warning` or `critical`.
-    pub severity: &'static str,
+    #[serde(with = "severity_by_name")]
+    pub severity: Severity,
     /// An order among findings of one severity, 0..1; no probability.
     pub confidence: Option<f64>,
     /// Ranks concerned, ascending.
@@ -81,29 +82,23 @@ pub struct Finding {
     pub bytes_per_minute_high: Option<i64>,
     /// What holds its blocks; null where no process was asked.
     pub holders: Option<holders::FindingHolders>,
-    /// For comparisons.
-    #[serde(skip)]
-    pub level: Severity,
 }
 
 /// When a finding was first seen, as far as it is known.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct FirstSeen {
     /// Epoch.
     pub epoch: Option<u32>,
     /// Step.
     pub step: Option<u64>,
     /// Time.
-    pub at: Option<String>,
+    pub at: Option<Time>,
     /// The kind of boundary that showed it: `epoch`, `step` or `window`.
-    pub boundary: Option<&'static str>,
-    /// For the page.
-    #[serde(skip)]
-    pub time_ns: Option<u64>,
+    pub boundary: Option<Cow<'static, str>>,
 }
 
 /// Where the memory of a finding was allocated.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Site {
     /// The innermost frame of the user's own code.
     #[serde(flatten)]
@@ -113,7 +108,7 @@ pub struct Site {
 }
 
 /// One figure or fact; null when it is no number.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Evidence {
     /// A number of something.
@@ -136,7 +131,7 @@ impl Finding {
     /// Whether it will hurt: warning or worse.
     #[must_use]
     pub fn hurts(&self) -> bool {
-        self.level >= Severity::Warning
+        self.severity >= Severity::Warning
     }
 
     /// What its evidence says of this in words.
@@ -158,44 +153,22 @@ impl Finding {
     }
 }
 
-/// Findings from the wire, the worst first.
-#[must_use]
-pub fn findings(wire: Vec<v1::Finding>) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = wire.into_iter().map(Finding::from).collect();
-    // The daemon sends them so; sorting is stable and keeps its order among equals.
-    findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
-    findings
-}
-
-/// How bad it is, for comparisons.
-#[must_use]
-pub fn level(severity: v1::Severity) -> Severity {
-    match severity {
-        v1::Severity::Info => Severity::Info,
-        // A severity of a newer daemon is not made harmless.
-        v1::Severity::Warning | v1::Severity::Unspecified => Severity::Warning,
-        v1::Severity::Critical => Severity::Critical,
-    }
-}
-
-/// What is finite.
-fn finite(value: Option<f64>) -> Option<f64> {
-    value.filter(|value| value.is_finite())
-}
-
-impl From<v1::Finding> for Finding {
-    fn from(wire: v1::Finding) -> Self {
-        let level = level(wire.severity());
-        let v1::Finding {
-            id,
+impl Finding {
+    /// A finding of a job.
+    #[must_use]
+    pub fn new(finding: &model::Finding, job: &str) -> Self {
+        let model::Finding {
             kind,
-            severity: _,
+            severity,
             confidence,
-            mut ranks,
+            pattern,
+            ranks,
+            processes,
             all_ranks,
             first_seen,
             bytes_per_epoch,
             bytes_per_step,
+            bytes_per_minute,
             live_bytes,
             live_blocks,
             time_to_oom_seconds,
@@ -207,83 +180,88 @@ impl From<v1::Finding> for Finding {
             explanation,
             advice,
             evidence,
-            pattern,
-            mut processes,
-            bytes_per_minute,
             holders,
-        } = wire;
+        } = finding;
+        let rate = |rate: &Option<Rate>, read: fn(&Rate) -> f64| rate.as_ref().and_then(|rate| whole(read(rate)));
+        let (mut ranks, mut processes) = (ranks.clone(), processes.clone());
         ranks.sort_unstable();
         processes.sort_unstable();
-        let rate = |rate: Option<v1::Rate>, read: fn(v1::Rate) -> f64| rate.and_then(|rate| whole(read(rate)));
         Self {
-            id,
-            kind,
-            severity: level.name(),
-            confidence: finite(Some(confidence)).map(|confidence| confidence.clamp(0.0, 1.0)),
+            id: finding.fingerprint(job).to_string(),
+            kind: kind.name().to_owned(),
+            severity: *severity,
+            confidence: finite(*confidence).map(|confidence| confidence.clamp(0.0, 1.0)),
             ranks,
-            all_ranks,
-            first_seen: first_seen.map(FirstSeen::from).unwrap_or_default(),
+            all_ranks: *all_ranks,
+            first_seen: first_seen.into(),
             bytes_per_epoch: rate(bytes_per_epoch, |rate| rate.value),
             bytes_per_step: rate(bytes_per_step, |rate| rate.value),
-            live_bytes,
-            time_to_oom_seconds: finite(time_to_oom_seconds),
-            site: Site::new(site, stack),
-            title,
-            explanation,
-            advice,
-            evidence: evidence.into_iter().filter_map(named).collect(),
-            pattern: Some(pattern).filter(|pattern| !pattern.is_empty()),
+            live_bytes: *live_bytes,
+            time_to_oom_seconds: time_to_oom_seconds.and_then(finite),
+            site: Site::new(site.as_ref().map(Frame::from), stack.iter().map(Frame::from).collect()),
+            title: title.clone(),
+            explanation: explanation.clone(),
+            advice: advice.clone(),
+            evidence: evidence.iter().map(|(name, value)| ((*name).to_owned(), value.into())).collect(),
+            pattern: pattern.map(|pattern| pattern.name().to_owned()),
             processes,
             bytes_per_minute: rate(bytes_per_minute, |rate| rate.value),
             bytes_per_minute_low: rate(bytes_per_minute, |rate| rate.low),
             bytes_per_minute_high: rate(bytes_per_minute, |rate| rate.high),
-            live_blocks,
-            epochs_to_oom: finite(epochs_to_oom),
+            live_blocks: *live_blocks,
+            epochs_to_oom: epochs_to_oom.and_then(finite),
             bytes_per_epoch_low: rate(bytes_per_epoch, |rate| rate.low),
             bytes_per_epoch_high: rate(bytes_per_epoch, |rate| rate.high),
             bytes_per_step_low: rate(bytes_per_step, |rate| rate.low),
             bytes_per_step_high: rate(bytes_per_step, |rate| rate.high),
-            subject: (!subject.is_empty()).then_some(subject),
-            holders: holders.map(Into::into),
-            level,
+            subject: (!subject.is_empty()).then(|| subject.clone()),
+            holders: holders.as_ref().map(Into::into),
         }
     }
 }
 
 impl Site {
-    /// The frame that the daemon named, else the first of the stack that is the user's own code, else its innermost.
+    /// The frame that was named, else the first of the stack that is the user's own code, else its innermost.
     #[must_use]
-    pub fn new(site: Option<v1::Frame>, stack: Vec<v1::Frame>) -> Option<Self> {
+    pub fn new(site: Option<Frame>, stack: Vec<Frame>) -> Option<Self> {
         let (_, stack) = super::owned(stack);
-        let own = || super::site_of(&stack);
-        let frame = site.map(Frame::from).or_else(own)?;
+        let frame = site.or_else(|| super::site_of(&stack))?;
         Some(Self { frame, stack })
     }
 }
 
-impl From<v1::FirstSeen> for FirstSeen {
-    fn from(wire: v1::FirstSeen) -> Self {
-        let boundary = match wire.boundary() {
-            v1::Boundary::EpochEnd => Some("epoch"),
-            v1::Boundary::StepEnd => Some("step"),
-            v1::Boundary::WindowEnd => Some("window"),
-            v1::Boundary::End | v1::Boundary::Unspecified => None,
-        };
-        let v1::FirstSeen { epoch, step, time_ns, boundary: _ } = wire;
-        Self { epoch, step, at: time_ns.map(time::rfc3339), boundary, time_ns }
+impl From<&Moment> for FirstSeen {
+    fn from(moment: &Moment) -> Self {
+        let &Moment { epoch, step, time_ns, boundary } = moment;
+        let boundary = boundary.filter(|boundary| *boundary != Boundary::End).map(|boundary| boundary.name().into());
+        Self { epoch, step, at: time_ns.map(Time), boundary }
     }
 }
 
-fn named(wire: v1::Evidence) -> Option<(String, Evidence)> {
-    use v1::evidence::Value;
-    let v1::Evidence { name, value } = wire;
-    let value = match value? {
-        Value::Count(count) => Evidence::Count(count),
-        Value::Number(number) => Evidence::Number(finite(Some(number))),
-        Value::Text(text) => Evidence::Text(text),
-        Value::Series(v1::Series { values }) => Evidence::Series(values),
-    };
-    Some((name, value))
+impl From<&EvidenceValue> for Evidence {
+    fn from(value: &EvidenceValue) -> Self {
+        match value {
+            EvidenceValue::Count(count) => Self::Count(*count),
+            EvidenceValue::Number(number) => Self::Number(finite(*number)),
+            EvidenceValue::Text(text) => Self::Text(text.clone()),
+            EvidenceValue::Series(values) => Self::Series(values.clone()),
+        }
+    }
+}
+
+/// A severity by its name. One of a newer daemon is not made harmless.
+mod severity_by_name {
+    use memctl_model::Severity;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(severity: &Severity, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(severity.name())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Severity, D::Error> {
+        let name = String::deserialize(from)?;
+        Ok(Severity::of_name(&name).unwrap_or_default())
+    }
 }
 
 /// Findings as CSV, one a line.
@@ -326,7 +304,7 @@ fn cells(finding: &Finding) -> [Cell; 24] {
     [
         Cell::text(&finding.id),
         Cell::text(&finding.kind),
-        Cell::plain(finding.severity),
+        Cell::plain(finding.severity.name()),
         Cell::maybe(finding.confidence),
         // Spaces instead of commas and dashes: a spreadsheet would read 1-3 as a date.
         Cell::plain(rank_list(&finding.ranks).replace(',', " ").replace('-', "..")),

@@ -50,7 +50,7 @@ pub fn since(finding: &Finding, with_time: bool) -> Option<String> {
     let seen = &finding.first_seen;
     let epoch = seen.epoch.map(|epoch| format!("epoch {epoch}"));
     let step = seen.step.map(|step| format!("step {step}"));
-    let at = seen.time_ns.filter(|_| with_time || (seen.epoch.is_none() && seen.step.is_none())).map(time::date);
+    let at = seen.at.filter(|_| with_time || (seen.epoch.is_none() && seen.step.is_none())).map(|at| time::date(at.0));
     let parts: Vec<String> = [epoch, step, at].into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join(", "))
 }

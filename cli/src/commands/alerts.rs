@@ -6,7 +6,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use jiff::Timestamp;
-use memctl_answers::alerts::{Alerts, Answers, Rules, Silences};
+use memctl_answers::alerts::{Alerts, Answers, Rules, Silences, Watched};
 use memctl_model::limits::JOBS_LISTED;
 use memctl_proto::v1;
 use memctl_proto::v1::access_client::AccessClient;
@@ -14,7 +14,7 @@ use memctl_proto::v1::alerts_client::AlertsClient;
 
 use crate::args::alerts::{self, AlertsCommand};
 use crate::args::{Format, Global};
-use crate::client::{asking, hint};
+use crate::client::{self, asking, hint};
 use crate::connect::Connection;
 use crate::exit::Failure;
 use crate::hosting::Asking;
@@ -50,7 +50,7 @@ pub async fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-fn client(connection: &Connection) -> AlertsClient<Asking> {
+fn service(connection: &Connection) -> AlertsClient<Asking> {
     AlertsClient::new(connection.asking()).max_decoding_message_size(ANSWER_BYTES_MAX)
 }
 
@@ -62,12 +62,12 @@ async fn list(
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
     let answer = asking(global, async |connection| {
-        let response = client(connection).list_alerts(v1::ListAlertsRequest { firing_only }).await;
+        let response = service(connection).list_alerts(v1::ListAlertsRequest { firing_only }).await;
         let response = response.map_err(|status| connection.failure(&status))?.into_inner();
         // No alert says something of the jobs that were judged, and of no other.
         let jobs = v1::ListJobsRequest { judge: true, limit: JOBS_LISTED, ..v1::ListJobsRequest::default() };
-        let jobs = connection.query.list_jobs(jobs).await.map_err(|status| connection.failure(&status))?;
-        let answer = Alerts::new(response, Some(jobs.into_inner().into()), now, hint(connection, global));
+        let watched = Watched::new(&client::jobs(connection, jobs).await?.jobs);
+        let answer = Alerts::new(response, Some(watched), now, hint(connection, global));
         let may_silence = answer.hint.is_none() || may_silence(connection).await;
         Ok(Alerts { may_silence, ..answer })
     });
@@ -87,7 +87,7 @@ async fn test(
     out: &mut (dyn Write + Send),
 ) -> Result<ExitCode, Failure> {
     let answer = asking(global, async |connection| {
-        let response = client(connection).test_receivers(v1::TestReceiversRequest { receiver }).await;
+        let response = service(connection).test_receivers(v1::TestReceiversRequest { receiver }).await;
         Ok(Answers::from(response.map_err(|status| connection.failure(&status))?.into_inner()))
     });
     let answer = answer.await?;
@@ -115,7 +115,7 @@ async fn silence(
     };
     let request = v1::AddSilenceRequest { silence: Some(silence), for_ns: duration.0 };
     let answer = asking(global, async |connection| {
-        let response = client(connection).add_silence(request).await;
+        let response = service(connection).add_silence(request).await;
         Ok(response.map_err(|status| connection.failure(&status))?.into_inner())
     });
     show(&Silences::new(vec![answer.await?], now), global, screen, out)
@@ -124,7 +124,7 @@ async fn silence(
 async fn unsilence(id: &str, global: &Global) -> Result<(), Failure> {
     let request = v1::RemoveSilenceRequest { id: id.to_owned() };
     let done = asking(global, async |connection| {
-        let response = client(connection).remove_silence(request).await;
+        let response = service(connection).remove_silence(request).await;
         response.map(drop).map_err(|status| connection.failure(&status))
     });
     done.await?;
@@ -141,7 +141,7 @@ async fn silences(
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
     let answer = asking(global, async |connection| {
-        let response = client(connection).list_silences(v1::ListSilencesRequest {}).await;
+        let response = service(connection).list_silences(v1::ListSilencesRequest {}).await;
         Ok(response.map_err(|status| connection.failure(&status))?.into_inner().silences)
     });
     show(&Silences::new(answer.await?, now), global, screen, out)
@@ -149,7 +149,7 @@ async fn silences(
 
 async fn rules(global: &Global, screen: &Screen, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     let answer = asking(global, async |connection| {
-        let response = client(connection).get_rules(v1::GetRulesRequest {}).await;
+        let response = service(connection).get_rules(v1::GetRulesRequest {}).await;
         Ok(response.map_err(|status| connection.failure(&status))?.into_inner())
     });
     let answer = answer.await?;

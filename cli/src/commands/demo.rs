@@ -14,7 +14,7 @@ use memctl_proto::v1;
 use super::questions::plot_points;
 use super::ui;
 use crate::args::{self, Format, Global};
-use crate::client::{course, live, report};
+use crate::client::{self, course, live, report};
 use crate::connect::{Connection, open_here};
 use crate::exit::Failure;
 use crate::hosting::{self, ImportRequest, import_files};
@@ -108,8 +108,8 @@ async fn tell(
     let selection = |ranks: Vec<u32>| v1::Selection { job: JOB.to_owned(), ranks, ..v1::Selection::default() };
 
     say(out, screen, "A recorded training job: a CNN on 4 GPUs. Which jobs are there?", "memctl jobs")?;
-    let jobs = connection.query.list_jobs(v1::ListJobsRequest { judge: true, ..Default::default() }).await;
-    let jobs = Jobs::new(jobs.map_err(|status| connection.failure(&status))?.into_inner(), false, hosting::now_ns());
+    let request = v1::ListJobsRequest { judge: true, ..v1::ListJobsRequest::default() };
+    let jobs = Jobs { now_ns: hosting::now_ns(), ..client::jobs(connection, request).await? };
     show(&jobs, global, screen, out)?;
 
     say(out, screen, "How did its memory develop?", "memctl timeline --job demo --rank 0-1")?;

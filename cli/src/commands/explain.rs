@@ -29,11 +29,9 @@ pub async fn frag(
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
     let selection = args.narrow.selection(now);
-    let request = v1::FragmentationRequest { selection: Some(selection.clone()) };
     let answer = asking(global, async |connection| {
-        let response =
-            connection.query.get_fragmentation(request).await.map_err(|status| connection.failure(&status))?;
-        let mut answer = Fragmentation::new(response.into_inner(), hint(connection, global))?;
+        let answer = client::fragmentation(connection, selection.clone()).await?;
+        let mut answer = Fragmentation { hint: hint(connection, global), ..answer };
         answer.replay = advising::on_fragmentation(connection, &answer, &selection).await;
         Ok(answer)
     });
@@ -52,10 +50,9 @@ pub async fn oom(
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
     let selection = args.narrow.selection(now);
-    let request = v1::OomRequest { selection: Some(selection.clone()) };
     let answer = asking(global, async |connection| {
-        let response = connection.query.get_oom(request).await.map_err(|status| connection.failure(&status))?;
-        let answer = Oom::new(response.into_inner(), hint(connection, global))?;
+        let answer = client::oom(connection, selection.clone()).await?;
+        let answer = Oom { hint: hint(connection, global), ..answer };
         let replay = advising::on_failure(connection, &answer, &selection).await;
         Ok(answer.with_replay(replay))
     });

@@ -7,12 +7,14 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use memctl_answers::Completeness;
+use memctl_answers::processes::JobProcesses;
 use memctl_answers::sites::View;
 use memctl_proto::v1;
 use memctl_proto::v1::export_part::Body;
 
 use crate::args::{self, ExportFormat, Global};
-use crate::client::{asking, live};
+use crate::client::{asking, live, read};
 use crate::connect::Connection;
 use crate::exit::Failure;
 use crate::export::events_csv::EventsCsv;
@@ -76,7 +78,7 @@ async fn events(
 struct Stored {
     job: String,
     ranks: Vec<u32>,
-    completeness: v1::Completeness,
+    completeness: Completeness,
 }
 
 impl Stored {
@@ -84,21 +86,21 @@ impl Stored {
         // A part of a job that has no epoch end yet has events all the same.
         let whole = v1::Selection { first_epoch: None, last_epoch: None, ..selection.clone() };
         let request = v1::JobRequest { selection: Some(whole) };
-        let answer = connection.query.get_job(request).await.map_err(|status| connection.failure(&status))?;
-        let v1::JobAnswer { job, completeness, processes } = answer.into_inner();
+        let response = connection.query.get_job(request).await;
+        let JobProcesses { job, completeness, processes } = read(connection, response)?;
         let mut ranks: Vec<u32> = processes.iter().map(|process| process.rank).collect();
         ranks.sort_unstable();
         ranks.dedup();
-        let job = job.map_or_else(|| selection.job.clone(), |job| job.id);
+        let job = job.id;
         if ranks.is_empty() {
             return Err(Failure::no_such_job(format!("job {job} has none of these ranks")));
         }
-        Ok(Self { job, ranks, completeness: completeness.unwrap_or_default() })
+        Ok(Self { job, ranks, completeness })
     }
 
     /// What is no longer there of what was.
     fn missing(&self) -> Option<String> {
-        let v1::Completeness { events_expired, .. } = self.completeness;
+        let Completeness { events_expired, .. } = self.completeness;
         (events_expired > 0).then(|| format!("retention removed the {} oldest", plural(events_expired, "event")))
     }
 

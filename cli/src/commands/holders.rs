@@ -8,7 +8,7 @@ use memctl_answers::holders::Holders;
 use memctl_proto::v1;
 
 use crate::args::{self, Global};
-use crate::client::{asking, hint};
+use crate::client::{asking, hint, read};
 use crate::exit::Failure;
 use crate::output::show;
 use crate::render::screen::Screen;
@@ -29,8 +29,8 @@ pub async fn run(
         budget_ms: args.budget,
     };
     let answer = asking(global, async |connection| {
-        let response = connection.query.find_holders(request).await.map_err(|status| connection.failure(&status))?;
-        Ok(Holders::new(response.into_inner(), hint(connection, global))?)
+        let response = connection.query.find_holders(request).await;
+        Ok(Holders { hint: hint(connection, global), ..read(connection, response)? })
     });
     show(&answer.await?, global, screen, out)
 }

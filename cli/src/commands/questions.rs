@@ -14,7 +14,7 @@ use memctl_proto::v1;
 
 use crate::args::FailOn;
 use crate::args::{self, Format, Global};
-use crate::client::{asking, course, hint, live, report};
+use crate::client::{self, asking, course, hint, live, report};
 use crate::connect::default_data_dir;
 use crate::exit::Failure;
 use crate::hosting::data_dirs;
@@ -48,9 +48,7 @@ pub async fn jobs(
         judge: true,
     };
     let answer = asking(global, async |connection| {
-        let response = connection.query.list_jobs(request).await;
-        let response = response.map_err(|status| connection.failure(&status))?;
-        Ok(Jobs::new(response.into_inner(), filtered, crate::hosting::now_ns()))
+        Ok(Jobs { filtered, now_ns: crate::hosting::now_ns(), ..client::jobs(connection, request).await? })
     });
     show(&answer.await?, global, screen, out)?;
     say_other_stores(global);
@@ -92,7 +90,7 @@ fn fail_on(report: &Report, limit: FailOn) -> Result<(), Failure> {
     }
     // Without a verdict (an older daemon) the findings about growth stand for it.
     let severity = limit.severity().or(report.verdict.is_none().then_some(Severity::Info));
-    let counts = |finding: &&Finding| severity.is_some_and(|severity| finding.level >= severity);
+    let counts = |finding: &&Finding| severity.is_some_and(|severity| finding.severity >= severity);
     match (report.findings.iter().filter(counts).count(), severity, report.scope.inconclusive()) {
         (0, _, Some(not)) => failed(format!("inconclusive: {}", not.reason)),
         (0, ..) | (_, None, _) => Ok(()),

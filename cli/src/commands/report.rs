@@ -10,7 +10,6 @@ use jiff::Timestamp;
 use memctl_answers::diagnose::rank_of;
 use memctl_answers::dossier::{Dossier, Part, Parts, drawn, span};
 use memctl_answers::ledger::{self, Ledger};
-use memctl_answers::oom::Oom;
 use memctl_answers::sites::{Sites, View};
 use memctl_model::HumanBytes;
 use memctl_proto::v1;
@@ -87,7 +86,7 @@ async fn gather(connection: &mut Connection, selection: v1::Selection, global: &
     let replay = advising::on_note(connection, &report, &rank, &job).await;
     let parts = Parts {
         course: told(course(connection, course_of, POINTS, global).await)?,
-        failures: told(failures(connection, job).await)?,
+        failures: told(client::oom(connection, job).await)?,
         peak: told(sites(connection, &one, Some(Moment::Peak(true))).await)?,
         early: match span.early {
             Some(epoch) => told(sites(connection, &one, Some(Moment::EpochEnd(epoch))).await)?,
@@ -115,12 +114,6 @@ async fn sites(
     moment: Option<Moment>,
 ) -> Result<Sites, Failure> {
     live(connection, v1::SitesRequest { selection: Some(selection.clone()), moment }, View::default()).await
-}
-
-async fn failures(connection: &mut Connection, selection: v1::Selection) -> Result<Oom, Failure> {
-    let request = v1::OomRequest { selection: Some(selection) };
-    let response = connection.query.get_oom(request).await.map_err(|status| connection.failure(&status))?;
-    Ok(Oom::new(response.into_inner(), None)?)
 }
 
 async fn at_peak(connection: &mut Connection, selection: v1::Selection) -> Result<Ledger, Failure> {

@@ -59,13 +59,18 @@ fn summary(note: &Diagnosis, screen: &Screen) -> String {
     let said = note.verdict.as_ref().is_some_and(|verdict| {
         verdict.is_grave() && verdict.site.as_ref() == worst.site.as_ref().map(|site| &site.frame)
     });
-    let text = if said { String::new() } else { format!("{} ({})", worst.title, worst.severity) };
+    let text = if said { String::new() } else { format!("{} ({})", worst.title, worst.severity.name()) };
     for line in prose::hanging("Finding:  ", &text, LINES, screen).lines().filter(|_| !said) {
         let tone = if worst.hurts() { Tone::Alert } else { Tone::Strong };
         out.push_str(&format!("{}\n", screen.paint(tone, line)));
     }
     for other in note.findings.iter().skip(1).take(OTHERS) {
-        out.push_str(&prose::hanging("And also: ", &format!("{} ({})", other.title, other.severity), LINES, screen));
+        out.push_str(&prose::hanging(
+            "And also: ",
+            &format!("{} ({})", other.title, other.severity.name()),
+            LINES,
+            screen,
+        ));
     }
     let more = note.findings.len().saturating_sub(1 + OTHERS);
     if more > 0 {

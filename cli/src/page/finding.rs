@@ -53,7 +53,7 @@ pub fn several(findings: &[Finding], screen: &Screen) -> String {
 /// `3 findings: 1 critical, 2 info`.
 #[must_use]
 pub fn counted(findings: &[Finding], noun: &str) -> String {
-    let of = |severity: Severity| findings.iter().filter(|finding| finding.level == severity).count();
+    let of = |severity: Severity| findings.iter().filter(|finding| finding.severity == severity).count();
     let parts = Severity::ALL.into_iter().rev().filter(|&severity| of(severity) > 0);
     let parts: Vec<String> = parts.map(|severity| format!("{} {}", of(severity), severity.name())).collect();
     format!("{}: {}", plural(findings.len() as u64, noun), parts.join(", "))
@@ -62,7 +62,7 @@ pub fn counted(findings: &[Finding], noun: &str) -> String {
 /// The sentence, how bad it is, its course, and the first thing to do.
 fn brief(finding: &Finding, screen: &Screen) -> String {
     let mut out = headline(finding, screen);
-    let mut facts = vec![finding.severity.to_owned()];
+    let mut facts = vec![finding.severity.name().to_owned()];
     facts.extend(since(finding, false).map(|since| format!("since {since}")));
     facts.extend(live(finding));
     let course = finding.course().map(|(_, values)| format!("  {}", sparkline(&thinned(values), screen)));
@@ -95,8 +95,8 @@ fn headline(finding: &Finding, screen: &Screen) -> String {
     let lines = prose::wrap(title, room);
     let mut out = String::new();
     for (at, line) in lines.iter().enumerate() {
-        let lead = if at == 0 { mark(finding.level) } else { "  " };
-        out.push_str(&format!("{}\n", screen.paint(tone(finding.level), &format!("{lead} {line}"))));
+        let lead = if at == 0 { mark(finding.severity) } else { "  " };
+        out.push_str(&format!("{}\n", screen.paint(tone(finding.severity), &format!("{lead} {line}"))));
     }
     out
 }
@@ -110,7 +110,7 @@ pub fn full(finding: &Finding, screen: &Screen) -> String {
             out.push_str(&prose::hanging(&format!("   {label:<width$}", width = LABEL - 3), text, usize::MAX, screen));
         }
     };
-    field("kind", &format!("{}, {}", finding.kind, finding.severity));
+    field("kind", &format!("{}, {}", finding.kind, finding.severity.name()));
     field("where", &finding.site.as_ref().map(|site| stack(site, CALLERS_SHOWN)).unwrap_or_default());
     field("ranks", &ranks(finding));
     field("rate", &rates(finding));

@@ -27,7 +27,7 @@ const PLAIN: Screen = Screen { columns: None, unicode: true, colour: false };
 pub fn page(dossier: &Dossier) -> String {
     let note = &dossier.note;
     let mut out = format!("### GPU memory of {}\n\n", escape(&note.job.id));
-    let word = note.findings.first().map_or("In short", |worst| worst.severity);
+    let word = note.findings.first().map_or("In short", |worst| worst.severity.name());
     let sentence = match &note.verdict {
         Some(verdict) => in_a_line(&judged::headline(Some(verdict), &note.scope, &PLAIN)),
         None => escape(&format!("{}.", note.summary.trim_end_matches('.'))),
@@ -55,7 +55,7 @@ fn findings(dossier: &Dossier) -> String {
     for (at, finding) in findings.iter().take(FINDINGS_SHOWN).enumerate() {
         // The first one's sentence is the summary.
         if at > 0 {
-            out.push_str(&format!("- {} ({})\n", escape(&finding.title), finding.severity));
+            out.push_str(&format!("- {} ({})\n", escape(&finding.title), finding.severity.name()));
             continue;
         }
         let where_it_is = finding.site.as_ref().map(|site| place(&site.frame));

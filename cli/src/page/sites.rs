@@ -97,7 +97,7 @@ fn ranks(sites: &Sites, screen: &Screen) -> String {
             super::place_of(&rank.process, rank.rank),
             rank.epoch.to_string(),
             rank.step.to_string(),
-            rank.at.clone(),
+            rank.at.to_string(),
             format!("{}{exact}", bytes(rank.allocated_bytes)),
             bytes(rank.reserved_bytes),
             largest.unwrap_or_else(|| "-".to_owned()),

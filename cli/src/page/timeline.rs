@@ -137,8 +137,8 @@ impl Axis {
     fn spans(rank: &RankTimeline) -> HashMap<u32, (u64, u64)> {
         let mut spans: HashMap<u32, (u64, u64)> = HashMap::new();
         for point in &rank.points {
-            let span = spans.entry(point.epoch).or_insert((point.first_ns, point.last_ns));
-            *span = (span.0.min(point.first_ns), span.1.max(point.last_ns));
+            let span = spans.entry(point.epoch).or_insert((point.first_at.0, point.last_at.0));
+            *span = (span.0.min(point.first_at.0), span.1.max(point.last_at.0));
         }
         spans
     }
@@ -158,7 +158,7 @@ impl Axis {
         for point in &rank.points {
             let Some(&span) = spans.get(&point.epoch) else { continue };
             let (from, to) =
-                (self.column(point.epoch, point.first_ns, span), self.column(point.epoch, point.last_ns, span));
+                (self.column(point.epoch, point.first_at.0, span), self.column(point.epoch, point.last_at.0, span));
             for at in from..=to.max(from) {
                 let column = columns[at].get_or_insert(Column { floor: u64::MAX, peak: 0, reserved: 0 });
                 column.floor = column.floor.min(point.min_allocated_bytes.min(point.allocated_bytes));
@@ -190,8 +190,8 @@ impl Axis {
             };
             return (0..epochs.div_ceil(step)).map(tick).collect();
         }
-        let first = rank.points.iter().map(|point| point.first_ns).min().unwrap_or(0);
-        let last = rank.points.iter().map(|point| point.last_ns).max().unwrap_or(first);
+        let first = rank.points.iter().map(|point| point.first_at.0).min().unwrap_or(0);
+        let last = rank.points.iter().map(|point| point.last_at.0).max().unwrap_or(first);
         let tick = |quarter: u64| Tick {
             column: (quarter as usize * self.columns.saturating_sub(1)) / 4,
             label: time::duration((u128::from(last - first) * u128::from(quarter) / 4) as u64),

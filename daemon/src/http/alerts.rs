@@ -12,7 +12,7 @@ use memctl_answers::alerts::{Alerts, Silences, Watched};
 use memctl_model::limits::JOBS_LISTED;
 use memctl_proto::v1;
 use memctl_proto::v1::alerts_server::Alerts as _;
-use memctl_proto::v1::query_server::Query as _;
+use tonic::Status;
 
 use super::Room;
 use super::api::{Answered, Asking, Trouble};
@@ -30,9 +30,8 @@ pub async fn alerts(State(room): State<Room>, Extension(caller): Extension<Calle
     let answer = async {
         let listed = asking.request(v1::ListAlertsRequest { firing_only: false });
         let listed = room.sources.alerts.list_alerts(listed).await?.into_inner();
-        let jobs =
-            asking.request(v1::ListJobsRequest { judge: true, limit: JOBS_LISTED, ..v1::ListJobsRequest::default() });
-        let watched = Watched::from(room.query.list_jobs(jobs).await?.into_inner());
+        let jobs = v1::ListJobsRequest { judge: true, limit: JOBS_LISTED, ..v1::ListJobsRequest::default() };
+        let watched = Watched::new(&room.query.jobs(&asking.caller, jobs).await.map_err(Status::from)?.jobs);
         Ok(Alerts::new(listed, Some(watched), Timestamp::now(), None))
     };
     asking.told(answer).await

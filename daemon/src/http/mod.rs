@@ -12,13 +12,13 @@ mod assets;
 mod auth;
 mod forward;
 mod health;
+mod job_views;
 mod live;
 mod over_grpc;
 mod params;
 mod scrape;
 mod serve;
 mod tiles;
-mod views;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,13 +75,12 @@ struct Room {
     query: Arc<QueryService>,
     auth: Authentication,
     scrapes: Permits,
-    /// `None` if the caller has a permit already.
-    answers: Option<Permits>,
+    answers: Permits,
     listeners: Permits,
 }
 
 /// All routes; each has a row in the table of rights.
-fn pages() -> [(&'static str, MethodRouter<Room>); 35] {
+fn pages() -> [(&'static str, MethodRouter<Room>); 22] {
     [
         ("/", get(assets::page)),
         ("/jobs/{job}", get(assets::page)),
@@ -96,21 +95,8 @@ fn pages() -> [(&'static str, MethodRouter<Room>); 35] {
         ("/api/v1/caller", get(api::caller)),
         ("/api/v1/live", get(live::live)),
         ("/api/v1/jobs", get(api::jobs)),
-        ("/api/v1/jobs/{job}/sparkline", get(api::sparkline)),
-        ("/api/v1/jobs/{job}/query", get(api::query)),
-        ("/api/v1/jobs/{job}/diagnose", get(api::diagnose)),
-        ("/api/v1/jobs/{job}/timeline", get(api::timeline)),
+        ("/api/v1/jobs/{job}/{view}", get(job_views::view)),
         ("/api/v1/jobs/{job}/tiles", get(tiles::tile)),
-        ("/api/v1/jobs/{job}/sites", get(api::sites)),
-        ("/api/v1/jobs/{job}/ledger", get(api::ledger)),
-        ("/api/v1/jobs/{job}/oom", get(api::oom)),
-        ("/api/v1/jobs/{job}/flame", get(api::flame)),
-        ("/api/v1/jobs/{job}/blocks", get(api::blocks)),
-        ("/api/v1/jobs/{job}/heat", get(api::heat)),
-        ("/api/v1/jobs/{job}/classes", get(views::classes)),
-        ("/api/v1/jobs/{job}/anatomy", get(views::anatomy)),
-        ("/api/v1/jobs/{job}/what-if", get(views::what_if)),
-        ("/api/v1/jobs/{job}/fit", get(views::fit)),
         ("/api/v1/alerts", get(alerts::alerts)),
         ("/api/v1/silences", get(alerts::silences)),
         ("/api/v1/silence", post(alerts::silence)),
@@ -124,16 +110,13 @@ fn pages() -> [(&'static str, MethodRouter<Room>); 35] {
 impl Room {
     fn new(sources: Sources, query: Arc<QueryService>, auth: Authentication) -> Self {
         let scrapes = Permits::new(scrape::SCRAPES_MAX, SLOT_WAIT);
-        let (answers, listeners) = (Some(query.answers().clone()), Permits::new(live::LISTENERS_MAX, SLOT_WAIT));
+        let (answers, listeners) = (query.answers().clone(), Permits::new(live::LISTENERS_MAX, SLOT_WAIT));
         Self { sources, query, auth, scrapes, answers, listeners }
     }
 
-    /// A permit for a response; `None` if the caller has one already.
-    async fn permit(&self, caller: &Caller) -> Result<Option<Permit>, Trouble> {
-        match &self.answers {
-            Some(answers) => answers.take(caller.tenant_name()).await.map(Some).ok_or(Trouble::Busy),
-            None => Ok(None),
-        }
+    /// A permit for a response.
+    async fn permit(&self, caller: &Caller) -> Result<Permit, Trouble> {
+        self.answers.take(caller.tenant_name()).await.ok_or(Trouble::Busy)
     }
 }
 

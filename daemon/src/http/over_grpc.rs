@@ -1,48 +1,36 @@
 //! The page's requests over gRPC: `memctl report` uses them if there is no HTTP port, and for a store that it opens
 //! itself.
 //!
-//! Guarantees: the HTTP handlers answer, for a caller that gRPC's gate has admitted. Only requests about one job that a
-//! reader may make are answered. A response holds its permit until it is sent.
-//! Refuses: everything else below `/api/v1`, and responses larger than [`ANSWER_MAX`].
+//! Guarantees: the views of the HTTP port answer, for a caller that gRPC's gate has admitted. A response holds its permit
+//! until it is sent.
+//! Refuses: responses larger than [`ANSWER_MAX`].
 
 use std::sync::Arc;
 
-use axum::Router;
-use axum::body::{Body, to_bytes};
-use axum::http::{StatusCode, Uri};
 use memctl_proto::v1::page_server::Page;
 use memctl_proto::v1::{PageAnswer, PageQuestion};
-use tonic::{Code, Request, Response, Status};
-use tower::ServiceExt as _;
+use tonic::{Request, Response, Status};
 
-use super::{Authentication, Room, pages};
+use super::api::Trouble;
+use super::job_views::JobViews;
+use super::params::Params;
 use crate::access::Caller;
 use crate::listen::Held;
-use crate::metrics::Sources;
-use crate::permits::Permits;
 use crate::query::QueryService;
 
 /// The largest response in a message.
 const ANSWER_MAX: usize = 60 << 20;
-/// The path of requests about one job.
-const BELOW: &str = "/api/v1/jobs/{job}/";
 
 /// See the module.
 pub struct PageService {
-    router: Router,
-    answers: Permits,
+    query: Arc<QueryService>,
 }
 
 impl PageService {
     /// A service that answers as the HTTP port does.
     #[must_use]
-    pub fn new(sources: Sources, query: Arc<QueryService>, auth: Authentication) -> Self {
-        let of_a_job = pages().into_iter().filter(|(path, _)| path.starts_with(BELOW));
-        let router = of_a_job.fold(Router::new(), |router, (path, page)| router.route(path, page));
-        let answers = query.answers().clone();
-        // A request has its permit before the router sees it.
-        let room = Room { answers: None, ..Room::new(sources, query, auth) };
-        Self { router: router.with_state(room), answers }
+    pub fn new(query: Arc<QueryService>) -> Self {
+        Self { query }
     }
 }
 
@@ -51,57 +39,17 @@ impl Page for PageService {
     async fn ask(&self, request: Request<PageQuestion>) -> Result<Response<PageAnswer>, Status> {
         let caller = Caller::of(&request)?;
         let PageQuestion { job, question } = request.into_inner();
-        let mut asked = axum::http::Request::new(Body::empty());
-        *asked.uri_mut() = address(&job, &question)?;
-        let permit = crate::query::permit(&self.answers, &caller).await?;
-        asked.extensions_mut().insert(caller);
-        let answer = match self.router.clone().oneshot(asked).await {
-            Ok(answer) => answer,
-            Err(never) => match never {},
-        };
-        let status = answer.status();
-        let content = to_bytes(answer.into_body(), ANSWER_MAX).await;
-        let content = content.map_err(|error| Status::resource_exhausted(error.to_string()))?;
-        match status.is_success() {
-            true => {
-                let mut answer = Response::new(PageAnswer { content: content.into() });
-                answer.extensions_mut().insert(Held::new(permit));
-                Ok(answer)
-            }
-            false => Err(Status::new(code(status), String::from_utf8_lossy(&content).trim().to_owned())),
+        let (view, params) = question.split_once('?').unwrap_or((&question, ""));
+        let params = Params::decode(params).map_err(Status::invalid_argument)?;
+        let selection = params.selection(&job).map_err(Status::invalid_argument)?;
+        let permit = crate::query::permit(self.query.answers(), &caller).await?;
+        let views = JobViews { query: &self.query, caller, selection, params: &params };
+        let content = views.answer(view).await.map_err(Trouble::into_status)?;
+        if content.len() > ANSWER_MAX {
+            return Err(Status::resource_exhausted("the answer is too large for a message; select fewer ranks"));
         }
-    }
-}
-
-/// The address of a request.
-fn address(job: &str, question: &str) -> Result<Uri, Status> {
-    let job: String = job.bytes().map(|byte| format!("%{byte:02X}")).collect();
-    let address = format!("{}{question}", BELOW.replace("{job}", &job)).parse();
-    address.map_err(|_| Status::invalid_argument("the request must be encoded like a URL"))
-}
-
-/// The gRPC code for an HTTP status.
-const fn code(status: StatusCode) -> Code {
-    match status {
-        StatusCode::NOT_FOUND => Code::NotFound,
-        StatusCode::BAD_REQUEST => Code::InvalidArgument,
-        StatusCode::CONFLICT => Code::FailedPrecondition,
-        StatusCode::UNAUTHORIZED => Code::Unauthenticated,
-        StatusCode::FORBIDDEN => Code::PermissionDenied,
-        StatusCode::SERVICE_UNAVAILABLE => Code::Unavailable,
-        _ => Code::Internal,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_stays_one_part_of_the_address() {
-        let uri = address("a/b?c#d", "blocks?rank=0&at=peak").unwrap();
-        assert_eq!(uri.path(), "/api/v1/jobs/%61%2F%62%3F%63%23%64/blocks");
-        assert_eq!(uri.query(), Some("rank=0&at=peak"));
-        assert_eq!(address("a", "x y").unwrap_err().code(), Code::InvalidArgument);
+        let mut answer = Response::new(PageAnswer { content: content.into() });
+        answer.extensions_mut().insert(Held::new(permit));
+        Ok(answer)
     }
 }

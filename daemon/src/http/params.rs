@@ -34,8 +34,16 @@ impl Params {
     /// # Errors
     /// Wrongly encoded text; a name that occurs twice.
     pub fn of(uri: &Uri) -> Result<Self, String> {
+        Self::decode(uri.query().unwrap_or_default())
+    }
+
+    /// The parameters of a query string.
+    ///
+    /// # Errors
+    /// Wrongly encoded text; a name that occurs twice.
+    pub fn decode(query: &str) -> Result<Self, String> {
         let mut pairs: Vec<(String, String)> = Vec::new();
-        for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let (name, value) = (decoded(name)?, decoded(value)?);
             if pairs.iter().any(|(known, _)| *known == name) {

@@ -17,7 +17,7 @@ use super::assets::{is_known, tag};
 use super::params::Params;
 use crate::access::Caller;
 use crate::permits;
-use crate::query::Place;
+use crate::query::{Place, TileQuestion};
 
 /// A week: after that a client requests the tile once more.
 const FOR_GOOD: &str = "private, max-age=604800, immutable";
@@ -45,7 +45,7 @@ pub async fn tile(
     let session = asked.text("session").map(str::to_owned);
     let by_session = session.is_some();
     let permit = room.permit(&caller).await?;
-    let tile = room.query.tile(&caller, selection, place, session).await?;
+    let tile = room.query.answer(&caller, TileQuestion { selection, place, session }).await?;
     let bytes = tile.bytes().map_err(|error| Status::internal(error.to_string()))?;
     let tag = tag(&bytes);
     let kept = if by_session && tile.head.is_final { FOR_GOOD } else { FOR_NOW };
@@ -59,5 +59,5 @@ pub async fn tile(
     if same {
         return Ok((StatusCode::NOT_MODIFIED, head).into_response());
     }
-    Ok((head, permits::body(bytes, permit)).into_response())
+    Ok((head, permits::body(bytes, Some(permit))).into_response())
 }

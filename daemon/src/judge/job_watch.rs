@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use memctl_analysis::judge::stacks::{OUTSIDE, STACKS_MAX};
 use memctl_analysis::judge::{RankFacts, RankWatch, Stacks};
+use memctl_answers::report::Boundaries;
 use memctl_model::{Frame, Sample, SiteTable, StackId};
 use memctl_proto::StackDictionary;
 use memctl_proto::item::Content;
-use memctl_proto::v1::{Boundaries, ItemKind};
+use memctl_proto::v1::ItemKind;
 
 use super::range::Range;
 use super::saved_state::{self, Keeping, Kept, Progress};

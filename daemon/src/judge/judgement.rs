@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use memctl_analysis::coverage::{self, Recorded};
 use memctl_analysis::judge::{self, Activity, Courses, VerdictInputs};
+use memctl_answers::report::Boundaries;
 use memctl_model::{Finding, FindingKind, Gap, Judged, JudgedKind, NotJudged, Verdict};
-use memctl_proto::v1;
 
 use super::counts_of;
 use super::job_watch::JobWatch;
@@ -27,7 +27,7 @@ pub(crate) struct Judgement {
     /// How the devices' live memory developed.
     pub courses: Courses,
     /// Where epochs and steps come from.
-    pub boundaries: v1::Boundaries,
+    pub boundaries: Boundaries,
     /// The levels of each device at its last boundary during work, not at the end of the recording.
     pub levels: BTreeMap<(SessionKey, u8), Levels>,
 }
@@ -66,7 +66,7 @@ impl Judgement {
             judged: Judged::default(),
             not_judged: vec![not],
             courses: Courses::default(),
-            boundaries: v1::Boundaries::default(),
+            boundaries: Boundaries::default(),
             levels: BTreeMap::new(),
         }
     }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use memctl_analysis::growth::{EpochBytes, growth_bytes_per_epoch};
+use memctl_answers::report::Boundaries;
 use memctl_model::{Boundary, Counters, SiteTable};
-use memctl_proto::v1;
 use serde::{Deserialize, Serialize};
 
 use crate::store::SessionRow;
@@ -88,7 +88,7 @@ impl Seen {
 }
 
 /// Where the boundaries of these sessions come from.
-pub(super) fn boundaries<'a>(sessions: impl Iterator<Item = (&'a SessionRow, &'a Seen)>) -> v1::Boundaries {
+pub(super) fn boundaries<'a>(sessions: impl Iterator<Item = (&'a SessionRow, &'a Seen)>) -> Boundaries {
     let (mut epochs, mut steps, mut windows, mut found_by) = (Origin::default(), Origin::default(), 0, None);
     for (session, seen) in sessions {
         epochs.join(seen.epochs);
@@ -97,7 +97,7 @@ pub(super) fn boundaries<'a>(sessions: impl Iterator<Item = (&'a SessionRow, &'a
         found_by = found_by.or_else(|| session.info.found_by.clone());
     }
     let any_found = [epochs, steps].iter().any(|origin| origin.name() == "found");
-    v1::Boundaries {
+    Boundaries {
         epochs: epochs.name().to_owned(),
         steps: steps.name().to_owned(),
         windows,

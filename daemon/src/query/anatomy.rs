@@ -61,8 +61,8 @@ pub(super) async fn anatomy(
     let told = Told::new(&classed, &resolve);
     Ok(Anatomy {
         schema: SCHEMA,
-        job: answer::found_job(&found, streams).into(),
-        completeness: answer::completeness(found.completeness(streams)).into(),
+        job: answer::found_job(&found, streams),
+        completeness: found.completeness(streams).into(),
         rank: session.info.rank,
         process: found.process_name(session),
         device: u32::from(row.info.index.0),
@@ -114,7 +114,7 @@ impl Told {
             .map(|((class, module, site), (live_bytes, live_blocks))| Part {
                 class: class.name(),
                 module,
-                site: site.map(|site| Frame::from(answer::frame(&site))),
+                site: site.as_ref().map(Frame::from),
                 live_bytes,
                 live_blocks,
             })

@@ -1,7 +1,11 @@
 //! Parts that several responses share: a job and its processes, completeness, a frame.
 
-use memctl_answers::wire;
-use memctl_model::{Completeness, Frame, SourceKind};
+use std::collections::BTreeMap;
+
+use memctl_answers::format::time::Time;
+use memctl_answers::processes::Process;
+use memctl_answers::{Frame, Job, wire};
+use memctl_model::{self as model, SourceKind};
 use memctl_proto::v1;
 use serde::Serialize;
 
@@ -11,46 +15,39 @@ use crate::store::{JobRow, SessionRow};
 use crate::streams::Streams;
 
 /// The job that was found.
-pub(super) fn found_job(found: &Found, streams: &Streams) -> v1::Job {
+pub(super) fn found_job(found: &Found, streams: &Streams) -> Job {
     job(&found.job, found.summary(streams))
 }
 
 /// A job without a verdict.
-pub(super) fn job(job: &JobRow, summary: Summary) -> v1::Job {
+pub(super) fn job(job: &JobRow, summary: Summary) -> Job {
     let Summary { state, ended_ns, source, ranks, processes, earlier_sessions, events, stored_bytes } = summary;
     let JobRow { tenant, name, attempt, started_ns, world_size, labels, attempts, run, arrived_ns, .. } = job;
-    let source = match source {
-        Some(SourceKind::Import) => v1::SourceKind::Import,
-        Some(SourceKind::Live) => v1::SourceKind::Live,
-        None => v1::SourceKind::Unspecified,
-    };
-    v1::Job {
+    let source = source.map(|source| match source {
+        SourceKind::Import => "import".into(),
+        SourceKind::Live => "live".into(),
+    });
+    Job {
         id: job.label(),
         name: name.clone(),
-        run: *run,
-        arrived_ns: *arrived_ns,
-        tenant: tenant.clone(),
-        attempt: *attempt,
-        state: v1::JobState::from(state) as i32,
-        started_ns: *started_ns,
-        ended_ns,
+        run: Some(*run),
+        state,
+        started_at: Time(*started_ns),
+        arrived_at: Time(*arrived_ns),
+        ended_at: ended_ns.map(Time),
         world_size: *world_size,
+        attempt: *attempt,
+        labels: labels.iter().cloned().collect::<BTreeMap<String, String>>(),
+        events,
+        stored_bytes,
         ranks,
         processes,
         earlier_sessions,
-        events,
-        stored_bytes,
-        labels: labels.iter().map(|(key, value)| v1::Label { key: key.clone(), value: value.clone() }).collect(),
         attempts: *attempts,
-        source: source as i32,
+        source,
+        tenant: tenant.clone(),
         verdict: None,
     }
-}
-
-/// How complete the data behind a response is.
-pub(super) fn completeness(completeness: Completeness) -> v1::Completeness {
-    let Completeness { exact, events_stored, events_dropped, events_expired, gaps } = completeness;
-    v1::Completeness { exact, events_stored, events_dropped, events_expired, gaps }
 }
 
 /// An answer for the wire.
@@ -58,17 +55,17 @@ pub(super) fn to_wire(answer: &impl Serialize) -> Result<v1::Answer, ReadError> 
     wire::to_wire(answer).map_err(|error| ReadError::Invalid(error.to_string()))
 }
 
-/// A frame of a stack.
-pub(super) fn frame(Frame { function, file, line }: &Frame) -> v1::Frame {
-    v1::Frame { function: function.to_string(), file: file.to_string(), line: *line }
+/// The frames of a stack.
+pub(super) fn frames(stack: &model::Stack) -> Vec<Frame> {
+    stack.frames.iter().map(Frame::from).collect()
 }
 
 /// Every process of the selection.
-pub(super) fn processes(found: &Found, streams: &Streams) -> Vec<v1::ProcessReport> {
+pub(super) fn processes(found: &Found, streams: &Streams) -> Vec<Process> {
     let process = |session: &SessionRow| {
         let called = found.process(session.key);
         let devices = found.devices_of(session.key).iter();
-        v1::ProcessReport {
+        Process {
             process: called.name.clone(),
             role: called.role.clone(),
             rank: session.info.rank,
@@ -78,12 +75,12 @@ pub(super) fn processes(found: &Found, streams: &Streams) -> Vec<v1::ProcessRepo
             devices: devices.map(|device| u32::from(device.info.index.0)).collect(),
             events: session.events,
             stored_bytes: session.stored_bytes,
-            state: v1::JobState::from(job::state(session, streams)) as i32,
+            state: job::state(session, streams),
             failure: session.end.as_ref().and_then(|end| end.failure.clone()),
-            completeness: Some(completeness(job::completeness(session, streams))),
-            started_ns: session.info.started_ns,
-            ended_ns: session.end.as_ref().map(|end| end.time_ns),
+            started_at: Time(session.info.started_ns),
+            ended_at: session.end.as_ref().map(|end| Time(end.time_ns)),
             framework: session.info.framework.clone(),
+            completeness: job::completeness(session, streams).into(),
         }
     };
     found.sessions.iter().map(process).collect()

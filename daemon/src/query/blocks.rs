@@ -189,8 +189,8 @@ impl Device<'_> {
         let told = Told::new(&watch.lives, &known, first, &stacks);
         Ok(Blocks {
             schema: SCHEMA,
-            job: answer::found_job(found, streams).into(),
-            completeness: answer::completeness(found.completeness(streams)).into(),
+            job: answer::found_job(found, streams),
+            completeness: found.completeness(streams).into(),
             rank: self.session.info.rank,
             process: found.process_name(self.session),
             device: u32::from(device.0),
@@ -282,7 +282,7 @@ impl Told {
         order.sort_unstable_by_key(|block| (block.addr, block.from));
         let mut stacks = Stacks::new(STACK_FRAMES_MAX);
         let mut columns = Columns::default();
-        let of = |frame: &memctl_model::Frame| Frame::from(answer::frame(frame));
+        let of = |frame: &memctl_model::Frame| Frame::from(frame);
         let seen = |event: u64| (event != OPEN).then_some(event);
         for block in order {
             // (A block that lived before the stretch is looked up at the stretch's beginning.)

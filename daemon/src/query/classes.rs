@@ -83,8 +83,8 @@ pub(super) async fn classes(
     let (points, points_left_out) = thinned(reading.points.into_values().collect());
     Ok(Classes {
         schema: SCHEMA,
-        job: answer::found_job(&found, streams).into(),
-        completeness: answer::completeness(found.completeness(streams)).into(),
+        job: answer::found_job(&found, streams),
+        completeness: found.completeness(streams).into(),
         rank: session.info.rank,
         process: found.process_name(session),
         device: u32::from(device),

@@ -7,12 +7,14 @@ use memctl_analysis::churn::{self, RankChurn};
 use memctl_analysis::coverage;
 use memctl_analysis::fragmentation::judge::Holder;
 use memctl_analysis::fragmentation::{FreeList, Picture, RankFragmentation};
+use memctl_answers::finding::{Finding, Site};
+use memctl_answers::frag::{self, Churn, Fragmentation, Rank, Share};
+use memctl_answers::{SCHEMA, finite};
 use memctl_model::{FindingKind, Gap, SegmentKind};
-use memctl_proto::convert::finding::to_wire;
 use memctl_proto::v1;
 
 use super::answer;
-use super::answer::frame;
+use super::answer::frames;
 use super::scope::Scope;
 use crate::job_data::error::ReadError;
 use crate::job_data::job::{everybody, find};
@@ -26,14 +28,14 @@ pub(super) async fn fragmentation(
     streams: &Streams,
     judge: &Judge,
     request: v1::FragmentationRequest,
-) -> Result<v1::Fragmentation, ReadError> {
+) -> Result<Fragmentation, ReadError> {
     let selection = request.selection.unwrap_or_default();
     let found = Arc::new(find(&**store, &selection).await?);
     let (explained, findings) = judge.explained(&found, &everybody(&**store, &found, &selection).await?).await?;
     let reports = explained.fragmentation.iter().zip(&explained.churn).zip(&explained.looked);
     let ranks = reports.map(|((report, churn), &session)| {
         let process = found.process(session).name.clone();
-        v1::RankFragmentation { process, ..answer(report, churn) }
+        Rank { process, ..answer(report, churn) }
     });
     let about = |kind| matches!(kind, FindingKind::Fragmentation | FindingKind::Churn);
     let findings = findings.iter().filter(|finding| about(finding.kind));
@@ -59,19 +61,19 @@ pub(super) async fn fragmentation(
     if !found.goes_on(streams) {
         scope.ended();
     }
-    let (judged, not_judged) = scope.into_wire();
-    Ok(v1::Fragmentation {
-        job: Some(answer::found_job(&found, streams)),
-        completeness: Some(answer::completeness(found.completeness(streams))),
+    Ok(Fragmentation {
+        schema: SCHEMA,
+        job: answer::found_job(&found, streams),
+        completeness: found.completeness(streams).into(),
         ranks: ranks.collect(),
-        findings: findings.map(|finding| to_wire(finding, &found.job.name)).collect(),
+        findings: findings.map(|finding| Finding::new(finding, &found.job.name)).collect(),
         ranks_left_out: explained.left_out,
-        judged,
-        not_judged,
+        scope: scope.into_answer(),
+        ..Fragmentation::default()
     })
 }
 
-fn answer(report: &RankFragmentation, churn: &RankChurn) -> v1::RankFragmentation {
+fn answer(report: &RankFragmentation, churn: &RankChurn) -> Rank {
     let Picture {
         reserved_bytes,
         active_bytes,
@@ -86,8 +88,9 @@ fn answer(report: &RankFragmentation, churn: &RankChurn) -> v1::RankFragmentatio
         partly_used_segments,
         ..
     } = report.picture;
-    v1::RankFragmentation {
+    Rank {
         rank: report.rank,
+        process: String::new(),
         device: u32::from(report.device),
         epoch: report.epoch,
         step: report.step,
@@ -95,73 +98,73 @@ fn answer(report: &RankFragmentation, churn: &RankChurn) -> v1::RankFragmentatio
         active_bytes,
         allocated_bytes,
         requested_bytes,
-        empty_bytes,
+        empty_segment_bytes: empty_bytes,
         stranded_bytes,
         holes,
         largest_hole_bytes,
         largest_free_bytes,
         segments,
         partly_used_segments,
-        typical_bytes: report.typical_bytes,
+        typical_step_bytes: report.typical_bytes,
+        highest_step_bytes: report.typical_bytes.map(|_| report.highest_bytes),
         steps: report.steps,
         unused_bytes: report.unused_bytes,
-        varying_share: report.varying_share,
+        varying_share: report.varying_share.and_then(finite),
         largest_request_bytes: report.largest_request.map(|request| request.rounded_bytes),
         largest_usable_bytes: report.largest_usable_bytes,
         room_bytes: report.room_bytes,
         would_fit: report.would_fit,
-        cause: report.cause.map_or_else(String::new, |(cause, _)| cause.name().to_owned()),
-        idle_bytes: report.cause.map_or(0, |(_, bytes)| bytes),
-        severity: report.severity.map(|severity| v1::Severity::from(severity) as i32),
-        expandable: report.expandable,
-        lists: report.picture.lists.iter().map(list).collect(),
-        unusable: shares(report.picture.unusable_free_curve()),
-        holders: report.holders.iter().map(holder).collect(),
+        cause: report.cause.map(|(cause, _)| cause.name().to_owned()),
+        idle_bytes: report.cause.map(|(_, bytes)| bytes),
+        severity: report.severity.map(|severity| severity.name().into()),
+        expandable_segments: report.expandable,
+        unusable_free: shares(report.picture.unusable_free_curve()),
+        free_lists: report.picture.lists.iter().map(list).collect(),
+        held_by: report.holders.iter().map(holder).collect(),
         churn: Some(churn_answer(churn)),
-        highest_bytes: report.typical_bytes.map(|_| report.highest_bytes),
-        process: String::new(),
     }
 }
 
-fn shares(curve: Vec<(u64, f64)>) -> Vec<v1::UnusableShare> {
-    curve.into_iter().map(|(bytes, share)| v1::UnusableShare { bytes, share }).collect()
+fn shares(curve: Vec<(u64, f64)>) -> Vec<Share> {
+    let share =
+        |(request_bytes, share)| Share { request_bytes, unusable: finite(share).unwrap_or(1.0).clamp(0.0, 1.0) };
+    curve.into_iter().map(share).collect()
 }
 
-fn list(list: &FreeList) -> v1::FreeList {
+fn list(list: &FreeList) -> frag::FreeList {
     let &FreeList { stream, pool, kind, reserved_bytes, segments, blocks, ref space } = list;
-    v1::FreeList {
+    frag::FreeList {
         stream,
-        pool_first: pool.first,
-        pool_second: pool.second,
-        small: kind == SegmentKind::Small,
+        pool: format!("{}:{}", pool.first, pool.second),
+        kind: if kind == SegmentKind::Small { "small" } else { "large" }.into(),
         reserved_bytes,
         segments,
-        blocks,
+        free_blocks: blocks,
         free_bytes: space.free_bytes(),
         largest_free_bytes: space.largest_free_bytes(),
-        unusable: shares(space.unusable_free_curve()),
+        unusable_free: shares(space.unusable_free_curve()),
     }
 }
 
 /// Blocks that strand memory, for a response.
-pub(super) fn holder(holder: &Holder) -> v1::Holder {
+pub(super) fn holder(holder: &Holder) -> frag::Holder {
     let Holder { pin, stack } = holder;
-    v1::Holder {
-        stack: stack.frames.iter().map(frame).collect(),
-        blocks: pin.blocks,
+    frag::Holder {
+        site: Site::new(None, frames(stack)),
+        live_blocks: pin.blocks,
         live_bytes: pin.live_bytes,
         segments: pin.segments,
         stranded_bytes: pin.stranded_bytes,
         birth_epoch: pin.birth_epoch,
         birth_step: pin.birth_step,
-        birth_phase: pin.birth_phase.map_or_else(String::new, |phase| phase.name().to_owned()),
+        birth_phase: pin.birth_phase.map(|phase| phase.name().to_owned()),
     }
 }
 
-fn churn_answer(churn: &RankChurn) -> v1::Churn {
+fn churn_answer(churn: &RankChurn) -> Churn {
     let RankChurn { steps, steps_taking, steps_returning, calls, again_bytes, allocations_per_step, retries, .. } =
         churn.clone();
-    v1::Churn {
+    Churn {
         steps,
         steps_taking,
         steps_returning,
@@ -170,7 +173,7 @@ fn churn_answer(churn: &RankChurn) -> v1::Churn {
         returns: calls.returns,
         returned_bytes: calls.returned_bytes,
         taken_again_bytes: again_bytes,
-        allocations_per_step,
-        retries,
+        allocations_per_step: finite(allocations_per_step),
+        alloc_retries: retries,
     }
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use memctl_analysis::growth::{rank_by_growth, site_series};
 use memctl_analysis::unexplained_growth::{Grown, explains, through};
+use memctl_answers::report::{Growth, RankGrowth, Through};
+use memctl_answers::{self as answers, whole};
 use memctl_model::{Finding, Frame, SiteTable, StackId};
-use memctl_proto::{StackDictionary, v1};
+use memctl_proto::StackDictionary;
 
-use super::answer::frame;
 use crate::job_data::error::ReadError;
 use crate::job_data::job::Found;
 use crate::job_data::side_by_side::side_by_side;
@@ -23,10 +24,35 @@ const SITES: usize = 20;
 /// The growth of one site.
 #[derive(Default)]
 struct Site {
-    ranks: Vec<v1::RankGrowth>,
+    ranks: Vec<GrownRank>,
     /// The stack with the most live bytes.
-    stack: Vec<v1::Frame>,
+    stack: Vec<Frame>,
     stack_bytes: u64,
+}
+
+/// A site's growth on one rank, with its rate as it was measured.
+struct GrownRank {
+    bytes_per_epoch: f64,
+    growth: RankGrowth,
+}
+
+/// A site that grew.
+pub(super) struct GrownSite {
+    site: Frame,
+    /// Its stack that grew most, innermost first.
+    stack: Vec<Frame>,
+    ranks: Vec<GrownRank>,
+}
+
+impl From<GrownSite> for Growth {
+    fn from(grown: GrownSite) -> Self {
+        let stack = grown.stack.iter().map(answers::Frame::from).collect();
+        Self {
+            site: Some((&grown.site).into()),
+            stack: answers::owned(stack).1,
+            ranks: grown.ranks.into_iter().map(|rank| rank.growth).collect(),
+        }
+    }
 }
 
 /// The sites that grew most, over all ranks of the selection.
@@ -34,7 +60,7 @@ pub(super) async fn growth(
     store: &Arc<dyn Store>,
     found: &Found,
     epoch_ends: &[EpochEndRow],
-) -> Result<Vec<v1::SiteGrowth>, ReadError> {
+) -> Result<Vec<GrownSite>, ReadError> {
     let mut sites: BTreeMap<Frame, Site> = BTreeMap::new();
     let by_key = found.by_key();
     let mut ends: HashMap<(SessionKey, u8), Vec<EpochEndRow>> = HashMap::new();
@@ -58,39 +84,29 @@ pub(super) async fn growth(
     let total = |site: &Site| site.ranks.iter().map(|rank| rank.bytes_per_epoch).sum::<f64>();
     grown.sort_by(|(_, a), (_, b)| total(b).total_cmp(&total(a)));
     grown.truncate(SITES);
-    Ok(grown
-        .into_iter()
-        .map(|(site, Site { ranks, stack, .. })| v1::SiteGrowth { site: Some(frame(&site)), stack, ranks })
-        .collect())
+    Ok(grown.into_iter().map(|(site, Site { ranks, stack, .. })| GrownSite { site, stack, ranks }).collect())
 }
 
 /// Marks growth that a finding explains, and names the call that most of the rest passes through.
-pub(super) fn explained(sites: &mut [v1::SiteGrowth], findings: &[Finding], job: &str) -> Option<v1::GrowthThrough> {
-    let plain = |frame: &v1::Frame| Frame {
-        function: frame.function.as_str().into(),
-        file: frame.file.as_str().into(),
-        line: frame.line,
-    };
-    let mut rest: Vec<(Vec<Frame>, f64)> = Vec::new();
-    for site in sites {
-        let stack: Vec<Frame> = site.stack.iter().map(plain).collect();
-        let frame = site.site.as_ref().map_or_else(|| Frame { function: "".into(), file: "".into(), line: 0 }, plain);
+pub(super) fn explained(sites: &mut [GrownSite], findings: &[Finding], job: &str) -> Option<Through> {
+    let mut rest: Vec<Grown<'_>> = Vec::new();
+    for GrownSite { site, stack, ranks } in sites {
         let mut fastest = 0.0_f64;
-        for rank in &mut site.ranks {
-            match findings.iter().find(|finding| explains(finding, rank.rank, &frame, &stack)) {
-                Some(finding) => rank.explained_by = finding.fingerprint(job).to_string(),
-                None => fastest = fastest.max(rank.bytes_per_epoch),
+        for GrownRank { bytes_per_epoch, growth } in ranks {
+            match findings.iter().find(|finding| explains(finding, growth.rank, site, stack)) {
+                Some(finding) => growth.explained_by = Some(finding.fingerprint(job).to_string()),
+                None => fastest = fastest.max(*bytes_per_epoch),
             }
         }
         if fastest > 0.0 {
-            rest.push((stack, fastest));
+            rest.push(Grown { stack, bytes_per_epoch: fastest });
         }
     }
-    let grown: Vec<Grown> = rest.iter().map(|(stack, rate)| Grown { stack, bytes_per_epoch: *rate }).collect();
-    through(&grown).map(|through| v1::GrowthThrough {
-        call: Some((&through.call).into()),
-        bytes_per_epoch: through.bytes_per_epoch,
-        total_bytes_per_epoch: through.total,
+    let through = through(&rest)?;
+    Some(Through {
+        call: (&through.call).into(),
+        bytes_per_epoch: whole(through.bytes_per_epoch)?,
+        total_bytes_per_epoch: whole(through.total)?,
     })
 }
 
@@ -163,19 +179,21 @@ impl Rank {
             let site = sites.entry(grown.series.site).or_default();
             if live_bytes >= site.stack_bytes {
                 site.stack_bytes = live_bytes;
-                site.stack = stacks.frames(stack).map(frame).collect();
+                site.stack = stacks.frames(stack).cloned().collect();
             }
-            site.ranks.push(v1::RankGrowth {
+            let bytes_per_epoch = grown.growth.bytes_per_epoch;
+            let growth = RankGrowth {
                 rank: who.rank,
                 process: who.process.clone(),
                 device: u32::from(who.device),
-                bytes_per_epoch: grown.growth.bytes_per_epoch,
+                bytes_per_epoch: whole(bytes_per_epoch).unwrap_or(0),
                 live_bytes,
                 live_blocks,
                 first_epoch,
                 series_bytes: points.iter().map(|point| point.bytes).collect(),
-                explained_by: String::new(),
-            });
+                explained_by: None,
+            };
+            site.ranks.push(GrownRank { bytes_per_epoch, growth });
         }
     }
 }

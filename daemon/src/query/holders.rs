@@ -7,9 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use memctl_answers::SCHEMA;
+use memctl_answers::holders::Holders;
 use memctl_answers::naming::is_named;
 use memctl_model::{Finding, Frame, StackId};
-use memctl_proto::convert::holders::{BUDGET_MS, BUDGET_MS_MAX, STACKS_MAX};
+use memctl_proto::convert::holders::{BUDGET_MS, BUDGET_MS_MAX, STACKS_MAX, from_wire};
 use memctl_proto::{StackDictionary, v1};
 
 use super::answer;
@@ -55,7 +57,7 @@ pub(super) async fn holders(
     streams: &Streams,
     judge: &Judge,
     request: v1::HoldersRequest,
-) -> Result<v1::Holders, ReadError> {
+) -> Result<Holders, ReadError> {
     let v1::HoldersRequest { selection, site, budget_ms } = request;
     let selection = selection.unwrap_or_default();
     let budget_ms = match budget_ms {
@@ -83,14 +85,14 @@ pub(super) async fn holders(
     let told = asked(&line, &stacks, budget_ms, wait).await;
     let told = told.map_err(|error| ReadError::NotNow(format!("{process} of job {}: {error}", found.job.name)))?;
     let finding = match &wanted {
-        Wanted::Grown(finding) => finding.fingerprint(&found.job.name).to_string(),
-        Wanted::Named(_) => String::new(),
+        Wanted::Grown(finding) => Some(finding.fingerprint(&found.job.name).to_string()),
+        Wanted::Named(_) => None,
     };
     let asked = v1::HoldersAsked {
         function: site.function.to_string(),
         file: site.file.to_string(),
         line: site.line,
-        finding: finding.clone(),
+        finding: finding.clone().unwrap_or_default(),
         unasked: false,
         budget_ms,
         outcome: Some(v1::holders_asked::Outcome::Found(told.clone())),
@@ -98,14 +100,28 @@ pub(super) async fn holders(
     if let Err(error) = keep(&**store, session.key, &asked).await {
         tracing::warn!(job = found.job.name, %error, "an answer about holders could not be stored");
     }
-    Ok(v1::Holders {
-        job: Some(answer::found_job(&found, streams)),
+    let told = from_wire(told);
+    Ok(Holders {
+        schema: SCHEMA,
+        job: answer::found_job(&found, streams),
         rank: session.info.rank,
         process,
-        site: Some(answer::frame(&site)),
+        site: (&site).into(),
         finding,
-        budget_ms,
-        found: Some(told),
+        live_blocks: told.live_blocks,
+        live_bytes: told.live_bytes,
+        asked_blocks: told.asked_blocks,
+        found_blocks: told.found_blocks,
+        holders: told.holders.iter().map(Into::into).collect(),
+        objects: told.objects,
+        took_seconds: told.took_us as f64 / 1e6,
+        budget_seconds: f64::from(budget_ms) / 1e3,
+        slices: told.slices,
+        longest_seconds: told.longest_us as f64 / 1e6,
+        complete: told.complete,
+        not_looked_at: told.not_looked_at,
+        epoch: told.epoch,
+        hint: None,
     })
 }
 
@@ -190,7 +206,7 @@ fn stacks(dictionary: &StackDictionary, rank: u32, wanted: &Wanted) -> (Option<F
     let (mut site, mut stacks) = (None, Vec::new());
     for id in (1..=dictionary.len()).filter_map(|id| u32::try_from(id).ok()) {
         let Some(frame) = dictionary.site(StackId(id)) else { continue };
-        if is_named(&answer::frame(frame).into(), words) && stacks.len() < STACKS_MAX {
+        if is_named(&frame.into(), words) && stacks.len() < STACKS_MAX {
             stacks.push(id);
             site.get_or_insert_with(|| frame.clone());
         }

@@ -17,6 +17,7 @@ mod growth;
 mod holders;
 mod ledger;
 mod oom;
+mod question;
 mod rank;
 mod rank_comparison;
 mod replays;
@@ -29,20 +30,19 @@ mod worker_threads;
 
 use std::sync::Arc;
 
-use memctl_answers::anatomy::Anatomy;
-use memctl_answers::blocks::Blocks;
-use memctl_answers::classes::Classes;
-use memctl_answers::fit::Fit;
-use memctl_answers::ledger::Ledger;
-use memctl_answers::tile::Tile;
-use memctl_answers::what_if::WhatIf;
+use memctl_answers::holders::Holders;
+use memctl_answers::jobs::Jobs;
+use memctl_answers::processes::JobProcesses;
+use memctl_answers::{JobVerdict, SCHEMA};
 use memctl_model::limits::JOBS_LISTED;
 use memctl_proto::v1;
 use memctl_proto::v1::query_server::Query;
+use serde::Serialize;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 pub use blocks::At;
+pub use question::{AnatomyQuestion, BlocksQuestion, ClassesQuestion, Question, Sources, TileQuestion};
 pub use replays::{Sizes, Wanted};
 pub use tiles::Place;
 
@@ -61,7 +61,7 @@ use crate::supervise::{TaskState, Tasks};
 use replays::Replays;
 use tiles::Tiles;
 pub(crate) use worker_threads::permit;
-use worker_threads::{apart, slot_of, with_permit};
+use worker_threads::{apart, with_permit};
 
 /// The most jobs in a list.
 const JOBS_MAX: u32 = 10_000;
@@ -149,93 +149,38 @@ impl QueryService {
         Ok(Scoped::of(&self.store, &scope))
     }
 
-    /// The same for a request with a selection.
-    async fn asked<T>(
-        &self,
-        request: &Request<T>,
-        selection: impl Fn(&T) -> &Option<v1::Selection>,
-    ) -> Result<Arc<dyn Store>, Status> {
-        let caller = Caller::of(request)?;
-        let job = selection(request.get_ref()).as_ref().map_or("", |selection| &selection.job);
-        Ok(self.seen(&caller, job).await?)
-    }
-
-    /// A stretch of one device's allocator, only for the page: see `query/blocks.rs`.
+    /// Answers a question about a job.
     ///
     /// # Errors
     /// As for every request.
-    pub async fn blocks(&self, caller: &Caller, selection: v1::Selection, at: At) -> Result<Blocks, Status> {
-        let store = self.seen(caller, &selection.job).await?;
-        let streams = self.streams.clone();
-        let answer = apart(None, async move { blocks::blocks(&*store, &streams, &selection, at).await }).await?;
-        Ok(answer.into_inner())
+    pub async fn answer<Q: Question>(&self, caller: &Caller, question: Q) -> Result<Q::Answer, Status> {
+        let job = question.selection().map_or("", |selection| &selection.job);
+        let from = self.sources(self.seen(caller, job).await?);
+        Ok(apart(None, question.answer(from)).await?.into_inner())
     }
 
-    /// A tile of one device's timeline, only for the page: see `query/tiles/`. `session` is the one whose earlier tiles
-    /// the client has.
-    ///
-    /// # Errors
-    /// As for every request.
-    pub async fn tile(
-        &self,
-        caller: &Caller,
-        selection: v1::Selection,
-        place: Place,
-        session: Option<String>,
-    ) -> Result<Tile, Status> {
-        let (store, tiles) = (self.seen(caller, &selection.job).await?, self.tiles.clone());
-        let answer = async move { tiles.tile(&*store, &selection, place, session.as_deref()).await };
-        Ok(apart(None, answer).await?.into_inner())
+    /// The same for a client of gRPC: the answer as JSON.
+    async fn as_json<Q>(&self, request: Request<Q>) -> Result<Response<v1::Answer>, Status>
+    where
+        Q: Question,
+        Q::Answer: Serialize,
+    {
+        let caller = Caller::of(&request)?;
+        let permit = Some(permit(&self.answers, &caller).await?);
+        let question = request.into_inner();
+        let job = question.selection().map_or("", |selection| &selection.job);
+        let from = self.sources(self.seen(&caller, job).await?);
+        apart(permit, async move { answer::to_wire(&question.answer(from).await?) }).await
     }
 
-    /// Live memory by class over time, only for the page: see `query/classes.rs`.
-    ///
-    /// # Errors
-    /// As for every request.
-    pub async fn classes(&self, caller: &Caller, selection: v1::Selection) -> Result<Classes, Status> {
-        let (store, streams) = (self.seen(caller, &selection.job).await?, self.streams.clone());
-        let answer = async move { classes::classes(&*store, &streams, &selection).await };
-        Ok(apart(None, answer).await?.into_inner())
-    }
-
-    /// The ledgers of a job.
-    ///
-    /// # Errors
-    /// As for every request.
-    pub async fn ledger(&self, caller: &Caller, request: v1::LedgerRequest) -> Result<Ledger, Status> {
-        let job = request.selection.as_ref().map_or("", |selection| &selection.job);
-        let (store, streams) = (self.seen(caller, job).await?, self.streams.clone());
-        Ok(apart(None, async move { ledger::ledger(&*store, &streams, request).await }).await?.into_inner())
-    }
-
-    /// Live memory at the peak of one device, only for the page: see `query/anatomy.rs`.
-    ///
-    /// # Errors
-    /// As for every request.
-    pub async fn anatomy(&self, caller: &Caller, selection: v1::Selection) -> Result<Anatomy, Status> {
-        let (store, streams) = (self.seen(caller, &selection.job).await?, self.streams.clone());
-        let answer = async move { anatomy::anatomy(&*store, &streams, &selection).await };
-        Ok(apart(None, answer).await?.into_inner())
-    }
-
-    /// Memory under other allocator settings, only for the page: see `query/replays/settings.rs`.
-    ///
-    /// # Errors
-    /// As for every request; another replay is running.
-    pub async fn what_if(&self, caller: &Caller, wanted: Wanted) -> Result<WhatIf, Status> {
-        let store = self.seen(caller, &wanted.selection.job).await?;
-        let (streams, replays) = (self.streams.clone(), self.replays.clone());
-        Ok(apart(None, async move { replays.what_if(store, &streams, wanted).await }).await?.into_inner())
-    }
-
-    /// Memory at other sizes, only for the page: see `query/replays/sizes.rs`.
-    ///
-    /// # Errors
-    /// As for every request; another replay is running.
-    pub async fn fit(&self, caller: &Caller, wanted: Sizes) -> Result<Fit, Status> {
-        let store = self.seen(caller, &wanted.selection.job).await?;
-        let (streams, replays) = (self.streams.clone(), self.replays.clone());
-        Ok(apart(None, async move { replays.fit(store, &streams, wanted).await }).await?.into_inner())
+    fn sources(&self, store: Arc<dyn Store>) -> Sources {
+        Sources {
+            store,
+            streams: self.streams.clone(),
+            judge: self.judge.clone(),
+            tiles: self.tiles.clone(),
+            replays: self.replays.clone(),
+        }
     }
 
     /// Ends an export once its caller loses access.
@@ -274,7 +219,11 @@ impl QueryService {
         }
     }
 
-    async fn jobs(&self, caller: &Caller, request: v1::ListJobsRequest) -> Result<v1::ListJobsResponse, ReadError> {
+    /// Jobs, newest first.
+    ///
+    /// # Errors
+    /// As for every request.
+    pub async fn jobs(&self, caller: &Caller, request: v1::ListJobsRequest) -> Result<Jobs, ReadError> {
         let limit = if request.limit == 0 { JOBS_LISTED } else { request.limit.min(JOBS_MAX) };
         let narrowed = !request.states.is_empty() || !request.labels.is_empty();
         let until = tokio::time::Instant::now() + JUDGING;
@@ -286,8 +235,10 @@ impl QueryService {
             }
             let sessions = self.store.sessions(job.key).await?;
             let mut answer = answer::job(&job, Summary::new(&job, sessions.iter(), &self.streams));
-            let asked = (request.states.is_empty() || request.states.contains(&answer.state))
-                && request.labels.iter().all(|label| answer.labels.contains(label));
+            let state = v1::JobState::from(answer.state) as i32;
+            let has = |label: &v1::Label| answer.labels.get(&label.key) == Some(&label.value);
+            let asked =
+                (request.states.is_empty() || request.states.contains(&state)) && request.labels.iter().all(has);
             if !asked {
                 continue;
             }
@@ -297,27 +248,38 @@ impl QueryService {
             }
             jobs.push(answer);
         }
-        Ok(v1::ListJobsResponse { jobs })
+        Ok(Jobs { schema: SCHEMA, jobs, ..Jobs::default() })
     }
 
-    async fn verdict(&self, job: &JobRow) -> Result<v1::JobVerdict, ReadError> {
+    async fn verdict(&self, job: &JobRow) -> Result<JobVerdict, ReadError> {
         let selection =
             v1::Selection { job: job.address().to_string(), attempt: Some(job.attempt), ..Default::default() };
         let store = Scoped::of(&self.store, &Scope::One(Tenant::stored(&job.tenant)));
         let found = Arc::new(find(&*store, &selection).await?);
         let judgement = self.judge.judgement(&found, &found, Range::default(), true).await?;
         let worst = judgement.findings.first();
-        Ok(v1::JobVerdict {
-            severity: worst.map(|finding| v1::Severity::from(finding.severity) as i32),
-            kind: worst.map_or_else(String::new, |finding| finding.kind.name().to_owned()),
-            title: worst.map_or_else(String::new, |finding| finding.title.clone()),
-            findings: u32::try_from(judgement.findings.len()).unwrap_or(u32::MAX),
-            inconclusive: judgement
-                .not_judged
-                .iter()
-                .find(|not| not.decides())
-                .map_or_else(String::new, |not| not.reason.clone()),
+        let decides = judgement.not_judged.iter().find(|not| not.decides());
+        Ok(JobVerdict {
             verdict: Some((&judgement.verdict(self.judge.activity(&found), found.has_failed())).into()),
+            severity: worst.map(|finding| finding.severity.name().into()),
+            finding: worst.map(|finding| finding.kind.name().to_owned()),
+            title: worst.map(|finding| finding.title.clone()).filter(|title| !title.is_empty()),
+            findings: u32::try_from(judgement.findings.len()).unwrap_or(u32::MAX),
+            inconclusive: decides.map(|not| not.reason.clone()).filter(|reason| !reason.is_empty()),
+        })
+    }
+
+    /// A job and its processes, without an analysis.
+    ///
+    /// # Errors
+    /// As for every request.
+    pub async fn job(&self, caller: &Caller, selection: &v1::Selection) -> Result<JobProcesses, ReadError> {
+        let store = self.seen(caller, &selection.job).await?;
+        let found = find(&*store, selection).await?;
+        Ok(JobProcesses {
+            job: answer::found_job(&found, &self.streams),
+            completeness: found.completeness(&self.streams).into(),
+            processes: answer::processes(&found, &self.streams),
         })
     }
 
@@ -347,7 +309,7 @@ impl QueryService {
         })
     }
 
-    async fn holders(&self, caller: &Caller, request: v1::HoldersRequest) -> Result<Response<v1::Holders>, Status> {
+    async fn holders(&self, caller: &Caller, request: v1::HoldersRequest) -> Result<Response<Holders>, Status> {
         if !self.holders {
             let words = "this daemon's configuration forbids requests for holders (holders = \"off\")";
             return Err(ReadError::Forbidden(words.to_owned()).into());
@@ -424,84 +386,59 @@ fn gone(JobRow { tenant, name, .. }: &JobRow, run: u32, started_ns: u64, attempt
 impl Query for QueryService {
     type ExportStream = ReceiverStream<Result<v1::ExportPart, Status>>;
 
-    async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Result<Response<v1::ListJobsResponse>, Status> {
+    async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Result<Response<v1::Answer>, Status> {
         let caller = Caller::of(&request)?;
         // (A list without verdicts is small, and is used for shell completion.)
-        let permit = if request.get_ref().judge { slot_of(&self.answers, &request).await? } else { None };
-        Ok(with_permit(self.jobs(&caller, request.into_inner()).await?, permit))
+        let permit = if request.get_ref().judge { Some(permit(&self.answers, &caller).await?) } else { None };
+        Ok(with_permit(answer::to_wire(&self.jobs(&caller, request.into_inner()).await?)?, permit))
     }
 
-    async fn get_job(&self, request: Request<v1::JobRequest>) -> Result<Response<v1::JobAnswer>, Status> {
+    async fn get_job(&self, request: Request<v1::JobRequest>) -> Result<Response<v1::Answer>, Status> {
         let caller = Caller::of(&request)?;
         let selection = request.into_inner().selection.unwrap_or_default();
-        let store = self.seen(&caller, &selection.job).await?;
-        let found = find(&*store, &selection).await?;
-        Ok(Response::new(v1::JobAnswer {
-            job: Some(answer::found_job(&found, &self.streams)),
-            completeness: Some(answer::completeness(found.completeness(&self.streams))),
-            processes: answer::processes(&found, &self.streams),
-        }))
+        Ok(Response::new(answer::to_wire(&self.job(&caller, &selection).await?)?))
     }
 
-    async fn get_report(&self, request: Request<v1::ReportRequest>) -> Result<Response<v1::Report>, Status> {
-        let permit = slot_of(&self.answers, &request).await?;
-        let store = self.asked(&request, |request| &request.selection).await?;
-        let (streams, judge) = (self.streams.clone(), self.judge.clone());
-        apart(permit, async move { report::report(&store, &streams, &judge, request.into_inner()).await }).await
+    async fn get_report(&self, request: Request<v1::ReportRequest>) -> Result<Response<v1::Answer>, Status> {
+        self.as_json(request).await
     }
 
-    async fn get_timeline(&self, request: Request<v1::TimelineRequest>) -> Result<Response<v1::Timeline>, Status> {
-        let permit = slot_of(&self.answers, &request).await?;
-        let store = self.asked(&request, |request| &request.selection).await?;
-        let streams = self.streams.clone();
-        apart(permit, async move { timeline::timeline(&*store, &streams, request.into_inner()).await }).await
+    async fn get_timeline(&self, request: Request<v1::TimelineRequest>) -> Result<Response<v1::Answer>, Status> {
+        self.as_json(request).await
     }
 
-    async fn get_sites(&self, request: Request<v1::SitesRequest>) -> Result<Response<v1::Sites>, Status> {
-        let permit = slot_of(&self.answers, &request).await?;
-        let store = self.asked(&request, |request| &request.selection).await?;
-        let streams = self.streams.clone();
-        apart(permit, async move { sites::sites(&*store, &streams, request.into_inner()).await }).await
-    }
-
-    async fn export(&self, request: Request<v1::ExportRequest>) -> Result<Response<Self::ExportStream>, Status> {
-        let caller = Caller::of(&request)?;
-        let store = self.asked(&request, |request| &request.selection).await?;
-        let parts = export::export(store, request.into_inner()).await?;
-        Ok(Response::new(ReceiverStream::new(self.guarded(caller, parts))))
+    async fn get_sites(&self, request: Request<v1::SitesRequest>) -> Result<Response<v1::Answer>, Status> {
+        self.as_json(request).await
     }
 
     async fn get_fragmentation(
         &self,
         request: Request<v1::FragmentationRequest>,
-    ) -> Result<Response<v1::Fragmentation>, Status> {
-        let permit = slot_of(&self.answers, &request).await?;
-        let store = self.asked(&request, |request| &request.selection).await?;
-        let (streams, judge) = (self.streams.clone(), self.judge.clone());
-        apart(permit, async move { fragmentation::fragmentation(&store, &streams, &judge, request.into_inner()).await })
-            .await
+    ) -> Result<Response<v1::Answer>, Status> {
+        self.as_json(request).await
     }
 
-    async fn get_oom(&self, request: Request<v1::OomRequest>) -> Result<Response<v1::Oom>, Status> {
-        let permit = slot_of(&self.answers, &request).await?;
-        let store = self.asked(&request, |request| &request.selection).await?;
-        let (streams, judge) = (self.streams.clone(), self.judge.clone());
-        apart(permit, async move { oom::oom(&store, &streams, &judge, request.into_inner()).await }).await
+    async fn get_oom(&self, request: Request<v1::OomRequest>) -> Result<Response<v1::Answer>, Status> {
+        self.as_json(request).await
     }
 
     async fn get_ledger(&self, request: Request<v1::LedgerRequest>) -> Result<Response<v1::Answer>, Status> {
-        let permit = slot_of(&self.answers, &request).await?;
-        let store = self.asked(&request, |request| &request.selection).await?;
-        let streams = self.streams.clone();
-        let answer = async move { answer::to_wire(&ledger::ledger(&*store, &streams, request.into_inner()).await?) };
-        apart(permit, answer).await
+        self.as_json(request).await
+    }
+
+    async fn export(&self, request: Request<v1::ExportRequest>) -> Result<Response<Self::ExportStream>, Status> {
+        let caller = Caller::of(&request)?;
+        let request = request.into_inner();
+        let job = request.selection.as_ref().map_or("", |selection| &selection.job);
+        let parts = export::export(self.seen(&caller, job).await?, request).await?;
+        Ok(Response::new(ReceiverStream::new(self.guarded(caller, parts))))
     }
 
     async fn get_status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::Status>, Status> {
         Ok(Response::new(self.status(&Caller::of(&request)?).await?))
     }
 
-    async fn find_holders(&self, request: Request<v1::HoldersRequest>) -> Result<Response<v1::Holders>, Status> {
+    async fn find_holders(&self, request: Request<v1::HoldersRequest>) -> Result<Response<v1::Answer>, Status> {
         let caller = Caller::of(&request)?;
         let request = request.into_inner();
         let subject = request.selection.as_ref().map_or_else(String::new, |selection| selection.job.clone());
@@ -509,13 +446,14 @@ impl Query for QueryService {
         let audit = self.gate.audit();
         match &outcome {
             Ok(answer) => {
-                let v1::Holders { process, found, .. } = answer.get_ref();
-                let took_ms = found.as_ref().map_or(0, |found| found.took_us / 1_000);
+                let Holders { process, took_seconds, .. } = answer.get_ref();
+                let took_ms = (took_seconds * 1e3) as u64;
                 audit.done(&caller, "FindHolders", &subject, &format!("{process} stood still for {took_ms} ms")).await;
             }
             Err(status) => audit.refused(&caller, "FindHolders", &subject, status.message()).await,
         }
-        outcome
+        let (metadata, answer, extensions) = outcome?.into_parts();
+        Ok(Response::from_parts(metadata, answer::to_wire(&answer)?, extensions))
     }
 
     async fn delete_job(

@@ -1,13 +1,13 @@
 //! One device of one process in a report: its levels now and before its teardown, and its growth.
 //!
-//! Guarantees: every comparison of ranks (outliers, findings that distinguish them) uses this type; the wire message is
+//! Guarantees: every comparison of ranks (outliers, findings that distinguish them) uses this type; the response is
 //! built from it once, at the end.
 
 use memctl_analysis::growth::{EpochBytes, growth_bytes_per_epoch};
+use memctl_answers::format::time::Time;
+use memctl_answers::{finite, report, whole};
 use memctl_model::{Boundary, Completeness, Counters, JobState, Sample};
-use memctl_proto::v1;
 
-use super::answer;
 use crate::job_data::Found;
 use crate::job_data::job::{completeness, state};
 use crate::judge::Levels;
@@ -140,15 +140,16 @@ impl<'a> Rank<'a> {
     }
 
     /// For the response.
-    pub fn into_wire(self) -> v1::RankReport {
+    pub fn into_answer(self) -> report::Rank {
         let (info, device) = (&self.session.info, self.device);
-        v1::RankReport {
+        report::Rank {
             rank: info.rank,
+            device_used_bytes: self.device_used_bytes(),
+            process: self.process,
             host: info.host.clone(),
             pid: info.pid,
             device: u32::from(device.info.index.0),
             gpu_uuid: device.info.uuid.clone(),
-            gpu_name: device.info.name.clone(),
             framework: info.framework.clone(),
             allocator_conf: info.settings.conf.clone(),
             epochs: device.epochs,
@@ -158,24 +159,23 @@ impl<'a> Rank<'a> {
             reserved_bytes: self.levels.reserved_bytes,
             peak_allocated_bytes: self.peaks.allocated_bytes,
             peak_reserved_bytes: self.peaks.reserved_bytes,
-            device_used_bytes: self.device_used_bytes(),
-            device_total_bytes: device.info.total_bytes,
-            fragmentation_ratio: self.fragmentation_ratio,
-            growth_bytes_per_epoch: self.growth_bytes_per_epoch,
+            fragmentation_ratio: self.fragmentation_ratio.and_then(finite),
+            growth_bytes_per_epoch: self.growth_bytes_per_epoch.and_then(whole),
             alloc_retries: device.alloc_retries,
             ooms: device.ooms,
             epoch_ends: self.epoch_ends.into_iter().map(epoch_end).collect(),
-            completeness: Some(answer::completeness(self.completeness)),
+            gpu_name: device.info.name.clone(),
+            device_total_bytes: device.info.total_bytes,
+            state: self.state,
             failure: self.session.end.as_ref().and_then(|end| end.failure.clone()),
-            state: v1::JobState::from(self.state) as i32,
             stored_bytes: self.session.stored_bytes,
+            completeness: self.completeness.into(),
             sample: self.sample.as_ref().map(Into::into),
             highest: self.highest.as_ref().map(Into::into),
-            process: self.process,
-            stands_out: self.stands_out.into_iter().map(str::to_owned).collect(),
             levels_at: self.levels_at.map_or_else(|| "end".to_owned(), |boundary| format!("{}_end", boundary.name())),
             end_allocated_bytes: self.left.allocated_bytes,
             end_reserved_bytes: self.left.reserved_bytes,
+            stands_out: self.stands_out.into_iter().map(str::to_owned).collect(),
             findings: self.findings,
             expandable_overruled: self.session.overruled,
         }
@@ -188,14 +188,24 @@ impl Amounts {
     }
 }
 
-fn epoch_end(end: &EpochEndRow) -> v1::EpochEnd {
-    v1::EpochEnd {
-        epoch: end.epoch,
-        step: end.step,
-        time_ns: end.time_ns,
-        counters: Some((&end.counters).into()),
-        peaks: Some(end.peaks.into()),
-        peaks_within: Some(end.peaks_within.into()),
-        exact: end.exact,
+fn epoch_end(end: &EpochEndRow) -> report::EpochEnd {
+    let EpochEndRow { epoch, step, time_ns, counters, peaks, peaks_within, exact, .. } = end;
+    report::EpochEnd {
+        epoch: *epoch,
+        allocated_bytes: Some(counters.allocated_bytes),
+        reserved_bytes: Some(counters.reserved_bytes),
+        peak_allocated_bytes: Some(peaks.allocated_bytes),
+        peak_reserved_bytes: Some(peaks.reserved_bytes),
+        epoch_peak_allocated_bytes: Some(peaks_within.allocated_bytes),
+        epoch_peak_reserved_bytes: Some(peaks_within.reserved_bytes),
+        active_bytes: Some(counters.active_bytes),
+        requested_bytes: Some(counters.requested_bytes),
+        inactive_split_bytes: Some(counters.inactive_split_bytes),
+        largest_free_bytes: Some(counters.largest_free_bytes),
+        allocated_blocks: Some(counters.allocated_blocks),
+        segments: Some(counters.segments),
+        step: *step,
+        at: Time(*time_ns),
+        exact: *exact,
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use memctl_analysis::outliers::{Measure, Spread, tells_ranks_apart};
+use memctl_answers::{report, whole};
 use memctl_model::Finding;
-use memctl_proto::v1;
 
 use super::rank::Rank;
 
@@ -34,7 +34,7 @@ const FIGURES: [Figure; 7] = [
 ];
 
 /// Marks figures that stand out, and returns the usual values.
-pub(super) fn compare(ranks: &mut [Rank<'_>]) -> Vec<v1::Spread> {
+pub(super) fn compare(ranks: &mut [Rank<'_>]) -> Vec<report::Spread> {
     let mut all = Vec::new();
     for Figure { name, read, measure } in FIGURES {
         let values: Vec<f64> = ranks.iter().filter_map(read).filter(|value| value.is_finite()).collect();
@@ -43,7 +43,13 @@ pub(super) fn compare(ranks: &mut [Rank<'_>]) -> Vec<v1::Spread> {
             rank.stands_out.push(name);
         }
         let Spread { median, mad, limit } = spread;
-        all.push(v1::Spread { figure: name.to_owned(), median, mad, limit });
+        let bytes = |figure| whole(figure).unwrap_or(0);
+        all.push(report::Spread {
+            figure: name.to_owned(),
+            median_bytes: bytes(median),
+            mad_bytes: bytes(mad),
+            limit_bytes: bytes(limit),
+        });
     }
     all
 }

@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use memctl_answers::SCHEMA;
+use memctl_answers::finding as answers;
+use memctl_answers::judged::Scope;
+use memctl_answers::report::{Growth, Report};
 use memctl_model::Finding;
-use memctl_proto::convert::finding::to_wire as finding_to_wire;
 use memctl_proto::v1;
 
 use super::answer;
@@ -27,7 +30,7 @@ pub(super) async fn report(
     streams: &Streams,
     judge: &Judge,
     request: v1::ReportRequest,
-) -> Result<v1::Report, ReadError> {
+) -> Result<Report, ReadError> {
     let selection = request.selection.unwrap_or_default();
     let found = Arc::new(find(&**store, &selection).await?);
     let mut epoch_ends = store.epoch_ends(found.job.key).await?;
@@ -55,19 +58,22 @@ pub(super) async fn report(
     one_rate(&mut ranks, &judgement.findings);
     let spread = rank_comparison::compare(&mut ranks);
     rank_comparison::tell_apart(&mut ranks, &judgement.findings, job);
-    Ok(v1::Report {
-        job: Some(answer::found_job(&found, streams)),
-        completeness: Some(answer::completeness(found.completeness(streams))),
-        ranks: ranks.into_iter().map(Rank::into_wire).collect(),
-        growth,
-        findings: judgement.findings.iter().map(|finding| finding_to_wire(finding, job)).collect(),
-        judged: Some((&judgement.judged).into()),
-        not_judged: judgement.not_judged.iter().map(Into::into).collect(),
-        boundaries: Some(judgement.boundaries),
+    let mut ranks: Vec<_> = ranks.into_iter().map(Rank::into_answer).collect();
+    ranks.sort_by_key(|rank| (rank.rank, rank.device));
+    Ok(Report {
+        schema: SCHEMA,
+        job: answer::found_job(&found, streams),
+        completeness: found.completeness(streams).into(),
+        ranks,
+        processes: answer::processes(&found, streams),
+        findings: judgement.findings.iter().map(|finding| answers::Finding::new(finding, job)).collect(),
+        growth: growth.into_iter().map(Growth::from).collect(),
+        scope: Scope::new(&judgement.judged, &judgement.not_judged),
+        boundaries: judgement.boundaries,
         spread,
         growth_through,
-        processes: answer::processes(&found, streams),
         verdict: Some((&verdict).into()),
+        ..Report::default()
     })
 }
 

@@ -5,8 +5,8 @@
 use std::collections::BTreeSet;
 
 use memctl_analysis::coverage::{self, Recorded};
+use memctl_answers::judged;
 use memctl_model::{FindingKind, Gap, Judged, JudgedKind, NotJudged};
-use memctl_proto::v1;
 
 use crate::job_data::job::Found;
 use crate::store::SessionRow;
@@ -60,8 +60,8 @@ impl Scope {
     }
 
     /// For the response.
-    pub fn into_wire(self) -> (Option<v1::Judged>, Vec<v1::NotJudged>) {
-        (Some((&self.judged).into()), self.not_judged.iter().map(Into::into).collect())
+    pub fn into_answer(self) -> judged::Scope {
+        judged::Scope::new(&self.judged, &self.not_judged)
     }
 }
 

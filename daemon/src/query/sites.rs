@@ -4,15 +4,17 @@ use std::collections::{BTreeMap, HashMap};
 
 use memctl_analysis::block_map::SITES_MAX;
 use memctl_analysis::classes::{Class, Classifier};
+use memctl_answers::format::time::Time;
+use memctl_answers::sites::{Birth, Further, RankSites, Site, Sites};
+use memctl_answers::{Frame, SCHEMA};
 use memctl_model::{Boundary, Counters, HumanBytes, SiteRow, SiteTable, Stack, StackId};
 use memctl_proto::StackDictionary;
 use memctl_proto::item::{Content, SiteTables};
 use memctl_proto::v1;
 use memctl_proto::v1::ItemKind;
 use memctl_proto::v1::sites_request::Moment;
-use prost::Message as _;
 
-use super::answer::{self, frame};
+use super::answer;
 use super::report::wanted;
 use super::timeline::{Span, chosen, devices_of, span};
 use crate::event_analysis::classed::{Classed, Until};
@@ -54,19 +56,14 @@ struct Question<'a> {
 const ANSWER_BYTES: usize = 8 << 20;
 /// The least that each device gets: its largest sites.
 const DEVICE_BYTES_MIN: usize = 2 << 10;
-/// What the names of fields and the digits of a site add in JSON to its encoded length, and what each of its frames and births
-/// adds: a site without a stack is a dozen bytes on the wire and a few hundred in JSON.
+/// What the names of fields and the digits of a site take in JSON, and those of each of its frames and births.
 const SITE_BYTES: usize = 256;
 const PART_BYTES: usize = 96;
 /// The most devices whose sites have classes: each takes a replay of the events around the moment.
 const CLASSED_MAX: usize = 8;
 
 /// Answers a sites request.
-pub(super) async fn sites(
-    store: &dyn Store,
-    streams: &Streams,
-    request: v1::SitesRequest,
-) -> Result<v1::Sites, ReadError> {
+pub(super) async fn sites(store: &dyn Store, streams: &Streams, request: v1::SitesRequest) -> Result<Sites, ReadError> {
     let selection = request.selection.unwrap_or_default();
     let found = find(store, &selection).await?;
     let epoch_ends = store.epoch_ends(found.job.key).await?;
@@ -79,14 +76,20 @@ pub(super) async fn sites(
         for device in devices_of(&found, session) {
             let Some(state) = question.state(session, device, request.moment).await? else { continue };
             let process = found.process_name(session);
-            ranks.push(v1::RankSites {
+            ranks.push(RankSites {
                 process,
                 ..answer(store, (session, device), state, (budget, devices <= CLASSED_MAX)).await?
             });
         }
     }
-    let completeness = Some(answer::completeness(found.completeness(streams)));
-    Ok(v1::Sites { job: Some(answer::found_job(&found, streams)), completeness, ranks })
+    ranks.sort_by_key(|rank| (rank.rank, rank.device));
+    Ok(Sites {
+        schema: SCHEMA,
+        job: answer::found_job(&found, streams),
+        completeness: found.completeness(streams).into(),
+        ranks,
+        ..Sites::default()
+    })
 }
 
 /// The last table of an item that matches.
@@ -307,53 +310,57 @@ async fn answer(
     (session, device): (&SessionRow, u8),
     state: State,
     (budget, is_classed): (usize, bool),
-) -> Result<v1::RankSites, ReadError> {
+) -> Result<RankSites, ReadError> {
     let stacks = dictionary(store, session.key).await?;
     let classes = match is_classed {
         true => classes(store, (session, device), &state, &stacks).await?,
         false => HashMap::new(),
     };
-    let mut by_stack: BTreeMap<StackId, v1::SiteStack> = BTreeMap::new();
+    let mut by_stack: BTreeMap<StackId, Site> = BTreeMap::new();
     for row in &state.rows {
         let site = by_stack.entry(row.stack).or_default();
         // Saturating: the figures come from the network.
-        site.bytes = site.bytes.saturating_add(row.bytes);
-        site.blocks = site.blocks.saturating_add(row.blocks);
-        site.births.push(v1::BirthBytes { epoch: row.birth_epoch, bytes: row.bytes, blocks: row.blocks });
+        site.live_bytes = site.live_bytes.saturating_add(row.bytes);
+        site.live_blocks = site.live_blocks.saturating_add(row.blocks);
+        site.births.push(Birth { epoch: row.birth_epoch, live_bytes: row.bytes, live_blocks: row.blocks });
     }
-    let mut by_bytes: Vec<(StackId, v1::SiteStack)> = by_stack.into_iter().collect();
-    by_bytes.sort_by_key(|(_, site)| std::cmp::Reverse(site.bytes));
-    let (mut sites, mut further, mut size) = (Vec::new(), v1::FurtherSites::default(), 0);
+    let mut by_bytes: Vec<(StackId, Site)> = by_stack.into_iter().collect();
+    by_bytes.sort_by_key(|(_, site)| std::cmp::Reverse(site.live_bytes));
+    let (mut sites, mut further, mut size) = (Vec::new(), Further::default(), 0);
     for (stack, site) in by_bytes {
         if size < budget {
-            let class = classes.get(&stack).map_or(String::new(), |class| class.name().to_owned());
-            let site = v1::SiteStack { stack: stacks.frames(stack).map(frame).collect(), class, ..site };
+            let Site { live_bytes, live_blocks, births, .. } = site;
+            let class = classes.get(&stack).map(|class| class.name().to_owned());
+            let named = Site::new(stacks.frames(stack).map(Frame::from).collect());
+            let site = Site { live_bytes, live_blocks, births, class, ..named };
             size += as_json(&site);
             sites.push(site);
         } else {
             further.sites += 1;
-            further.bytes = further.bytes.saturating_add(site.bytes);
-            further.blocks = further.blocks.saturating_add(site.blocks);
+            further.live_bytes = further.live_bytes.saturating_add(site.live_bytes);
+            further.live_blocks = further.live_blocks.saturating_add(site.live_blocks);
         }
     }
-    Ok(v1::RankSites {
+    Ok(RankSites {
         rank: session.info.rank,
+        process: String::new(),
         device: u32::from(device),
-        time_ns: state.time_ns,
+        at: Time(state.time_ns),
         epoch: state.epoch,
         step: state.step,
-        counters: Some((&state.counters).into()),
-        sites,
         exact: state.exact,
-        process: String::new(),
+        allocated_bytes: Some(state.counters.allocated_bytes),
+        reserved_bytes: Some(state.counters.reserved_bytes),
+        sites,
         further: (further.sites > 0).then_some(further),
         merged: state.rows.len() > SITES_MAX,
     })
 }
 
 /// About the bytes of a site as JSON.
-fn as_json(site: &v1::SiteStack) -> usize {
-    site.encoded_len() + SITE_BYTES + (site.stack.len() + site.births.len()) * PART_BYTES
+fn as_json(site: &Site) -> usize {
+    let frame = |frame: &Frame| frame.function.len() + frame.file.len() + PART_BYTES;
+    SITE_BYTES + site.births.len() * PART_BYTES + site.stack.iter().map(frame).sum::<usize>()
 }
 
 /// What each site's memory is for, where nearly all of it is for one thing: as the events around the moment show; where those

@@ -1,6 +1,9 @@
 //! Memory over time: replayed event by event while that is little work, otherwise from the chunks' rollups.
 
 use memctl_analysis::timeline::{Bucket, Timeline};
+use memctl_answers::SCHEMA;
+use memctl_answers::format::time::Time;
+use memctl_answers::timeline::{self as answers, Point, RankTimeline, Timeline as Answer};
 use memctl_model::limits::TIMELINE_POINTS_MAX;
 use memctl_model::{Levels, Mark, MarkKind, Rollup};
 use memctl_proto::item::Content;
@@ -32,7 +35,7 @@ pub(super) async fn timeline(
     store: &dyn Store,
     streams: &Streams,
     request: v1::TimelineRequest,
-) -> Result<v1::Timeline, ReadError> {
+) -> Result<Answer, ReadError> {
     let selection = request.selection.unwrap_or_default();
     let points = match request.points {
         0 => POINTS,
@@ -55,7 +58,7 @@ pub(super) async fn timeline(
             let chunks = store.chunks(session.key, device, chosen).await?;
             let span = span(&selection, &epoch_ends, session, device);
             let buckets = buckets(store, session, device, &chunks, &epoch_ends, (span, points)).await?;
-            ranks.push(v1::RankTimeline {
+            ranks.push(RankTimeline {
                 rank: session.info.rank,
                 device: u32::from(device),
                 points: answer_points(
@@ -70,11 +73,14 @@ pub(super) async fn timeline(
             });
         }
     }
-    Ok(v1::Timeline {
-        job: Some(answer::found_job(&found, streams)),
-        completeness: Some(answer::completeness(found.completeness(streams))),
+    ranks.sort_by_key(|rank| (rank.rank, rank.device));
+    Ok(Answer {
+        schema: SCHEMA,
+        job: answer::found_job(&found, streams),
+        completeness: found.completeness(streams).into(),
         ranks,
         points,
+        ..Answer::default()
     })
 }
 
@@ -186,7 +192,7 @@ fn answer_points(
     epoch_ends: &[EpochEndRow],
     (session, device): (i64, u8),
     mut cursor: MarkCursor,
-) -> Vec<v1::TimelinePoint> {
+) -> Vec<Point> {
     let ends: Vec<&EpochEndRow> =
         epoch_ends.iter().filter(|end| end.session == session && end.device == device).collect();
     buckets
@@ -198,9 +204,9 @@ fn answer_points(
             let (epoch, step) = next.map_or(last, |end| (end.epoch, end.step));
             // Marks know the step itself; an epoch's end and a chunk only know its last one.
             cursor.advance(bucket.end_ns, |_| ());
-            v1::TimelinePoint {
-                first_ns: bucket.start_ns,
-                last_ns: bucket.end_ns,
+            Point {
+                first_at: Time(bucket.start_ns),
+                last_at: Time(bucket.end_ns),
                 epoch,
                 step: cursor.last_step().unwrap_or(step),
                 allocated_bytes: bucket.last.allocated_bytes,
@@ -230,7 +236,7 @@ pub(super) async fn stored_marks(
 }
 
 /// Epoch boundaries within a selection, and steps and phases if they are few.
-fn shown(all: &[Mark], chosen: Selection, (span, marks_max): (Span, usize)) -> Vec<v1::TimelineMark> {
+fn shown(all: &[Mark], chosen: Selection, (span, marks_max): (Span, usize)) -> Vec<answers::Mark> {
     let is_within = |mark: &&Mark| {
         // The previous epoch ends at the very time at which the selection begins.
         let is_chosen = match (&mark.kind, chosen.epochs) {
@@ -249,18 +255,19 @@ fn shown(all: &[Mark], chosen: Selection, (span, marks_max): (Span, usize)) -> V
     all.into_iter().map(mark).collect()
 }
 
-pub(super) fn mark(mark: &Mark) -> v1::TimelineMark {
+pub(super) fn mark(mark: &Mark) -> answers::Mark {
     let (kind, value, name) = match &mark.kind {
-        MarkKind::EpochBegin(epoch) => (v1::MarkKind::EpochBegin, u64::from(*epoch), ""),
-        MarkKind::EpochEnd(epoch) => (v1::MarkKind::EpochEnd, u64::from(*epoch), ""),
-        MarkKind::StepBegin(step) => (v1::MarkKind::StepBegin, *step, ""),
-        MarkKind::StepEnd(step) => (v1::MarkKind::StepEnd, *step, ""),
-        MarkKind::PhaseBegin(phase) => (v1::MarkKind::PhaseBegin, *phase as u64, phase.name()),
-        MarkKind::PhaseEnd(phase) => (v1::MarkKind::PhaseEnd, *phase as u64, phase.name()),
-        MarkKind::RegionBegin(name) => (v1::MarkKind::RegionBegin, 0, name.as_str()),
-        MarkKind::RegionEnd(name) => (v1::MarkKind::RegionEnd, 0, name.as_str()),
-        MarkKind::Note(name) => (v1::MarkKind::Note, 0, name.as_str()),
-        MarkKind::WindowEnd(window) => (v1::MarkKind::WindowEnd, *window, ""),
+        MarkKind::EpochBegin(epoch) => ("epoch_begin", Some(u64::from(*epoch)), None),
+        MarkKind::EpochEnd(epoch) => ("epoch_end", Some(u64::from(*epoch)), None),
+        MarkKind::StepBegin(step) => ("step_begin", Some(*step), None),
+        MarkKind::StepEnd(step) => ("step_end", Some(*step), None),
+        MarkKind::PhaseBegin(phase) => ("phase_begin", None, Some(phase.name())),
+        MarkKind::PhaseEnd(phase) => ("phase_end", None, Some(phase.name())),
+        MarkKind::RegionBegin(name) => ("region_begin", None, Some(name.as_str())),
+        MarkKind::RegionEnd(name) => ("region_end", None, Some(name.as_str())),
+        MarkKind::Note(name) => ("note", None, Some(name.as_str())),
+        MarkKind::WindowEnd(window) => ("window_end", Some(*window), None),
     };
-    v1::TimelineMark { time_ns: mark.time_ns, kind: kind as i32, value, name: name.to_owned() }
+    let name = name.filter(|name| !name.is_empty()).map(str::to_owned);
+    answers::Mark { at: Time(mark.time_ns), kind: kind.into(), value, name }
 }

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tonic::{Request, Response, Status};
+use tonic::{Response, Status};
 
 use crate::access::Caller;
 use crate::job_data::ReadError;
 use crate::listen::Held;
-use crate::permits::{HasPermit, Permit, Permits};
+use crate::permits::{Permit, Permits};
 use crate::supervise;
 
 /// How long to wait for a permit: a client in a terminal should wait rather than retry.
@@ -32,14 +32,6 @@ pub(crate) async fn permit(answers: &Permits, caller: &Caller) -> Result<Permit,
         ))
     };
     answers.take(caller.tenant_name()).await.ok_or_else(busy)
-}
-
-/// The permit of a request; `None` if the HTTP port makes it, which holds one already.
-pub(super) async fn slot_of<T>(answers: &Permits, request: &Request<T>) -> Result<Option<Permit>, Status> {
-    if request.extensions().get::<HasPermit>().is_some() {
-        return Ok(None);
-    }
-    permit(answers, &Caller::of(request)?).await.map(Some)
 }
 
 /// Computes a response, which keeps the permit until it is sent.

@@ -26,7 +26,7 @@ use crate::alerts::{Alerting, Notifying, Pace, Rules};
 
 use crate::clock::now_ns;
 use crate::health::{self, GuardLayer, Health};
-use crate::http::{Authentication, PageService};
+use crate::http::PageService;
 use crate::ingest::committer::Committer;
 use crate::ingest::{IngestLimits, IngestService};
 use crate::judge::{Judge, JudgeSettings, Judging};
@@ -143,7 +143,7 @@ pub(super) async fn parts(
         .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
         .build_v1()
         .map_err(|error| ServeError::Reflection(error.to_string()))?;
-    let page = PageService::new(sources.clone(), query.clone(), Authentication::Gate(gate.clone()));
+    let page = PageService::new(query.clone());
     let router = Server::builder()
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)

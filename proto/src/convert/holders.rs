@@ -6,8 +6,7 @@
 //! (Over 400 lines: each field of a holder is spelled once in each direction, and both are compared.)
 
 use memctl_model::{
-    Collector, FindingHolders, Frame, HolderBound, HolderGrowth, HolderKind, HolderPace, HolderPattern, HoldersAsked,
-    HoldersFound, TensorHolder,
+    Collector, Frame, HolderBound, HolderKind, HolderPattern, HoldersAsked, HoldersFound, TensorHolder,
 };
 use prost::Message as _;
 
@@ -67,70 +66,6 @@ pub fn checked(found: v1::HoldersFound) -> Result<v1::HoldersFound, WireError> {
         }
     }
     Ok(found)
-}
-
-/// The known holders of a finding, for the wire.
-#[must_use]
-pub fn to_wire(told: &FindingHolders) -> v1::FindingHolders {
-    use v1::finding_holders::Outcome;
-    let FindingHolders { asked, growth, pace, sentence } = told;
-    let HoldersAsked { rank, process, asked_ns, unasked, budget_ms, site: _, finding: _, outcome } = asked;
-    let growth =
-        growth.iter().map(|growth| {
-            growth.map_or_else(v1::HolderGrowth::default, |HolderGrowth { since_epoch, tensors_before }| {
-                v1::HolderGrowth { counted: true, since_epoch, tensors_before }
-            })
-        });
-    v1::FindingHolders {
-        rank: *rank,
-        process: process.clone(),
-        asked_ns: *asked_ns,
-        unasked: *unasked,
-        budget_ms: *budget_ms,
-        outcome: Some(match outcome {
-            Ok(found) => Outcome::Found(found_to_wire(found)),
-            Err(why) => Outcome::Failure(why.clone()),
-        }),
-        sentence: sentence.clone(),
-        growth: growth.collect(),
-        pace: pace.iter().map(|pace| pace.map_or_else(v1::HolderPace::default, pace_to_wire)).collect(),
-    }
-}
-
-fn pace_to_wire(pace: HolderPace) -> v1::HolderPace {
-    let HolderPace { since_ns, length_before, length_now, bytes_before, bytes_now } = pace;
-    v1::HolderPace { known: true, since_ns, length_before, length_now, bytes_before, bytes_now }
-}
-
-fn found_to_wire(found: &HoldersFound) -> v1::HoldersFound {
-    let HoldersFound {
-        live_blocks,
-        live_bytes,
-        asked_blocks,
-        found_blocks,
-        objects,
-        took_us,
-        complete,
-        not_looked_at,
-        holders,
-        epoch,
-        slices,
-        longest_us,
-    } = found;
-    v1::HoldersFound {
-        live_blocks: *live_blocks,
-        live_bytes: *live_bytes,
-        asked_blocks: *asked_blocks,
-        found_blocks: *found_blocks,
-        objects: *objects,
-        took_us: *took_us,
-        complete: *complete,
-        not_looked_at: not_looked_at.clone(),
-        holders: holders.iter().map(holder_to_wire).collect(),
-        epoch: *epoch,
-        slices: *slices,
-        longest_us: *longest_us,
-    }
 }
 
 /// A holder for the wire.
@@ -258,7 +193,9 @@ pub fn from_kept(
     Ok(HoldersAsked { rank, process, asked_ns, unasked, budget_ms, site, finding, outcome })
 }
 
-fn from_wire(found: v1::HoldersFound) -> HoldersFound {
+/// An answer of a process.
+#[must_use]
+pub fn from_wire(found: v1::HoldersFound) -> HoldersFound {
     let v1::HoldersFound {
         live_blocks,
         live_bytes,
@@ -324,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_comes_back_and_goes_out_beside_its_finding() {
+    fn what_was_kept_comes_back() {
         let full = v1::HoldersFound { live_blocks: 9, epoch: Some(3), not_looked_at: vec!["x".into()], ..found() };
         let kept = |outcome| v1::HoldersAsked {
             function: "keep".into(),
@@ -338,15 +275,10 @@ mod tests {
         let who = || (2, "rank 2".to_owned());
         let asked = from_kept(kept(Some(v1::holders_asked::Outcome::Found(full.clone()))), who(), 7).unwrap();
         assert_eq!((asked.rank, &*asked.process, asked.site.line, &*asked.finding), (2, "rank 2", 17, "id"));
-        let growth = vec![Some(HolderGrowth { since_epoch: 1, tensors_before: 4 })];
-        let pace = HolderPace { since_ns: 5, length_before: 1, length_now: 2, bytes_before: 3, bytes_now: 4 };
-        let told = to_wire(&FindingHolders { asked, growth, pace: vec![Some(pace), None], sentence: "Held by".into() });
-        assert_eq!(
-            told.pace.iter().map(|pace| (pace.known, pace.length_now)).collect::<Vec<_>>(),
-            [(true, 2), (false, 0)]
-        );
-        assert_eq!(told.outcome, Some(v1::finding_holders::Outcome::Found(full)));
-        assert_eq!((told.asked_ns, told.unasked, told.growth[0].since_epoch), (7, true, 1));
+        assert_eq!((asked.asked_ns, asked.unasked), (7, true));
+        let known = asked.outcome.unwrap();
+        assert_eq!((known.live_blocks, known.epoch, &*known.not_looked_at), (9, Some(3), &["x".to_owned()][..]));
+        assert_eq!(known.holders.iter().map(holder_to_wire).collect::<Vec<_>>(), full.holders);
         let failed = from_kept(kept(Some(v1::holders_asked::Outcome::Failure("gone".into()))), who(), 7).unwrap();
         assert_eq!(failed.outcome, Err("gone".to_owned()));
         assert!(from_kept(kept(None), who(), 7).is_err());

@@ -4,9 +4,7 @@
 //! numbers, columns of unequal length and everything over `memctl_model::limits` are a [`WireError`] that names the
 //! field.
 
-pub mod finding;
 pub mod holders;
-mod judged;
 pub mod keyframe;
 pub mod marks;
 pub mod samples;
@@ -14,7 +12,6 @@ pub mod session;
 pub mod site_tables;
 pub mod stacks;
 mod state;
-mod verdict;
 
 pub use stacks::{StackDictionary, StackSender};
 

@@ -1,6 +1,6 @@
-//! The state of a job, on the wire.
+//! The state of a job and the severity of a finding, on the wire.
 
-use memctl_model::JobState;
+use memctl_model::{JobState, Severity};
 
 use crate::v1;
 
@@ -23,6 +23,16 @@ impl From<v1::JobState> for JobState {
             v1::JobState::Failed => Self::Failed,
             // A state of a newer daemon is an end that this version has no name for.
             v1::JobState::Lost | v1::JobState::Unspecified => Self::Lost,
+        }
+    }
+}
+
+impl From<Severity> for v1::Severity {
+    fn from(severity: Severity) -> Self {
+        match severity {
+            Severity::Info => Self::Info,
+            Severity::Warning => Self::Warning,
+            Severity::Critical => Self::Critical,
         }
     }
 }

@@ -545,6 +545,38 @@ impl MemorySharing {
         }
     }
 }
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Severity {
+    Unspecified = 0,
+    Info = 1,
+    Warning = 2,
+    Critical = 3,
+}
+impl Severity {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "SEVERITY_UNSPECIFIED",
+            Self::Info => "SEVERITY_INFO",
+            Self::Warning => "SEVERITY_WARNING",
+            Self::Critical => "SEVERITY_CRITICAL",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "SEVERITY_UNSPECIFIED" => Some(Self::Unspecified),
+            "SEVERITY_INFO" => Some(Self::Info),
+            "SEVERITY_WARNING" => Some(Self::Warning),
+            "SEVERITY_CRITICAL" => Some(Self::Critical),
+            _ => None,
+        }
+    }
+}
 /// From the daemon. A later request replaces an earlier one.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HoldersAsk {
@@ -701,71 +733,6 @@ pub mod holders_asked {
         #[prost(string, tag = "8")]
         Failure(::prost::alloc::string::String),
     }
-}
-/// The known holders of a finding's blocks.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct FindingHolders {
-    #[prost(uint32, tag = "1")]
-    pub rank: u32,
-    #[prost(string, tag = "2")]
-    pub process: ::prost::alloc::string::String,
-    #[prost(fixed64, tag = "3")]
-    pub asked_ns: u64,
-    /// Whether the daemon asked on its own.
-    #[prost(bool, tag = "4")]
-    pub unasked: bool,
-    #[prost(uint32, tag = "5")]
-    pub budget_ms: u32,
-    /// All of it in words.
-    #[prost(string, tag = "8")]
-    pub sentence: ::prost::alloc::string::String,
-    /// For each holder that was found, in the same order.
-    #[prost(message, repeated, tag = "9")]
-    pub growth: ::prost::alloc::vec::Vec<HolderGrowth>,
-    /// The same for its length, and the bytes of the site.
-    #[prost(message, repeated, tag = "10")]
-    pub pace: ::prost::alloc::vec::Vec<HolderPace>,
-    #[prost(oneof = "finding_holders::Outcome", tags = "6, 7")]
-    pub outcome: ::core::option::Option<finding_holders::Outcome>,
-}
-/// Nested message and enum types in `FindingHolders`.
-pub mod finding_holders {
-    #[derive(Clone, PartialEq, ::prost::Oneof)]
-    pub enum Outcome {
-        #[prost(message, tag = "6")]
-        Found(super::HoldersFound),
-        #[prost(string, tag = "7")]
-        Failure(::prost::alloc::string::String),
-    }
-}
-/// How a holder's length and the bytes of the site changed between two answers of one process.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct HolderPace {
-    /// Whether an earlier answer measured the same holder.
-    #[prost(bool, tag = "1")]
-    pub known: bool,
-    #[prost(fixed64, tag = "2")]
-    pub since_ns: u64,
-    #[prost(uint64, tag = "3")]
-    pub length_before: u64,
-    #[prost(uint64, tag = "4")]
-    pub length_now: u64,
-    #[prost(uint64, tag = "5")]
-    pub bytes_before: u64,
-    #[prost(uint64, tag = "6")]
-    pub bytes_now: u64,
-}
-/// How a holder grew since the first request to the process.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct HolderGrowth {
-    #[prost(uint32, tag = "2")]
-    pub since_epoch: u32,
-    /// Whether an earlier answer counted the same holder's tensors.
-    #[prost(bool, tag = "4")]
-    pub counted: bool,
-    /// Its tensors then.
-    #[prost(uint64, tag = "5")]
-    pub tensors_before: u64,
 }
 /// Whether a session's process can be asked about holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -1488,235 +1455,6 @@ pub mod ingest_server {
     pub const SERVICE_NAME: &str = "memctl.v1.Ingest";
     impl<T> tonic::server::NamedService for IngestServer<T> {
         const NAME: &'static str = SERVICE_NAME;
-    }
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Frame {
-    #[prost(string, tag = "1")]
-    pub function: ::prost::alloc::string::String,
-    #[prost(string, tag = "2")]
-    pub file: ::prost::alloc::string::String,
-    #[prost(uint32, tag = "3")]
-    pub line: u32,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Finding {
-    /// Stays the same while the finding grows or spreads: 16 hexadecimal digits.
-    #[prost(string, tag = "1")]
-    pub id: ::prost::alloc::string::String,
-    /// FindingKind's name; a reader shows unknown kinds unchanged.
-    #[prost(string, tag = "2")]
-    pub kind: ::prost::alloc::string::String,
-    #[prost(enumeration = "Severity", tag = "3")]
-    pub severity: i32,
-    #[prost(double, tag = "4")]
-    pub confidence: f64,
-    #[prost(uint32, repeated, tag = "5")]
-    pub ranks: ::prost::alloc::vec::Vec<u32>,
-    #[prost(bool, tag = "6")]
-    pub all_ranks: bool,
-    #[prost(message, optional, tag = "7")]
-    pub first_seen: ::core::option::Option<FirstSeen>,
-    #[prost(message, optional, tag = "8")]
-    pub bytes_per_epoch: ::core::option::Option<Rate>,
-    #[prost(message, optional, tag = "9")]
-    pub bytes_per_step: ::core::option::Option<Rate>,
-    #[prost(uint64, optional, tag = "10")]
-    pub live_bytes: ::core::option::Option<u64>,
-    #[prost(uint64, optional, tag = "11")]
-    pub live_blocks: ::core::option::Option<u64>,
-    #[prost(double, optional, tag = "12")]
-    pub time_to_oom_seconds: ::core::option::Option<f64>,
-    #[prost(double, optional, tag = "13")]
-    pub epochs_to_oom: ::core::option::Option<f64>,
-    #[prost(message, optional, tag = "14")]
-    pub site: ::core::option::Option<Frame>,
-    #[prost(message, repeated, tag = "15")]
-    pub stack: ::prost::alloc::vec::Vec<Frame>,
-    #[prost(string, tag = "16")]
-    pub subject: ::prost::alloc::string::String,
-    #[prost(string, tag = "17")]
-    pub title: ::prost::alloc::string::String,
-    #[prost(string, tag = "18")]
-    pub explanation: ::prost::alloc::string::String,
-    #[prost(string, tag = "19")]
-    pub advice: ::prost::alloc::string::String,
-    #[prost(message, repeated, tag = "20")]
-    pub evidence: ::prost::alloc::vec::Vec<Evidence>,
-    /// Pattern's name; empty when unknown.
-    #[prost(string, tag = "21")]
-    pub pattern: ::prost::alloc::string::String,
-    /// Names of the processes concerned, sorted.
-    #[prost(string, repeated, tag = "22")]
-    pub processes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    #[prost(message, optional, tag = "23")]
-    pub bytes_per_minute: ::core::option::Option<Rate>,
-    /// The holders of its blocks, where a process was asked.
-    #[prost(message, optional, tag = "24")]
-    pub holders: ::core::option::Option<FindingHolders>,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct FirstSeen {
-    #[prost(uint32, optional, tag = "1")]
-    pub epoch: ::core::option::Option<u32>,
-    #[prost(uint64, optional, tag = "2")]
-    pub step: ::core::option::Option<u64>,
-    #[prost(fixed64, optional, tag = "3")]
-    pub time_ns: ::core::option::Option<u64>,
-    /// The kind of boundary that showed it.
-    #[prost(enumeration = "Boundary", tag = "4")]
-    pub boundary: i32,
-}
-/// A slope with its 90 % confidence interval.
-#[derive(Clone, Copy, PartialEq, ::prost::Message)]
-pub struct Rate {
-    #[prost(double, tag = "1")]
-    pub value: f64,
-    #[prost(double, tag = "2")]
-    pub low: f64,
-    #[prost(double, tag = "3")]
-    pub high: f64,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Evidence {
-    #[prost(string, tag = "1")]
-    pub name: ::prost::alloc::string::String,
-    #[prost(oneof = "evidence::Value", tags = "2, 3, 4, 5")]
-    pub value: ::core::option::Option<evidence::Value>,
-}
-/// Nested message and enum types in `Evidence`.
-pub mod evidence {
-    #[derive(Clone, PartialEq, ::prost::Oneof)]
-    pub enum Value {
-        #[prost(uint64, tag = "2")]
-        Count(u64),
-        #[prost(double, tag = "3")]
-        Number(f64),
-        #[prost(string, tag = "4")]
-        Text(::prost::alloc::string::String),
-        #[prost(message, tag = "5")]
-        Series(super::Series),
-    }
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Series {
-    #[prost(uint64, repeated, tag = "1")]
-    pub values: ::prost::alloc::vec::Vec<u64>,
-}
-/// What a job's memory did. Field meanings and units: memctl_model::verdict.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Verdict {
-    /// VerdictKind's name; a reader shows unknown kinds unchanged.
-    #[prost(string, tag = "1")]
-    pub kind: ::prost::alloc::string::String,
-    /// Cause's name; empty where the kind has none.
-    #[prost(string, tag = "2")]
-    pub cause: ::prost::alloc::string::String,
-    /// MemoryKind's name; empty where nothing was measured.
-    #[prost(string, tag = "3")]
-    pub memory: ::prost::alloc::string::String,
-    #[prost(uint64, optional, tag = "4")]
-    pub grown_bytes: ::core::option::Option<u64>,
-    #[prost(double, optional, tag = "5")]
-    pub seconds: ::core::option::Option<f64>,
-    #[prost(message, optional, tag = "6")]
-    pub site: ::core::option::Option<Frame>,
-    #[prost(uint32, repeated, tag = "7")]
-    pub ranks: ::prost::alloc::vec::Vec<u32>,
-    #[prost(string, repeated, tag = "8")]
-    pub processes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    #[prost(uint64, optional, tag = "9")]
-    pub bound_bytes: ::core::option::Option<u64>,
-    #[prost(bool, optional, tag = "10")]
-    pub fits: ::core::option::Option<bool>,
-    /// Its holder, in words; empty where unknown.
-    #[prost(string, tag = "11")]
-    pub holder: ::prost::alloc::string::String,
-    /// The first sentence of every page about the job.
-    #[prost(string, tag = "12")]
-    pub sentence: ::prost::alloc::string::String,
-    /// Of steady, where live memory was not flat: the least and the most of it at the boundaries of the last third.
-    #[prost(uint64, optional, tag = "13")]
-    pub lowest_bytes: ::core::option::Option<u64>,
-    #[prost(uint64, optional, tag = "14")]
-    pub highest_bytes: ::core::option::Option<u64>,
-}
-/// What was analysed.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Judged {
-    #[prost(uint32, tag = "1")]
-    pub processes: u32,
-    /// Ascending.
-    #[prost(uint32, repeated, tag = "2")]
-    pub ranks: ::prost::alloc::vec::Vec<u32>,
-    /// Boundaries of the device with the most.
-    #[prost(uint64, tag = "3")]
-    pub epoch_ends: u64,
-    #[prost(uint64, tag = "4")]
-    pub steps: u64,
-    #[prost(uint64, tag = "5")]
-    pub windows: u64,
-    #[prost(message, repeated, tag = "6")]
-    pub kinds: ::prost::alloc::vec::Vec<JudgedKind>,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct JudgedKind {
-    /// FindingKind's name.
-    #[prost(string, tag = "1")]
-    pub kind: ::prost::alloc::string::String,
-    /// The boundaries that were analysed; empty for a kind that needs none.
-    #[prost(enumeration = "Boundary", repeated, tag = "2")]
-    pub boundaries: ::prost::alloc::vec::Vec<i32>,
-}
-/// What could not be analysed, why, and the one thing to do about it.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct NotJudged {
-    /// FindingKind's name: what could have been found.
-    #[prost(string, tag = "1")]
-    pub kind: ::prost::alloc::string::String,
-    /// Gap's name: `part` or `whole`.
-    #[prost(string, tag = "2")]
-    pub gap: ::prost::alloc::string::String,
-    /// A phrase to follow "inconclusive: ".
-    #[prost(string, tag = "3")]
-    pub reason: ::prost::alloc::string::String,
-    /// A sentence without a full stop; empty if there is no remedy.
-    #[prost(string, tag = "4")]
-    pub remedy: ::prost::alloc::string::String,
-    /// The absence of findings means nothing because of this gap.
-    #[prost(bool, tag = "5")]
-    pub decides: bool,
-}
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
-#[repr(i32)]
-pub enum Severity {
-    Unspecified = 0,
-    Info = 1,
-    Warning = 2,
-    Critical = 3,
-}
-impl Severity {
-    /// String value of the enum field names used in the ProtoBuf definition.
-    ///
-    /// The values are not transformed in any way and thus are considered stable
-    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-    pub fn as_str_name(&self) -> &'static str {
-        match self {
-            Self::Unspecified => "SEVERITY_UNSPECIFIED",
-            Self::Info => "SEVERITY_INFO",
-            Self::Warning => "SEVERITY_WARNING",
-            Self::Critical => "SEVERITY_CRITICAL",
-        }
-    }
-    /// Creates an enum from field names used in the ProtoBuf definition.
-    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-        match value {
-            "SEVERITY_UNSPECIFIED" => Some(Self::Unspecified),
-            "SEVERITY_INFO" => Some(Self::Info),
-            "SEVERITY_WARNING" => Some(Self::Warning),
-            "SEVERITY_CRITICAL" => Some(Self::Critical),
-            _ => None,
-        }
     }
 }
 /// An alert; the store keeps this message, too.
@@ -2659,282 +2397,6 @@ pub mod alerts_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
-/// The fragmentation of one device of a rank, at its peak in the last stretch of events, or when a request failed.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct RankFragmentation {
-    #[prost(uint32, tag = "1")]
-    pub rank: u32,
-    #[prost(uint32, tag = "2")]
-    pub device: u32,
-    #[prost(uint32, optional, tag = "3")]
-    pub epoch: ::core::option::Option<u32>,
-    #[prost(uint64, optional, tag = "4")]
-    pub step: ::core::option::Option<u64>,
-    #[prost(uint64, tag = "5")]
-    pub reserved_bytes: u64,
-    #[prost(uint64, tag = "6")]
-    pub active_bytes: u64,
-    #[prost(uint64, tag = "7")]
-    pub allocated_bytes: u64,
-    #[prost(uint64, tag = "8")]
-    pub requested_bytes: u64,
-    /// Free in segments without a live block; the allocator releases them before a request fails.
-    #[prost(uint64, tag = "9")]
-    pub empty_bytes: u64,
-    /// Free in segments with live blocks.
-    #[prost(uint64, tag = "10")]
-    pub stranded_bytes: u64,
-    #[prost(uint64, tag = "11")]
-    pub holes: u64,
-    #[prost(uint64, tag = "12")]
-    pub largest_hole_bytes: u64,
-    #[prost(uint64, tag = "13")]
-    pub largest_free_bytes: u64,
-    #[prost(uint64, tag = "14")]
-    pub segments: u64,
-    #[prost(uint64, tag = "15")]
-    pub partly_used_segments: u64,
-    /// Allocated bytes at the peak of a typical step, and the number of steps behind it.
-    #[prost(uint64, optional, tag = "16")]
-    pub typical_bytes: ::core::option::Option<u64>,
-    #[prost(uint64, tag = "17")]
-    pub steps: u64,
-    /// Reserved at the end beyond the peak of the highest of these steps.
-    #[prost(uint64, optional, tag = "18")]
-    pub unused_bytes: ::core::option::Option<u64>,
-    /// Share of the requested bytes from sites with varying sizes, 0..1.
-    #[prost(double, optional, tag = "19")]
-    pub varying_share: ::core::option::Option<f64>,
-    /// The largest request of the last steps, or the one that failed.
-    #[prost(uint64, optional, tag = "20")]
-    pub largest_request_bytes: ::core::option::Option<u64>,
-    /// The largest free block that could serve it.
-    #[prost(uint64, tag = "21")]
-    pub largest_usable_bytes: u64,
-    /// What the allocator could still get from the driver.
-    #[prost(uint64, optional, tag = "22")]
-    pub room_bytes: ::core::option::Option<u64>,
-    /// Whether such a request would be served.
-    #[prost(bool, optional, tag = "23")]
-    pub would_fit: ::core::option::Option<bool>,
-    /// `varying_sizes`, `long_lived_blocks`, `streams`, `rounding`; empty when there is nothing to say.
-    #[prost(string, tag = "24")]
-    pub cause: ::prost::alloc::string::String,
-    /// Bytes that are unused because of that cause.
-    #[prost(uint64, tag = "25")]
-    pub idle_bytes: u64,
-    /// Absent when there is nothing to say.
-    #[prost(enumeration = "Severity", optional, tag = "26")]
-    pub severity: ::core::option::Option<i32>,
-    #[prost(bool, tag = "27")]
-    pub expandable: bool,
-    /// Most free bytes first.
-    #[prost(message, repeated, tag = "28")]
-    pub lists: ::prost::alloc::vec::Vec<FreeList>,
-    /// Over all lists.
-    #[prost(message, repeated, tag = "29")]
-    pub unusable: ::prost::alloc::vec::Vec<UnusableShare>,
-    /// Sites whose blocks strand most, first.
-    #[prost(message, repeated, tag = "30")]
-    pub holders: ::prost::alloc::vec::Vec<Holder>,
-    #[prost(message, optional, tag = "31")]
-    pub churn: ::core::option::Option<Churn>,
-    /// Allocated bytes at the peak of the highest of the steps; absent without steps.
-    #[prost(uint64, optional, tag = "32")]
-    pub highest_bytes: ::core::option::Option<u64>,
-    #[prost(string, tag = "40")]
-    pub process: ::prost::alloc::string::String,
-}
-/// The free blocks that one stream can use for one kind of request in one pool.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct FreeList {
-    #[prost(fixed64, tag = "1")]
-    pub stream: u64,
-    #[prost(uint32, tag = "2")]
-    pub pool_first: u32,
-    #[prost(uint32, tag = "3")]
-    pub pool_second: u32,
-    /// Requests up to 1 MiB.
-    #[prost(bool, tag = "4")]
-    pub small: bool,
-    #[prost(uint64, tag = "5")]
-    pub reserved_bytes: u64,
-    #[prost(uint64, tag = "6")]
-    pub segments: u64,
-    #[prost(uint64, tag = "7")]
-    pub blocks: u64,
-    #[prost(uint64, tag = "8")]
-    pub free_bytes: u64,
-    #[prost(uint64, tag = "9")]
-    pub largest_free_bytes: u64,
-    #[prost(message, repeated, tag = "10")]
-    pub unusable: ::prost::alloc::vec::Vec<UnusableShare>,
-}
-/// The share of the free bytes that cannot serve a request of this size, 0..1.
-#[derive(Clone, Copy, PartialEq, ::prost::Message)]
-pub struct UnusableShare {
-    #[prost(uint64, tag = "1")]
-    pub bytes: u64,
-    #[prost(double, tag = "2")]
-    pub share: f64,
-}
-/// Live blocks of one site in segments with free memory.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Holder {
-    /// Innermost first.
-    #[prost(message, repeated, tag = "1")]
-    pub stack: ::prost::alloc::vec::Vec<Frame>,
-    #[prost(uint64, tag = "2")]
-    pub blocks: u64,
-    #[prost(uint64, tag = "3")]
-    pub live_bytes: u64,
-    #[prost(uint64, tag = "4")]
-    pub segments: u64,
-    /// Free bytes of these segments, shared evenly by their live blocks.
-    #[prost(uint64, tag = "5")]
-    pub stranded_bytes: u64,
-    /// Epoch and step of the earliest birth.
-    #[prost(uint32, tag = "6")]
-    pub birth_epoch: u32,
-    #[prost(uint64, tag = "7")]
-    pub birth_step: u64,
-    /// Name of the phase, empty when none was marked.
-    #[prost(string, tag = "8")]
-    pub birth_phase: ::prost::alloc::string::String,
-}
-/// Requests to the driver in steady state.
-#[derive(Clone, Copy, PartialEq, ::prost::Message)]
-pub struct Churn {
-    #[prost(uint64, tag = "1")]
-    pub steps: u64,
-    #[prost(uint64, tag = "2")]
-    pub steps_taking: u64,
-    #[prost(uint64, tag = "3")]
-    pub steps_returning: u64,
-    #[prost(uint64, tag = "4")]
-    pub takes: u64,
-    #[prost(uint64, tag = "5")]
-    pub taken_bytes: u64,
-    #[prost(uint64, tag = "6")]
-    pub returns: u64,
-    #[prost(uint64, tag = "7")]
-    pub returned_bytes: u64,
-    /// Taken beyond the growth of reserved memory.
-    #[prost(uint64, tag = "8")]
-    pub taken_again_bytes: u64,
-    #[prost(double, tag = "9")]
-    pub allocations_per_step: f64,
-    #[prost(uint64, optional, tag = "10")]
-    pub retries: ::core::option::Option<u64>,
-}
-/// One failed request, explained.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct OomReport {
-    #[prost(uint32, tag = "1")]
-    pub rank: u32,
-    #[prost(uint32, tag = "2")]
-    pub device: u32,
-    #[prost(fixed64, tag = "3")]
-    pub time_ns: u64,
-    #[prost(uint32, optional, tag = "4")]
-    pub epoch: ::core::option::Option<u32>,
-    #[prost(uint64, optional, tag = "5")]
-    pub step: ::core::option::Option<u64>,
-    /// `capacity`, `fragmentation`, `neighbour`, `outside_allocator`.
-    #[prost(string, tag = "6")]
-    pub cause: ::prost::alloc::string::String,
-    /// The request, rounded.
-    #[prost(uint64, tag = "7")]
-    pub asked_bytes: u64,
-    /// The stack of the request, innermost first.
-    #[prost(message, repeated, tag = "8")]
-    pub stack: ::prost::alloc::vec::Vec<Frame>,
-    /// At the time of the request.
-    #[prost(uint64, tag = "9")]
-    pub reserved_bytes: u64,
-    #[prost(uint64, tag = "10")]
-    pub active_bytes: u64,
-    #[prost(uint64, tag = "11")]
-    pub allocated_bytes: u64,
-    #[prost(uint64, tag = "12")]
-    pub free_bytes: u64,
-    /// The largest free block that could have served it.
-    #[prost(uint64, tag = "13")]
-    pub largest_usable_bytes: u64,
-    #[prost(uint64, tag = "14")]
-    pub holes: u64,
-    /// Released to the driver in the last attempt.
-    #[prost(uint64, tag = "15")]
-    pub flushed_bytes: u64,
-    /// Still in the cache afterwards.
-    #[prost(uint64, tag = "16")]
-    pub stranded_bytes: u64,
-    /// What would be missing if all free memory were one piece.
-    #[prost(uint64, tag = "17")]
-    pub missing_bytes: u64,
-    #[prost(uint64, tag = "18")]
-    pub device_free_bytes: u64,
-    #[prost(uint64, optional, tag = "19")]
-    pub device_total_bytes: ::core::option::Option<u64>,
-    /// A limit of the process was in force: at least this, and less than the next.
-    #[prost(uint64, optional, tag = "20")]
-    pub limit_at_least_bytes: ::core::option::Option<u64>,
-    #[prost(uint64, optional, tag = "21")]
-    pub limit_below_bytes: ::core::option::Option<u64>,
-    #[prost(uint64, optional, tag = "22")]
-    pub others_bytes: ::core::option::Option<u64>,
-    #[prost(uint64, optional, tag = "23")]
-    pub outside_bytes: ::core::option::Option<u64>,
-    #[prost(bool, tag = "24")]
-    pub expandable_would_serve: bool,
-    #[prost(message, repeated, tag = "25")]
-    pub classes: ::prost::alloc::vec::Vec<ClassBytes>,
-    /// Most bytes first.
-    #[prost(message, repeated, tag = "26")]
-    pub sites: ::prost::alloc::vec::Vec<OomSite>,
-    #[prost(message, repeated, tag = "27")]
-    pub holders: ::prost::alloc::vec::Vec<Holder>,
-    #[prost(message, repeated, tag = "28")]
-    pub peers: ::prost::alloc::vec::Vec<OomPeer>,
-    #[prost(bool, tag = "29")]
-    pub exact: bool,
-    #[prost(string, tag = "37")]
-    pub process: ::prost::alloc::string::String,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct OomSite {
-    /// Innermost first.
-    #[prost(message, repeated, tag = "1")]
-    pub stack: ::prost::alloc::vec::Vec<Frame>,
-    #[prost(uint64, tag = "2")]
-    pub bytes: u64,
-    #[prost(uint64, tag = "3")]
-    pub blocks: u64,
-    /// At the end of the last step that succeeded.
-    #[prost(uint64, optional, tag = "4")]
-    pub before_bytes: ::core::option::Option<u64>,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct OomPeer {
-    #[prost(uint32, tag = "1")]
-    pub rank: u32,
-    #[prost(uint64, tag = "2")]
-    pub reserved_bytes: u64,
-    #[prost(uint64, tag = "3")]
-    pub peak_allocated_bytes: u64,
-    #[prost(uint64, optional, tag = "4")]
-    pub device_free_bytes: ::core::option::Option<u64>,
-    #[prost(string, tag = "12")]
-    pub process: ::prost::alloc::string::String,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ClassBytes {
-    /// `parameters`, `gradients`, `optimizer_state`, `activations`, `temporaries`, `workspace`, `unknown`.
-    #[prost(string, tag = "1")]
-    pub class: ::prost::alloc::string::String,
-    #[prost(uint64, tag = "2")]
-    pub bytes: u64,
-}
 /// A part of a job. `job` is the name of a series (meaning its newest run), `NAME#RUN`, or `latest`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Selection {
@@ -2965,88 +2427,6 @@ pub struct Selection {
     pub launcher: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Job {
-    /// The id for requests: the name, followed by `#` and the run where the series has several.
-    #[prost(string, tag = "1")]
-    pub id: ::prost::alloc::string::String,
-    #[prost(uint32, tag = "2")]
-    pub attempt: u32,
-    #[prost(enumeration = "JobState", tag = "3")]
-    pub state: i32,
-    #[prost(fixed64, tag = "4")]
-    pub started_ns: u64,
-    #[prost(fixed64, optional, tag = "5")]
-    pub ended_ns: ::core::option::Option<u64>,
-    #[prost(uint32, optional, tag = "6")]
-    pub world_size: ::core::option::Option<u32>,
-    #[prost(uint32, tag = "7")]
-    pub ranks: u32,
-    #[prost(uint64, tag = "8")]
-    pub events: u64,
-    #[prost(uint64, tag = "9")]
-    pub stored_bytes: u64,
-    #[prost(message, repeated, tag = "10")]
-    pub labels: ::prost::alloc::vec::Vec<Label>,
-    #[prost(uint32, tag = "11")]
-    pub attempts: u32,
-    #[prost(enumeration = "SourceKind", tag = "12")]
-    pub source: i32,
-    /// Processes that allocated, of any rank.
-    #[prost(uint32, tag = "13")]
-    pub processes: u32,
-    /// Sessions that are not shown: of a process that attached again, a recording imported again, an earlier run of this
-    /// name.
-    #[prost(uint32, tag = "14")]
-    pub earlier_sessions: u32,
-    /// The tenant that owns the job.
-    #[prost(string, tag = "15")]
-    pub tenant: ::prost::alloc::string::String,
-    /// The name of the series.
-    #[prost(string, tag = "16")]
-    pub name: ::prost::alloc::string::String,
-    /// The number of the run within it; 0 from daemons without runs.
-    #[prost(uint32, tag = "17")]
-    pub run: u32,
-    /// When it was started, or imported.
-    #[prost(fixed64, tag = "18")]
-    pub arrived_ns: u64,
-    /// The result of its analysis; absent where it was not analysed for this response.
-    #[prost(message, optional, tag = "20")]
-    pub verdict: ::core::option::Option<JobVerdict>,
-}
-/// The problem of a job, in short.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct JobVerdict {
-    /// The worst finding; absent where nothing was found.
-    #[prost(enumeration = "Severity", optional, tag = "1")]
-    pub severity: ::core::option::Option<i32>,
-    #[prost(string, tag = "2")]
-    pub kind: ::prost::alloc::string::String,
-    #[prost(string, tag = "3")]
-    pub title: ::prost::alloc::string::String,
-    #[prost(uint32, tag = "4")]
-    pub findings: u32,
-    /// Why the absence of findings means nothing; empty where it does mean something.
-    #[prost(string, tag = "5")]
-    pub inconclusive: ::prost::alloc::string::String,
-    /// What the job's memory did; absent from daemons that do not report it.
-    #[prost(message, optional, tag = "6")]
-    pub verdict: ::core::option::Option<Verdict>,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Completeness {
-    #[prost(bool, tag = "1")]
-    pub exact: bool,
-    #[prost(uint64, tag = "2")]
-    pub events_stored: u64,
-    #[prost(uint64, tag = "3")]
-    pub events_dropped: u64,
-    #[prost(uint64, tag = "4")]
-    pub events_expired: u64,
-    #[prost(uint64, tag = "5")]
-    pub gaps: u64,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListJobsRequest {
     /// 0 = 100
     #[prost(uint32, tag = "1")]
@@ -3061,25 +2441,10 @@ pub struct ListJobsRequest {
     #[prost(bool, tag = "4")]
     pub judge: bool,
 }
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ListJobsResponse {
-    #[prost(message, repeated, tag = "1")]
-    pub jobs: ::prost::alloc::vec::Vec<Job>,
-}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct JobRequest {
     #[prost(message, optional, tag = "1")]
     pub selection: ::core::option::Option<Selection>,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct JobAnswer {
-    #[prost(message, optional, tag = "1")]
-    pub job: ::core::option::Option<Job>,
-    /// For the requested processes.
-    #[prost(message, optional, tag = "2")]
-    pub completeness: ::core::option::Option<Completeness>,
-    #[prost(message, repeated, tag = "3")]
-    pub processes: ::prost::alloc::vec::Vec<ProcessReport>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HoldersRequest {
@@ -3093,276 +2458,10 @@ pub struct HoldersRequest {
     #[prost(uint32, tag = "3")]
     pub budget_ms: u32,
 }
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Holders {
-    #[prost(message, optional, tag = "1")]
-    pub job: ::core::option::Option<Job>,
-    #[prost(uint32, tag = "2")]
-    pub rank: u32,
-    #[prost(string, tag = "3")]
-    pub process: ::prost::alloc::string::String,
-    /// The site in question.
-    #[prost(message, optional, tag = "4")]
-    pub site: ::core::option::Option<Frame>,
-    /// The finding with that site; empty where the caller named the site.
-    #[prost(string, tag = "5")]
-    pub finding: ::prost::alloc::string::String,
-    #[prost(uint32, tag = "6")]
-    pub budget_ms: u32,
-    #[prost(message, optional, tag = "7")]
-    pub found: ::core::option::Option<HoldersFound>,
-}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReportRequest {
     #[prost(message, optional, tag = "1")]
     pub selection: ::core::option::Option<Selection>,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Report {
-    #[prost(message, optional, tag = "1")]
-    pub job: ::core::option::Option<Job>,
-    #[prost(message, optional, tag = "2")]
-    pub completeness: ::core::option::Option<Completeness>,
-    #[prost(message, repeated, tag = "3")]
-    pub ranks: ::prost::alloc::vec::Vec<RankReport>,
-    /// Sites whose live bytes grew most from epoch end to epoch end, most first.
-    #[prost(message, repeated, tag = "4")]
-    pub growth: ::prost::alloc::vec::Vec<SiteGrowth>,
-    /// The problems, the worst first.
-    #[prost(message, repeated, tag = "5")]
-    pub findings: ::prost::alloc::vec::Vec<Finding>,
-    /// Every process of the selection that allocated, by rank, then by start.
-    #[prost(message, repeated, tag = "10")]
-    pub processes: ::prost::alloc::vec::Vec<ProcessReport>,
-    /// The data behind the findings, or behind their absence.
-    #[prost(message, optional, tag = "20")]
-    pub judged: ::core::option::Option<Judged>,
-    #[prost(message, repeated, tag = "21")]
-    pub not_judged: ::prost::alloc::vec::Vec<NotJudged>,
-    #[prost(message, optional, tag = "22")]
-    pub boundaries: ::core::option::Option<Boundaries>,
-    /// The typical value among the ranks, for each figure that enough of them have.
-    #[prost(message, repeated, tag = "23")]
-    pub spread: ::prost::alloc::vec::Vec<Spread>,
-    /// The call through which most of the growth that no finding explains comes; absent where there is none.
-    #[prost(message, optional, tag = "24")]
-    pub growth_through: ::core::option::Option<GrowthThrough>,
-    /// What the job's memory did; absent from daemons that do not report it.
-    #[prost(message, optional, tag = "25")]
-    pub verdict: ::core::option::Option<Verdict>,
-}
-/// Where epochs and steps come from.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Boundaries {
-    /// `given` by marks, `found` by the agent or the importer, or `none`.
-    #[prost(string, tag = "1")]
-    pub epochs: ::prost::alloc::string::String,
-    #[prost(string, tag = "2")]
-    pub steps: ::prost::alloc::string::String,
-    /// Windows of the device with the most.
-    #[prost(uint64, tag = "3")]
-    pub windows: u64,
-    /// How they were found: `the loop at train.py:31`; absent where none were found.
-    #[prost(string, optional, tag = "4")]
-    pub found_by: ::core::option::Option<::prost::alloc::string::String>,
-}
-/// The typical value among the ranks.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Spread {
-    /// The figure: a field of RankReport or of its sample, by its name in JSON.
-    #[prost(string, tag = "1")]
-    pub figure: ::prost::alloc::string::String,
-    #[prost(double, tag = "2")]
-    pub median: f64,
-    /// The median absolute deviation.
-    #[prost(double, tag = "3")]
-    pub mad: f64,
-    /// A value further from the median than this is an outlier.
-    #[prost(double, tag = "4")]
-    pub limit: f64,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct GrowthThrough {
-    #[prost(message, optional, tag = "1")]
-    pub call: ::core::option::Option<Frame>,
-    #[prost(double, tag = "2")]
-    pub bytes_per_epoch: f64,
-    #[prost(double, tag = "3")]
-    pub total_bytes_per_epoch: f64,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ProcessReport {
-    /// Its name within the job: `rank 0`, `trainer`, `worker-1`.
-    #[prost(string, tag = "1")]
-    pub process: ::prost::alloc::string::String,
-    /// Its role, if known.
-    #[prost(string, optional, tag = "2")]
-    pub role: ::core::option::Option<::prost::alloc::string::String>,
-    #[prost(uint32, tag = "3")]
-    pub rank: u32,
-    #[prost(string, optional, tag = "4")]
-    pub host: ::core::option::Option<::prost::alloc::string::String>,
-    #[prost(uint32, optional, tag = "5")]
-    pub pid: ::core::option::Option<u32>,
-    #[prost(uint32, optional, tag = "6")]
-    pub parent_pid: ::core::option::Option<u32>,
-    /// Indexes of the devices that it used.
-    #[prost(uint32, repeated, tag = "7")]
-    pub devices: ::prost::alloc::vec::Vec<u32>,
-    #[prost(uint64, tag = "8")]
-    pub events: u64,
-    #[prost(uint64, tag = "9")]
-    pub stored_bytes: u64,
-    #[prost(enumeration = "JobState", tag = "10")]
-    pub state: i32,
-    /// How it failed, if it did.
-    #[prost(string, optional, tag = "11")]
-    pub failure: ::core::option::Option<::prost::alloc::string::String>,
-    #[prost(message, optional, tag = "12")]
-    pub completeness: ::core::option::Option<Completeness>,
-    #[prost(fixed64, tag = "13")]
-    pub started_ns: u64,
-    #[prost(fixed64, optional, tag = "14")]
-    pub ended_ns: ::core::option::Option<u64>,
-    #[prost(string, optional, tag = "15")]
-    pub framework: ::core::option::Option<::prost::alloc::string::String>,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct RankReport {
-    #[prost(uint32, tag = "1")]
-    pub rank: u32,
-    #[prost(string, optional, tag = "2")]
-    pub host: ::core::option::Option<::prost::alloc::string::String>,
-    #[prost(uint32, optional, tag = "3")]
-    pub pid: ::core::option::Option<u32>,
-    #[prost(uint32, tag = "4")]
-    pub device: u32,
-    #[prost(string, optional, tag = "5")]
-    pub gpu_uuid: ::core::option::Option<::prost::alloc::string::String>,
-    #[prost(string, optional, tag = "6")]
-    pub gpu_name: ::core::option::Option<::prost::alloc::string::String>,
-    #[prost(string, optional, tag = "7")]
-    pub framework: ::core::option::Option<::prost::alloc::string::String>,
-    #[prost(string, tag = "8")]
-    pub allocator_conf: ::prost::alloc::string::String,
-    #[prost(uint64, tag = "9")]
-    pub epochs: u64,
-    #[prost(uint64, tag = "10")]
-    pub steps: u64,
-    #[prost(uint64, tag = "11")]
-    pub events: u64,
-    #[prost(uint64, optional, tag = "12")]
-    pub allocated_bytes: ::core::option::Option<u64>,
-    #[prost(uint64, optional, tag = "13")]
-    pub reserved_bytes: ::core::option::Option<u64>,
-    #[prost(uint64, optional, tag = "14")]
-    pub peak_allocated_bytes: ::core::option::Option<u64>,
-    #[prost(uint64, optional, tag = "15")]
-    pub peak_reserved_bytes: ::core::option::Option<u64>,
-    #[prost(uint64, optional, tag = "16")]
-    pub device_used_bytes: ::core::option::Option<u64>,
-    #[prost(uint64, optional, tag = "17")]
-    pub device_total_bytes: ::core::option::Option<u64>,
-    /// Share of the reserved bytes that no live block used at the last boundary, 0..1.
-    #[prost(double, optional, tag = "18")]
-    pub fragmentation_ratio: ::core::option::Option<f64>,
-    #[prost(double, optional, tag = "19")]
-    pub growth_bytes_per_epoch: ::core::option::Option<f64>,
-    #[prost(uint64, optional, tag = "20")]
-    pub alloc_retries: ::core::option::Option<u64>,
-    #[prost(uint64, tag = "21")]
-    pub ooms: u64,
-    #[prost(message, repeated, tag = "22")]
-    pub epoch_ends: ::prost::alloc::vec::Vec<EpochEnd>,
-    #[prost(message, optional, tag = "23")]
-    pub completeness: ::core::option::Option<Completeness>,
-    /// How the session failed, if it did.
-    #[prost(string, optional, tag = "24")]
-    pub failure: ::core::option::Option<::prost::alloc::string::String>,
-    #[prost(enumeration = "JobState", tag = "25")]
-    pub state: i32,
-    #[prost(uint64, tag = "26")]
-    pub stored_bytes: u64,
-    /// The last value of each quantity within the last half minute of the recording, without teardown; absent when nothing
-    /// was measured.
-    #[prost(message, optional, tag = "27")]
-    pub sample: ::core::option::Option<Sample>,
-    /// The highest value of each quantity.
-    #[prost(message, optional, tag = "40")]
-    pub highest: ::core::option::Option<Sample>,
-    /// The process, by its name within the job.
-    #[prost(string, tag = "28")]
-    pub process: ::prost::alloc::string::String,
-    /// Names of its figures that are outliers among the ranks.
-    #[prost(string, repeated, tag = "45")]
-    pub stands_out: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// The moment of the levels above: `epoch_end`, `step_end`, `window_end`, or `end` of what is stored.
-    #[prost(string, tag = "41")]
-    pub levels_at: ::prost::alloc::string::String,
-    /// Levels at the end of what is stored, where that is another moment: after teardown, when the job has ended.
-    #[prost(uint64, optional, tag = "42")]
-    pub end_allocated_bytes: ::core::option::Option<u64>,
-    #[prost(uint64, optional, tag = "43")]
-    pub end_reserved_bytes: ::core::option::Option<u64>,
-    /// Ids of the findings that are about this rank and distinguish it from others.
-    #[prost(string, repeated, tag = "44")]
-    pub findings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Expandable segments are configured but not in force, as the segments show.
-    #[prost(bool, tag = "46")]
-    pub expandable_overruled: bool,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct EpochEnd {
-    #[prost(uint32, tag = "1")]
-    pub epoch: u32,
-    #[prost(uint64, tag = "2")]
-    pub step: u64,
-    #[prost(fixed64, tag = "3")]
-    pub time_ns: u64,
-    #[prost(message, optional, tag = "4")]
-    pub counters: ::core::option::Option<Counters>,
-    #[prost(message, optional, tag = "5")]
-    pub peaks: ::core::option::Option<Peaks>,
-    #[prost(message, optional, tag = "6")]
-    pub peaks_within: ::core::option::Option<Peaks>,
-    #[prost(bool, tag = "7")]
-    pub exact: bool,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct SiteGrowth {
-    /// The innermost frame of the user's own code.
-    #[prost(message, optional, tag = "1")]
-    pub site: ::core::option::Option<Frame>,
-    /// The stack that grew most there, innermost first.
-    #[prost(message, repeated, tag = "2")]
-    pub stack: ::prost::alloc::vec::Vec<Frame>,
-    #[prost(message, repeated, tag = "3")]
-    pub ranks: ::prost::alloc::vec::Vec<RankGrowth>,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct RankGrowth {
-    #[prost(uint32, tag = "1")]
-    pub rank: u32,
-    /// Theil-Sen slope of the live bytes at epoch ends.
-    #[prost(double, tag = "2")]
-    pub bytes_per_epoch: f64,
-    #[prost(uint64, tag = "3")]
-    pub live_bytes: u64,
-    #[prost(uint64, tag = "4")]
-    pub live_blocks: u64,
-    /// First epoch after which it had grown.
-    #[prost(uint32, tag = "5")]
-    pub first_epoch: u32,
-    /// Live bytes at each epoch end.
-    #[prost(uint64, repeated, tag = "6")]
-    pub series_bytes: ::prost::alloc::vec::Vec<u64>,
-    #[prost(string, tag = "7")]
-    pub process: ::prost::alloc::string::String,
-    #[prost(uint32, tag = "8")]
-    pub device: u32,
-    /// Id of the finding that explains it; empty where none does.
-    #[prost(string, tag = "20")]
-    pub explained_by: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TimelineRequest {
@@ -3371,65 +2470,6 @@ pub struct TimelineRequest {
     /// Maximum points per rank; 0 = 240.
     #[prost(uint32, tag = "2")]
     pub points: u32,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Timeline {
-    #[prost(message, optional, tag = "1")]
-    pub job: ::core::option::Option<Job>,
-    #[prost(message, optional, tag = "2")]
-    pub completeness: ::core::option::Option<Completeness>,
-    #[prost(message, repeated, tag = "3")]
-    pub ranks: ::prost::alloc::vec::Vec<RankTimeline>,
-    /// Maximum points of each device: fewer than requested where a job has so many devices that the response would be too
-    /// large.
-    #[prost(uint32, tag = "4")]
-    pub points: u32,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct RankTimeline {
-    #[prost(uint32, tag = "1")]
-    pub rank: u32,
-    #[prost(uint32, tag = "2")]
-    pub device: u32,
-    #[prost(message, repeated, tag = "3")]
-    pub points: ::prost::alloc::vec::Vec<TimelinePoint>,
-    #[prost(message, repeated, tag = "4")]
-    pub marks: ::prost::alloc::vec::Vec<TimelineMark>,
-    #[prost(string, tag = "5")]
-    pub process: ::prost::alloc::string::String,
-}
-/// One interval of time: highest and last values.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct TimelinePoint {
-    #[prost(fixed64, tag = "1")]
-    pub first_ns: u64,
-    #[prost(fixed64, tag = "2")]
-    pub last_ns: u64,
-    #[prost(uint32, tag = "3")]
-    pub epoch: u32,
-    #[prost(uint64, tag = "4")]
-    pub step: u64,
-    #[prost(uint64, tag = "5")]
-    pub allocated_bytes: u64,
-    #[prost(uint64, tag = "6")]
-    pub reserved_bytes: u64,
-    #[prost(uint64, tag = "7")]
-    pub peak_allocated_bytes: u64,
-    #[prost(uint64, tag = "8")]
-    pub peak_reserved_bytes: u64,
-    #[prost(uint64, tag = "9")]
-    pub min_allocated_bytes: u64,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct TimelineMark {
-    #[prost(fixed64, tag = "1")]
-    pub time_ns: u64,
-    #[prost(enumeration = "MarkKind", tag = "2")]
-    pub kind: i32,
-    #[prost(uint64, tag = "3")]
-    pub value: u64,
-    #[prost(string, tag = "4")]
-    pub name: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SitesRequest {
@@ -3455,78 +2495,6 @@ pub mod sites_request {
         #[prost(bool, tag = "5")]
         End(bool),
     }
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Sites {
-    #[prost(message, optional, tag = "1")]
-    pub job: ::core::option::Option<Job>,
-    #[prost(message, optional, tag = "2")]
-    pub completeness: ::core::option::Option<Completeness>,
-    #[prost(message, repeated, tag = "3")]
-    pub ranks: ::prost::alloc::vec::Vec<RankSites>,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct RankSites {
-    #[prost(uint32, tag = "1")]
-    pub rank: u32,
-    #[prost(uint32, tag = "2")]
-    pub device: u32,
-    #[prost(fixed64, tag = "3")]
-    pub time_ns: u64,
-    #[prost(uint32, tag = "4")]
-    pub epoch: u32,
-    #[prost(uint64, tag = "5")]
-    pub step: u64,
-    #[prost(message, optional, tag = "6")]
-    pub counters: ::core::option::Option<Counters>,
-    /// Most bytes first.
-    #[prost(message, repeated, tag = "7")]
-    pub sites: ::prost::alloc::vec::Vec<SiteStack>,
-    #[prost(bool, tag = "8")]
-    pub exact: bool,
-    #[prost(string, tag = "9")]
-    pub process: ::prost::alloc::string::String,
-    /// Smaller sites that the response leaves out; absent where it has all.
-    #[prost(message, optional, tag = "10")]
-    pub further: ::core::option::Option<FurtherSites>,
-    /// More than 262,144 sites were live at once: those beyond are counted together, as one without a stack.
-    #[prost(bool, tag = "11")]
-    pub merged: bool,
-}
-/// Sites left out because the response would be too large: with fewer ranks, each has more of its sites.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct FurtherSites {
-    #[prost(uint64, tag = "1")]
-    pub sites: u64,
-    #[prost(uint64, tag = "2")]
-    pub bytes: u64,
-    #[prost(uint64, tag = "3")]
-    pub blocks: u64,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct SiteStack {
-    /// Innermost first; empty when no stack was recorded.
-    #[prost(message, repeated, tag = "1")]
-    pub stack: ::prost::alloc::vec::Vec<Frame>,
-    #[prost(uint64, tag = "2")]
-    pub bytes: u64,
-    #[prost(uint64, tag = "3")]
-    pub blocks: u64,
-    /// Live bytes by the epoch in which they were allocated.
-    #[prost(message, repeated, tag = "4")]
-    pub births: ::prost::alloc::vec::Vec<BirthBytes>,
-    /// What nearly all of its bytes are for, as in `ClassBytes`; empty where that is not one thing, or was not looked at.
-    #[prost(string, tag = "5")]
-    pub class: ::prost::alloc::string::String,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct BirthBytes {
-    #[prost(uint32, tag = "1")]
-    pub epoch: u32,
-    #[prost(uint64, tag = "2")]
-    pub bytes: u64,
-    #[prost(uint64, tag = "3")]
-    pub blocks: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExportRequest {
@@ -3660,48 +2628,10 @@ pub struct FragmentationRequest {
     #[prost(message, optional, tag = "1")]
     pub selection: ::core::option::Option<Selection>,
 }
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Fragmentation {
-    #[prost(message, optional, tag = "1")]
-    pub job: ::core::option::Option<Job>,
-    #[prost(message, optional, tag = "2")]
-    pub completeness: ::core::option::Option<Completeness>,
-    #[prost(message, repeated, tag = "3")]
-    pub ranks: ::prost::alloc::vec::Vec<RankFragmentation>,
-    /// About fragmentation and churn, the worst first.
-    #[prost(message, repeated, tag = "4")]
-    pub findings: ::prost::alloc::vec::Vec<Finding>,
-    /// Ranks of the selection that were not analysed: with more than 16, only outliers are.
-    #[prost(uint32, tag = "5")]
-    pub ranks_left_out: u32,
-    #[prost(message, optional, tag = "20")]
-    pub judged: ::core::option::Option<Judged>,
-    #[prost(message, repeated, tag = "21")]
-    pub not_judged: ::prost::alloc::vec::Vec<NotJudged>,
-}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OomRequest {
     #[prost(message, optional, tag = "1")]
     pub selection: ::core::option::Option<Selection>,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Oom {
-    #[prost(message, optional, tag = "1")]
-    pub job: ::core::option::Option<Job>,
-    #[prost(message, optional, tag = "2")]
-    pub completeness: ::core::option::Option<Completeness>,
-    /// By time.
-    #[prost(message, repeated, tag = "3")]
-    pub reports: ::prost::alloc::vec::Vec<OomReport>,
-    #[prost(message, repeated, tag = "4")]
-    pub findings: ::prost::alloc::vec::Vec<Finding>,
-    /// Requests that failed, on all ranks of the selection; the last ones of each rank are explained.
-    #[prost(uint64, tag = "5")]
-    pub failed: u64,
-    #[prost(message, optional, tag = "20")]
-    pub judged: ::core::option::Option<Judged>,
-    #[prost(message, repeated, tag = "21")]
-    pub not_judged: ::prost::alloc::vec::Vec<NotJudged>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LedgerRequest {
@@ -3865,10 +2795,7 @@ pub mod query_client {
         pub async fn list_jobs(
             &mut self,
             request: impl tonic::IntoRequest<super::ListJobsRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::ListJobsResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status> {
             self.inner
                 .ready()
                 .await
@@ -3887,7 +2814,7 @@ pub mod query_client {
         pub async fn get_job(
             &mut self,
             request: impl tonic::IntoRequest<super::JobRequest>,
-        ) -> std::result::Result<tonic::Response<super::JobAnswer>, tonic::Status> {
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status> {
             self.inner
                 .ready()
                 .await
@@ -3906,7 +2833,7 @@ pub mod query_client {
         pub async fn get_report(
             &mut self,
             request: impl tonic::IntoRequest<super::ReportRequest>,
-        ) -> std::result::Result<tonic::Response<super::Report>, tonic::Status> {
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status> {
             self.inner
                 .ready()
                 .await
@@ -3927,7 +2854,7 @@ pub mod query_client {
         pub async fn get_timeline(
             &mut self,
             request: impl tonic::IntoRequest<super::TimelineRequest>,
-        ) -> std::result::Result<tonic::Response<super::Timeline>, tonic::Status> {
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status> {
             self.inner
                 .ready()
                 .await
@@ -3949,7 +2876,7 @@ pub mod query_client {
         pub async fn get_sites(
             &mut self,
             request: impl tonic::IntoRequest<super::SitesRequest>,
-        ) -> std::result::Result<tonic::Response<super::Sites>, tonic::Status> {
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status> {
             self.inner
                 .ready()
                 .await
@@ -3990,7 +2917,7 @@ pub mod query_client {
         pub async fn get_fragmentation(
             &mut self,
             request: impl tonic::IntoRequest<super::FragmentationRequest>,
-        ) -> std::result::Result<tonic::Response<super::Fragmentation>, tonic::Status> {
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status> {
             self.inner
                 .ready()
                 .await
@@ -4012,7 +2939,7 @@ pub mod query_client {
         pub async fn get_oom(
             &mut self,
             request: impl tonic::IntoRequest<super::OomRequest>,
-        ) -> std::result::Result<tonic::Response<super::Oom>, tonic::Status> {
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status> {
             self.inner
                 .ready()
                 .await
@@ -4052,7 +2979,7 @@ pub mod query_client {
         pub async fn find_holders(
             &mut self,
             request: impl tonic::IntoRequest<super::HoldersRequest>,
-        ) -> std::result::Result<tonic::Response<super::Holders>, tonic::Status> {
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status> {
             self.inner
                 .ready()
                 .await
@@ -4134,30 +3061,27 @@ pub mod query_server {
         async fn list_jobs(
             &self,
             request: tonic::Request<super::ListJobsRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::ListJobsResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status>;
         /// A job and its processes, without an analysis.
         async fn get_job(
             &self,
             request: tonic::Request<super::JobRequest>,
-        ) -> std::result::Result<tonic::Response<super::JobAnswer>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status>;
         /// Everything `memctl query` prints.
         async fn get_report(
             &self,
             request: tonic::Request<super::ReportRequest>,
-        ) -> std::result::Result<tonic::Response<super::Report>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status>;
         /// Memory over time.
         async fn get_timeline(
             &self,
             request: tonic::Request<super::TimelineRequest>,
-        ) -> std::result::Result<tonic::Response<super::Timeline>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status>;
         /// Live memory by allocation site at one moment.
         async fn get_sites(
             &self,
             request: tonic::Request<super::SitesRequest>,
-        ) -> std::result::Result<tonic::Response<super::Sites>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status>;
         /// Server streaming response type for the Export method.
         type ExportStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::ExportPart, tonic::Status>,
@@ -4173,12 +3097,12 @@ pub mod query_server {
         async fn get_fragmentation(
             &self,
             request: tonic::Request<super::FragmentationRequest>,
-        ) -> std::result::Result<tonic::Response<super::Fragmentation>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status>;
         /// Requests that failed, explained.
         async fn get_oom(
             &self,
             request: tonic::Request<super::OomRequest>,
-        ) -> std::result::Result<tonic::Response<super::Oom>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status>;
         /// The uses of a device's memory, rank by rank.
         async fn get_ledger(
             &self,
@@ -4188,7 +3112,7 @@ pub mod query_server {
         async fn find_holders(
             &self,
             request: tonic::Request<super::HoldersRequest>,
-        ) -> std::result::Result<tonic::Response<super::Holders>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status>;
         /// The daemon's state.
         async fn get_status(
             &self,
@@ -4284,7 +3208,7 @@ pub mod query_server {
                     struct ListJobsSvc<T: Query>(pub Arc<T>);
                     impl<T: Query> tonic::server::UnaryService<super::ListJobsRequest>
                     for ListJobsSvc<T> {
-                        type Response = super::ListJobsResponse;
+                        type Response = super::Answer;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,
@@ -4327,7 +3251,7 @@ pub mod query_server {
                     struct GetJobSvc<T: Query>(pub Arc<T>);
                     impl<T: Query> tonic::server::UnaryService<super::JobRequest>
                     for GetJobSvc<T> {
-                        type Response = super::JobAnswer;
+                        type Response = super::Answer;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,
@@ -4370,7 +3294,7 @@ pub mod query_server {
                     struct GetReportSvc<T: Query>(pub Arc<T>);
                     impl<T: Query> tonic::server::UnaryService<super::ReportRequest>
                     for GetReportSvc<T> {
-                        type Response = super::Report;
+                        type Response = super::Answer;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,
@@ -4413,7 +3337,7 @@ pub mod query_server {
                     struct GetTimelineSvc<T: Query>(pub Arc<T>);
                     impl<T: Query> tonic::server::UnaryService<super::TimelineRequest>
                     for GetTimelineSvc<T> {
-                        type Response = super::Timeline;
+                        type Response = super::Answer;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,
@@ -4456,7 +3380,7 @@ pub mod query_server {
                     struct GetSitesSvc<T: Query>(pub Arc<T>);
                     impl<T: Query> tonic::server::UnaryService<super::SitesRequest>
                     for GetSitesSvc<T> {
-                        type Response = super::Sites;
+                        type Response = super::Answer;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,
@@ -4547,7 +3471,7 @@ pub mod query_server {
                         T: Query,
                     > tonic::server::UnaryService<super::FragmentationRequest>
                     for GetFragmentationSvc<T> {
-                        type Response = super::Fragmentation;
+                        type Response = super::Answer;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,
@@ -4590,7 +3514,7 @@ pub mod query_server {
                     struct GetOomSvc<T: Query>(pub Arc<T>);
                     impl<T: Query> tonic::server::UnaryService<super::OomRequest>
                     for GetOomSvc<T> {
-                        type Response = super::Oom;
+                        type Response = super::Answer;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,
@@ -4676,7 +3600,7 @@ pub mod query_server {
                     struct FindHoldersSvc<T: Query>(pub Arc<T>);
                     impl<T: Query> tonic::server::UnaryService<super::HoldersRequest>
                     for FindHoldersSvc<T> {
-                        type Response = super::Holders;
+                        type Response = super::Answer;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,

@@ -6,13 +6,11 @@ use std::path::{Path, PathBuf};
 
 use prost::Message as _;
 
-const PROTOS: [&str; 9] = [
+const PROTOS: [&str; 7] = [
     "memctl/v1/nouns.proto",
     "memctl/v1/holders.proto",
     "memctl/v1/ingest.proto",
-    "memctl/v1/finding.proto",
     "memctl/v1/alerts.proto",
-    "memctl/v1/explain.proto",
     "memctl/v1/query.proto",
     "memctl/v1/access.proto",
     "memctl/v1/page.proto",

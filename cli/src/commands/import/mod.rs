@@ -19,13 +19,15 @@ use memctl_proto::v1::access_client::AccessClient;
 use tonic::Code;
 
 use crate::args::{Global, Import};
-use crate::client::report;
+use crate::client::{read, report};
 use crate::connect::{Connection, Source, WhenMissing, connect};
 use crate::exit::{Failure, Outcome};
 use crate::hosting::{self, ImportOutcome, ImportRequest, OnProgress};
 use crate::output::show;
 use crate::render::screen::Screen;
 use crate::render::text::plural;
+use memctl_answers::Job;
+use memctl_answers::processes::JobProcesses;
 
 /// How often, and how many times, a job that is still being recorded is asked to go: half a minute, the time a large file takes to run dry.
 const TAKE_BACK_EVERY: Duration = Duration::from_millis(250);
@@ -142,7 +144,7 @@ async fn make_room(
     }
     let Some(attempt) = args.attempt else { return Ok(None) };
     let Some(newest) = find(only(&args.job, None), connection).await? else { return Ok(None) };
-    let run = newest.run;
+    let run = newest.run.unwrap_or(1);
     if find(only(&format!("{}#{run}", newest.name), Some(attempt)), connection).await?.is_some() {
         let id = newest.id;
         return Err(Failure::input(format!(
@@ -152,12 +154,11 @@ async fn make_room(
     Ok(Some(run))
 }
 
-async fn find(selection: v1::Selection, connection: &mut Connection) -> Result<Option<v1::Job>, Failure> {
+async fn find(selection: v1::Selection, connection: &mut Connection) -> Result<Option<Job>, Failure> {
     let request = v1::JobRequest { selection: Some(selection) };
-    match connection.query.get_job(request).await {
-        Ok(answer) => Ok(answer.into_inner().job),
-        Err(status) => unless_missing(connection.failure(&status), None),
-    }
+    let response = connection.query.get_job(request).await;
+    let known = read::<JobProcesses>(connection, response).map(|known| Some(known.job));
+    known.or_else(|failure| unless_missing(failure, None))
 }
 
 /// A job that is not there is no failure.

@@ -40,7 +40,7 @@ pub fn section(dossier: &Dossier, part: usize) -> String {
     let mut out = format!("<div class=\"verdict {class}\">\n");
     let word = match note.findings.first() {
         _ if inconclusive => "? Inconclusive".to_owned(),
-        Some(worst) => format!("{} {}", sign(worst.level), capital(worst.severity)),
+        Some(worst) => format!("{} {}", sign(worst.severity), capital(worst.severity.name())),
         None if note.verdict.as_ref().is_some_and(Verdict::is_grave) => {
             format!("! {}", capital(note.verdict.as_ref().map_or("", Verdict::words)))
         }
@@ -73,8 +73,8 @@ fn findings(findings: &[Finding], shown: usize) -> String {
         let title = if finding.title.trim().is_empty() { &finding.kind } else { &finding.title };
         out.push_str(&format!(
             "<details{open}>\n<summary><span class=\"word {0}\">{1} Finding {number}, {0}</span> {2}</summary>\n<dl>\n",
-            finding.severity,
-            sign(finding.level),
+            finding.severity.name(),
+            sign(finding.severity),
             escape(title)
         ));
         let mut field = |name: &str, text: &str| {

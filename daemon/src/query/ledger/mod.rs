@@ -77,14 +77,14 @@ pub(super) async fn ledger(
         let remedy = "start the job with `memctl run`, which measures it; snapshots do not contain it";
         scope.gap(&MEASURED, how_many, "the device was not measured around this moment", remedy);
     }
-    let (_, not_judged) = scope.into_wire();
+    let not_judged = scope.into_answer().not_judged;
     ranks.sort_by_key(|listed| (listed.rank.rank, listed.rank.device));
     Ok(Ledger {
         schema: SCHEMA,
-        job: answer::found_job(&found, streams).into(),
-        completeness: answer::completeness(found.completeness(streams)).into(),
+        job: answer::found_job(&found, streams),
+        completeness: found.completeness(streams).into(),
         ranks,
-        not_judged: not_judged.into_iter().map(Into::into).collect(),
+        not_judged,
         view: View::default(),
     })
 }

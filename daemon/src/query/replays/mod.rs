@@ -104,8 +104,8 @@ impl One {
             return Err(ReadError::Invalid(format!("nothing is stored of a device of rank {rank}")));
         };
         Ok(Self {
-            job: answer::found_job(&found, streams).into(),
-            completeness: answer::completeness(found.completeness(streams)).into(),
+            job: answer::found_job(&found, streams),
+            completeness: found.completeness(streams).into(),
             session: session.info.id,
             rank,
             process: found.process_name(session),

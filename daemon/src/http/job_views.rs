@@ -1,0 +1,287 @@
+//! Views of one job as JSON: the command line's `-o json` output, and data that only the page uses (flame graphs, heat
+//! maps, sparklines, blocks, classes, the anatomy of a peak). `/api/v1/jobs/JOB/VIEW` and `Page.Ask` answer with them.
+//!
+//! Guarantees: an answer comes from the same functions as over gRPC, for the same caller. A replay is of the requested
+//! process, under the requested limit, or else under the limit that its first failed request reveals. If that is an
+//! interval and one limit is needed, its lower end is used.
+
+use axum::extract::{Extension, Path, State};
+use axum::http::Uri;
+use memctl_answers::advice::{Advice, is_called_for};
+use memctl_answers::diagnose::{Diagnosis, rank_of};
+use memctl_answers::dossier::flame::Flame;
+use memctl_answers::dossier::same_job;
+use memctl_answers::dossier::table::SiteClasses;
+use memctl_answers::format::json;
+use memctl_answers::heat::Heat;
+use memctl_answers::ledger::Ledger;
+use memctl_answers::oom::{Failed, Oom};
+use memctl_answers::replaying::Limit;
+use memctl_answers::report::Report;
+use memctl_answers::sites::Sites;
+use memctl_answers::sparkline::Sparkline;
+use memctl_answers::timeline::Timeline;
+use memctl_proto::v1;
+use memctl_replay::fit::NUMBER_MAX;
+use serde::Serialize;
+use tonic::Status;
+
+use super::Room;
+use super::api::{Answered, Trouble, respond};
+use super::params::{Moment, Params};
+use crate::access::Caller;
+use crate::query::{AnatomyQuestion, At, BlocksQuestion, ClassesQuestion, QueryService, Question, Sizes, Wanted};
+
+/// Default number of points of a timeline.
+const POINTS: u32 = 500;
+/// Points of a sparkline in the list of jobs.
+const SPARKLINE: u32 = 60;
+
+/// Every view.
+const VIEWS: [&str; 14] = [
+    "query",
+    "diagnose",
+    "heat",
+    "timeline",
+    "sparkline",
+    "sites",
+    "ledger",
+    "oom",
+    "flame",
+    "blocks",
+    "classes",
+    "anatomy",
+    "what-if",
+    "fit",
+];
+
+/// A view over HTTP.
+pub async fn view(
+    State(room): State<Room>,
+    Extension(caller): Extension<Caller>,
+    Path((job, view)): Path<(String, String)>,
+    uri: Uri,
+) -> Answered {
+    let params = Params::of(&uri)?;
+    let permit = room.permit(&caller).await?;
+    let views = JobViews { query: &room.query, caller, selection: params.selection(&job)?, params: &params };
+    Ok(respond(views.answer(&view).await?, permit))
+}
+
+/// The views of a part of a job.
+pub(super) struct JobViews<'r> {
+    pub(super) query: &'r QueryService,
+    pub(super) caller: Caller,
+    pub(super) selection: v1::Selection,
+    pub(super) params: &'r Params,
+}
+
+fn text(answer: &impl Serialize) -> Result<Vec<u8>, Trouble> {
+    let mut text = Vec::new();
+    json::line(&mut text, answer).map_err(|error| Status::internal(error.to_string()))?;
+    Ok(text)
+}
+
+impl JobViews<'_> {
+    /// The view of this name, as JSON.
+    ///
+    /// # Errors
+    /// No view has this name; a parameter that it does not take; and as for every request.
+    pub(super) async fn answer(&self, view: &str) -> Result<Vec<u8>, Trouble> {
+        let own: &[&str] = match view {
+            "timeline" => &["points"],
+            "sites" => &["at"],
+            "ledger" => &["at", "blocks"],
+            "flame" => &["at", "from"],
+            "blocks" => &["at", "event"],
+            "what-if" => &["limit"],
+            "fit" => &["size", "limit"],
+            _ => &[],
+        };
+        self.params.takes(own)?;
+        match view {
+            "query" => text(&self.report().await?),
+            "diagnose" => text(&self.diagnosis().await?),
+            "heat" => text(&Heat::new(self.report().await?)),
+            "timeline" => text(&self.timeline().await?),
+            "sparkline" => text(&self.sparkline().await?),
+            "sites" => text(&self.live(self.selection.clone(), self.params.moment("at")?).await?),
+            "ledger" => {
+                let (at, blocks) = (self.params.moment("at")?, self.params.flag("blocks")?);
+                text(&self.ledger(self.selection.clone(), at, blocks).await?)
+            }
+            "oom" => text(&self.oom().await?),
+            "flame" => text(&self.flame().await?),
+            "blocks" => text(&self.ask(self.blocks()?).await?),
+            "classes" => text(&self.ask(ClassesQuestion(self.selection.clone())).await?),
+            "anatomy" => text(&self.ask(AnatomyQuestion(self.whole()?)).await?),
+            "what-if" => text(&self.ask(self.what_if().await?).await?),
+            "fit" => text(&self.ask(self.sizes().await?).await?),
+            other => {
+                let known = VIEWS.join(", ");
+                let why = format!("a job has no view {}; it has {known}, tiles", other.escape_debug());
+                Err(Status::not_found(why).into())
+            }
+        }
+    }
+
+    async fn ask<Q: Question>(&self, question: Q) -> Result<Q::Answer, Trouble> {
+        Ok(self.query.answer(&self.caller, question).await?)
+    }
+
+    async fn report(&self) -> Result<Report, Trouble> {
+        self.ask(v1::ReportRequest { selection: Some(self.selection.clone()) }).await
+    }
+
+    async fn live(&self, selection: v1::Selection, moment: Option<Moment>) -> Result<Sites, Trouble> {
+        use v1::sites_request::Moment as Wire;
+        let moment = moment.map(|moment| match moment {
+            Moment::Peak => Wire::Peak(true),
+            Moment::End => Wire::End(true),
+            Moment::EpochEnd(epoch) => Wire::EpochEnd(epoch),
+            Moment::At(ns) => Wire::AtNs(ns),
+        });
+        self.ask(v1::SitesRequest { selection: Some(selection), moment }).await
+    }
+
+    async fn ledger(&self, selection: v1::Selection, moment: Option<Moment>, blocks: bool) -> Result<Ledger, Trouble> {
+        use v1::ledger_request::Moment as Wire;
+        let moment = match moment {
+            None | Some(Moment::Peak) => Wire::Peak(true),
+            Some(Moment::End) => Wire::End(true),
+            Some(Moment::EpochEnd(epoch)) => Wire::EpochEnd(epoch),
+            Some(Moment::At(_)) => {
+                return Err("a ledger is at the peak, at the end of an epoch, or at the end".to_owned().into());
+            }
+        };
+        self.ask(v1::LedgerRequest { selection: Some(selection), moment: Some(moment), blocks }).await
+    }
+
+    async fn diagnosis(&self) -> Result<Diagnosis, Trouble> {
+        let report = self.report().await?;
+        let Some(rank) = rank_of(&report) else { return Ok(Diagnosis::new(report, None, None, None, "")) };
+        let one = same_job(self.selection.clone(), &report, rank);
+        let replay = is_called_for(&report).then(|| unreplayed(rank.rank, &rank.process));
+        let sites = self.live(one.clone(), None).await?;
+        // If its events are no longer stored, the report goes without them.
+        let peak = self.ledger(one, None, false).await.ok();
+        Ok(Diagnosis::new(report, Some(&sites), peak.as_ref(), replay, ""))
+    }
+
+    async fn timeline(&self) -> Result<Timeline, Trouble> {
+        let points = self.params.number("points")?.unwrap_or(POINTS);
+        self.ask(v1::TimelineRequest { selection: Some(self.selection.clone()), points }).await
+    }
+
+    /// The timeline of one process in a few columns.
+    async fn sparkline(&self) -> Result<Sparkline, Trouble> {
+        let known = self.query.job(&self.caller, &self.selection).await.map_err(Status::from)?;
+        let first = known.processes.iter().filter(|process| process.events > 0).min_by_key(|process| process.rank);
+        let Some(first) = first else { return Ok(Sparkline::new(Timeline::default())) };
+        // Fixes the attempt, in case another one begins meanwhile.
+        let attempt = Some(known.job.attempt);
+        let one = v1::Selection { attempt, processes: vec![first.process.clone()], ..self.selection.clone() };
+        Ok(Sparkline::new(self.ask(v1::TimelineRequest { selection: Some(one), points: SPARKLINE }).await?))
+    }
+
+    async fn oom(&self) -> Result<Oom, Trouble> {
+        let answer = self.failures().await?;
+        let replay = answer.failures.first().map(|failed| unreplayed(failed.rank, &failed.process));
+        Ok(answer.with_replay(replay))
+    }
+
+    async fn failures(&self) -> Result<Oom, Trouble> {
+        self.ask(v1::OomRequest { selection: Some(self.selection.clone()) }).await
+    }
+
+    /// Live memory of one device as a tree of calls at `at`, or its change from `from` to `at`.
+    async fn flame(&self) -> Result<Flame, Trouble> {
+        if self.selection.ranks.len() != 1 {
+            return Err("a flame graph is of one rank: rank=N".to_owned().into());
+        }
+        let (at, from) = (self.params.moment("at")?.unwrap_or(Moment::Peak), self.params.moment("from")?);
+        let late = self.live(self.selection.clone(), Some(at)).await?;
+        let early = match from {
+            Some(from) => Some(self.live(self.selection.clone(), Some(from)).await?),
+            None => None,
+        };
+        // Classes come from single events: if none is stored, boxes have no class.
+        let blocks = self.ledger(self.selection.clone(), None, true).await;
+        let of = |ledger: &Ledger| {
+            let blocks = ledger.ranks.first().and_then(|listed| listed.blocks.as_deref());
+            SiteClasses::new(blocks.unwrap_or_default())
+        };
+        let classes = blocks.as_ref().map(of).unwrap_or_default();
+        Flame::new(&late, early.as_ref(), &classes).ok_or_else(|| {
+            Status::not_found(
+                "no table of live memory is stored of this rank; `memctl sites` says of which there is one",
+            )
+            .into()
+        })
+    }
+
+    /// A stretch of one device's allocator around a moment, block by block.
+    fn blocks(&self) -> Result<BlocksQuestion, Trouble> {
+        let at = match (self.params.large("event")?, self.params.moment("at")?) {
+            (Some(event), None) => At::Event(event),
+            (None, None | Some(Moment::Peak)) => At::Peak,
+            (None, Some(Moment::End)) => At::End,
+            (None, Some(Moment::EpochEnd(epoch))) => At::EpochEnd(epoch),
+            (None, Some(Moment::At(ns))) => At::Time(ns),
+            (Some(_), Some(_)) => return Err("a moment is given by at=… or by event=N".to_owned().into()),
+        };
+        Ok(BlocksQuestion { selection: self.selection.clone(), at })
+    }
+
+    /// As `memctl what-if`, for one process.
+    async fn what_if(&self) -> Result<Wanted, Trouble> {
+        let (selection, limit) = (self.whole()?, self.params.large("limit")?);
+        let limits = match limit {
+            Some(bytes) => vec![Limit::Share(bytes)],
+            None => self.limits().await?,
+        };
+        let is_interval = limits.len() > 1;
+        Ok(Wanted { selection, limits, is_interval })
+    }
+
+    /// As `memctl fit` with one recording, at sizes around the recorded one.
+    async fn sizes(&self) -> Result<Sizes, Trouble> {
+        let (selection, limit) = (self.whole()?, self.params.large("limit")?);
+        let Some(size) = self.params.large("size")?.filter(|size| (1..=NUMBER_MAX).contains(size)) else {
+            let why =
+                format!("size=N, from 1 to {NUMBER_MAX}: the number that it was recorded at (batch, sequence, layers)");
+            return Err(why.into());
+        };
+        let limit = match limit {
+            Some(bytes) => Some(bytes),
+            None => self.limits().await?.first().and_then(|limit| limit.bytes()),
+        };
+        Ok(Sizes { selection, size, limit })
+    }
+
+    /// The limit of the process, as its first failed request reveals it; empty if none failed.
+    async fn limits(&self) -> Result<Vec<Limit>, Trouble> {
+        let failed = self.failures().await?;
+        let mut limits = failed.failures.first().map_or_else(Vec::new, Failed::limits);
+        limits.dedup();
+        Ok(limits)
+    }
+
+    /// The selection of a view that covers the whole recording.
+    fn whole(&self) -> Result<v1::Selection, Trouble> {
+        match self.selection.since_ns.or(self.selection.until_ns) {
+            None => Ok(self.selection.clone()),
+            Some(_) => Err("this covers the whole recording; remove since= and until=".to_owned().into()),
+        }
+    }
+}
+
+/// Verdicts are requested often and must be fast: settings are only replayed on request.
+fn unreplayed(rank: u32, process: &str) -> Advice {
+    Advice::none(
+        rank,
+        process,
+        "the page replays it under \"Settings\", `memctl what-if` in a terminal".to_owned(),
+        None,
+    )
+}

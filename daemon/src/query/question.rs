@@ -1,0 +1,219 @@
+//! Questions about one job: what each of them asks about, and the function that answers it.
+//!
+//! Guarantees: gRPC and HTTP ask the same questions of the same functions; an answer is a type of the crate `answers`.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use memctl_answers::anatomy::Anatomy;
+use memctl_answers::blocks::Blocks;
+use memctl_answers::classes::Classes;
+use memctl_answers::fit::Fit;
+use memctl_answers::frag::Fragmentation;
+use memctl_answers::ledger::Ledger;
+use memctl_answers::oom::Oom;
+use memctl_answers::report::Report;
+use memctl_answers::sites::Sites;
+use memctl_answers::tile::Tile;
+use memctl_answers::timeline::Timeline;
+use memctl_answers::what_if::WhatIf;
+use memctl_proto::v1;
+
+use super::blocks::At;
+use super::replays::{Replays, Sizes, Wanted};
+use super::tiles::{Place, Tiles};
+use super::{anatomy, blocks, classes, fragmentation, ledger, oom, report, sites, timeline};
+use crate::job_data::ReadError;
+use crate::judge::Judge;
+use crate::store::Store;
+use crate::streams::Streams;
+
+/// What questions are answered from.
+pub struct Sources {
+    /// The store, as the caller sees it.
+    pub(super) store: Arc<dyn Store>,
+    pub(super) streams: Streams,
+    pub(super) judge: Judge,
+    pub(super) tiles: Arc<Tiles>,
+    pub(super) replays: Arc<Replays>,
+}
+
+/// See the module.
+pub trait Question: Send + 'static {
+    /// The type of its answer.
+    type Answer: Send + 'static;
+
+    /// The part of a job that it is about; `None` is the newest job.
+    fn selection(&self) -> Option<&v1::Selection>;
+
+    /// Answers it.
+    fn answer(self, from: Sources) -> impl Future<Output = Result<Self::Answer, ReadError>> + Send;
+}
+
+impl Question for v1::ReportRequest {
+    type Answer = Report;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        self.selection.as_ref()
+    }
+
+    async fn answer(self, Sources { store, streams, judge, .. }: Sources) -> Result<Report, ReadError> {
+        report::report(&store, &streams, &judge, self).await
+    }
+}
+
+impl Question for v1::TimelineRequest {
+    type Answer = Timeline;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        self.selection.as_ref()
+    }
+
+    async fn answer(self, Sources { store, streams, .. }: Sources) -> Result<Timeline, ReadError> {
+        timeline::timeline(&*store, &streams, self).await
+    }
+}
+
+impl Question for v1::SitesRequest {
+    type Answer = Sites;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        self.selection.as_ref()
+    }
+
+    async fn answer(self, Sources { store, streams, .. }: Sources) -> Result<Sites, ReadError> {
+        sites::sites(&*store, &streams, self).await
+    }
+}
+
+impl Question for v1::FragmentationRequest {
+    type Answer = Fragmentation;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        self.selection.as_ref()
+    }
+
+    async fn answer(self, Sources { store, streams, judge, .. }: Sources) -> Result<Fragmentation, ReadError> {
+        fragmentation::fragmentation(&store, &streams, &judge, self).await
+    }
+}
+
+impl Question for v1::OomRequest {
+    type Answer = Oom;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        self.selection.as_ref()
+    }
+
+    async fn answer(self, Sources { store, streams, judge, .. }: Sources) -> Result<Oom, ReadError> {
+        oom::oom(&store, &streams, &judge, self).await
+    }
+}
+
+impl Question for v1::LedgerRequest {
+    type Answer = Ledger;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        self.selection.as_ref()
+    }
+
+    async fn answer(self, Sources { store, streams, .. }: Sources) -> Result<Ledger, ReadError> {
+        ledger::ledger(&*store, &streams, self).await
+    }
+}
+
+/// Live memory at the peak of one device: see `query/anatomy.rs`.
+pub struct AnatomyQuestion(pub v1::Selection);
+
+impl Question for AnatomyQuestion {
+    type Answer = Anatomy;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        Some(&self.0)
+    }
+
+    async fn answer(self, Sources { store, streams, .. }: Sources) -> Result<Anatomy, ReadError> {
+        anatomy::anatomy(&*store, &streams, &self.0).await
+    }
+}
+
+/// Live memory by class over time: see `query/classes.rs`.
+pub struct ClassesQuestion(pub v1::Selection);
+
+impl Question for ClassesQuestion {
+    type Answer = Classes;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        Some(&self.0)
+    }
+
+    async fn answer(self, Sources { store, streams, .. }: Sources) -> Result<Classes, ReadError> {
+        classes::classes(&*store, &streams, &self.0).await
+    }
+}
+
+/// A stretch of one device's allocator: see `query/blocks.rs`.
+pub struct BlocksQuestion {
+    /// One process.
+    pub selection: v1::Selection,
+    /// Its middle.
+    pub at: At,
+}
+
+impl Question for BlocksQuestion {
+    type Answer = Blocks;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        Some(&self.selection)
+    }
+
+    async fn answer(self, Sources { store, streams, .. }: Sources) -> Result<Blocks, ReadError> {
+        blocks::blocks(&*store, &streams, &self.selection, self.at).await
+    }
+}
+
+/// A tile of one device's timeline: see `query/tiles/`.
+pub struct TileQuestion {
+    /// One process.
+    pub selection: v1::Selection,
+    /// Where it lies.
+    pub place: Place,
+    /// The session whose earlier tiles the client has.
+    pub session: Option<String>,
+}
+
+impl Question for TileQuestion {
+    type Answer = Tile;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        Some(&self.selection)
+    }
+
+    async fn answer(self, Sources { store, tiles, .. }: Sources) -> Result<Tile, ReadError> {
+        tiles.tile(&*store, &self.selection, self.place, self.session.as_deref()).await
+    }
+}
+
+impl Question for Wanted {
+    type Answer = WhatIf;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        Some(&self.selection)
+    }
+
+    async fn answer(self, Sources { store, streams, replays, .. }: Sources) -> Result<WhatIf, ReadError> {
+        replays.what_if(store, &streams, self).await
+    }
+}
+
+impl Question for Sizes {
+    type Answer = Fit;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        Some(&self.selection)
+    }
+
+    async fn answer(self, Sources { store, streams, replays, .. }: Sources) -> Result<Fit, ReadError> {
+        replays.fit(store, &streams, self).await
+    }
+}
