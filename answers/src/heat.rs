@@ -111,23 +111,18 @@ fn chosen(all: Vec<u32>) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
-    use memctl_proto::v1;
-
     use super::*;
+    use crate::report::EpochEnd;
 
     const MIB: u64 = 1 << 20;
 
-    fn rank(number: u32, allocated: &[u64]) -> v1::RankReport {
-        let end = |(epoch, &bytes): (usize, &u64)| v1::EpochEnd {
+    fn rank(number: u32, allocated: &[u64]) -> Rank {
+        let end = |(epoch, &bytes): (usize, &u64)| EpochEnd {
             epoch: epoch as u32,
-            counters: Some(v1::Counters { allocated_bytes: bytes, ..Default::default() }),
-            ..Default::default()
+            allocated_bytes: Some(bytes),
+            ..EpochEnd::default()
         };
-        v1::RankReport {
-            rank: number,
-            epoch_ends: allocated.iter().enumerate().map(end).collect(),
-            ..Default::default()
-        }
+        Rank { rank: number, epoch_ends: allocated.iter().enumerate().map(end).collect(), ..Rank::default() }
     }
 
     #[test]
@@ -136,13 +131,7 @@ mod tests {
         let mut ranks: Vec<_> = (0..6).map(|number| rank(number, &steady)).collect();
         ranks.push(rank(6, &[100 * MIB, 100 * MIB, 300 * MIB]));
         ranks.push(rank(7, &[100 * MIB, 200 * MIB, 100 * MIB]));
-        let wire = v1::Report {
-            job: Some(v1::Job::default()),
-            completeness: Some(v1::Completeness::default()),
-            ranks,
-            ..Default::default()
-        };
-        let heat = Heat::new(Report::new(wire, None).unwrap());
+        let heat = Heat::new(Report { ranks, ..Report::default() });
         let order: Vec<(u32, Option<u32>)> = heat.ranks.iter().map(|row| (row.rank, row.diverges_at)).take(3).collect();
         assert_eq!(order, [(7, Some(1)), (6, Some(2)), (0, None)]);
         assert_eq!(heat.median_bytes, [Some(100 * MIB); 3]);

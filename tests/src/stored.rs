@@ -1,10 +1,12 @@
 //! What a daemon has stored, read back through its export.
 
+use memctl_answers::report::Report;
+use memctl_answers::wire::from_wire;
 use memctl_model::{Event, SessionId, SessionInfo};
 use memctl_proto::chunk::Decoder;
 use memctl_proto::v1::export_part::Body;
 use memctl_proto::v1::query_client::QueryClient;
-use memctl_proto::v1::{ExportRequest, Report, ReportRequest, Selection};
+use memctl_proto::v1::{ExportRequest, ReportRequest, Selection};
 use tonic::transport::Channel;
 
 /// A job's selection.
@@ -19,7 +21,8 @@ pub fn job(name: &str) -> Option<Selection> {
 /// When there is none.
 pub async fn report(channel: Channel, name: &str) -> Report {
     let request = ReportRequest { selection: job(name) };
-    QueryClient::new(channel).get_report(request).await.expect("a report").into_inner()
+    let response = QueryClient::new(channel).get_report(request).await.expect("a report");
+    from_wire(response.get_ref()).expect("a report")
 }
 
 /// One device of a session as stored.

@@ -550,34 +550,34 @@ impl Answer for Verdicts {
 
 #[cfg(test)]
 mod tests {
-    use memctl_proto::v1;
+    use memctl_model::JobState;
 
     use super::*;
+    use crate::report::EpochEnd;
+    use crate::verdict::Verdict;
+    use crate::{Completeness, Job};
 
     const MIB: u64 = 1 << 20;
 
     /// A job whose rank has so many bytes at its epoch ends, and 42 MiB behind the last one.
     fn report(kind: &str, ends: &[u64]) -> Report {
-        let end = |(epoch, &bytes): (usize, &u64)| v1::EpochEnd {
+        let end = |(epoch, &bytes): (usize, &u64)| EpochEnd {
             epoch: epoch as u32,
-            counters: Some(v1::Counters { allocated_bytes: bytes * MIB, ..Default::default() }),
-            ..Default::default()
+            allocated_bytes: Some(bytes * MIB),
+            ..EpochEnd::default()
         };
-        let rank = v1::RankReport {
+        let rank = Rank {
             epoch_ends: ends.iter().enumerate().map(end).collect(),
             end_allocated_bytes: Some(42 * MIB),
-            completeness: Some(v1::Completeness::default()),
-            ..Default::default()
+            ..Rank::default()
         };
-        let wire = v1::Report {
-            job: Some(v1::Job { state: v1::JobState::Finished as i32, ..Default::default() }),
-            completeness: Some(v1::Completeness { exact: true, ..Default::default() }),
+        Report {
+            job: Job { state: JobState::Finished, ..Job::default() },
+            completeness: Completeness { exact: true, ..Completeness::default() },
             ranks: vec![rank],
-            judged: Some(v1::Judged::default()),
-            verdict: Some(v1::Verdict { kind: kind.into(), ..Default::default() }),
-            ..Default::default()
-        };
-        Report::new(wire, None).unwrap()
+            verdict: Some(Verdict { kind: kind.into(), ..Verdict::default() }),
+            ..Report::default()
+        }
     }
 
     #[test]

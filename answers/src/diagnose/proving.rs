@@ -176,25 +176,27 @@ fn named_after(job: &Job, suffix: &str) -> Job {
 
 #[cfg(test)]
 mod tests {
-    use memctl_proto::v1;
+    use memctl_model::JobState;
 
     use super::*;
+    use crate::Completeness;
+    use crate::report::Rank;
+    use crate::verdict::Verdict;
 
     #[test]
     fn a_job_that_grows_for_an_open_cause_is_no_example_to_hold_others_to() {
-        let wire = |kind: &str, cause: &str| v1::Report {
-            job: Some(v1::Job { id: "gpt2".into(), state: v1::JobState::Finished as i32, ..Default::default() }),
-            completeness: Some(v1::Completeness { exact: true, ..Default::default() }),
-            ranks: vec![v1::RankReport { completeness: Some(v1::Completeness::default()), ..Default::default() }],
-            judged: Some(v1::Judged::default()),
-            verdict: Some(v1::Verdict { kind: kind.into(), cause: cause.into(), ..Default::default() }),
-            ..Default::default()
+        let report = |kind: &str, cause: Option<&str>| Report {
+            job: Job { name: "gpt2".into(), state: JobState::Finished, ..Job::default() },
+            completeness: Completeness { exact: true, ..Completeness::default() },
+            ranks: vec![Rank::default()],
+            verdict: Some(Verdict { kind: kind.into(), cause: cause.map(str::to_owned), ..Verdict::default() }),
+            ..Report::default()
         };
-        let kept = |kind, cause| keep(&Report::new(wire(kind, cause), None).unwrap(), None, "");
-        let open = kept("growing", "open");
+        let kept = |kind, cause| keep(&report(kind, cause), None, "");
+        let open = kept("growing", Some("open"));
         assert!(open.answer[0].starts_with("If this memory is not meant to stay"), "{:?}", open.answer);
         assert!(open.commands[0].contains("--job gpt2-fixed"), "{:?}", open.commands);
-        let steady = kept("steady", "");
+        let steady = kept("steady", None);
         assert!(steady.answer[0].starts_with("To keep it that way"), "{:?}", steady.answer);
     }
 }

@@ -170,22 +170,18 @@ fn call(tree: &Tree<'_>, node: &Node<'_>, depth: usize) -> FlameCall {
 
 #[cfg(test)]
 mod tests {
-    use memctl_proto::v1;
-
     use super::*;
-    use crate::sites::View;
+    use crate::sites::Site;
 
     fn sites(of: &[(u32, u64)]) -> Sites {
-        let frame = |line| v1::Frame { function: format!("f{line}"), file: "/home/me/a.py".into(), line };
-        let site = |&(line, bytes): &(u32, u64)| v1::SiteStack {
-            stack: vec![frame(line), frame(0)],
-            bytes,
-            blocks: 1,
-            ..Default::default()
+        let frame = |line| Frame { function: format!("f{line}"), file: "/home/me/a.py".into(), line: Some(line) };
+        let site = |&(line, live_bytes): &(u32, u64)| Site {
+            live_bytes,
+            live_blocks: 1,
+            ..Site::new(vec![frame(line), frame(0)])
         };
-        let rank = v1::RankSites { sites: of.iter().map(site).collect(), ..Default::default() };
-        let (job, completeness) = (Some(v1::Job::default()), Some(v1::Completeness::default()));
-        Sites::new(v1::Sites { job, completeness, ranks: vec![rank] }, View::default()).unwrap()
+        let rank = RankSites { sites: of.iter().map(site).collect(), ..RankSites::default() };
+        Sites { ranks: vec![rank], ..Sites::default() }
     }
 
     #[test]

@@ -175,23 +175,18 @@ impl Dossier {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::finding::{Finding, FirstSeen};
+    use crate::report::EpochEnd;
 
-    fn report(ranks: Vec<v1::RankReport>, since: Option<u32>) -> Report {
-        let first_seen = Some(v1::FirstSeen { epoch: since, ..Default::default() });
-        let finding = v1::Finding { id: "1".into(), ranks: vec![2], first_seen, ..Default::default() };
-        let wire = v1::Report {
-            job: Some(v1::Job::default()),
-            completeness: Some(v1::Completeness::default()),
-            findings: vec![finding],
-            ranks,
-            ..Default::default()
-        };
-        Report::new(wire, None).unwrap()
+    fn report(ranks: Vec<Rank>, since: Option<u32>) -> Report {
+        let first_seen = FirstSeen { epoch: since, ..FirstSeen::default() };
+        let finding = Finding { id: "1".into(), ranks: vec![2], first_seen, ..Finding::default() };
+        Report { findings: vec![finding], ranks, ..Report::default() }
     }
 
-    fn rank(rank: u32, epochs: u32, ooms: u64) -> v1::RankReport {
-        let epoch_ends = (0..epochs).map(|epoch| v1::EpochEnd { epoch, ..Default::default() }).collect();
-        v1::RankReport { rank, epoch_ends, ooms, ..Default::default() }
+    fn rank(rank: u32, epochs: u32, ooms: u64) -> Rank {
+        let epoch_ends = (0..epochs).map(|epoch| EpochEnd { epoch, ..EpochEnd::default() }).collect();
+        Rank { rank, epoch_ends, ooms, ..Rank::default() }
     }
 
     #[test]

@@ -86,22 +86,17 @@ pub fn rows(late: &RankSites, early: Option<&RankSites>, peak: Option<&RankSites
 
 #[cfg(test)]
 mod tests {
-    use memctl_proto::v1;
-
     use super::*;
+    use crate::sites::Site;
 
-    fn frame(line: u32) -> v1::Frame {
-        v1::Frame { function: "f".into(), file: "/home/me/a.py".into(), line }
+    fn frame(line: u32) -> Frame {
+        Frame { function: "f".into(), file: "/home/me/a.py".into(), line: Some(line) }
     }
 
     fn sites(of: &[(u32, u64)]) -> RankSites {
-        let site = |&(line, bytes): &(u32, u64)| v1::SiteStack {
-            stack: vec![frame(line)],
-            bytes,
-            blocks: 1,
-            ..Default::default()
-        };
-        v1::RankSites { sites: of.iter().map(site).collect(), ..Default::default() }.into()
+        let site =
+            |&(line, live_bytes): &(u32, u64)| Site { live_bytes, live_blocks: 1, ..Site::new(vec![frame(line)]) };
+        RankSites { sites: of.iter().map(site).collect(), ..RankSites::default() }
     }
 
     #[test]

@@ -235,13 +235,12 @@ fn calls<'f>(site: &'f Site, own: &mut HashMap<&'f str, bool>) -> Vec<Call<'f>> 
 
 #[cfg(test)]
 mod tests {
-    use memctl_proto::v1;
-
     use super::*;
+    use crate::sites::Site;
 
     fn sites(of: &[(&[&str], u64)]) -> RankSites {
         // Innermost first, as on the wire; `lib.` is a library's.
-        let frame = |name: &&str| v1::Frame {
+        let frame = |name: &&str| Frame {
             function: (*name).into(),
             file: match name.split_once('.') {
                 Some(("lib", _)) => "/usr/lib/python3/site-packages/torch/nn.py".into(),
@@ -249,15 +248,14 @@ mod tests {
                 Some(("cpp", _)) => "RegisterCUDA.cpp".into(),
                 _ => "/home/me/train.py".into(),
             },
-            line: 1,
+            line: Some(1),
         };
-        let site = |(stack, bytes): &(&[&str], u64)| v1::SiteStack {
-            stack: stack.iter().map(frame).collect(),
-            bytes: *bytes,
-            blocks: 1,
-            ..Default::default()
+        let site = |(stack, bytes): &(&[&str], u64)| Site {
+            live_bytes: *bytes,
+            live_blocks: 1,
+            ..Site::new(stack.iter().map(frame).collect())
         };
-        v1::RankSites { sites: of.iter().map(site).collect(), ..Default::default() }.into()
+        RankSites { sites: of.iter().map(site).collect(), ..RankSites::default() }
     }
 
     /// Names by depth with their bytes, as they are drawn.

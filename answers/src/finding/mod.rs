@@ -335,13 +335,13 @@ mod tests {
     use super::*;
 
     /// A finding of which nothing is known.
-    fn bare() -> v1::Finding {
-        v1::Finding { id: "00".into(), kind: "a_new_kind".into(), ..Default::default() }
+    fn bare() -> model::Finding {
+        model::Finding::new(FindingKind::Leak, Severity::Warning, 0.5, Vec::new())
     }
 
     #[test]
     fn what_is_not_known_is_null_and_no_key_is_missing() {
-        let json = serde_json::to_value(Finding::from(bare())).unwrap();
+        let json = serde_json::to_value(Finding::new(&bare(), "j")).unwrap();
         let documented = [
             "id",
             "kind",
@@ -371,40 +371,52 @@ mod tests {
             serde_json::json!({ "epoch": null, "step": null, "at": null, "boundary": null })
         );
         assert_eq!(json["evidence"], serde_json::json!({}));
-        assert_eq!((json["kind"].as_str(), json["severity"].as_str()), (Some("a_new_kind"), Some("warning")));
+        assert_eq!((json["kind"].as_str(), json["severity"].as_str()), (Some("leak"), Some("warning")));
     }
 
     #[test]
     fn what_is_no_number_is_not_shown_as_one() {
-        let rate = Some(v1::Rate { value: f64::NAN, low: f64::NEG_INFINITY, high: 1e300 });
-        let evidence = [f64::INFINITY, 0.5]
-            .map(|number| v1::Evidence { name: number.to_string(), value: Some(v1::evidence::Value::Number(number)) });
-        let wire = v1::Finding {
+        let finding = model::Finding {
             confidence: 7.0,
             time_to_oom_seconds: Some(f64::INFINITY),
-            bytes_per_epoch: rate,
-            evidence: evidence.to_vec(),
+            bytes_per_epoch: Some(Rate { value: f64::NAN, low: f64::NEG_INFINITY, high: 1e300 }),
+            evidence: [("odd", f64::INFINITY), ("half", 0.5)]
+                .map(|(name, number)| (name.to_owned(), EvidenceValue::Number(number)))
+                .into(),
             ..bare()
         };
-        let json = serde_json::to_value(Finding::from(wire)).unwrap();
+        let json = serde_json::to_value(Finding::new(&finding, "j")).unwrap();
         assert_eq!(json["confidence"], 1.0);
         assert!(json["bytes_per_epoch"].is_null() && json["time_to_oom_seconds"].is_null());
         assert_eq!(json["bytes_per_epoch_high"], i64::MAX);
-        assert_eq!(json["evidence"], serde_json::json!({ "inf": null, "0.5": 0.5 }));
+        assert_eq!(json["evidence"], serde_json::json!({ "odd": null, "half": 0.5 }));
     }
 
     #[test]
-    fn the_worst_is_first_and_a_site_is_the_users_own_code() {
-        let frame = |file: &str| v1::Frame { function: "f".into(), file: file.into(), line: 1 };
-        let own = v1::Finding {
-            severity: v1::Severity::Critical as i32,
-            stack: vec![frame("/usr/lib/python3/site-packages/torch/nn.py"), frame("/home/me/train.py")],
-            ..bare()
-        };
-        let mild = v1::Finding { severity: v1::Severity::Info as i32, ..bare() };
-        let findings = findings(vec![mild, own]);
-        assert_eq!(findings[0].severity, "critical");
-        assert_eq!(findings[0].site.as_ref().unwrap().frame.file, "/home/me/train.py");
-        assert!(findings[0].hurts() && !findings[1].hurts());
+    fn a_site_is_the_users_own_code() {
+        let frame = |file: &str| model::Frame { function: "f".into(), file: file.into(), line: 1 };
+        let stack = vec![frame("/usr/lib/python3/site-packages/torch/nn.py"), frame("/home/me/train.py")];
+        let finding = Finding::new(&model::Finding { stack, ..bare() }, "j");
+        assert_eq!(finding.site.as_ref().unwrap().frame.file, "/home/me/train.py");
+    }
+
+    #[test]
+    fn what_is_read_is_what_was_written_and_a_new_kind_or_severity_is_shown() {
+        let evidence = [
+            ("count", EvidenceValue::Count(u64::MAX)),
+            ("number", EvidenceValue::Number(3.0)),
+            ("text", EvidenceValue::Text("3".into())),
+            ("series", EvidenceValue::Series(vec![1, 2])),
+        ];
+        let evidence = evidence.map(|(name, value)| (name.to_owned(), value)).into();
+        let time_ns = Some(1_795_168_323_226_534_976);
+        let first_seen = Moment { epoch: Some(1), step: None, time_ns, boundary: Some(Boundary::EpochEnd) };
+        let mut json =
+            serde_json::to_value(Finding::new(&model::Finding { evidence, first_seen, ..bare() }, "j")).unwrap();
+        let read: Finding = serde_json::from_value(json.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&read).unwrap(), json);
+        (json["kind"], json["severity"]) = ("a_new_kind".into(), "fatal".into());
+        let read: Finding = serde_json::from_value(json).unwrap();
+        assert_eq!((&*read.kind, read.known_kind(), read.hurts()), ("a_new_kind", None, true));
     }
 }

@@ -101,17 +101,16 @@ fn verdict(job: &Job) -> (String, Option<Tone>) {
 
 #[cfg(test)]
 mod tests {
-    use memctl_proto::v1;
+    use memctl_answers::Job;
 
     use super::*;
 
     #[test]
     fn jobs_of_several_tenants_say_whose_they_are() {
         let of = |tenants: &[&str]| {
-            let job =
-                |tenant: &&str| v1::Job { id: "cache".into(), tenant: (*tenant).to_owned(), ..v1::Job::default() };
-            let jobs = v1::ListJobsResponse { jobs: tenants.iter().map(job).collect() };
-            page(&Jobs::new(jobs, false, 0), &Screen { columns: Some(80), unicode: true, colour: false })
+            let job = |tenant: &&str| Job { id: "cache".into(), tenant: (*tenant).to_owned(), ..Job::default() };
+            let jobs = Jobs { jobs: tenants.iter().map(job).collect(), ..Jobs::default() };
+            page(&jobs, &Screen { columns: Some(80), unicode: true, colour: false })
         };
         let several = of(&["default", "vision"]);
         assert!(several.contains("TENANT") && several.contains("vision"), "{several}");

@@ -203,26 +203,21 @@ impl Axis {
 
 #[cfg(test)]
 mod tests {
-    use memctl_proto::v1;
+    use memctl_answers::format::time::Time;
 
     use super::*;
 
     fn timeline(ranks: u32, devices: u32, chosen: bool) -> String {
-        let of = |rank, device| v1::RankTimeline {
+        let of = |rank, device| RankTimeline {
             rank,
             device,
-            points: vec![v1::TimelinePoint { last_ns: 9, ..v1::TimelinePoint::default() }],
+            points: vec![Point { last_at: Time(9), ..Point::default() }],
             process: format!("rank {rank}"),
-            ..v1::RankTimeline::default()
+            ..RankTimeline::default()
         };
-        let wire = v1::Timeline {
-            job: Some(v1::Job::default()),
-            completeness: Some(v1::Completeness::default()),
-            ranks: (0..ranks).flat_map(|rank| (0..devices).map(move |device| of(rank, device))).collect(),
-            points: 0,
-        };
+        let ranks = (0..ranks).flat_map(|rank| (0..devices).map(move |device| of(rank, device))).collect();
         let screen = Screen { columns: Some(100), unicode: true, colour: false };
-        page(&Timeline::new(wire, chosen, None).unwrap(), &screen)
+        page(&Timeline { ranks, chosen, ..Timeline::default() }, &screen)
     }
 
     #[test]

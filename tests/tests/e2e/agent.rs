@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use memctl_agent::Backoff;
 use memctl_agent::{Agent, AgentConfig, Daemon, SpoolConfig};
+use memctl_answers::Completeness;
+use memctl_answers::report::Report;
+use memctl_answers::wire::from_wire;
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::MemoryStore;
 use memctl_model::{
@@ -92,12 +95,12 @@ async fn a_drop_is_counted_and_a_snapshot_makes_everything_exact_again() {
     assert_eq!(outcome.end.produced, counts.produced);
     assert_eq!(outcome.end.dropped.total(), counts.dropped);
     let report = stored::report(daemon.channel(), "dropping").await;
-    let completeness = report.completeness.unwrap();
+    let completeness = report.completeness;
     assert_eq!((completeness.exact, completeness.events_dropped), (false, counts.dropped));
     assert_eq!(completeness.events_stored, counts.stored);
     let end = &report.ranks[0].epoch_ends[0];
     assert!(end.exact, "behind the snapshot figures are exact again");
-    assert_eq!(end.counters.as_ref().unwrap().allocated_bytes, 1 << 20);
+    assert_eq!(end.allocated_bytes, Some(1 << 20));
     daemon.stop().await.unwrap();
 }
 
@@ -164,7 +167,8 @@ fn what_an_agent_leaves_in_its_spool_the_next_one_delivers() {
                 let mut client = memctl_proto::v1::query_client::QueryClient::new(channel.clone());
                 let request = memctl_proto::v1::ReportRequest { selection: stored::job("first") };
                 if let Ok(report) = client.get_report(request).await
-                    && report.into_inner().completeness.is_some_and(|it| it.exact && it.events_stored == 5_000)
+                    && let Completeness { exact: true, events_stored: 5_000, .. } =
+                        from_wire::<Report>(report.get_ref()).unwrap().completeness
                 {
                     return;
                 }
@@ -261,7 +265,7 @@ fn a_mark_behind_drops_does_not_pass_for_exact() {
     });
     drop(runtime);
     assert!(!report.ranks[0].epoch_ends[0].exact, "the end of epoch 0 misses an event");
-    assert!(!report.completeness.unwrap().exact);
+    assert!(!report.completeness.exact);
     assert_eq!(daemon.terminate(), 0);
 }
 

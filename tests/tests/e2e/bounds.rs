@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use memctl_answers::sites::Sites;
+use memctl_answers::wire::from_wire;
 use memctl_model::{Action, DeviceIndex, DeviceInfo, Event, Rollup, SessionEnd, SessionId, SessionInfo, StackId};
 use memctl_proto::chunk::{ChunkMeta, Encoder};
 use memctl_proto::item::Packed;
@@ -131,13 +133,13 @@ async fn more_sites_than_are_counted_separately_are_answered_and_hold_up_nobody(
     let asked = || {
         let request = v1::SitesRequest { selection: job("many"), moment: Some(v1::sites_request::Moment::End(true)) };
         let mut client = QueryClient::new(channel.clone()).max_decoding_message_size(64 << 20);
-        async move { client.get_sites(request).await.map(tonic::Response::into_inner) }
+        async move { client.get_sites(request).await.map(|answer| from_wire::<Sites>(answer.get_ref()).unwrap()) }
     };
     let sites = tokio::time::timeout(Duration::from_secs(60), asked()).await.expect("an answer in time").unwrap();
     let rank = &sites.ranks[0];
     assert!(rank.merged, "the answer says that not all are counted separately");
-    let shown: u64 = rank.sites.iter().map(|site| site.bytes).sum();
-    assert_eq!(shown + rank.further.map_or(0, |further| further.bytes), BLOCKS * 512);
+    let shown: u64 = rank.sites.iter().map(|site| site.live_bytes).sum();
+    assert_eq!(shown + rank.further.map_or(0, |further| further.live_bytes), BLOCKS * 512);
     // Clients that disconnect end their replays, so the daemon ends at once.
     let asking: Vec<_> = (0..6).map(|_| tokio::spawn(asked())).collect();
     let (pid, before) = (daemon.pid(), cpu_ticks(daemon.pid()));

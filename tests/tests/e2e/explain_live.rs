@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memctl_agent::{Agent, AgentConfig, Daemon, Recorder};
+use memctl_answers::finding::Evidence;
 use memctl_answers::ledger::Ledger;
+use memctl_answers::oom::Oom;
+use memctl_answers::report::Report;
 use memctl_answers::wire::from_wire;
 use memctl_daemon::event_analysis::findings;
 use memctl_daemon::server::Embedded;
@@ -15,7 +18,7 @@ use memctl_model::{
     StackId,
 };
 use memctl_proto::v1::query_client::QueryClient;
-use memctl_proto::v1::{self, LedgerRequest, OomRequest, ReportRequest, Selection, ledger_request::Moment};
+use memctl_proto::v1::{LedgerRequest, OomRequest, ReportRequest, Selection, ledger_request::Moment};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const MIB: u64 = 1 << 20;
@@ -91,12 +94,16 @@ async fn a_failed_request_is_seen_as_it_was_before_the_flush_and_a_neighbour_is_
     let (store, daemon) = embedded().await;
     run(&daemon, "crowded", 0, Some("out of memory"), crowded).await;
     let request = OomRequest { selection: Some(selection("crowded")) };
-    let answer = QueryClient::new(daemon.channel()).get_oom(request).await.unwrap().into_inner();
-    let [report] = answer.reports.as_slice() else { panic!("one report: {answer:#?}") };
-    assert_eq!((report.reserved_bytes, report.flushed_bytes, report.free_bytes), (600 * MIB, 200 * MIB, 200 * MIB));
+    let answer = QueryClient::new(daemon.channel()).get_oom(request).await.unwrap();
+    let answer: Oom = from_wire(answer.get_ref()).unwrap();
+    let [report] = answer.failures.as_slice() else { panic!("one report: {answer:#?}") };
+    assert_eq!(
+        (report.reserved_bytes, report.flushed_bytes, report.free_in_cache_bytes),
+        (600 * MIB, 200 * MIB, 200 * MIB)
+    );
     assert_eq!((report.others_bytes, report.outside_bytes), (Some(324 * MIB), Some(0)));
     assert_eq!((report.epoch, report.step, report.limit_below_bytes), (Some(0), Some(1), None));
-    assert_eq!((report.sites[0].bytes, report.sites[0].before_bytes), (400 * MIB, Some(400 * MIB)));
+    assert_eq!((report.sites[0].live_bytes, report.sites[0].before_bytes), (400 * MIB, Some(400 * MIB)));
     let found = findings(&store, &selection("crowded")).await.unwrap();
     let oom = of_kind(&found, FindingKind::Oom);
     assert_eq!(
@@ -186,9 +193,10 @@ async fn a_death_without_a_failed_request_says_what_is_known() {
     daemon.stop().await.unwrap();
 }
 
-async fn reported(daemon: &Embedded, job: &str) -> v1::Report {
+async fn reported(daemon: &Embedded, job: &str) -> Report {
     let request = ReportRequest { selection: Some(selection(job)) };
-    QueryClient::new(daemon.channel()).get_report(request).await.unwrap().into_inner()
+    let response = QueryClient::new(daemon.channel()).get_report(request).await.unwrap();
+    from_wire(response.get_ref()).unwrap()
 }
 
 fn wait_a_little() {
@@ -235,7 +243,7 @@ async fn a_leak_until_out_of_memory_is_one_finding_and_the_others_deaths_are_par
     run(&daemon, "filled", 1, Some("killed by signal 15 (SIGTERM)"), calm).await;
     let report = reported(&daemon, "filled").await;
     let [found] = report.findings.as_slice() else { panic!("one cause: {:#?}", report.findings) };
-    assert_eq!((found.kind.as_str(), found.severity(), &found.ranks), ("leak", v1::Severity::Critical, &vec![0]));
+    assert_eq!((found.kind.as_str(), found.severity, &found.ranks), ("leak", Severity::Critical, &vec![0]));
     assert!(found.title.contains("keep (train.py:7)") && !found.title.contains("; out of memory"), "{}", found.title);
     assert!(
         found.title.contains("rank 0 ran out of memory in epoch 10, step 30, when 100 MiB were requested"),
@@ -243,12 +251,11 @@ async fn a_leak_until_out_of_memory_is_one_finding_and_the_others_deaths_are_par
         found.title
     );
     assert!(found.explanation.ends_with("rank 1 was stopped after it."), "{}", found.explanation);
-    let figure =
-        |name: &str| found.evidence.iter().find(|evidence| evidence.name == name).and_then(|it| it.value.clone());
-    assert_eq!(figure("oom_stranded_bytes"), Some(v1::evidence::Value::Count(100 * MIB)));
+    assert_eq!(found.evidence.get("oom_stranded_bytes"), Some(&Evidence::Count(100 * MIB)));
     let request = OomRequest { selection: Some(selection("filled")) };
-    let answer = QueryClient::new(daemon.channel()).get_oom(request).await.unwrap().into_inner();
-    assert_eq!((answer.reports[0].cause.as_str(), answer.findings.len()), ("leak", 1), "{answer:#?}");
+    let answer = QueryClient::new(daemon.channel()).get_oom(request).await.unwrap();
+    let answer: Oom = from_wire(answer.get_ref()).unwrap();
+    assert_eq!((answer.failures[0].cause.as_str(), answer.findings.len()), ("leak", 1), "{answer:#?}");
     daemon.stop().await.unwrap();
 }
 
@@ -305,8 +312,7 @@ fn outgrown(agent: &Agent, recorder: &mut Recorder, stack: StackId) {
 async fn a_measurement_from_before_the_growth_is_not_told_as_of_now() {
     let (_, daemon) = embedded().await;
     run(&daemon, "outgrown", 0, Some("out of memory"), outgrown).await;
-    let request = ReportRequest { selection: Some(selection("outgrown")) };
-    let report = QueryClient::new(daemon.channel()).get_report(request).await.unwrap().into_inner();
+    let report = reported(&daemon, "outgrown").await;
     let rank = &report.ranks[0];
     assert!(rank.reserved_bytes.unwrap() > 54 * MIB, "{:?}", rank.reserved_bytes);
     assert_eq!(rank.device_used_bytes, None, "54 MiB were in use before the process held more");

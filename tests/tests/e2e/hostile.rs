@@ -52,8 +52,8 @@ async fn honest(daemon: &DaemonProcess, name: &'static str) {
     };
     tokio::task::spawn_blocking(recorded).await.unwrap();
     let report = stored::report(channel(daemon).await, name).await;
-    assert!(report.completeness.unwrap().exact);
-    assert!(report.job.unwrap().events > 0);
+    assert!(report.completeness.exact);
+    assert!(report.job.events > 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

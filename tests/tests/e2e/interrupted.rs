@@ -11,8 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use memctl_answers::jobs::Jobs;
+use memctl_answers::wire::from_wire;
+use memctl_model::JobState;
+use memctl_proto::v1::ListJobsRequest;
 use memctl_proto::v1::query_client::QueryClient;
-use memctl_proto::v1::{JobState, ListJobsRequest};
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::recordings::folder;
 use memctl_tests::{memctl, run, run_json};
@@ -112,9 +115,9 @@ async fn until_it_streams(url: &str, child: &mut Child) {
     let mut client = QueryClient::new(channel);
     let began = Instant::now();
     loop {
-        let jobs =
-            client.list_jobs(ListJobsRequest { limit: 1, ..Default::default() }).await.unwrap().into_inner().jobs;
-        if jobs.first().is_some_and(|job| job.state() == JobState::Running && job.events > 0) {
+        let jobs = client.list_jobs(ListJobsRequest { limit: 1, ..Default::default() }).await.unwrap();
+        let jobs = from_wire::<Jobs>(jobs.get_ref()).unwrap().jobs;
+        if jobs.first().is_some_and(|job| job.state == JobState::Running && job.events > 0) {
             return;
         }
         assert!(child.try_wait().unwrap().is_none(), "the import ended before it was seen");

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memctl_agent::{Agent, AgentConfig, Daemon};
+use memctl_answers::finding::Finding;
 use memctl_answers::ledger::Ledger;
+use memctl_answers::report::Report;
+use memctl_answers::sites::{Site, Sites};
 use memctl_answers::wire::from_wire;
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::{Selection, SqliteStore, Store as _, Which};
-use memctl_model::{DeviceIndex, DeviceInfo, Frame, SessionId, SessionInfo, StackId};
+use memctl_model::{DeviceIndex, DeviceInfo, Frame, JobState, SessionId, SessionInfo, StackId};
 use memctl_proto::v1;
 use memctl_proto::v1::query_client::QueryClient;
 
@@ -62,7 +65,7 @@ fn record(agent: &Agent, stacks: u64) -> u64 {
 }
 
 /// Records blocks of this many stacks; returns the one finding.
-async fn found(stacks: u64) -> v1::Finding {
+async fn found(stacks: u64) -> Finding {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(SqliteStore::open(&folder.path().join("memctl.db"), "a test").await.unwrap());
     let daemon = Embedded::start(store).await.unwrap();
@@ -79,19 +82,24 @@ async fn found(stacks: u64) -> v1::Finding {
 
     let selection = Some(v1::Selection { job: "many".into(), ..v1::Selection::default() });
     let mut query = QueryClient::new(daemon.channel());
-    let report = query.get_report(v1::ReportRequest { selection: selection.clone() }).await.unwrap().into_inner();
-    let completeness = report.completeness.unwrap();
+    let report = query.get_report(v1::ReportRequest { selection: selection.clone() }).await.unwrap();
+    let report: Report = from_wire(report.get_ref()).unwrap();
+    let completeness = report.completeness;
     assert_eq!((completeness.exact, completeness.events_stored, completeness.gaps), (true, produced, 0));
-    assert_eq!(report.job.unwrap().state(), v1::JobState::Finished);
+    assert_eq!(report.job.state, JobState::Finished);
     let [finding] = report.findings.as_slice() else { panic!("one finding: {:#?}", report.findings) };
 
     let moment = Some(v1::sites_request::Moment::End(true));
-    let sites = query.get_sites(v1::SitesRequest { selection, moment }).await.unwrap().into_inner();
+    let sites = query.get_sites(v1::SitesRequest { selection, moment }).await.unwrap();
+    let sites: Sites = from_wire(sites.get_ref()).unwrap();
     let [rank] = sites.ranks.as_slice() else { panic!("one rank: {:#?}", sites.ranks.len()) };
-    let sum = |of: fn(&v1::SiteStack) -> u64| rank.sites.iter().map(of).sum::<u64>();
+    let sum = |of: fn(&Site) -> u64| rank.sites.iter().map(of).sum::<u64>();
     let live = BLOCKS + STEPS;
-    assert_eq!((rank.exact, sum(|site| site.blocks), sum(|site| site.bytes)), (true, live, live * BLOCK_BYTES));
-    assert_eq!(rank.counters.unwrap().allocated_bytes, live * BLOCK_BYTES);
+    assert_eq!(
+        (rank.exact, sum(|site| site.live_blocks), sum(|site| site.live_bytes)),
+        (true, live, live * BLOCK_BYTES)
+    );
+    assert_eq!(rank.allocated_bytes, Some(live * BLOCK_BYTES));
     assert_eq!(rank.sites.len() as u64, stacks + 1);
     daemon.stop().await.unwrap();
     finding.clone()
@@ -101,13 +109,13 @@ async fn found(stacks: u64) -> v1::Finding {
 async fn a_hundred_thousand_live_blocks_are_stored_judged_and_told() {
     let finding = found(5_000).await;
     let site = finding.site.as_ref().expect("the line that grows");
-    assert_eq!((site.function.as_str(), site.line), ("keep", 7), "{finding:#?}");
+    assert_eq!((site.frame.function.as_str(), site.frame.line), ("keep", Some(7)), "{finding:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_beyond_those_that_are_told_apart_is_not_called_another() {
     let finding = found(memctl_analysis::judge::SITES_MAX as u64 + 1).await;
-    assert_eq!((&finding.site, finding.stack.len()), (&None, 0), "{finding:#?}");
+    assert!(finding.site.is_none(), "{finding:#?}");
 }
 
 /// With many blocks keyframes are rare, and chunks that time cuts are many: every block between two keyframes is

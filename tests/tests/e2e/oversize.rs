@@ -93,7 +93,7 @@ fn an_agent_leaves_it_out_and_delivers_the_rest() {
     assert!(!place.exists(), "everything was delivered");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let report = runtime.block_on(async { stored::report(connect(&daemon.url).await, "wire").await });
-    let completeness = report.completeness.unwrap();
-    assert_eq!((report.job.unwrap().events, completeness.gaps), (20, 1), "{completeness:?}");
+    let completeness = report.completeness;
+    assert_eq!((report.job.events, completeness.gaps), (20, 1), "{completeness:?}");
     assert_eq!(daemon.terminate(), 0);
 }

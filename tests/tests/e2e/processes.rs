@@ -5,12 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memctl_agent::{Agent, AgentConfig, Daemon, Recorder};
+use memctl_answers::frag::Fragmentation;
 use memctl_answers::ledger::Ledger;
+use memctl_answers::report::Report;
+use memctl_answers::sites::Sites;
+use memctl_answers::timeline::Timeline;
 use memctl_answers::wire::from_wire;
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::{MemoryStore, Store};
 use memctl_model::limits::TIMELINE_POINTS_MAX;
-use memctl_model::{DeviceIndex, DeviceInfo, Frame, Launch, Sample, SessionId, SessionInfo, StackId};
+use memctl_model::{DeviceIndex, DeviceInfo, Frame, JobState, Launch, Sample, SessionId, SessionInfo, StackId};
 use memctl_proto::v1;
 use memctl_proto::v1::query_client::QueryClient;
 use tonic::Code;
@@ -115,12 +119,12 @@ fn job() -> v1::Selection {
     v1::Selection { job: "job".into(), ..v1::Selection::default() }
 }
 
-async fn report(channel: Channel, selection: v1::Selection) -> Result<v1::Report, tonic::Status> {
+async fn report(channel: Channel, selection: v1::Selection) -> Result<Report, tonic::Status> {
     let request = v1::ReportRequest { selection: Some(selection) };
-    Ok(QueryClient::new(channel).get_report(request).await?.into_inner())
+    Ok(from_wire(QueryClient::new(channel).get_report(request).await?.get_ref()).unwrap())
 }
 
-fn names(report: &v1::Report) -> Vec<&str> {
+fn names(report: &Report) -> Vec<&str> {
     report.processes.iter().map(|process| process.process.as_str()).collect()
 }
 
@@ -133,9 +137,9 @@ async fn a_trainer_and_its_workers_are_all_there_and_the_leaking_one_is_named() 
     let all = report(daemon.channel(), job()).await.unwrap();
     assert_eq!(names(&all), ["trainer", "worker-1", "worker-2"]);
     let events: u64 = all.processes.iter().map(|process| process.events).sum();
-    let (told, completeness) = (all.job.clone().unwrap(), all.completeness.unwrap());
+    let (told, completeness) = (all.job.clone(), all.completeness);
     assert_eq!((completeness.exact, completeness.events_stored, told.events), (true, events, events));
-    assert_eq!((told.processes, told.ranks, told.state()), (3, 1, v1::JobState::Finished));
+    assert_eq!((told.processes, told.ranks, told.state), (3, 1, JobState::Finished));
     let [finding] = all.findings.as_slice() else { panic!("one finding: {:#?}", all.findings) };
     assert_eq!((finding.kind.as_str(), finding.processes.as_slice()), ("leak", ["worker-1".to_owned()].as_slice()));
     assert!(
@@ -147,7 +151,7 @@ async fn a_trainer_and_its_workers_are_all_there_and_the_leaking_one_is_named() 
     let of = |name: &str| v1::Selection { processes: vec![name.to_owned()], ..job() };
     let one = report(daemon.channel(), of("worker-1")).await.unwrap();
     assert_eq!((names(&one), one.findings.len()), (vec!["worker-1"], 1));
-    assert_eq!(one.completeness.unwrap().events_stored, one.processes[0].events);
+    assert_eq!(one.completeness.events_stored, one.processes[0].events);
     let other = report(daemon.channel(), of("worker-2")).await.unwrap();
     assert_eq!((names(&other), other.findings.len()), (vec!["worker-2"], 0));
     assert_eq!(names(&report(daemon.channel(), of("worker")).await.unwrap()), ["worker-1", "worker-2"]);
@@ -165,20 +169,23 @@ async fn one_process_with_two_devices_is_judged_device_by_device_and_every_quest
     assert_eq!((names(&all), all.processes[0].devices.as_slice()), (vec!["rank 0"], [0, 1].as_slice()));
     let [finding] = all.findings.as_slice() else { panic!("one finding: {:#?}", all.findings) };
     assert!(finding.title.contains("on device 1 of rank 0, allocated in keep (train.py:17)"), "{}", finding.title);
-    assert_eq!(all.completeness.unwrap().events_stored, all.processes[0].events);
+    assert_eq!(all.completeness.events_stored, all.processes[0].events);
 
     let mut client = QueryClient::new(daemon.channel());
     let selection = Some(job());
     let timeline = client.get_timeline(v1::TimelineRequest { selection: selection.clone(), points: 10 }).await.unwrap();
-    let devices: Vec<u32> = timeline.into_inner().ranks.iter().map(|rank| rank.device).collect();
+    let devices: Vec<u32> =
+        from_wire::<Timeline>(timeline.get_ref()).unwrap().ranks.iter().map(|rank| rank.device).collect();
     assert_eq!(devices, [0, 1]);
     let too_many = v1::TimelineRequest { selection: selection.clone(), points: TIMELINE_POINTS_MAX + 1 };
     assert_eq!(client.get_timeline(too_many).await.unwrap_err().code(), Code::InvalidArgument);
     let sites = client.get_sites(v1::SitesRequest { selection: selection.clone(), moment: None }).await.unwrap();
-    let live: Vec<u64> = sites.into_inner().ranks.iter().map(|rank| rank.sites[0].bytes).collect();
+    let live: Vec<u64> =
+        from_wire::<Sites>(sites.get_ref()).unwrap().ranks.iter().map(|rank| rank.sites[0].live_bytes).collect();
     assert_eq!(live, [64 * MIB, (64 + u64::from(EPOCHS) * STEPS) * MIB]);
     let fragmentation = v1::FragmentationRequest { selection: selection.clone() };
-    assert_eq!(client.get_fragmentation(fragmentation).await.unwrap().into_inner().ranks.len(), 2);
+    let fragmentation = client.get_fragmentation(fragmentation).await.unwrap();
+    assert_eq!(from_wire::<Fragmentation>(fragmentation.get_ref()).unwrap().ranks.len(), 2);
     client.get_oom(v1::OomRequest { selection: selection.clone() }).await.unwrap();
     let ledger = client.get_ledger(v1::LedgerRequest { selection, ..v1::LedgerRequest::default() }).await.unwrap();
     assert_eq!(from_wire::<Ledger>(ledger.get_ref()).unwrap().ranks.len(), 2);

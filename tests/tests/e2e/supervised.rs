@@ -10,13 +10,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use memctl_agent::{Agent, AgentConfig, Daemon};
+use memctl_answers::judged::NotJudged;
+use memctl_answers::report::Report;
+use memctl_answers::wire::from_wire;
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::{
     AlertPut, AlertRecord, AlertSelection, Append, AuditRow, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, Held,
     HoldersIndex, HoldersRow, ItemPage, ItemRow, JobRow, MemoryStore, OpenedSession, Opening, PutOutcome, Retention,
     Scope, Selection, SessionKey, SessionRow, Store, StoreError, StoreInfo, Tenant, TokenRow, Totals, WatchRow, Which,
 };
-use memctl_model::{DeviceIndex, DeviceInfo, Frame, SessionId, SessionInfo};
+use memctl_model::{DeviceIndex, DeviceInfo, Frame, SessionId, SessionInfo, Severity};
 use memctl_proto::v1::query_client::QueryClient;
 use memctl_proto::v1::{self, ItemKind};
 use tonic_health::pb::HealthCheckRequest;
@@ -223,9 +226,10 @@ async fn record(daemon: &Embedded, job: &str, id: u8) {
     assert!(outcome.await.unwrap().delivered, "everything is stored in the end");
 }
 
-async fn report(daemon: &Embedded, job: &str) -> v1::Report {
+async fn report(daemon: &Embedded, job: &str) -> Report {
     let selection = Some(v1::Selection { job: job.into(), ..v1::Selection::default() });
-    QueryClient::new(daemon.channel()).get_report(v1::ReportRequest { selection }).await.unwrap().into_inner()
+    let response = QueryClient::new(daemon.channel()).get_report(v1::ReportRequest { selection }).await.unwrap();
+    from_wire(response.get_ref()).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -238,23 +242,20 @@ async fn a_job_that_cannot_be_judged_says_so_and_others_are_judged_all_the_same(
     let broken = report(&daemon, UNREADABLE).await;
     assert!(store.thrown.load(Ordering::SeqCst), "the fault has happened");
     let [finding] = broken.findings.as_slice() else { panic!("one finding: {:#?}", broken.findings) };
-    assert_eq!((finding.kind.as_str(), finding.severity()), ("unjudged", v1::Severity::Warning));
+    assert_eq!((finding.kind.as_str(), finding.severity), ("unjudged", Severity::Warning));
     assert!(finding.explanation.contains("the judge was told to fail"), "{}", finding.explanation);
-    assert_eq!(broken.completeness.unwrap().events_stored, EVENTS, "what was recorded is reported all the same");
-    let open: Vec<&v1::NotJudged> = broken.not_judged.iter().filter(|not| not.decides).collect();
-    let [not] = open.as_slice() else { panic!("one gap decides: {:#?}", broken.not_judged) };
-    assert_eq!(
-        (not.kind.as_str(), not.gap.as_str(), not.reason.as_str()),
-        ("leak", "whole", "judging this job failed")
-    );
-    assert!(!not.remedy.is_empty() && finding.advice.contains(not.remedy.as_str()), "{not:#?}");
-    assert!(broken.judged.unwrap_or_default().kinds.is_empty(), "nothing counts as judged");
+    assert_eq!(broken.completeness.events_stored, EVENTS, "what was recorded is reported all the same");
+    let open: Vec<&NotJudged> = broken.scope.not_judged.iter().filter(|not| not.decides).collect();
+    let [not] = open.as_slice() else { panic!("one gap decides: {:#?}", broken.scope.not_judged) };
+    assert_eq!((not.kind.as_str(), &*not.gap, not.reason.as_str()), ("leak", "whole", "judging this job failed"));
+    assert!(not.remedy.as_ref().is_some_and(|remedy| finding.advice.contains(remedy)), "{not:#?}");
+    assert!(broken.scope.judged.kinds.is_empty(), "nothing counts as judged");
     let whole = report(&daemon, "whole").await;
     assert!(whole.findings.iter().all(|finding| finding.kind != "unjudged"), "{:#?}", whole.findings);
 
     *store.unreadable.lock().unwrap() = None;
     let again = report(&daemon, UNREADABLE).await;
-    let kinds = |report: &v1::Report| report.findings.iter().map(|it| it.kind.clone()).collect::<Vec<String>>();
+    let kinds = |report: &Report| report.findings.iter().map(|it| it.kind.clone()).collect::<Vec<String>>();
     assert_eq!(kinds(&again), kinds(&whole), "once it can be judged it is, from the beginning");
     daemon.stop().await.unwrap();
 }
@@ -282,7 +283,7 @@ async fn a_committer_that_fails_is_started_anew_and_health_tells() {
     let committer = status.tasks.iter().find(|task| task.name == "committer").expect("the committer is reported");
     assert_eq!((committer.running, committer.restarts), (true, u64::from(FAILURES)));
     assert_eq!(committer.failure.as_deref(), Some("the append was told to fail"));
-    let completeness = report(&daemon, "job").await.completeness.unwrap();
+    let completeness = report(&daemon, "job").await.completeness;
     assert_eq!((completeness.exact, completeness.events_stored), (true, EVENTS));
     daemon.stop().await.unwrap();
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use memctl_answers::report::Report;
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::MemoryStore;
 use memctl_model::{DeviceIndex, Event, SessionEnd, SessionInfo};
@@ -11,7 +12,7 @@ use memctl_proto::PROTOCOL_VERSION;
 use memctl_proto::chunk::{ChunkMeta, Encoder};
 use memctl_proto::item::Packed;
 use memctl_proto::v1::daemon_message::Body as Heard;
-use memctl_proto::v1::{Hello, Item, ItemKind, RefusedReason, Report};
+use memctl_proto::v1::{Hello, Item, ItemKind, RefusedReason};
 use memctl_tests::raw::{Stream, chunk, hello, item, session};
 use memctl_tests::stored;
 
@@ -41,8 +42,8 @@ async fn what_comes_twice_is_stored_once() {
     }
     stream.until_durable(4).await;
     let report = report(&daemon).await;
-    assert_eq!(report.job.as_ref().unwrap().events, 40);
-    assert_eq!(report.completeness.unwrap().gaps, 0);
+    assert_eq!(report.job.events, 40);
+    assert_eq!(report.completeness.gaps, 0);
     let stored = stored::events(daemon.channel(), "wire").await;
     assert_eq!(stored[0].chunks, [(0, 10), (10, 10), (20, 10), (30, 10)]);
     drop(stream);
@@ -56,7 +57,7 @@ async fn what_never_came_is_a_gap_and_nothing_is_exact_any_more() {
     stream.send(item(1, 0)).await;
     stream.send(item(4, 30)).await;
     stream.until_durable(4).await;
-    let completeness = report(&daemon).await.completeness.unwrap();
+    let completeness = report(&daemon).await.completeness;
     assert_eq!((completeness.gaps, completeness.exact, completeness.events_stored), (2, false, 20));
     drop(stream);
     daemon.stop().await.unwrap();
@@ -89,7 +90,7 @@ async fn lies_are_refused_by_name_and_leave_nothing() {
         assert!(message.contains(says), "{what}: {message}");
     }
     let report = report(&daemon).await;
-    assert_eq!(report.job.unwrap().events, 0);
+    assert_eq!(report.job.events, 0);
     daemon.stop().await.unwrap();
 }
 
@@ -126,7 +127,7 @@ async fn an_ended_session_takes_nothing_more() {
     stream.send(item(3, 10)).await;
     let (_, message) = stream.until_refused().await;
     assert!(message.contains("ended"), "{message}");
-    let completeness = report(&daemon).await.completeness.unwrap();
+    let completeness = report(&daemon).await.completeness;
     assert_eq!((completeness.exact, completeness.events_stored), (true, 10));
     daemon.stop().await.unwrap();
 }

@@ -1,13 +1,15 @@
 //! The report about jobs that are hostile, empty or half known. (What it says of real recordings: the end-to-end tests.)
 
-use memctl_answers::SCHEMA;
 use memctl_answers::dossier::{Dossier, Parts};
+use memctl_answers::finding::{Finding, FirstSeen, Site};
+use memctl_answers::format::time::Time;
 use memctl_answers::ledger::{ClassShare, Ledger, Listed, Rank, View};
-use memctl_answers::oom::Oom;
-use memctl_answers::report::Report;
-use memctl_answers::sites::{self, Sites};
-use memctl_answers::timeline::Timeline;
-use memctl_proto::v1;
+use memctl_answers::oom::{Failed, Oom};
+use memctl_answers::report::{self, EpochEnd, Report};
+use memctl_answers::sites::{self, RankSites, Sites};
+use memctl_answers::timeline::{Point, RankTimeline, Timeline};
+use memctl_answers::{Completeness, Frame, Job, SCHEMA};
+use memctl_model::Severity;
 
 use super::{FILE_MAX, Inlined, Shell, ledger};
 use crate::page::markdown;
@@ -15,54 +17,53 @@ use crate::page::markdown;
 /// A name that tries everything.
 const HOSTILE: &str = "</script><script>alert('x')</script>\" onfocus=\"y\u{202e}`|@all";
 
-fn stack(line: u32) -> Vec<v1::Frame> {
-    vec![v1::Frame { function: HOSTILE.into(), file: format!("/home/{HOSTILE}/a.py"), line }]
+fn stack(line: u32) -> Vec<Frame> {
+    vec![Frame { function: HOSTILE.into(), file: format!("/home/{HOSTILE}/a.py"), line: Some(line) }]
 }
 
-fn wire_report() -> v1::Report {
-    let end = |epoch| v1::EpochEnd { epoch, time_ns: u64::from(epoch) * 10 + 9, ..Default::default() };
-    let finding = v1::Finding {
+fn report() -> Report {
+    let end = |epoch| EpochEnd { epoch, at: Time(u64::from(epoch) * 10 + 9), ..EpochEnd::default() };
+    let finding = Finding {
         id: "1".into(),
         kind: "leak".into(),
-        severity: v1::Severity::Critical as i32,
+        severity: Severity::Critical,
         title: format!("Live memory grows in {HOSTILE}"),
         ranks: vec![0],
-        first_seen: Some(v1::FirstSeen { epoch: Some(0), ..Default::default() }),
-        stack: stack(1),
-        ..Default::default()
+        first_seen: FirstSeen { epoch: Some(0), ..FirstSeen::default() },
+        site: Site::new(None, stack(1)),
+        ..Finding::default()
     };
-    v1::Report {
-        job: Some(v1::Job {
+    Report {
+        job: Job {
             id: "job".into(),
-            labels: vec![v1::Label { key: HOSTILE.into(), value: HOSTILE.into() }],
-            ..Default::default()
-        }),
-        completeness: Some(v1::Completeness { exact: true, events_stored: 4, ..Default::default() }),
-        ranks: vec![v1::RankReport {
+            name: "job".into(),
+            labels: [(HOSTILE.into(), HOSTILE.into())].into(),
+            ..Job::default()
+        },
+        completeness: Completeness { exact: true, events_stored: 4, ..Completeness::default() },
+        ranks: vec![report::Rank {
             host: Some(HOSTILE.into()),
             failure: Some(HOSTILE.into()),
             epoch_ends: (0..3).map(end).collect(),
             device_total_bytes: Some(200),
             stands_out: vec![HOSTILE.into()],
             process: HOSTILE.into(),
-            ..Default::default()
+            ..report::Rank::default()
         }],
         findings: vec![finding],
-        ..Default::default()
+        ..Report::default()
     }
 }
 
 fn sites_of(bytes: &[u64]) -> Sites {
-    let site = |(line, &bytes): (usize, &u64)| v1::SiteStack {
-        stack: stack(line as u32),
-        bytes,
-        blocks: 1,
-        ..Default::default()
+    let site = |(line, &live_bytes): (usize, &u64)| sites::Site {
+        live_bytes,
+        live_blocks: 1,
+        ..sites::Site::new(stack(line as u32))
     };
     let sites = bytes.iter().enumerate().map(site).collect();
-    let ranks = vec![v1::RankSites { sites, exact: true, process: HOSTILE.into(), ..Default::default() }];
-    let wire = v1::Sites { job: Some(v1::Job::default()), completeness: Some(v1::Completeness::default()), ranks };
-    Sites::new(wire, sites::View::default()).unwrap()
+    let ranks = vec![RankSites { sites, exact: true, process: HOSTILE.into(), ..RankSites::default() }];
+    Sites { ranks, ..Sites::default() }
 }
 
 fn rank_ledger() -> Rank {
@@ -80,46 +81,36 @@ fn rank_ledger() -> Rank {
 }
 
 fn dossier() -> Dossier {
-    let (job, completeness) = (Some(v1::Job::default()), Some(v1::Completeness::default()));
-    let point = |epoch: u32| v1::TimelinePoint {
+    let point = |epoch: u32| Point {
         epoch,
-        first_ns: u64::from(epoch) * 10,
-        last_ns: u64::from(epoch) * 10 + 9,
+        first_at: Time(u64::from(epoch) * 10),
+        last_at: Time(u64::from(epoch) * 10 + 9),
         allocated_bytes: 50,
         peak_allocated_bytes: 90,
         peak_reserved_bytes: 100,
         min_allocated_bytes: 20 + 10 * u64::from(epoch),
-        ..Default::default()
+        ..Point::default()
     };
     let course =
-        v1::RankTimeline { points: (0..3).map(point).collect(), process: HOSTILE.into(), ..Default::default() };
-    let failed = v1::OomReport { process: HOSTILE.into(), cause: HOSTILE.into(), time_ns: 15, ..Default::default() };
+        RankTimeline { points: (0..3).map(point).collect(), process: HOSTILE.into(), ..RankTimeline::default() };
+    let failed = Failed { process: HOSTILE.into(), cause: HOSTILE.into(), at: Time(15), ..Failed::default() };
     let parts = Parts {
         replay: None,
-        course: Ok(Timeline::new(
-            v1::Timeline { job: job.clone(), completeness, ranks: vec![course], points: 0 },
-            false,
-            None,
-        )
-        .unwrap()),
-        failures: Ok(Oom::new(
-            v1::Oom { job: job.clone(), completeness, reports: vec![failed], ..Default::default() },
-            None,
-        )
-        .unwrap()),
+        course: Ok(Timeline { ranks: vec![course], ..Timeline::default() }),
+        failures: Ok(Oom { failures: vec![failed], ..Oom::default() }),
         peak: Ok(sites_of(&[40, 30])),
         early: Ok(sites_of(&[10, 30])),
         late: Ok(sites_of(&[40, 20])),
         ledger: Ok(Ledger {
             schema: SCHEMA,
-            job: job.unwrap().into(),
-            completeness: completeness.unwrap().into(),
+            job: Job::default(),
+            completeness: Completeness::default(),
             ranks: vec![Listed { rank: rank_ledger(), blocks: None }],
             not_judged: Vec::new(),
             view: View::default(),
         }),
     };
-    Dossier::new(Report::new(wire_report(), None).unwrap(), parts)
+    Dossier::new(report(), parts)
 }
 
 fn page(dossier: &Dossier) -> String {
@@ -187,16 +178,11 @@ fn what_is_read_without_a_script_is_whole() {
 
 #[test]
 fn what_is_missing_is_said_where_it_would_stand() {
-    let bare = Dossier::new(Report::new(wire_report(), None).unwrap(), Parts::none("it is <gone>."));
+    let bare = Dossier::new(report(), Parts::none("it is <gone>."));
     let html = told(&bare);
     assert!(markdown::page(&bare).contains("Sites are not shown: it is &lt;gone&gt;.\n"));
     assert_eq!(html.matches("Not shown: it is &lt;gone&gt;.<").count(), 2, "{html}");
-    let wire = v1::Report {
-        job: Some(v1::Job::default()),
-        completeness: Some(v1::Completeness::default()),
-        ..Default::default()
-    };
-    let empty = Dossier::new(Report::new(wire, None).unwrap(), Parts::none("nothing was recorded"));
+    let empty = Dossier::new(Report::default(), Parts::none("nothing was recorded"));
     let html = told(&empty);
     assert!(html.contains("Nothing was recorded in this part of the job"), "{html}");
     assert_eq!(unbalanced(&html), Vec::<String>::new());
@@ -206,25 +192,23 @@ fn what_is_missing_is_said_where_it_would_stand() {
 #[test]
 fn a_file_is_bounded_whatever_was_recorded() {
     let name = HOSTILE.repeat(50);
-    let frame = |line| v1::Frame { function: name.clone(), file: "/home/me/a.py".into(), line };
-    let site = |line: u32| v1::SiteStack {
-        stack: (0..8).map(|above| frame(line * 8 + above)).collect(),
-        bytes: u64::from(1 + line % 7) << 20,
-        blocks: 1,
-        ..Default::default()
+    let frame = |line| Frame { function: name.clone(), file: "/home/me/a.py".into(), line: Some(line) };
+    let site = |line: u32| sites::Site {
+        live_bytes: u64::from(1 + line % 7) << 20,
+        live_blocks: 1,
+        ..sites::Site::new((0..8).map(|above| frame(line * 8 + above)).collect())
     };
     let many = || {
         let sites = (0..1000).map(site).collect();
-        let ranks = vec![v1::RankSites { sites, exact: true, process: HOSTILE.into(), ..Default::default() }];
-        let wire = v1::Sites { job: Some(v1::Job::default()), completeness: Some(v1::Completeness::default()), ranks };
-        Sites::new(wire, sites::View::default()).unwrap()
+        let ranks = vec![RankSites { sites, exact: true, process: HOSTILE.into(), ..RankSites::default() }];
+        Sites { ranks, ..Sites::default() }
     };
     let parts = Parts { peak: Ok(many()), late: Ok(many()), ..dossier().parts };
-    let mut wire = wire_report();
-    let first = wire.ranks[0].clone();
-    wire.ranks.extend((1..4096).map(|rank| v1::RankReport { rank, ..first.clone() }));
-    wire.findings = vec![wire.findings[0].clone(); 500];
-    let dossier = Dossier::new(Report::new(wire, None).unwrap(), parts);
+    let mut long = report();
+    let first = long.ranks[0].clone();
+    long.ranks.extend((1..4096).map(|rank| report::Rank { rank, ..first.clone() }));
+    long.findings = vec![long.findings[0].clone(); 500];
+    let dossier = Dossier::new(long, parts);
     let html = page(&dossier);
     let room = Shell::new(&dossier, 0).room();
     assert!(html.len() + room <= FILE_MAX && room > FILE_MAX / 2, "{} bytes, room for {room}", html.len());

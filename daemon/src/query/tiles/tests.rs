@@ -293,7 +293,7 @@ fn a_tile_has_its_marks_and_refuses_another_session() {
         let tiles = Tiles::new();
         let place = Place { level: 40, index: BEGIN_NS / (SLOTS << 40) };
         let tile = tiles.tile(&store, &selection(), place, None).await.unwrap();
-        let kinds: Vec<&str> = tile.head.marks.iter().map(|mark| mark.kind).collect();
+        let kinds: Vec<&str> = tile.head.marks.iter().map(|mark| &*mark.kind).collect();
         assert_eq!((kinds, tile.head.marks_left_out), (vec!["step_begin", "step_end"], 0));
         assert!(tiles.tile(&store, &selection(), place, Some(&tile.head.session)).await.is_ok());
         let other = tiles.tile(&store, &selection(), place, Some("00")).await.unwrap_err().to_string();
