@@ -10,7 +10,7 @@ use super::group::{Group, groups, same_function};
 use super::history::{Level, Per};
 use super::leak;
 use super::recent_growth::{has_stopped, last_third};
-use super::series::{FIRST_LEVEL_FACTOR, Point};
+use super::series::{FIRST_LEVEL_FACTOR, Point, Series};
 use super::significance::{is_share_of_peak, matters};
 use super::subjects::Subject;
 use super::watch::{Holds, RankWatch, Site};
@@ -207,11 +207,22 @@ fn grown(watch: &RankWatch, (group, place): (&Group, &Place), begun_at: u32, per
         group.members.iter().any(is_member) || (site.holds == holds && is_through(site))
     };
     let of_place = watch.sites.iter().enumerate().filter(|(index, site)| is_reached(*index, site));
-    let (before, now) = of_place.fold((0_u64, 0_u64), |(before, now), (_, site)| {
+    let quarter = begun_at + lead.growth.times.last().copied().unwrap_or(begun_at).saturating_sub(begun_at) / 4;
+    let growing = of_place.filter(|(index, site)| {
+        let is_member = group.members.iter().any(|member| member.site == *index);
+        is_member || !has_settled(site.series(lead.per), quarter)
+    });
+    let (before, now) = growing.fold((0_u64, 0_u64), |(before, now), (_, site)| {
         let (then, last) = held(site, (lead.per, begun_at), per);
         (before.saturating_add(then), now.saturating_add(last))
     });
     now.saturating_sub(before)
+}
+
+/// Whether a site held as much as it holds now early in the growth: what is made once with the first step (a library's
+/// workspace, gradients, an optimizer's state) is reached through the same line and has no part in it.
+fn has_settled(series: &Series, early: u32) -> bool {
+    series.points().last().is_some_and(|last| series.bytes_at(early) >= last.bytes)
 }
 
 /// Bytes that a site held at the boundary, of a kind, at which growth began, and at the last boundary of another kind.

@@ -200,6 +200,8 @@ impl Default for History {
 impl History {
     /// Notes a boundary: its kind, and its place among those of its kind.
     pub fn boundary(&mut self, table: &SiteTable) -> Option<(Per, u32)> {
+        // What a job made all its life was no loading of what runs later.
+        self.loads_on |= table.boundary == Boundary::End && self.worked < WORKED_MIN;
         let per = Per::of(table.boundary)?;
         let of = &mut self.of[per as usize];
         let next = of.at.saturating_add(1);
@@ -331,6 +333,11 @@ impl History {
     /// The place of the last window in which the job was still being loaded, as it counts for `weights` or for anything else.
     pub fn loaded(&self, weights: bool) -> u32 {
         if self.loads_on && !weights { 0 } else { self.loaded }
+    }
+
+    /// Whether only windows of loading were seen so far: what they show is no growth of what runs later.
+    pub fn only_loads(&self) -> bool {
+        self.worked < WORKED_MIN && !self.loads_on
     }
 
     /// Whether windows are judged: while steps go on, windows between two of them are not.

@@ -75,7 +75,7 @@ fn boundaries(watch: &RankWatch) -> Vec<Boundary> {
     let enough = |per: Per| match per {
         Per::Epoch => history.of(per).seen >= EPOCH_ENDS_MIN,
         Per::Step => history.of(per).seen >= STEPS_MIN,
-        Per::Window => history.windows_speak() && history.of(per).seen >= WINDOWS_MIN,
+        Per::Window => history.windows_speak() && history.of(per).seen >= WINDOWS_MIN && !history.only_loads(),
     };
     Per::ALL.into_iter().filter(|&per| enough(per)).map(Per::boundary).collect()
 }
@@ -124,6 +124,10 @@ fn too_few(watch: &RankWatch) -> (String, &'static str) {
         "mark each step: `with memctl_agent.step(number):`, or record a snapshot with global_record_annotations=True";
     let seen = |per: Per| watch.history.of(per).seen;
     let (epochs, steps, windows) = (seen(Per::Epoch), seen(Per::Step), seen(Per::Window));
+    if windows >= WINDOWS_MIN && watch.history.windows_speak() && watch.history.only_loads() {
+        let reason = "so far memory was made and hardly any was freed, as while a model is loaded";
+        return (reason.to_owned(), WAIT);
+    }
     if windows > 0 && steps == 0 && epochs == 0 {
         return (format!("needs {WINDOWS_MIN} windows, found {windows}"), WAIT);
     }

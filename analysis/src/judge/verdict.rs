@@ -25,6 +25,7 @@ pub fn verdict(inputs: &VerdictInputs<'_>) -> Verdict {
         .or_else(|| not_enough(inputs))
         .or_else(|| of_course(inputs, courses, Stand::Released))
         .or_else(|| of_course(inputs, courses, Stand::Stopped))
+        .or_else(|| risen(inputs))
         .unwrap_or_else(|| steady(inputs))
 }
 
@@ -173,6 +174,14 @@ fn of_course(inputs: &VerdictInputs<'_>, courses: &[Course], stand: Stand) -> Op
         Stand::Stopped | Stand::Growing => (VerdictKind::LevelledOff, words::levelled_off(inputs, &shown)),
     };
     Some(Verdict { sentence, ..shown.measured(kind) })
+}
+
+/// Where memory only rose over the last third, and no place of it is known to grow.
+fn risen(inputs: &VerdictInputs<'_>) -> Option<Verdict> {
+    let rooms = inputs.courses.devices.iter().filter(|room| room.rose);
+    let swing = rooms.filter_map(|room| room.swing_bytes).max_by_key(|(lowest, highest)| highest - lowest)?;
+    let sentence = words::risen(inputs, swing);
+    Some(Verdict { swing_bytes: Some(swing), ..Verdict::new(VerdictKind::NotEnoughData, sentence) })
 }
 
 fn steady(inputs: &VerdictInputs<'_>) -> Verdict {

@@ -4,7 +4,7 @@ use memctl_model::{Finding, Judged, MemoryKind, NotJudged, Verdict, VerdictKind}
 
 use super::Activity;
 use super::course::{Course, Stand, of_places};
-use super::history::Per;
+use super::history::{Level, Per};
 use super::significance::peak_bytes;
 use super::subjects::{self, Subject};
 use super::sum::sum;
@@ -27,17 +27,23 @@ pub(super) struct Room {
     pub limit_bytes: Option<u64>,
     /// The least and the most of its live memory at the boundaries of the last third, where it was not flat.
     pub swing_bytes: Option<(u64, u64)>,
+    /// Whether it only rose then.
+    pub rose: bool,
 }
 
 impl Courses {
     /// Of these devices.
     #[must_use]
     pub fn of(watches: &[&RankWatch]) -> Self {
-        let room = |watch: &&RankWatch| Room {
-            who: watch.who(),
-            peak_bytes: peak_bytes(watch),
-            limit_bytes: watch.limit_bytes(),
-            swing_bytes: swing_bytes(watch),
+        let room = |watch: &&RankWatch| {
+            let swing_bytes = swing_bytes(watch);
+            Room {
+                who: watch.who(),
+                peak_bytes: peak_bytes(watch),
+                limit_bytes: watch.limit_bytes(),
+                swing_bytes,
+                rose: swing_bytes.is_some_and(|swing| only_rose(last_third(watch), swing)),
+            }
         };
         let courses = watches.iter().flat_map(|watch| courses(watch)).collect();
         Self { devices: watches.iter().map(room).collect(), courses }
@@ -63,10 +69,28 @@ fn courses(watch: &RankWatch) -> Vec<Course> {
 /// Share of the peak within which live memory is flat.
 const FLAT_SHARE: f64 = 0.05;
 
-fn swing_bytes(watch: &RankWatch) -> Option<(u64, u64)> {
+/// Memory that falls by less than this share of what it swings only rises.
+const FALL_SHARE: f64 = 0.25;
+
+/// The levels of the last third of the boundaries that say most.
+fn last_third(watch: &RankWatch) -> &[Level] {
     let kinds = [Per::Step, Per::Epoch, Per::Window].into_iter();
-    let levels = kinds.map(|per| watch.history.levels(per)).find(|levels| levels.len() > 2)?;
-    let last = &levels[levels.len() - levels.len().div_ceil(3)..];
+    let levels = kinds.map(|per| watch.history.levels(per)).find(|levels| levels.len() > 2).unwrap_or_default();
+    &levels[levels.len() - levels.len().div_ceil(3)..]
+}
+
+/// Whether levels never fell by a share of their swing that matters.
+fn only_rose(levels: &[Level], (lowest, highest): (u64, u64)) -> bool {
+    let (mut top, mut fall) = (0, 0);
+    for level in levels {
+        fall = fall.max(level.highest_allocated_bytes.max(top).saturating_sub(level.lowest_allocated_bytes));
+        top = top.max(level.highest_allocated_bytes);
+    }
+    (fall as f64) < FALL_SHARE * (highest - lowest) as f64
+}
+
+fn swing_bytes(watch: &RankWatch) -> Option<(u64, u64)> {
+    let last = last_third(watch);
     let lowest = last.iter().map(|level| level.lowest_allocated_bytes).min()?;
     let highest = last.iter().map(|level| level.highest_allocated_bytes).max()?;
     ((highest - lowest) as f64 > FLAT_SHARE * peak_bytes(watch) as f64).then_some((lowest, highest))

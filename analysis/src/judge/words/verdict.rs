@@ -191,6 +191,21 @@ pub(in crate::judge) fn steady(inputs: &VerdictInputs<'_>, swing_bytes: Option<(
     format!("Nothing wrong was found{so_far}: {flat}.")
 }
 
+/// `Inconclusive: live memory rose from 286 MiB to 495 MiB over the last 18 of 52 windows, and too little was seen to say
+/// whether that goes on.`
+pub(in crate::judge) fn risen(inputs: &VerdictInputs<'_>, (lowest, highest): (u64, u64)) -> String {
+    let rose = format!(
+        "live memory rose from {} to {} over the last {}, and too little was seen to say whether that goes on",
+        HumanBytes::of(lowest),
+        HumanBytes::of(highest),
+        last_third(inputs.judged)
+    );
+    match worst(inputs) {
+        Some(worst) => format!("{worst}{}.", opening_letter(&rose)),
+        None => format!("Inconclusive: {rose}."),
+    }
+}
+
 /// The worst finding as a sentence, a space behind it: what is wrong comes before what is not.
 fn worst(inputs: &VerdictInputs<'_>) -> Option<String> {
     let worst = inputs.findings.iter().find(|finding| finding.severity >= Severity::Warning);
