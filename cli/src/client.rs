@@ -3,6 +3,7 @@
 //! Guarantees: the connection is closed whether or not the request succeeds; sessions that wait in the spool are stored
 //! first.
 
+use memctl_answers::access::Caller;
 pub use memctl_answers::dossier::same_job;
 use memctl_answers::ledger::Ledger;
 use memctl_answers::report::Report;
@@ -10,6 +11,9 @@ use memctl_answers::sites::{Sites, View};
 use memctl_answers::timeline::Timeline;
 use memctl_answers::wire::from_wire;
 use memctl_proto::v1;
+use memctl_proto::v1::access_client::AccessClient;
+use serde::de::DeserializeOwned;
+use tonic::{Response, Status};
 
 use crate::args::Global;
 use crate::connect::{Connection, WhenMissing, connect};
@@ -35,6 +39,27 @@ where
 #[must_use]
 pub fn hint(connection: &Connection, global: &Global) -> Option<String> {
     (!global.quiet).then(|| connection.flags.clone())
+}
+
+/// What a call answered.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn answered<T: DeserializeOwned>(
+    response: Result<Response<v1::Answer>, Status>,
+    connection: &Connection,
+) -> Result<T, Failure> {
+    let response = response.map_err(|status| connection.failure(&status))?;
+    Ok(from_wire(response.get_ref())?)
+}
+
+/// The caller, as the daemon sees it.
+///
+/// # Errors
+/// The daemon's; `None` where it is of another version.
+pub async fn caller(connection: &Connection) -> Result<Option<Caller>, Status> {
+    let response = AccessClient::new(connection.asking()).get_caller(v1::GetCallerRequest {}).await?;
+    Ok(from_wire(response.get_ref()).ok())
 }
 
 /// Requests a job's report.
@@ -68,8 +93,7 @@ pub async fn course(
 /// # Errors
 /// See [`Failure`].
 pub async fn ledger(connection: &mut Connection, request: v1::LedgerRequest) -> Result<Ledger, Failure> {
-    let response = connection.query.get_ledger(request).await.map_err(|status| connection.failure(&status))?;
-    Ok(from_wire(response.get_ref())?)
+    answered(connection.query.get_ledger(request).await, connection)
 }
 
 /// Requests live memory by site.

@@ -161,7 +161,7 @@ pub async fn caller(State(room): State<Room>, Extension(caller): Extension<Calle
     let Caller { name, role, .. } = &asking.caller;
     let tenant = asking.caller.tenant_name().to_owned();
     let may_leave = matches!(&room.auth, super::Authentication::Gate(_)) && asking.caller.has_token();
-    let known = Known::new(name.clone(), role.name(), tenant, may_leave, env!("CARGO_PKG_VERSION"));
+    let known = Known::new(name.clone(), *role, tenant, may_leave, env!("CARGO_PKG_VERSION"));
     asking.told(async { Ok(known) }).await
 }
 
