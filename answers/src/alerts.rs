@@ -90,7 +90,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Every phase, in the order of their coming.
+    /// Every phase, in the order in which an alert passes through them.
     pub const ALL: [Self; 3] = [Self::Pending, Self::Firing, Self::Resolved];
 
     /// Its name, in JSON as well.
@@ -191,7 +191,7 @@ impl Alert {
         run.map_or_else(|| self.job.clone(), |run| format!("{}#{run}", self.job))
     }
 
-    /// Since when it is in its state.
+    /// When its state began.
     #[must_use]
     pub fn entered(&self) -> Time {
         self.resolved_at.or(self.fired_at).unwrap_or(self.since)

@@ -23,7 +23,7 @@ const TITLE_BYTES_MAX: usize = 1_024;
 pub const ERROR_BYTES_MAX: usize = 512;
 
 /// What alerting needs to know of a judged job.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobFacts {
     /// Its tenant's name.
     pub tenant: String,

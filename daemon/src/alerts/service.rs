@@ -191,13 +191,8 @@ fn test_alert(now_ns: u64) -> Alert {
         tenant: DEFAULT_TENANT.into(),
         name: "memctl-test".into(),
         run: 1,
-        attempt: 0,
-        labels: Vec::new(),
-        state: None,
         started_ns: now_ns,
-        ended_ns: None,
-        epochs: None,
-        imported: false,
+        ..JobFacts::default()
     };
     let alert = Alert::pending(now_ns, TEST, &job, finding, now_ns);
     Alert { phase: Phase::Firing, fired_ns: Some(now_ns), ..alert }
