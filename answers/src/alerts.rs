@@ -459,4 +459,20 @@ mod tests {
             assert_eq!(serde_json::to_value(severity).unwrap(), severity.name());
         }
     }
+
+    #[test]
+    fn an_alert_is_printed_as_it_came_its_finding_among_its_fields() {
+        let text = concat!(
+            r#"{"id":"0123456789abcdef","rule":"MemoryLeak","state":"firing","job":"vit","run":3,"attempt":0,"#,
+            r#""finding":"fedcba9876543210","kind":"leak","severity":"warning","confidence":0.97,"ranks":[0,1],"#,
+            r#""rank_count":2,"all_ranks":true,"title":"grows","explanation":"why","advice":"what","#,
+            r#""labels":{"team":"vision"},"annotations":{},"since":"2026-11-20T09:52:00Z","#,
+            r#""fired_at":"2026-11-20T09:52:01.5Z","resolved_at":null,"seen_at":"2026-11-20T09:53:00Z","#,
+            r#""silenced_by":null,"receivers":[{"receiver":"hook","told":"firing","told_at":"2026-11-20T09:52:02Z","#,
+            r#""given_up":1,"last_error":"HTTP 500"}],"tenant":"default"}"#,
+        );
+        let alert: Alert = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&alert).unwrap(), text);
+        assert_eq!((alert.address().as_str(), alert.entered()), ("vit#3", alert.fired_at.unwrap()));
+    }
 }
