@@ -4,17 +4,81 @@
 
 use std::io::{self, Write};
 
-use jiff::Timestamp;
 use memctl_proto::v1;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Answer, SCHEMA};
 use crate::format::csv::{self, Cell};
+use crate::format::id::Id;
 use crate::format::json;
-use crate::format::time;
+use crate::format::time::Time;
+
+/// What a caller may do at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Writes to the jobs that its pattern allows.
+    Agent,
+    /// Reads.
+    Reader,
+    /// Reads, writes, silences, deletes.
+    Operator,
+    /// All of this, and tokens.
+    Admin,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Agent, Self::Reader, Self::Operator, Self::Admin];
+
+    /// Its name, in JSON as well.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Reader => "reader",
+            Self::Operator => "operator",
+            Self::Admin => "admin",
+        }
+    }
+
+    /// A role by its name.
+    ///
+    /// # Errors
+    /// Names the roles that exist.
+    pub fn named(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|role| role.name() == name);
+        found.ok_or_else(|| format!("there is no role {name:?}; there are agent, reader, operator and admin"))
+    }
+
+    /// From a request.
+    #[must_use]
+    pub const fn from_wire(role: v1::Role) -> Option<Self> {
+        match role {
+            v1::Role::Unspecified => None,
+            v1::Role::Agent => Some(Self::Agent),
+            v1::Role::Reader => Some(Self::Reader),
+            v1::Role::Operator => Some(Self::Operator),
+            v1::Role::Admin => Some(Self::Admin),
+        }
+    }
+}
+
+/// The caller, as the daemon sees it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Caller {
+    /// What the log calls it.
+    pub name: String,
+    /// What it may do.
+    pub role: Role,
+    /// Its tenant, `*` for all.
+    pub tenant: String,
+    /// Jobs that it may write to; `*` stands for anything.
+    pub jobs: String,
+}
 
 /// Tokens.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tokens {
     /// See [`SCHEMA`].
     pub schema: u32,
@@ -23,40 +87,64 @@ pub struct Tokens {
 }
 
 /// One token.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Token {
     /// Its id.
-    pub id: String,
+    pub id: Id,
     /// Its name.
     pub name: String,
-    /// `agent`, `reader`, `operator` or `admin`; null where a newer memctl made it.
-    pub role: Option<&'static str>,
+    /// What it may do; null where a newer memctl made it.
+    pub role: Option<Role>,
     /// Its tenant, `*` for all.
     pub tenant: String,
     /// Jobs that it may write to; `*` stands for anything.
     pub jobs: String,
-    /// `valid`, `expired` or `revoked`.
-    pub state: &'static str,
+    /// Whether it counts.
+    pub state: TokenState,
     /// When it was made.
-    pub created_at: String,
+    pub created_at: Time,
     /// When it expires.
-    pub expires_at: Option<String>,
+    pub expires_at: Option<Time>,
     /// When it was revoked.
-    pub revoked_at: Option<String>,
+    pub revoked_at: Option<Time>,
     /// The token itself, where it was just made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
 }
 
-/// Who asks, as the daemon sees it.
+/// Whether a token counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenState {
+    /// It does.
+    Valid,
+    /// No longer: its time is over.
+    Expired,
+    /// No longer: an admin has revoked it.
+    Revoked,
+}
+
+impl TokenState {
+    /// Its name, in JSON as well.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Valid => "valid",
+            Self::Expired => "expired",
+            Self::Revoked => "revoked",
+        }
+    }
+}
+
+/// The caller over HTTP, as `/api/v1/caller` shows it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Known {
     /// See [`SCHEMA`].
     pub schema: u32,
     /// What the log calls the caller.
     pub name: String,
-    /// `agent`, `reader`, `operator` or `admin`.
-    pub role: &'static str,
+    /// What it may do.
+    pub role: Role,
     /// Its tenant, `*` for all.
     pub tenant: String,
     /// Whether it came with a token, and can sign out.
@@ -68,53 +156,8 @@ pub struct Known {
 impl Known {
     /// A caller.
     #[must_use]
-    pub const fn new(name: String, role: &'static str, tenant: String, signed_in: bool, version: &'static str) -> Self {
+    pub const fn new(name: String, role: Role, tenant: String, signed_in: bool, version: &'static str) -> Self {
         Self { schema: SCHEMA, name, role, tenant, signed_in, version }
-    }
-}
-
-const fn role(role: v1::Role) -> Option<&'static str> {
-    match role {
-        v1::Role::Unspecified => None,
-        v1::Role::Agent => Some("agent"),
-        v1::Role::Reader => Some("reader"),
-        v1::Role::Operator => Some("operator"),
-        v1::Role::Admin => Some("admin"),
-    }
-}
-
-impl Token {
-    /// From the daemon's answer.
-    #[must_use]
-    pub fn new(wire: v1::Token, now: Timestamp) -> Self {
-        let role = role(wire.role());
-        let v1::Token { id, name, role: _, tenant, jobs, created_ns, expires_ns, revoked_ns } = wire;
-        let now_ns = u64::try_from(now.as_nanosecond()).unwrap_or(0);
-        let state = match (revoked_ns, expires_ns) {
-            (Some(_), _) => "revoked",
-            (None, Some(expires_ns)) if expires_ns <= now_ns => "expired",
-            (None, _) => "valid",
-        };
-        Self {
-            id,
-            name,
-            role,
-            tenant,
-            jobs,
-            state,
-            created_at: time::rfc3339(created_ns),
-            expires_at: expires_ns.map(time::rfc3339),
-            revoked_at: revoked_ns.map(time::rfc3339),
-            secret: None,
-        }
-    }
-}
-
-impl Tokens {
-    /// From the daemon's answer.
-    #[must_use]
-    pub fn new(tokens: Vec<v1::Token>, now: Timestamp) -> Self {
-        Self { schema: SCHEMA, tokens: tokens.into_iter().map(|token| Token::new(token, now)).collect() }
     }
 }
 
@@ -131,15 +174,15 @@ impl Answer for Tokens {
         csv::header(out, &["id", "name", "role", "tenant", "jobs", "state", "created_at", "expires_at", "revoked_at"])?;
         self.tokens.iter().try_for_each(|token| {
             let cells = [
-                Cell::text(&token.id),
+                Cell::plain(token.id),
                 Cell::text(&*token.name),
-                Cell::maybe(token.role),
+                Cell::maybe(token.role.map(Role::name)),
                 Cell::text(&*token.tenant),
                 Cell::text(&*token.jobs),
-                Cell::plain(token.state),
-                Cell::plain(&token.created_at),
-                Cell::maybe(token.expires_at.as_deref()),
-                Cell::maybe(token.revoked_at.as_deref()),
+                Cell::plain(token.state.name()),
+                Cell::plain(token.created_at),
+                Cell::maybe(token.expires_at),
+                Cell::maybe(token.revoked_at),
             ];
             csv::record(out, &cells)
         })
@@ -147,7 +190,7 @@ impl Answer for Tokens {
 }
 
 /// The audit log.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Audit {
     /// See [`SCHEMA`].
     pub schema: u32,
@@ -156,10 +199,10 @@ pub struct Audit {
 }
 
 /// One entry.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Entry {
     /// When.
-    pub at: String,
+    pub at: Time,
     /// The tenant that it concerns, `*` for all.
     pub tenant: String,
     /// Who.
@@ -174,16 +217,6 @@ pub struct Entry {
     pub refused: bool,
     /// What came of it.
     pub outcome: String,
-}
-
-impl From<v1::ListAuditResponse> for Audit {
-    fn from(wire: v1::ListAuditResponse) -> Self {
-        let entry = |wire: v1::AuditEntry| {
-            let v1::AuditEntry { time_ns, tenant, caller, peer, action, subject, refused, outcome } = wire;
-            Entry { at: time::rfc3339(time_ns), tenant, caller, peer, action, subject, refused, outcome }
-        };
-        Self { schema: SCHEMA, entries: wire.entries.into_iter().map(entry).collect() }
-    }
 }
 
 impl Answer for Audit {
@@ -211,5 +244,20 @@ impl Answer for Audit {
             ];
             csv::record(out, &cells)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_the_same_in_json() {
+        for role in Role::ALL {
+            assert_eq!(serde_json::to_value(role).unwrap(), role.name());
+        }
+        for state in [TokenState::Valid, TokenState::Expired, TokenState::Revoked] {
+            assert_eq!(serde_json::to_value(state).unwrap(), state.name());
+        }
     }
 }

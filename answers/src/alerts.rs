@@ -1,4 +1,5 @@
-//! `memctl alerts` as data: alerts, silences, what receivers answered, rules.
+//! `memctl alerts` as data: alerts, silences, what receivers answered, rules. The daemon makes them, and they travel as
+//! they are printed.
 //!
 //! Guarantees: as every answer ([`super`]): times are RFC 3339, what is not known is null.
 //!
@@ -7,21 +8,20 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use jiff::Timestamp;
 use memctl_model::Severity;
-use memctl_proto::v1;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Answer, Job, SCHEMA};
+use super::{Answer, Job};
 use crate::format::csv::{self, Cell};
+use crate::format::id::Id;
 use crate::format::json;
 use crate::format::text::rank_list;
-use crate::format::time;
+use crate::format::time::Time;
 
 /// Alerts, firing ones first.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Alerts {
-    /// See [`SCHEMA`].
+    /// See [`SCHEMA`](super::SCHEMA).
     pub schema: u32,
     /// The alerts.
     pub alerts: Vec<Alert>,
@@ -29,21 +29,26 @@ pub struct Alerts {
     pub refused: u64,
     /// Notifications given up, since the daemon started.
     pub given_up: u64,
-    /// The jobs that these alerts, or their absence, are about; null where the daemon does not say.
+    /// The jobs that these alerts, or their absence, are about; null until the jobs are asked for, too.
     pub jobs: Option<Watched>,
     /// For the page.
     #[serde(skip)]
-    pub now_ns: u64,
-    /// For the page.
-    #[serde(skip)]
+    pub view: View,
+}
+
+/// How alerts are shown.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// The moment.
+    pub now: Time,
+    /// Flags that reach the same store; `None` = no advice.
     pub hint: Option<String>,
-    /// For the page: whether the caller may silence alerts.
-    #[serde(skip)]
+    /// Whether the caller may silence alerts.
     pub may_silence: bool,
 }
 
 /// The jobs that alerts come from: the newest `JOBS_LISTED`.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Watched {
     /// How many.
     pub jobs: u32,
@@ -54,44 +59,61 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Of a list of jobs with their verdicts.
+    /// Of judged jobs.
     #[must_use]
     pub fn new(jobs: &[Job]) -> Self {
-        let is_undecided = |job: &&Job| {
+        let undecided = |job: &&Job| {
             job.verdict.as_ref().is_none_or(|verdict| {
-                let is_harmless = verdict.severity.as_deref().is_none_or(|severity| severity == Severity::Info.name());
-                is_harmless && verdict.inconclusive.is_some()
+                let harmless = verdict.severity.as_deref().is_none_or(|severity| severity == Severity::Info.name());
+                harmless && verdict.inconclusive.is_some()
             })
         };
+        let imported = jobs.iter().filter(|job| job.source.as_deref() == Some("import"));
         Self {
             jobs: jobs.len() as u32,
-            imported: jobs.iter().filter(|job| job.source.as_deref() == Some("import")).count() as u32,
-            not_judged: jobs.iter().filter(is_undecided).map(|job| job.id.clone()).collect(),
+            imported: imported.count() as u32,
+            not_judged: jobs.iter().filter(undecided).map(|job| job.id.clone()).collect(),
         }
     }
 }
 
-/// One alert.
-#[derive(Clone, Debug, Serialize)]
-pub struct Alert {
-    /// Its id.
-    pub id: String,
-    /// The rule's name.
-    pub rule: String,
-    /// `pending`, `firing` or `resolved`.
-    pub state: &'static str,
-    /// The job.
-    pub job: String,
-    /// The run in which it was last seen; null where the daemon knows no runs.
-    pub run: Option<u32>,
-    /// The attempt in which it was last seen.
-    pub attempt: u32,
+/// The state of an alert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Seen, but not yet for long enough.
+    Pending,
+    /// Receivers are notified.
+    Firing,
+    /// It is over.
+    Resolved,
+}
+
+impl Phase {
+    /// Every phase, in the order in which an alert passes through them.
+    pub const ALL: [Self; 3] = [Self::Pending, Self::Firing, Self::Resolved];
+
+    /// Its name, in JSON as well.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Firing => "firing",
+            Self::Resolved => "resolved",
+        }
+    }
+}
+
+/// What an alert says of its finding; stored, listed and sent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AlertedFinding {
     /// The finding's id.
-    pub finding: String,
+    #[serde(rename = "finding")]
+    pub id: Id,
     /// The finding's kind.
     pub kind: String,
-    /// `info`, `warning` or `critical`.
-    pub severity: Option<&'static str>,
+    /// How bad it is.
+    pub severity: Severity,
     /// 0..1.
     pub confidence: f64,
     /// The first ranks.
@@ -106,82 +128,59 @@ pub struct Alert {
     pub explanation: String,
     /// What to do.
     pub advice: String,
+}
+
+/// One alert.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Alert {
+    /// Its id.
+    pub id: Id,
+    /// The rule's name.
+    pub rule: String,
+    /// Its state.
+    pub state: Phase,
+    /// The job.
+    pub job: String,
+    /// The run in which it was last seen; null where the daemon knows no runs.
+    pub run: Option<u32>,
+    /// The attempt in which it was last seen.
+    pub attempt: u32,
+    /// What it is about.
+    #[serde(flatten)]
+    pub finding: AlertedFinding,
     /// Labels.
     pub labels: BTreeMap<String, String>,
     /// Annotations of the rule.
     pub annotations: BTreeMap<String, String>,
     /// Since when it is seen.
-    pub since: String,
+    pub since: Time,
     /// When it fired.
-    pub fired_at: Option<String>,
+    pub fired_at: Option<Time>,
     /// When it resolved.
-    pub resolved_at: Option<String>,
+    pub resolved_at: Option<Time>,
     /// When it was last seen.
-    pub seen_at: String,
+    pub seen_at: Time,
     /// The silence that keeps it quiet.
     pub silenced_by: Option<String>,
     /// What each receiver knows.
     pub receivers: Vec<Receiver>,
     /// The tenant whose job it is about.
     pub tenant: String,
-    /// For the page.
-    #[serde(skip)]
-    pub since_ns: u64,
 }
 
 /// What a receiver knows of an alert.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Receiver {
     /// Its name.
     pub receiver: String,
-    /// `firing`, `resolved`, or null if it was never notified.
-    pub told: Option<&'static str>,
+    /// The phase it was last notified of; null if it was never notified.
+    pub told: Option<Phase>,
     /// When.
-    pub told_at: Option<String>,
+    pub told_at: Option<Time>,
     /// Notifications given up.
     pub given_up: u64,
     /// Why the last one was.
     pub last_error: Option<String>,
-}
-
-const fn state(phase: v1::AlertPhase) -> &'static str {
-    match phase {
-        v1::AlertPhase::Pending => "pending",
-        v1::AlertPhase::Firing => "firing",
-        v1::AlertPhase::Resolved => "resolved",
-        v1::AlertPhase::Unspecified => "unknown",
-    }
-}
-
-const fn severity(severity: v1::Severity) -> Option<&'static str> {
-    match severity {
-        v1::Severity::Info => Some("info"),
-        v1::Severity::Warning => Some("warning"),
-        v1::Severity::Critical => Some("critical"),
-        v1::Severity::Unspecified => None,
-    }
-}
-
-fn named(text: String) -> Option<String> {
-    (!text.is_empty()).then_some(text)
-}
-
-fn by_key(labels: Vec<v1::Label>) -> BTreeMap<String, String> {
-    labels.into_iter().map(|label| (label.key, label.value)).collect()
-}
-
-impl Alerts {
-    /// From the daemon's answer.
-    #[must_use]
-    pub fn new(wire: v1::ListAlertsResponse, jobs: Option<Watched>, now: Timestamp, hint: Option<String>) -> Self {
-        let v1::ListAlertsResponse { alerts, refused, given_up } = wire;
-        let alerts = alerts.into_iter().map(Alert::from).collect();
-        Self { schema: SCHEMA, alerts, refused, given_up, jobs, now_ns: nanoseconds(now), hint, may_silence: true }
-    }
-}
-
-fn nanoseconds(now: Timestamp) -> u64 {
-    u64::try_from(now.as_nanosecond()).unwrap_or(0)
 }
 
 impl Alert {
@@ -191,90 +190,11 @@ impl Alert {
         let run = self.run.filter(|run| *run > 1);
         run.map_or_else(|| self.job.clone(), |run| format!("{}#{run}", self.job))
     }
-}
 
-impl From<v1::Alert> for Alert {
-    fn from(wire: v1::Alert) -> Self {
-        let (state, severity) = (state(wire.phase()), severity(wire.severity()));
-        let v1::Alert {
-            id,
-            rule,
-            job,
-            attempt,
-            run_started_ns: _,
-            phase: _,
-            finding,
-            kind,
-            severity: _,
-            confidence,
-            ranks,
-            rank_count,
-            all_ranks,
-            title,
-            explanation,
-            advice,
-            labels,
-            annotations,
-            receivers: _,
-            since_ns,
-            fired_ns,
-            resolved_ns,
-            seen_ns,
-            missing_ns: _,
-            fired_epochs: _,
-            run_ended: _,
-            deliveries,
-            job_labels: _,
-            silenced_by,
-            tenant,
-            run,
-        } = wire;
-        Self {
-            id,
-            rule,
-            state,
-            job,
-            run: (run > 0).then_some(run),
-            attempt,
-            finding,
-            kind,
-            severity,
-            confidence,
-            ranks,
-            rank_count,
-            all_ranks,
-            title,
-            explanation,
-            advice,
-            labels: by_key(labels),
-            annotations: by_key(annotations),
-            since: time::rfc3339(since_ns),
-            fired_at: fired_ns.map(time::rfc3339),
-            resolved_at: resolved_ns.map(time::rfc3339),
-            seen_at: time::rfc3339(seen_ns),
-            silenced_by: named(silenced_by),
-            receivers: deliveries.into_iter().map(Receiver::from).collect(),
-            tenant,
-            since_ns: resolved_ns.or(fired_ns).unwrap_or(since_ns),
-        }
-    }
-}
-
-impl From<v1::AlertDelivery> for Receiver {
-    fn from(wire: v1::AlertDelivery) -> Self {
-        let told = Some(state(wire.told())).filter(|_| wire.told() != v1::AlertPhase::Unspecified);
-        let v1::AlertDelivery {
-            receiver,
-            told: _,
-            told_fired_ns: _,
-            told_severity: _,
-            told_ns,
-            claimed_until_ns: _,
-            retry_ns: _,
-            given_up,
-            last_error,
-        } = wire;
-        Self { receiver, told, told_at: told.map(|_| time::rfc3339(told_ns)), given_up, last_error: named(last_error) }
+    /// When its state began.
+    #[must_use]
+    pub fn entered(&self) -> Time {
+        self.resolved_at.or(self.fired_at).unwrap_or(self.since)
     }
 }
 
@@ -308,21 +228,21 @@ impl Answer for Alerts {
         csv::header(out, &names)?;
         self.alerts.iter().try_for_each(|alert| {
             let cells = [
-                Cell::text(&alert.id),
+                Cell::plain(alert.id),
                 Cell::text(&alert.rule),
-                Cell::plain(alert.state),
+                Cell::plain(alert.state.name()),
                 Cell::text(&alert.job),
                 Cell::maybe(alert.run),
                 Cell::plain(alert.attempt),
-                Cell::text(&alert.kind),
-                Cell::maybe(alert.severity),
-                Cell::plain(alert.confidence),
-                Cell::text(rank_list(&alert.ranks)),
-                Cell::maybe(alert.fired_at.as_ref()),
-                Cell::maybe(alert.resolved_at.as_ref()),
-                Cell::plain(&alert.seen_at),
+                Cell::text(&alert.finding.kind),
+                Cell::plain(alert.finding.severity.name()),
+                Cell::plain(alert.finding.confidence),
+                Cell::text(rank_list(&alert.finding.ranks)),
+                Cell::maybe(alert.fired_at),
+                Cell::maybe(alert.resolved_at),
+                Cell::plain(alert.seen_at),
                 Cell::maybe(alert.silenced_by.as_ref()),
-                Cell::text(&alert.title),
+                Cell::text(&alert.finding.title),
             ];
             csv::record(out, &cells)
         })
@@ -330,19 +250,19 @@ impl Answer for Alerts {
 }
 
 /// Silences.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Silences {
-    /// See [`SCHEMA`].
+    /// See [`SCHEMA`](super::SCHEMA).
     pub schema: u32,
     /// Those that end first first.
     pub silences: Vec<Silence>,
-    /// For the page.
+    /// The moment, for the page.
     #[serde(skip)]
-    pub now_ns: u64,
+    pub now: Time,
 }
 
 /// One silence; what is null matches everything.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Silence {
     /// Its id.
     pub id: String,
@@ -357,46 +277,15 @@ pub struct Silence {
     /// Labels.
     pub labels: BTreeMap<String, String>,
     /// When it was made.
-    pub created_at: String,
+    pub created_at: Time,
     /// When it ends.
-    pub ends_at: String,
+    pub ends_at: Time,
     /// Who made it.
     pub author: Option<String>,
     /// Why.
     pub comment: Option<String>,
     /// The tenant whose alerts it keeps quiet, `*` for all.
     pub tenant: String,
-    /// For the page.
-    #[serde(skip)]
-    pub ends_ns: u64,
-}
-
-impl Silences {
-    /// From the daemon's answer.
-    #[must_use]
-    pub fn new(silences: Vec<v1::Silence>, now: Timestamp) -> Self {
-        Self { schema: SCHEMA, silences: silences.into_iter().map(Silence::from).collect(), now_ns: nanoseconds(now) }
-    }
-}
-
-impl From<v1::Silence> for Silence {
-    fn from(wire: v1::Silence) -> Self {
-        let v1::Silence { id, job, kind, rule, ranks, labels, created_ns, ends_ns, author, comment, tenant } = wire;
-        Self {
-            id,
-            job: named(job),
-            kind: named(kind),
-            rule: named(rule),
-            ranks,
-            labels: by_key(labels),
-            created_at: time::rfc3339(created_ns),
-            ends_at: time::rfc3339(ends_ns),
-            author: named(author),
-            comment: named(comment),
-            tenant,
-            ends_ns,
-        }
-    }
 }
 
 impl Silence {
@@ -430,8 +319,8 @@ impl Answer for Silences {
             let cells = [
                 Cell::text(&silence.id),
                 Cell::text(silence.matches()),
-                Cell::plain(&silence.created_at),
-                Cell::plain(&silence.ends_at),
+                Cell::plain(silence.created_at),
+                Cell::plain(silence.ends_at),
                 Cell::maybe_text(silence.author.as_deref()),
                 Cell::maybe_text(silence.comment.as_deref()),
             ];
@@ -441,16 +330,16 @@ impl Answer for Silences {
 }
 
 /// What receivers answered to a test.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Answers {
-    /// See [`SCHEMA`].
+    /// See [`SCHEMA`](super::SCHEMA).
     pub schema: u32,
     /// One a receiver.
     pub receivers: Vec<Tested>,
 }
 
 /// What one answered.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tested {
     /// Its name.
     pub receiver: String,
@@ -462,24 +351,6 @@ pub struct Tested {
     pub answer: String,
     /// How long it took.
     pub seconds: f64,
-    /// For the page.
-    #[serde(skip)]
-    pub took_ns: u64,
-}
-
-impl From<v1::TestReceiversResponse> for Answers {
-    fn from(wire: v1::TestReceiversResponse) -> Self {
-        let v1::TestReceiversResponse { answers } = wire;
-        let tested = |v1::ReceiverAnswer { receiver, r#type, delivered, answer, took_ns }| Tested {
-            receiver,
-            r#type,
-            delivered,
-            answer,
-            seconds: took_ns as f64 / 1e9,
-            took_ns,
-        };
-        Self { schema: SCHEMA, receivers: answers.into_iter().map(tested).collect() }
-    }
 }
 
 impl Answer for Answers {
@@ -506,10 +377,19 @@ impl Answer for Answers {
     }
 }
 
+/// The rules in force, as data and as a file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RulesInForce {
+    /// As data.
+    pub rules: Rules,
+    /// As a rules file in TOML, without secrets.
+    pub toml: String,
+}
+
 /// The rules in force.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Rules {
-    /// See [`SCHEMA`].
+    /// See [`SCHEMA`](super::SCHEMA).
     pub schema: u32,
     /// `built in` or a path.
     pub origin: String,
@@ -518,14 +398,14 @@ pub struct Rules {
 }
 
 /// One rule.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Rule {
     /// Its name.
     pub name: String,
     /// Kinds of findings.
     pub kinds: Vec<String>,
     /// The mildest severity.
-    pub severity: Option<&'static str>,
+    pub severity: Severity,
     /// The least confidence.
     pub confidence: f64,
     /// Horizon in time.
@@ -538,41 +418,6 @@ pub struct Rule {
     pub repeat_seconds: f64,
     /// The receivers that are notified.
     pub receivers: Vec<String>,
-}
-
-impl From<v1::GetRulesResponse> for Rules {
-    fn from(wire: v1::GetRulesResponse) -> Self {
-        let v1::GetRulesResponse { toml: _, origin, rules } = wire;
-        Self { schema: SCHEMA, origin, rules: rules.into_iter().map(Rule::from).collect() }
-    }
-}
-
-impl From<v1::AlertRule> for Rule {
-    fn from(wire: v1::AlertRule) -> Self {
-        let severity = severity(wire.severity());
-        let v1::AlertRule {
-            name,
-            kinds,
-            severity: _,
-            confidence,
-            horizon_seconds,
-            horizon_epochs,
-            for_ns,
-            repeat_ns,
-            receivers,
-        } = wire;
-        Self {
-            severity,
-            name,
-            kinds,
-            confidence,
-            horizon_seconds,
-            horizon_epochs,
-            for_seconds: for_ns as f64 / 1e9,
-            repeat_seconds: repeat_ns as f64 / 1e9,
-            receivers,
-        }
-    }
 }
 
 impl Answer for Rules {
@@ -590,7 +435,7 @@ impl Answer for Rules {
             let cells = [
                 Cell::text(&rule.name),
                 Cell::text(rule.kinds.join(" ")),
-                Cell::maybe(rule.severity),
+                Cell::plain(rule.severity.name()),
                 Cell::plain(rule.confidence),
                 Cell::plain(rule.for_seconds),
                 Cell::plain(rule.repeat_seconds),
@@ -598,5 +443,36 @@ impl Answer for Rules {
             ];
             csv::record(out, &cells)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_the_same_in_json() {
+        for phase in Phase::ALL {
+            assert_eq!(serde_json::to_value(phase).unwrap(), phase.name());
+        }
+        for severity in Severity::ALL {
+            assert_eq!(serde_json::to_value(severity).unwrap(), severity.name());
+        }
+    }
+
+    #[test]
+    fn an_alert_is_printed_as_it_came_its_finding_among_its_fields() {
+        let text = concat!(
+            r#"{"id":"0123456789abcdef","rule":"MemoryLeak","state":"firing","job":"vit","run":3,"attempt":0,"#,
+            r#""finding":"fedcba9876543210","kind":"leak","severity":"warning","confidence":0.97,"ranks":[0,1],"#,
+            r#""rank_count":2,"all_ranks":true,"title":"grows","explanation":"why","advice":"what","#,
+            r#""labels":{"team":"vision"},"annotations":{},"since":"2026-11-20T09:52:00Z","#,
+            r#""fired_at":"2026-11-20T09:52:01.5Z","resolved_at":null,"seen_at":"2026-11-20T09:53:00Z","#,
+            r#""silenced_by":null,"receivers":[{"receiver":"hook","told":"firing","told_at":"2026-11-20T09:52:02Z","#,
+            r#""given_up":1,"last_error":"HTTP 500"}],"tenant":"default"}"#,
+        );
+        let alert: Alert = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&alert).unwrap(), text);
+        assert_eq!((alert.address().as_str(), alert.entered()), ("vit#3", alert.fired_at.unwrap()));
     }
 }

@@ -3,6 +3,7 @@
 //! Guarantees: the connection is closed whether or not the request succeeds; sessions that wait in the spool are stored
 //! first.
 
+use memctl_answers::access::Caller;
 pub use memctl_answers::dossier::same_job;
 use memctl_answers::frag::Fragmentation;
 use memctl_answers::jobs::Jobs;
@@ -13,6 +14,7 @@ use memctl_answers::sites::{Sites, View};
 use memctl_answers::timeline::Timeline;
 use memctl_answers::wire::from_wire;
 use memctl_proto::v1;
+use memctl_proto::v1::access_client::AccessClient;
 use serde::de::DeserializeOwned;
 use tonic::{Response, Status};
 
@@ -42,16 +44,25 @@ pub fn hint(connection: &Connection, global: &Global) -> Option<String> {
     (!global.quiet).then(|| connection.flags.clone())
 }
 
-/// An answer of the daemon, which is JSON.
+/// What a call answered.
 ///
 /// # Errors
 /// See [`Failure`].
-pub fn read<T: DeserializeOwned>(
-    connection: &Connection,
+pub fn answered<T: DeserializeOwned>(
     response: Result<Response<v1::Answer>, Status>,
+    connection: &Connection,
 ) -> Result<T, Failure> {
     let response = response.map_err(|status| connection.failure(&status))?;
     Ok(from_wire(response.get_ref())?)
+}
+
+/// The caller, as the daemon sees it.
+///
+/// # Errors
+/// The daemon's; `None` where it is of another version.
+pub async fn caller(connection: &Connection) -> Result<Option<Caller>, Status> {
+    let response = AccessClient::new(connection.asking()).get_caller(v1::GetCallerRequest {}).await?;
+    Ok(from_wire(response.get_ref()).ok())
 }
 
 /// Requests a job's report.
@@ -61,7 +72,7 @@ pub fn read<T: DeserializeOwned>(
 pub async fn report(connection: &mut Connection, selection: v1::Selection, global: &Global) -> Result<Report, Failure> {
     let request = v1::ReportRequest { selection: Some(selection) };
     let response = connection.query.get_report(request).await;
-    Ok(Report { hint: hint(connection, global), ..read(connection, response)? })
+    Ok(Report { hint: hint(connection, global), ..answered(response, connection)? })
 }
 
 /// Requests a job's timeline.
@@ -77,7 +88,7 @@ pub async fn course(
     let chosen = !selection.ranks.is_empty() || !selection.processes.is_empty();
     let request = v1::TimelineRequest { selection: Some(selection), points };
     let response = connection.query.get_timeline(request).await;
-    Ok(Timeline { chosen, hint: hint(connection, global), ..read(connection, response)? })
+    Ok(Timeline { chosen, hint: hint(connection, global), ..answered(response, connection)? })
 }
 
 /// Requests what a device's memory is used by.
@@ -85,8 +96,7 @@ pub async fn course(
 /// # Errors
 /// See [`Failure`].
 pub async fn ledger(connection: &mut Connection, request: v1::LedgerRequest) -> Result<Ledger, Failure> {
-    let response = connection.query.get_ledger(request).await;
-    read(connection, response)
+    answered(connection.query.get_ledger(request).await, connection)
 }
 
 /// Requests live memory by site.
@@ -95,7 +105,7 @@ pub async fn ledger(connection: &mut Connection, request: v1::LedgerRequest) -> 
 /// See [`Failure`].
 pub async fn live(connection: &mut Connection, request: v1::SitesRequest, view: View) -> Result<Sites, Failure> {
     let response = connection.query.get_sites(request).await;
-    Ok(Sites { view, ..read(connection, response)? })
+    Ok(Sites { view, ..answered(response, connection)? })
 }
 
 /// Requests how free memory is split up.
@@ -105,7 +115,7 @@ pub async fn live(connection: &mut Connection, request: v1::SitesRequest, view: 
 pub async fn fragmentation(connection: &mut Connection, selection: v1::Selection) -> Result<Fragmentation, Failure> {
     let request = v1::FragmentationRequest { selection: Some(selection) };
     let response = connection.query.get_fragmentation(request).await;
-    read(connection, response)
+    answered(response, connection)
 }
 
 /// Requests the requests that failed.
@@ -115,7 +125,7 @@ pub async fn fragmentation(connection: &mut Connection, selection: v1::Selection
 pub async fn oom(connection: &mut Connection, selection: v1::Selection) -> Result<Oom, Failure> {
     let request = v1::OomRequest { selection: Some(selection) };
     let response = connection.query.get_oom(request).await;
-    read(connection, response)
+    answered(response, connection)
 }
 
 /// Requests a list of jobs.
@@ -124,5 +134,5 @@ pub async fn oom(connection: &mut Connection, selection: v1::Selection) -> Resul
 /// See [`Failure`].
 pub async fn jobs(connection: &mut Connection, request: v1::ListJobsRequest) -> Result<Jobs, Failure> {
     let response = connection.query.list_jobs(request).await;
-    read(connection, response)
+    answered(response, connection)
 }

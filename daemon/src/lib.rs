@@ -17,6 +17,7 @@
 
 pub mod access;
 pub mod alerts;
+mod answered;
 pub mod clock;
 pub mod config;
 pub mod entry;

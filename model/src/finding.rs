@@ -230,6 +230,7 @@ impl Pattern {
 
 /// How serious it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Severity {
     /// For information; may turn out harmless.
     Info,

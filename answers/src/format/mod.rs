@@ -6,6 +6,7 @@
 pub mod csv;
 pub mod folded;
 pub mod html;
+pub mod id;
 pub mod json;
 pub mod markdown;
 pub mod text;

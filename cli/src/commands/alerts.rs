@@ -6,15 +6,16 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use jiff::Timestamp;
-use memctl_answers::alerts::{Alerts, Answers, Rules, Silences, Watched};
+use memctl_answers::access::Role;
+use memctl_answers::alerts::{Alerts, Answers, RulesInForce, Silences, View, Watched};
+use memctl_answers::format::time::Time;
 use memctl_model::limits::JOBS_LISTED;
 use memctl_proto::v1;
-use memctl_proto::v1::access_client::AccessClient;
 use memctl_proto::v1::alerts_client::AlertsClient;
 
 use crate::args::alerts::{self, AlertsCommand};
 use crate::args::{Format, Global};
-use crate::client::{self, asking, hint};
+use crate::client::{self, answered, asking, caller, hint};
 use crate::connect::Connection;
 use crate::exit::Failure;
 use crate::hosting::Asking;
@@ -54,6 +55,11 @@ fn service(connection: &Connection) -> AlertsClient<Asking> {
     AlertsClient::new(connection.asking()).max_decoding_message_size(ANSWER_BYTES_MAX)
 }
 
+/// The moment for a page.
+fn at(now: Timestamp) -> Time {
+    Time(u64::try_from(now.as_nanosecond()).unwrap_or(0))
+}
+
 async fn list(
     firing_only: bool,
     global: &Global,
@@ -63,21 +69,22 @@ async fn list(
 ) -> Result<(), Failure> {
     let answer = asking(global, async |connection| {
         let response = service(connection).list_alerts(v1::ListAlertsRequest { firing_only }).await;
-        let response = response.map_err(|status| connection.failure(&status))?.into_inner();
+        let alerts: Alerts = answered(response, connection)?;
         // No alert says something of the jobs that were judged, and of no other.
         let jobs = v1::ListJobsRequest { judge: true, limit: JOBS_LISTED, ..v1::ListJobsRequest::default() };
-        let watched = Watched::new(&client::jobs(connection, jobs).await?.jobs);
-        let answer = Alerts::new(response, Some(watched), now, hint(connection, global));
-        let may_silence = answer.hint.is_none() || may_silence(connection).await;
-        Ok(Alerts { may_silence, ..answer })
+        let jobs = client::jobs(connection, jobs).await?.jobs;
+        let hint = hint(connection, global);
+        let may_silence = hint.is_none() || may_silence(connection).await;
+        let view = View { now: at(now), hint, may_silence };
+        Ok(Alerts { jobs: Some(Watched::new(&jobs)), view, ..alerts })
     });
     show(&answer.await?, global, screen, out)
 }
 
 /// Whether the caller may silence alerts. (An older daemon does not say; its answer to the request does.)
 async fn may_silence(connection: &Connection) -> bool {
-    let caller = AccessClient::new(connection.asking()).get_caller(v1::GetCallerRequest {}).await;
-    !caller.is_ok_and(|caller| matches!(caller.get_ref().role(), v1::Role::Reader | v1::Role::Agent))
+    let caller = caller(connection).await.ok().flatten();
+    !caller.is_some_and(|caller| matches!(caller.role, Role::Reader | Role::Agent))
 }
 
 async fn test(
@@ -87,10 +94,9 @@ async fn test(
     out: &mut (dyn Write + Send),
 ) -> Result<ExitCode, Failure> {
     let answer = asking(global, async |connection| {
-        let response = service(connection).test_receivers(v1::TestReceiversRequest { receiver }).await;
-        Ok(Answers::from(response.map_err(|status| connection.failure(&status))?.into_inner()))
+        answered(service(connection).test_receivers(v1::TestReceiversRequest { receiver }).await, connection)
     });
-    let answer = answer.await?;
+    let answer: Answers = answer.await?;
     show(&answer, global, screen, out)?;
     Ok(if answer.receivers.iter().all(|receiver| receiver.delivered) { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
@@ -114,11 +120,9 @@ async fn silence(
         ..Default::default()
     };
     let request = v1::AddSilenceRequest { silence: Some(silence), for_ns: duration.0 };
-    let answer = asking(global, async |connection| {
-        let response = service(connection).add_silence(request).await;
-        Ok(response.map_err(|status| connection.failure(&status))?.into_inner())
-    });
-    show(&Silences::new(vec![answer.await?], now), global, screen, out)
+    let answer =
+        asking(global, async |connection| answered(service(connection).add_silence(request).await, connection));
+    show(&Silences { now: at(now), ..answer.await? }, global, screen, out)
 }
 
 async fn unsilence(id: &str, global: &Global) -> Result<(), Failure> {
@@ -141,22 +145,20 @@ async fn silences(
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
     let answer = asking(global, async |connection| {
-        let response = service(connection).list_silences(v1::ListSilencesRequest {}).await;
-        Ok(response.map_err(|status| connection.failure(&status))?.into_inner().silences)
+        answered(service(connection).list_silences(v1::ListSilencesRequest {}).await, connection)
     });
-    show(&Silences::new(answer.await?, now), global, screen, out)
+    show(&Silences { now: at(now), ..answer.await? }, global, screen, out)
 }
 
 async fn rules(global: &Global, screen: &Screen, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     let answer = asking(global, async |connection| {
-        let response = service(connection).get_rules(v1::GetRulesRequest {}).await;
-        Ok(response.map_err(|status| connection.failure(&status))?.into_inner())
+        answered(service(connection).get_rules(v1::GetRulesRequest {}).await, connection)
     });
-    let answer = answer.await?;
+    let RulesInForce { rules, toml } = answer.await?;
     if global.output == Format::Table {
         // A file to be kept and edited: as it is, but harmless on a terminal.
-        let lines = answer.toml.lines().map(|line| format!("{}\n", safe(line))).collect::<String>();
+        let lines = toml.lines().map(|line| format!("{}\n", safe(line))).collect::<String>();
         return out.write_all(lines.as_bytes()).map_err(|error| Failure::output("standard output", &error));
     }
-    show(&Rules::from(answer), global, screen, out)
+    show(&rules, global, screen, out)
 }

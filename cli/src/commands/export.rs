@@ -14,7 +14,7 @@ use memctl_proto::v1;
 use memctl_proto::v1::export_part::Body;
 
 use crate::args::{self, ExportFormat, Global};
-use crate::client::{asking, live, read};
+use crate::client::{answered, asking, live};
 use crate::connect::Connection;
 use crate::exit::Failure;
 use crate::export::events_csv::EventsCsv;
@@ -87,7 +87,7 @@ impl Stored {
         let whole = v1::Selection { first_epoch: None, last_epoch: None, ..selection.clone() };
         let request = v1::JobRequest { selection: Some(whole) };
         let response = connection.query.get_job(request).await;
-        let JobProcesses { job, completeness, processes } = read(connection, response)?;
+        let JobProcesses { job, completeness, processes } = answered(response, connection)?;
         let mut ranks: Vec<u32> = processes.iter().map(|process| process.rank).collect();
         ranks.sort_unstable();
         ranks.dedup();

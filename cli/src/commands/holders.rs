@@ -8,7 +8,7 @@ use memctl_answers::holders::Holders;
 use memctl_proto::v1;
 
 use crate::args::{self, Global};
-use crate::client::{asking, hint, read};
+use crate::client::{answered, asking, hint};
 use crate::exit::Failure;
 use crate::output::show;
 use crate::render::screen::Screen;
@@ -30,7 +30,7 @@ pub async fn run(
     };
     let answer = asking(global, async |connection| {
         let response = connection.query.find_holders(request).await;
-        Ok(Holders { hint: hint(connection, global), ..read(connection, response)? })
+        Ok(Holders { hint: hint(connection, global), ..answered(response, connection)? })
     });
     show(&answer.await?, global, screen, out)
 }

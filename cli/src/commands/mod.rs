@@ -70,7 +70,7 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
         Command::Timeline(args) => questions::timeline(args, global, screen, now, out).await,
         Command::Sites(args) => questions::sites(args, global, screen, now, out).await,
         Command::Alerts(args) => return alerts::run(args, global, screen, now, out).await,
-        Command::Token(args) => access::token(args, global, screen, now, out).await,
+        Command::Token(args) => access::token(args, global, screen, out).await,
         Command::Audit(args) => access::audit(args, global, screen, out).await,
         Command::Export(args) => export::run(args, global, now, out).await,
         Command::Spool(args) => spool::run(args, global, screen, out).await,

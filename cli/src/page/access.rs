@@ -1,6 +1,6 @@
 //! The pages of `memctl token` and `memctl audit`.
 
-use memctl_answers::access::{Audit, Entry, Tokens};
+use memctl_answers::access::{Audit, Entry, Role, Tokens};
 
 use super::Page;
 use super::prose::hanging;
@@ -21,12 +21,12 @@ impl Page for Tokens {
         for token in &self.tokens {
             table.row(vec![
                 token.name.clone(),
-                token.id.clone(),
-                token.role.unwrap_or("unknown").to_owned(),
+                token.id.to_string(),
+                token.role.map_or("unknown", Role::name).to_owned(),
                 token.tenant.clone(),
                 token.jobs.clone(),
-                token.state.to_owned(),
-                token.expires_at.clone().unwrap_or_else(|| "never".to_owned()),
+                token.state.name().to_owned(),
+                token.expires_at.map_or_else(|| "never".to_owned(), |time| time.to_string()),
             ]);
         }
         let mut out = table.show(screen);
@@ -77,7 +77,8 @@ impl Page for Audit {
 
 /// The time of an entry, without its fraction.
 fn time(entry: &Entry) -> String {
-    entry.at.get(..SECONDS).unwrap_or(&entry.at).replace('T', " ")
+    let at = entry.at.to_string();
+    at.get(..SECONDS).unwrap_or(&at).replace('T', " ")
 }
 
 fn done(entry: &Entry) -> &'static str {
@@ -104,11 +105,13 @@ fn block(entry: &Entry, screen: &Screen) -> String {
 
 #[cfg(test)]
 mod tests {
+    use memctl_answers::format::time::Time;
+
     use super::*;
 
     fn audit() -> Audit {
         let entry = Entry {
-            at: "2026-03-01T12:30:00.5Z".into(),
+            at: Time(1_772_368_200_500_000_000),
             caller: "token ci-nodes-of-the-cluster (00f1e2d3c4b5a697)".into(),
             peer: "192.0.2.17:51234".into(),
             tenant: "default".into(),
@@ -117,7 +120,7 @@ mod tests {
             subject: "foo session 0123456789abcdef0123456789abcdef".into(),
             outcome: "token ci-nodes-of-the-cluster may write only to jobs \"train-*\"".into(),
         };
-        Audit { entries: vec![entry], ..Audit::from(memctl_proto::v1::ListAuditResponse::default()) }
+        Audit { schema: memctl_answers::SCHEMA, entries: vec![entry] }
     }
 
     #[test]

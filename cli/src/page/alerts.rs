@@ -1,7 +1,7 @@
 //! The pages of `memctl alerts`: alerts with their sentence, silences, what receivers answered.
 
-use memctl_answers::alerts::{Alert, Alerts, Answers, Rules, Silences, Watched};
-use memctl_answers::format::time;
+use memctl_answers::alerts::{Alert, AlertedFinding, Alerts, Answers, Phase, Rules, Silences, Watched};
+use memctl_answers::format::time::{self, Time};
 use memctl_answers::naming::shell_word;
 use memctl_model::limits::JOBS_LISTED;
 
@@ -37,14 +37,15 @@ pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
             left("NOTIFIED", 5),
         ]);
         for alert in &alerts.alerts {
-            table.toned(row(alert, alerts.now_ns));
+            table.toned(row(alert, alerts.view.now));
         }
         out.push_str(&table.show(screen));
-        for alert in alerts.alerts.iter().filter(|alert| alert.state == "firing") {
-            let line = format!("{}: {}", alert.address(), alert.title);
+        for alert in alerts.alerts.iter().filter(|alert| alert.state == Phase::Firing) {
+            let line = format!("{}: {}", alert.address(), alert.finding.title);
             out.push_str(&format!("\n{}\n", screen.wrapped(&safe(&line), 0)));
-            if !alert.advice.is_empty() {
-                out.push_str(&format!("  {}\n", screen.paint(Tone::Faint, &screen.wrapped(&safe(&alert.advice), 2))));
+            let advice = &alert.finding.advice;
+            if !advice.is_empty() {
+                out.push_str(&format!("  {}\n", screen.paint(Tone::Faint, &screen.wrapped(&safe(advice), 2))));
             }
         }
     }
@@ -60,11 +61,13 @@ pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
             out.push_str(&format!("\n{}\n", screen.paint(Tone::Alert, &screen.wrapped(&line, 0))));
         }
     }
-    if let (Some(hint), Some(firing)) = (&alerts.hint, alerts.alerts.iter().find(|alert| alert.state == "firing")) {
+    if let (Some(hint), Some(firing)) =
+        (&alerts.view.hint, alerts.alerts.iter().find(|alert| alert.state == Phase::Firing))
+    {
         let job = shell_word(&firing.address());
         let with = |line: String| format!("{line}{}{hint}", if hint.is_empty() { "" } else { " " });
         let mut ways = vec![(with(format!("memctl query --job {job}")), "the job's page")];
-        if alerts.may_silence {
+        if alerts.view.may_silence {
             ways.push((with(format!("memctl alerts silence --job {job} --for 2h")), "no notifications for two hours"));
         }
         out.push_str(&next(&ways, screen));
@@ -93,37 +96,38 @@ fn looked_at(watched: &Watched, none: bool, screen: &Screen) -> String {
     out
 }
 
-fn row(alert: &Alert, now_ns: u64) -> Vec<(String, Option<Tone>)> {
+fn row(alert: &Alert, now: Time) -> Vec<(String, Option<Tone>)> {
     let tone = match alert.state {
-        "firing" => Some(Tone::Alert),
-        "resolved" => Some(Tone::Good),
-        _ => None,
+        Phase::Firing => Some(Tone::Alert),
+        Phase::Resolved => Some(Tone::Good),
+        Phase::Pending => None,
     };
-    let listed = rank_list(&alert.ranks);
-    let more = if alert.rank_count as usize > alert.ranks.len() {
-        format!(",… ({})", alert.rank_count)
-    } else {
-        String::new()
-    };
+    let AlertedFinding { severity, ranks, rank_count, .. } = &alert.finding;
+    let listed = rank_list(ranks);
+    let more = if *rank_count as usize > ranks.len() { format!(",… ({rank_count})") } else { String::new() };
     let told: Vec<String> = alert
         .receivers
         .iter()
         .map(|it| format!("{} {}", it.receiver, told(it.told, it.last_error.is_some())))
         .collect();
     vec![
-        (alert.state.to_owned(), tone),
-        (alert.severity.unwrap_or("-").to_owned(), None),
+        (alert.state.name().to_owned(), tone),
+        (severity.name().to_owned(), None),
         (alert.rule.clone(), Some(Tone::Strong)),
         (alert.address(), None),
         (format!("{listed}{more}"), None),
-        (time::duration(now_ns.saturating_sub(alert.since_ns)), None),
+        (time::duration(now.0.saturating_sub(alert.entered().0)), None),
         (alert.silenced_by.clone().unwrap_or_default(), None),
         (told.join(", "), None),
     ]
 }
 
-fn told(told: Option<&str>, failed: bool) -> &str {
-    if failed { "FAILED" } else { told.unwrap_or("not yet") }
+const fn told(told: Option<Phase>, failed: bool) -> &'static str {
+    match told {
+        _ if failed => "FAILED",
+        Some(phase) => phase.name(),
+        None => "not yet",
+    }
 }
 
 impl Page for Silences {
@@ -144,7 +148,7 @@ pub fn silences(silences: &Silences, screen: &Screen) -> String {
         table.row(vec![
             silence.id.clone(),
             silence.matches(),
-            time::duration(silence.ends_ns.saturating_sub(silences.now_ns)),
+            time::duration(silence.ends_at.0.saturating_sub(silences.now.0)),
             silence.author.clone().unwrap_or_default(),
             silence.comment.clone().unwrap_or_default(),
         ]);
@@ -169,7 +173,7 @@ pub fn answers(answers: &Answers, screen: &Screen) -> String {
             (tested.receiver.clone(), Some(Tone::Strong)),
             (tested.r#type.clone(), None),
             (word.to_owned(), Some(tone)),
-            (time::duration(tested.took_ns), None),
+            (time::duration((tested.seconds * 1e9).round() as u64), None),
             (tested.answer.clone(), None),
         ]);
     }
@@ -194,20 +198,57 @@ impl Page for Rules {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use memctl_answers::SCHEMA;
+    use memctl_answers::alerts::View;
+    use memctl_answers::format::id::Id;
+    use memctl_model::Severity;
+
     use super::*;
 
     #[test]
     fn only_who_may_silence_is_shown_how() {
-        let firing = memctl_proto::v1::Alert {
-            rule: "LeakingMemory".into(),
-            job: "vit".into(),
-            phase: memctl_proto::v1::AlertPhase::Firing.into(),
-            ..Default::default()
+        let finding = AlertedFinding {
+            id: Id(1),
+            kind: "leak".into(),
+            severity: Severity::Warning,
+            confidence: 1.0,
+            ranks: vec![0],
+            rank_count: 1,
+            all_ranks: true,
+            title: "grows".into(),
+            explanation: String::new(),
+            advice: String::new(),
         };
-        let wire = memctl_proto::v1::ListAlertsResponse { alerts: vec![firing], ..Default::default() };
-        let known = Alerts::new(wire, None, jiff::Timestamp::UNIX_EPOCH, Some("--token-file t".to_owned()));
+        let firing = Alert {
+            id: Id(2),
+            rule: "LeakingMemory".into(),
+            state: Phase::Firing,
+            job: "vit".into(),
+            run: Some(1),
+            attempt: 0,
+            finding,
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            since: Time(0),
+            fired_at: Some(Time(0)),
+            resolved_at: None,
+            seen_at: Time(0),
+            silenced_by: None,
+            receivers: Vec::new(),
+            tenant: "default".into(),
+        };
+        let known = |may_silence| Alerts {
+            schema: SCHEMA,
+            alerts: vec![firing.clone()],
+            refused: 0,
+            given_up: 0,
+            jobs: None,
+            view: View { now: Time(0), hint: Some("--token-file t".to_owned()), may_silence },
+        };
         let screen = Screen { columns: Some(80), unicode: true, colour: false };
-        let page = |may_silence| Alerts { may_silence, ..known.clone() }.page(&screen);
+        let page = |may_silence| known(may_silence).page(&screen);
         assert!(page(true).contains("memctl alerts silence --job vit --for 2h --token-file t"), "{}", page(true));
         assert!(page(false).contains("memctl query --job vit") && !page(false).contains("silence"), "{}", page(false));
     }

@@ -6,6 +6,9 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use memctl_answers::alerts::{Alert, Alerts};
+use memctl_answers::format::id::Id;
+use memctl_answers::wire::from_wire;
 use memctl_proto::v1;
 use memctl_proto::v1::alerts_client::AlertsClient;
 use tonic::Code;
@@ -24,7 +27,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Prints alerts until dropped.
 pub async fn alerts<T>(global: &Global, job: &str) -> T {
     let began_ns = hosting::now_ns();
-    let mut said: HashSet<String> = HashSet::new();
+    let mut said: HashSet<Id> = HashSet::new();
     // Warnings of these requests are suppressed; the end of the run reports them if they still hold.
     let quiet = Global { quiet: true, ..global.clone() };
     loop {
@@ -37,9 +40,9 @@ pub async fn alerts<T>(global: &Global, job: &str) -> T {
             Answer::NotAllowed => std::future::pending().await,
         };
         for alert in firing {
-            let is_own = alert.job == job && alert.fired_ns.is_some_and(|fired| fired >= began_ns);
+            let is_own = alert.job == job && alert.fired_at.is_some_and(|fired| fired.0 >= began_ns);
             if is_own && said.insert(alert.id) {
-                say(global, &format!("{job}: {}", alert.title));
+                say(global, &format!("{job}: {}", alert.finding.title));
             }
         }
     }
@@ -47,7 +50,7 @@ pub async fn alerts<T>(global: &Global, job: &str) -> T {
 
 /// The outcome of a request.
 enum Answer {
-    Firing(Vec<v1::Alert>),
+    Firing(Vec<Alert>),
     /// The daemon does not answer now.
     None,
     /// The principal may write and not read.
@@ -63,7 +66,8 @@ async fn firing(global: &Global) -> Answer {
     let answer = AlertsClient::new(connection.asking()).list_alerts(v1::ListAlertsRequest { firing_only: true }).await;
     connection.close().await;
     match answer {
-        Ok(answer) => Answer::Firing(answer.into_inner().alerts),
+        // (A daemon of another version is not understood.)
+        Ok(answer) => from_wire(answer.get_ref()).map_or(Answer::None, |alerts: Alerts| Answer::Firing(alerts.alerts)),
         Err(status) if matches!(status.code(), Code::PermissionDenied | Code::Unauthenticated) => Answer::NotAllowed,
         Err(_) => Answer::None,
     }

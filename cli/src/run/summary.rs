@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use memctl_answers::access::Role;
 use memctl_answers::naming::shell_word;
 use memctl_model::HumanBytes;
 use memctl_proto::v1;
-use memctl_proto::v1::access_client::AccessClient;
 
 use super::child;
 use super::destination::{Destination, Kind};
@@ -230,13 +230,11 @@ impl Closing<'_> {
         self.global.daemon()?;
         let connection = tokio::time::timeout(CALLER_MAX, connect::connect(self.global, WhenMissing::Refuse)).await;
         let connection = connection.ok()?.ok()?;
-        let mut client = AccessClient::new(connection.asking());
-        let caller = tokio::time::timeout(CALLER_MAX, client.get_caller(v1::GetCallerRequest {})).await;
-        drop(client);
+        let caller = tokio::time::timeout(CALLER_MAX, client::caller(&connection)).await;
         connection.close().await;
         // Without a known principal there is no warning: the query itself will report what is missing.
-        let caller = caller.ok()?.ok()?.into_inner();
-        (caller.role() == v1::Role::Agent).then_some(caller.name)
+        let caller = caller.ok()?.ok()??;
+        (caller.role == Role::Agent).then_some(caller.name)
     }
 
     /// Prints the job's page; `false` when there is none.

@@ -22,73 +22,12 @@ pub use settings::Access;
 
 use std::sync::Arc;
 
-use memctl_proto::v1;
+pub use memctl_answers::access::Role;
 
 use crate::listen::ClientCertificate;
 pub use crate::pattern::fits;
 use crate::store::{Scope, Tenant};
 use rights::Need;
-
-/// What a caller may do at most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Role {
-    /// Writes to the jobs that its pattern allows.
-    Agent,
-    /// Reads.
-    Reader,
-    /// Reads, writes, silences, deletes.
-    Operator,
-    /// All of this, and tokens.
-    Admin,
-}
-
-impl Role {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Agent, Self::Reader, Self::Operator, Self::Admin];
-
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Agent => "agent",
-            Self::Reader => "reader",
-            Self::Operator => "operator",
-            Self::Admin => "admin",
-        }
-    }
-
-    /// A role by its name.
-    ///
-    /// # Errors
-    /// Names the roles that exist.
-    pub fn named(name: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|role| role.name() == name);
-        found.ok_or_else(|| format!("there is no role {name:?}; there are agent, reader, operator and admin"))
-    }
-
-    /// For the wire.
-    #[must_use]
-    pub const fn to_wire(self) -> v1::Role {
-        match self {
-            Self::Agent => v1::Role::Agent,
-            Self::Reader => v1::Role::Reader,
-            Self::Operator => v1::Role::Operator,
-            Self::Admin => v1::Role::Admin,
-        }
-    }
-
-    /// From the wire.
-    #[must_use]
-    pub const fn from_wire(role: v1::Role) -> Option<Self> {
-        match role {
-            v1::Role::Unspecified => None,
-            v1::Role::Agent => Some(Self::Agent),
-            v1::Role::Reader => Some(Self::Reader),
-            v1::Role::Operator => Some(Self::Operator),
-            v1::Role::Admin => Some(Self::Admin),
-        }
-    }
-}
 
 /// Every job, as a pattern.
 pub const EVERY_JOB: &str = "*";

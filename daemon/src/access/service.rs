@@ -5,6 +5,10 @@
 
 use std::sync::Arc;
 
+use memctl_answers::SCHEMA;
+use memctl_answers::access::{self as shown, Entry, TokenState, Tokens};
+use memctl_answers::format::id::Id;
+use memctl_answers::format::time::Time;
 use memctl_proto::v1;
 use memctl_proto::v1::access_server;
 use tonic::{Request, Response, Status};
@@ -13,6 +17,7 @@ use super::gate::Gate;
 use super::settings::{EVERY_TENANT, Grant};
 use super::tokens::Token;
 use super::{Caller, EVERY_JOB, Proof, Role};
+use crate::answered::answered;
 use crate::clock::now_ns;
 use crate::store::{AuditRow, Scoped, Store, StoreError, TokenRow};
 
@@ -98,39 +103,43 @@ impl AccessService {
     }
 }
 
-fn to_wire(token: &TokenRow) -> v1::Token {
+/// A token as it is listed at a moment.
+fn shown(token: &TokenRow, now_ns: u64) -> shown::Token {
     let TokenRow { id, name, role, tenant, jobs, secret: _, created_ns, expires_ns, revoked_ns } = token;
-    let role = Role::named(role).map_or(v1::Role::Unspecified, Role::to_wire);
-    v1::Token {
-        id: format!("{id:016x}"),
+    let state = match (revoked_ns, expires_ns) {
+        (Some(_), _) => TokenState::Revoked,
+        (None, Some(expires_ns)) if *expires_ns <= now_ns => TokenState::Expired,
+        (None, _) => TokenState::Valid,
+    };
+    shown::Token {
+        id: Id(*id),
         name: name.clone(),
-        role: role as i32,
+        role: Role::named(role).ok(),
         tenant: tenant.clone(),
         jobs: jobs.clone(),
-        created_ns: *created_ns,
-        expires_ns: *expires_ns,
-        revoked_ns: *revoked_ns,
+        state,
+        created_at: Time(*created_ns),
+        expires_at: expires_ns.map(Time),
+        revoked_at: revoked_ns.map(Time),
+        secret: None,
     }
 }
 
-fn entry(row: AuditRow) -> v1::AuditEntry {
+fn entry(row: AuditRow) -> Entry {
     let AuditRow { id: _, time_ns, tenant, caller, peer, action, subject, refused, outcome } = row;
-    v1::AuditEntry { time_ns, tenant, caller, peer, action, subject, refused, outcome }
+    Entry { at: Time(time_ns), tenant, caller, peer, action, subject, refused, outcome }
 }
 
 #[tonic::async_trait]
 impl access_server::Access for AccessService {
-    async fn get_caller(&self, request: Request<v1::GetCallerRequest>) -> Result<Response<v1::Caller>, Status> {
+    async fn get_caller(&self, request: Request<v1::GetCallerRequest>) -> Result<Response<v1::Answer>, Status> {
         let caller = Caller::of(&request)?;
         let tenant = caller.tenant_name().to_owned();
         let Caller { name, role, jobs, .. } = caller;
-        Ok(Response::new(v1::Caller { name, role: role.to_wire() as i32, tenant, jobs }))
+        answered(&shown::Caller { name, role, tenant, jobs })
     }
 
-    async fn create_token(
-        &self,
-        request: Request<v1::CreateTokenRequest>,
-    ) -> Result<Response<v1::CreateTokenResponse>, Status> {
+    async fn create_token(&self, request: Request<v1::CreateTokenRequest>) -> Result<Response<v1::Answer>, Status> {
         let caller = Caller::of(&request)?;
         let asked = request.into_inner();
         let (name, grant) = match Self::asked(&caller, &asked) {
@@ -162,19 +171,18 @@ impl access_server::Access for AccessService {
         let made = format!("{} of tenant {}, jobs {}", row.role, row.tenant, row.jobs);
         let subject = format!("{} ({:016x})", row.name, row.id);
         self.gate.audit().done(&caller, "CreateToken", &subject, &made).await;
-        Ok(Response::new(v1::CreateTokenResponse { token: Some(to_wire(&row)), secret: text }))
+        let made = shown::Token { secret: Some(text), ..shown(&row, now_ns) };
+        answered(&Tokens { schema: SCHEMA, tokens: vec![made] })
     }
 
-    async fn list_tokens(
-        &self,
-        request: Request<v1::ListTokensRequest>,
-    ) -> Result<Response<v1::ListTokensResponse>, Status> {
+    async fn list_tokens(&self, request: Request<v1::ListTokensRequest>) -> Result<Response<v1::Answer>, Status> {
         let caller = Caller::of(&request)?;
         let tokens = Scoped::of(&self.store, &caller.scope).tokens().await.map_err(failed)?;
-        Ok(Response::new(v1::ListTokensResponse { tokens: tokens.iter().map(to_wire).collect() }))
+        let now_ns = now_ns();
+        answered(&Tokens { schema: SCHEMA, tokens: tokens.iter().map(|token| shown(token, now_ns)).collect() })
     }
 
-    async fn revoke_token(&self, request: Request<v1::RevokeTokenRequest>) -> Result<Response<v1::Token>, Status> {
+    async fn revoke_token(&self, request: Request<v1::RevokeTokenRequest>) -> Result<Response<v1::Answer>, Status> {
         let caller = Caller::of(&request)?;
         let wanted = request.into_inner().token;
         let mut token = self.named(&caller, &wanted).await?;
@@ -185,19 +193,16 @@ impl access_server::Access for AccessService {
         self.gate.forget();
         let subject = format!("{} ({:016x})", token.name, token.id);
         self.gate.audit().done(&caller, "RevokeToken", &subject, "revoked").await;
-        Ok(Response::new(to_wire(&token)))
+        answered(&Tokens { schema: SCHEMA, tokens: vec![shown(&token, now_ns)] })
     }
 
-    async fn list_audit(
-        &self,
-        request: Request<v1::ListAuditRequest>,
-    ) -> Result<Response<v1::ListAuditResponse>, Status> {
+    async fn list_audit(&self, request: Request<v1::ListAuditRequest>) -> Result<Response<v1::Answer>, Status> {
         let caller = Caller::of(&request)?;
         let limit = match request.into_inner().limit {
             0 => AUDIT_LISTED,
             limit => limit.min(AUDIT_LISTED_MAX),
         };
         let rows = self.store.audit_in(&caller.scope, limit).await.map_err(failed)?;
-        Ok(Response::new(v1::ListAuditResponse { entries: rows.into_iter().map(entry).collect() }))
+        answered(&shown::Audit { schema: SCHEMA, entries: rows.into_iter().map(entry).collect() })
     }
 }

@@ -3,8 +3,13 @@
 //! Guarantees: its size is bounded regardless of the finding; its id stays the same while it is about the same thing,
 //! across attempts, runs and restarts.
 
+use memctl_answers::alerts::{self as shown, Receiver};
+pub use memctl_answers::alerts::{AlertedFinding, Phase};
+use memctl_answers::format::id::Id;
+use memctl_answers::format::time::Time;
 use memctl_model::limits::{LABEL_BYTES_MAX, NAME_BYTES_MAX};
 use memctl_model::{Finding, JobState, Severity};
+use serde::{Deserialize, Serialize};
 
 use super::rules::{Rule, Rules};
 use crate::store::DEFAULT_TENANT;
@@ -17,19 +22,8 @@ const TITLE_BYTES_MAX: usize = 1_024;
 /// Bytes of the error of a failed delivery.
 pub const ERROR_BYTES_MAX: usize = 512;
 
-/// The state of an alert.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
-    /// Seen, but not yet for long enough.
-    Pending,
-    /// Receivers are notified.
-    Firing,
-    /// It is over.
-    Resolved,
-}
-
 /// What alerting needs to know of a judged job.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobFacts {
     /// Its tenant's name.
     pub tenant: String,
@@ -54,8 +48,9 @@ pub struct JobFacts {
     pub imported: bool,
 }
 
-/// One alert.
-#[derive(Clone, Debug, PartialEq)]
+/// One alert, in memory and, as JSON, in the store. A field that is added is `#[serde(default)]`, so that older records
+/// are read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Alert {
     /// Derived from finding and rule.
     pub id: u64,
@@ -73,26 +68,8 @@ pub struct Alert {
     pub run_started_ns: u64,
     /// Its state.
     pub phase: Phase,
-    /// The finding's fingerprint.
-    pub finding: u64,
-    /// The finding's kind.
-    pub kind: String,
-    /// How bad it is.
-    pub severity: Severity,
-    /// The finding's confidence.
-    pub confidence: f64,
-    /// The first [`RANKS_MAX`] ranks.
-    pub ranks: Vec<u32>,
-    /// The number of ranks in all.
-    pub rank_count: u32,
-    /// Whether these are all ranks of the job.
-    pub all_ranks: bool,
-    /// The finding's title.
-    pub title: String,
-    /// The finding's explanation.
-    pub explanation: String,
-    /// The finding's advice.
-    pub advice: String,
+    /// What it is about.
+    pub finding: AlertedFinding,
     /// Labels of the rule, and those of the job that the rules pass on.
     pub labels: Vec<(String, String)>,
     /// Annotations of the rule.
@@ -120,7 +97,8 @@ pub struct Alert {
 }
 
 /// What one receiver knows of an alert.
-#[derive(Clone, Debug, PartialEq, Default)]
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Delivery {
     /// The receiver's name.
     pub receiver: String,
@@ -164,7 +142,7 @@ pub fn sightings(rules: &Rules, job: &JobFacts, findings: &[Finding], now_ns: u6
         }
     }
     // Two findings with one fingerprint are one alert: the worse one is used.
-    found.sort_by_key(|sighting: &Sighting| (sighting.alert.id, std::cmp::Reverse(sighting.alert.severity)));
+    found.sort_by_key(|sighting: &Sighting| (sighting.alert.id, std::cmp::Reverse(sighting.alert.finding.severity)));
     found.dedup_by_key(|sighting| sighting.alert.id);
     found
 }
@@ -184,17 +162,8 @@ fn alert(rules: &Rules, rule: &Rule, job: &JobFacts, finding: &Finding, now_ns: 
             labels.push((cut(name, LABEL_BYTES_MAX), cut(value, LABEL_BYTES_MAX)));
         }
     }
-    let job_labels = job.labels.iter().take(JOB_LABELS_MAX);
-    Alert {
-        id: id(fingerprint, &rule.name, &job.tenant),
-        tenant: job.tenant.clone(),
-        rule: rule.name.clone(),
-        job: job.name.clone(),
-        run: job.run,
-        attempt: job.attempt,
-        run_started_ns: job.started_ns,
-        phase: Phase::Pending,
-        finding: fingerprint,
+    let finding = AlertedFinding {
+        id: Id(fingerprint),
         kind: finding.kind.name().to_owned(),
         severity: finding.severity,
         confidence: finding.confidence,
@@ -204,18 +173,12 @@ fn alert(rules: &Rules, rule: &Rule, job: &JobFacts, finding: &Finding, now_ns: 
         title: cut(&finding.title, TITLE_BYTES_MAX),
         explanation: cut(&explanation(finding), NAME_BYTES_MAX),
         advice: cut(&finding.advice, NAME_BYTES_MAX),
+    };
+    Alert {
         labels,
         annotations: rule.annotations.clone(),
         receivers: rule.receivers.clone(),
-        job_labels: job_labels.map(|(name, value)| (cut(name, LABEL_BYTES_MAX), cut(value, LABEL_BYTES_MAX))).collect(),
-        since_ns: now_ns,
-        fired_ns: None,
-        resolved_ns: None,
-        seen_ns: now_ns,
-        missing_ns: None,
-        fired_epochs: None,
-        run_ended: false,
-        deliveries: Vec::new(),
+        ..Alert::pending(id(fingerprint, &rule.name, &job.tenant), &rule.name, job, finding, now_ns)
     }
 }
 
@@ -235,16 +198,71 @@ pub fn cut(text: &str, bytes: usize) -> String {
 }
 
 impl Alert {
+    /// One that is seen for the first time, for no receiver.
+    #[must_use]
+    pub fn pending(id: u64, rule: &str, job: &JobFacts, finding: AlertedFinding, now_ns: u64) -> Self {
+        let job_labels = job.labels.iter().take(JOB_LABELS_MAX);
+        Self {
+            id,
+            tenant: job.tenant.clone(),
+            rule: rule.to_owned(),
+            job: job.name.clone(),
+            run: job.run,
+            attempt: job.attempt,
+            run_started_ns: job.started_ns,
+            phase: Phase::Pending,
+            finding,
+            labels: Vec::new(),
+            annotations: Vec::new(),
+            receivers: Vec::new(),
+            job_labels: job_labels
+                .map(|(name, value)| (cut(name, LABEL_BYTES_MAX), cut(value, LABEL_BYTES_MAX)))
+                .collect(),
+            since_ns: now_ns,
+            fired_ns: None,
+            resolved_ns: None,
+            seen_ns: now_ns,
+            missing_ns: None,
+            fired_epochs: None,
+            run_ended: false,
+            deliveries: Vec::new(),
+        }
+    }
+
+    /// As it is listed.
+    #[must_use]
+    pub fn shown(self, silenced_by: Option<String>) -> shown::Alert {
+        shown::Alert {
+            id: Id(self.id),
+            rule: self.rule,
+            state: self.phase,
+            job: self.job,
+            run: Some(self.run),
+            attempt: self.attempt,
+            finding: self.finding,
+            labels: self.labels.into_iter().collect(),
+            annotations: self.annotations.into_iter().collect(),
+            since: Time(self.since_ns),
+            fired_at: self.fired_ns.map(Time),
+            resolved_at: self.resolved_ns.map(Time),
+            seen_at: Time(self.seen_ns),
+            silenced_by,
+            receivers: self.deliveries.into_iter().map(Delivery::shown).collect(),
+            tenant: self.tenant,
+        }
+    }
+
     /// Its id in writing: 16 hexadecimal digits.
     #[must_use]
     pub fn id_text(&self) -> String {
-        format!("{:016x}", self.id)
+        Id(self.id).to_string()
     }
 
     /// `0-3,7`, or `0-63, 64 of 1024` if there are more ranks than are kept.
     #[must_use]
     pub fn rank_list(&self) -> String {
-        let mut sorted = self.ranks.clone();
+        let AlertedFinding { ranks, rank_count, .. } = &self.finding;
+        let mut sorted = ranks.clone();
         sorted.sort_unstable();
         sorted.dedup();
         let runs = sorted.chunk_by(|a, b| a.checked_add(1) == Some(*b)).map(|run| match run {
@@ -252,11 +270,7 @@ impl Alert {
             _ => run.first().map(u32::to_string).unwrap_or_default(),
         });
         let shown = runs.collect::<Vec<_>>().join(",");
-        if self.rank_count as usize > self.ranks.len() {
-            format!("{shown}, … ({} ranks)", self.rank_count)
-        } else {
-            shown
-        }
+        if *rank_count as usize > ranks.len() { format!("{shown}, … ({rank_count} ranks)") } else { shown }
     }
 
     /// The state of a receiver, created if there is none yet.
@@ -266,5 +280,17 @@ impl Alert {
             self.deliveries.len() - 1
         });
         &mut self.deliveries[at]
+    }
+}
+
+impl Delivery {
+    fn shown(self) -> Receiver {
+        Receiver {
+            receiver: self.receiver,
+            told: self.told,
+            told_at: self.told.map(|_| Time(self.told_ns)),
+            given_up: self.given_up,
+            last_error: Some(self.last_error).filter(|error| !error.is_empty()),
+        }
     }
 }

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use memctl_proto::v1;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::alert::{Alert, ERROR_BYTES_MAX, Phase, cut};
+use super::alert::{Alert, AlertedFinding, ERROR_BYTES_MAX, Phase, cut};
 use super::deliver::{ALERTS_MAX, Failed, Message, Notification, Notifier, Outcome, Worker};
 use super::mailbox::Observation;
 use super::notice::Notice;
@@ -244,7 +245,7 @@ impl Engine {
     }
 
     /// What has to be done about one alert now; `None` if it is to be removed.
-    fn step(&self, alert: Alert, silences: &[silence::Silence], now_ns: u64) -> Option<Step> {
+    fn step(&self, alert: Alert, silences: &[v1::Silence], now_ns: u64) -> Option<Step> {
         let rules = &self.in_force.rules;
         let mut after = machine::tick(alert, rules, now_ns)?;
         let silenced_until_ns = silence::of(silences, &after, now_ns).map(|silence| silence.ends_ns);
@@ -264,7 +265,11 @@ impl Engine {
             delivery.claimed_until_ns = Some(until_ns);
             delivery.retry_ns = None;
             let told_before = known.told_severity.filter(|_| known.told == Some(Phase::Firing));
-            tell.push(Tell { worker: at, until_ns, replaces: told_before.filter(|before| *before != after.severity) });
+            tell.push(Tell {
+                worker: at,
+                until_ns,
+                replaces: told_before.filter(|before| *before != after.finding.severity),
+            });
         }
         let due_ns = machine::due_ns(&after, rules, silenced_until_ns, now_ns);
         Some(Step { after, due_ns, tell })
@@ -443,8 +448,9 @@ impl Settled {
 fn matters(before: Option<&Alert>, after: Option<&Alert>) -> bool {
     let (Some(before), Some(after)) = (before, after) else { return before.is_some() || after.is_some() };
     let state = |alert: &Alert| {
-        let Alert { phase, severity, fired_ns, missing_ns, run_ended, run_started_ns, attempt, rank_count, .. } = alert;
-        (*phase, *severity, *fired_ns, *missing_ns, *run_ended, *run_started_ns, *attempt, *rank_count)
+        let Alert { phase, finding, fired_ns, missing_ns, run_ended, run_started_ns, attempt, .. } = alert;
+        let figures = (finding.severity, finding.rank_count);
+        (*phase, figures, *fired_ns, *missing_ns, *run_ended, *run_started_ns, *attempt)
     };
     state(before) != state(after)
         || before.receivers != after.receivers
@@ -458,8 +464,8 @@ fn log(before: Option<&Alert>, after: Option<&Alert>) {
     if was == Some((after.phase, after.fired_ns)) {
         return;
     }
-    let Alert { tenant, rule, job, kind, title, .. } = after;
-    let (id, severity, ranks) = (after.id_text(), after.severity.name(), after.rank_list());
+    let Alert { tenant, rule, job, finding: AlertedFinding { kind, severity, title, .. }, .. } = after;
+    let (id, severity, ranks) = (after.id_text(), severity.name(), after.rank_list());
     match after.phase {
         Phase::Firing => {
             tracing::warn!(

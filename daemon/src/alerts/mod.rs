@@ -28,10 +28,11 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use memctl_model::Finding;
+use memctl_proto::v1;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
-pub use alert::JobFacts;
+pub use alert::{JobFacts, Phase};
 pub use deliver::Pace;
 pub use rules::{Rules, RulesError};
 
@@ -155,7 +156,7 @@ impl Alerts {
         }
         let mut sightings = alert::sightings(&in_force.rules, job, findings, now_ns);
         if sightings.len() > JOB_ALERTS_MAX {
-            sightings.sort_by_key(|sighting| std::cmp::Reverse(sighting.alert.severity));
+            sightings.sort_by_key(|sighting| std::cmp::Reverse(sighting.alert.finding.severity));
             self.shared.refuse((sightings.len() - JOB_ALERTS_MAX) as u64, "of one job");
             sightings.truncate(JOB_ALERTS_MAX);
         }
@@ -194,19 +195,14 @@ impl Alerts {
     /// How many alerts are in each state.
     pub(crate) async fn states(&self) -> Result<[(&'static str, u64); 3], StoreError> {
         let records = self.shared.store.alert_records(AlertSelection::All(AlertKind::Alert)).await?;
-        let mut states = [("pending", 0), ("firing", 0), ("resolved", 0)];
+        let mut states = Phase::ALL.map(|phase| (phase, 0));
         for stored in records.iter().filter_map(record::read) {
-            let at = match stored.alert.phase {
-                alert::Phase::Pending => 0,
-                alert::Phase::Firing => 1,
-                alert::Phase::Resolved => 2,
-            };
-            states[at].1 += 1;
+            states[stored.alert.phase as usize].1 += 1;
         }
-        Ok(states)
+        Ok(states.map(|(phase, count)| (phase.name(), count)))
     }
 
-    pub(crate) async fn silences(&self, now_ns: u64) -> Result<Vec<silence::Silence>, StoreError> {
+    pub(crate) async fn silences(&self, now_ns: u64) -> Result<Vec<v1::Silence>, StoreError> {
         self.shared.silences(now_ns).await
     }
 }
@@ -236,9 +232,9 @@ impl Shared {
     }
 
     /// Silences that have not ended, ordered by their end.
-    async fn silences(&self, now_ns: u64) -> Result<Vec<silence::Silence>, StoreError> {
+    async fn silences(&self, now_ns: u64) -> Result<Vec<v1::Silence>, StoreError> {
         let records = self.store.alert_records(AlertSelection::All(AlertKind::Silence)).await?;
-        let mut silences: Vec<silence::Silence> = records.iter().filter_map(record::read_silence).collect();
+        let mut silences: Vec<v1::Silence> = records.iter().filter_map(record::read_silence).collect();
         silences.retain(|silence| silence.ends_ns > now_ns);
         silences.sort_by(|a, b| (a.ends_ns, &a.id).cmp(&(b.ends_ns, &b.id)));
         Ok(silences)

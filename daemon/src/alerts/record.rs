@@ -1,14 +1,15 @@
-//! Conversion of alerts and silences between memory, wire format and records of the store.
+//! Alerts and silences as records of the store: an alert as JSON, a silence as the protobuf message that requests it.
 //!
 //! Guarantees: a round trip changes nothing. An alert of a newer memctl with an unknown phase or severity is left alone,
-//! as is one that does not decode.
+//! as is one that does not decode. Alerts of memctl 0.1.0, which stored protobuf, are read: the first byte tells the two
+//! apart, because JSON begins with `{` and that message with the tag of its id.
 
+use memctl_answers::format::id::Id;
 use memctl_model::Severity;
 use memctl_proto::v1;
 use prost::Message as _;
 
-use super::alert::{Alert, Delivery, Phase};
-use super::silence::Silence;
+use super::alert::{Alert, AlertedFinding, Delivery, Phase};
 use crate::store::{AlertKind, AlertPut, AlertRecord};
 
 /// An alert with the version of its record; 0 if it is not stored yet.
@@ -23,7 +24,11 @@ pub struct Stored {
 /// Reads the record of an alert.
 #[must_use]
 pub fn read(record: &AlertRecord) -> Option<Stored> {
-    let alert = v1::Alert::decode(record.body.clone()).ok().and_then(from_wire);
+    let alert = if record.body.starts_with(b"{") {
+        serde_json::from_slice(&record.body).ok()
+    } else {
+        v1::AlertRecord010::decode(record.body.clone()).ok().and_then(of_0_1_0)
+    };
     if alert.is_none() {
         tracing::warn!(
             id = format!("{:016x}", record.id),
@@ -38,236 +43,17 @@ pub fn read(record: &AlertRecord) -> Option<Stored> {
 /// The change that stores this alert.
 #[must_use]
 pub fn put(alert: &Alert, expected_version: u64, due_ns: u64) -> AlertPut {
-    let body = to_wire(alert).encode_to_vec().into();
+    // Neither maps with odd keys nor writers are involved: this does not fail, and what is empty would be left alone.
+    let body = serde_json::to_vec(alert).unwrap_or_default().into();
     let (tenant, job) = (alert.tenant.clone(), alert.job.clone());
     let record = AlertRecord { kind: AlertKind::Alert, id: alert.id, version: 0, tenant, job, due_ns, body };
     AlertPut { record, expected_version, remove: false }
 }
 
-fn pairs(labels: &[(String, String)]) -> Vec<v1::Label> {
-    labels.iter().map(|(key, value)| v1::Label { key: key.clone(), value: value.clone() }).collect()
-}
-
-fn from_pairs(labels: Vec<v1::Label>) -> Vec<(String, String)> {
-    labels.into_iter().map(|v1::Label { key, value }| (key, value)).collect()
-}
-
-const fn wire_phase(phase: Phase) -> v1::AlertPhase {
-    match phase {
-        Phase::Pending => v1::AlertPhase::Pending,
-        Phase::Firing => v1::AlertPhase::Firing,
-        Phase::Resolved => v1::AlertPhase::Resolved,
-    }
-}
-
-const fn from_phase(phase: v1::AlertPhase) -> Option<Phase> {
-    match phase {
-        v1::AlertPhase::Pending => Some(Phase::Pending),
-        v1::AlertPhase::Firing => Some(Phase::Firing),
-        v1::AlertPhase::Resolved => Some(Phase::Resolved),
-        v1::AlertPhase::Unspecified => None,
-    }
-}
-
-const fn from_severity(severity: v1::Severity) -> Option<Severity> {
-    match severity {
-        v1::Severity::Info => Some(Severity::Info),
-        v1::Severity::Warning => Some(Severity::Warning),
-        v1::Severity::Critical => Some(Severity::Critical),
-        v1::Severity::Unspecified => None,
-    }
-}
-
-/// An alert for the wire.
+/// The record of a new silence, whose id is `id`.
 #[must_use]
-pub fn to_wire(alert: &Alert) -> v1::Alert {
-    let id = alert.id_text();
-    let Alert {
-        id: _,
-        tenant,
-        rule,
-        job,
-        run,
-        attempt,
-        run_started_ns,
-        phase,
-        finding,
-        kind,
-        severity,
-        confidence,
-        ranks,
-        rank_count,
-        all_ranks,
-        title,
-        explanation,
-        advice,
-        labels,
-        annotations,
-        receivers,
-        job_labels,
-        since_ns,
-        fired_ns,
-        resolved_ns,
-        seen_ns,
-        missing_ns,
-        fired_epochs,
-        run_ended,
-        deliveries,
-    } = alert.clone();
-    v1::Alert {
-        id,
-        rule,
-        job,
-        run,
-        attempt,
-        run_started_ns,
-        phase: wire_phase(phase) as i32,
-        finding: format!("{finding:016x}"),
-        kind,
-        severity: v1::Severity::from(severity) as i32,
-        confidence,
-        ranks,
-        rank_count,
-        all_ranks,
-        title,
-        explanation,
-        advice,
-        labels: pairs(&labels),
-        annotations: pairs(&annotations),
-        receivers,
-        since_ns,
-        fired_ns,
-        resolved_ns,
-        seen_ns,
-        missing_ns,
-        fired_epochs,
-        run_ended,
-        deliveries: deliveries.into_iter().map(delivery).collect(),
-        job_labels: pairs(&job_labels),
-        silenced_by: String::new(),
-        tenant,
-    }
-}
-
-fn delivery(delivery: Delivery) -> v1::AlertDelivery {
-    let Delivery {
-        receiver,
-        told,
-        told_fired_ns,
-        told_severity,
-        told_ns,
-        claimed_until_ns,
-        retry_ns,
-        given_up,
-        last_error,
-    } = delivery;
-    v1::AlertDelivery {
-        receiver,
-        told: told.map_or(v1::AlertPhase::Unspecified, wire_phase) as i32,
-        told_fired_ns,
-        told_severity: told_severity.map_or(v1::Severity::Unspecified, Into::into) as i32,
-        told_ns,
-        claimed_until_ns,
-        retry_ns,
-        given_up,
-        last_error,
-    }
-}
-
-/// An alert from the wire, if this memctl knows its phase and severity.
-#[must_use]
-pub fn from_wire(wire: v1::Alert) -> Option<Alert> {
-    let (phase, severity) = (from_phase(wire.phase())?, from_severity(wire.severity())?);
-    let v1::Alert {
-        id,
-        rule,
-        job,
-        run,
-        attempt,
-        run_started_ns,
-        phase: _,
-        finding,
-        kind,
-        severity: _,
-        confidence,
-        ranks,
-        rank_count,
-        all_ranks,
-        title,
-        explanation,
-        advice,
-        labels,
-        annotations,
-        receivers,
-        since_ns,
-        fired_ns,
-        resolved_ns,
-        seen_ns,
-        missing_ns,
-        fired_epochs,
-        run_ended,
-        deliveries,
-        job_labels,
-        // Part of a response, never stored.
-        silenced_by: _,
-        tenant,
-    } = wire;
-    Some(Alert {
-        id: u64::from_str_radix(&id, 16).ok()?,
-        tenant,
-        rule,
-        job,
-        // A record from before there were runs: the first.
-        run: run.max(1),
-        attempt,
-        run_started_ns,
-        phase,
-        finding: u64::from_str_radix(&finding, 16).ok()?,
-        kind,
-        severity,
-        confidence,
-        ranks,
-        rank_count,
-        all_ranks,
-        title,
-        explanation,
-        advice,
-        labels: from_pairs(labels),
-        annotations: from_pairs(annotations),
-        receivers,
-        job_labels: from_pairs(job_labels),
-        since_ns,
-        fired_ns,
-        resolved_ns,
-        seen_ns,
-        missing_ns,
-        fired_epochs,
-        run_ended,
-        deliveries: deliveries.into_iter().map(from_delivery).collect(),
-    })
-}
-
-fn from_delivery(wire: v1::AlertDelivery) -> Delivery {
-    let (told, told_severity) = (from_phase(wire.told()), from_severity(wire.told_severity()));
-    let v1::AlertDelivery {
-        receiver,
-        told: _,
-        told_fired_ns,
-        told_severity: _,
-        told_ns,
-        claimed_until_ns,
-        retry_ns,
-        given_up,
-        last_error,
-    } = wire;
-    Delivery { receiver, told, told_fired_ns, told_severity, told_ns, claimed_until_ns, retry_ns, given_up, last_error }
-}
-
-/// The record of a new silence.
-#[must_use]
-pub fn put_silence(silence: &Silence) -> AlertPut {
-    let (id, due_ns) = (silence.id, silence.ends_ns);
-    let body = silence_to_wire(silence).encode_to_vec().into();
+pub fn put_silence(id: u64, silence: &v1::Silence) -> AlertPut {
+    let (body, due_ns) = (silence.encode_to_vec().into(), silence.ends_ns);
     let (tenant, job) = (silence.tenant.clone(), String::new());
     let record = AlertRecord { kind: AlertKind::Silence, id, version: 0, tenant, job, due_ns, body };
     AlertPut { record, expected_version: 0, remove: false }
@@ -275,23 +61,155 @@ pub fn put_silence(silence: &Silence) -> AlertPut {
 
 /// Reads the record of a silence; `None` if it is not one.
 #[must_use]
-pub fn read_silence(record: &AlertRecord) -> Option<Silence> {
+pub fn read_silence(record: &AlertRecord) -> Option<v1::Silence> {
     let wire = v1::Silence::decode(record.body.clone()).ok()?;
-    Some(Silence { id: record.id, tenant: record.tenant.clone(), ..silence_from_wire(wire) })
+    Some(v1::Silence { id: Id(record.id).to_string(), tenant: record.tenant.clone(), ..wire })
 }
 
-/// A silence for the wire.
-#[must_use]
-pub fn silence_to_wire(silence: &Silence) -> v1::Silence {
-    let Silence { id, tenant, job, kind, rule, ranks, labels, created_ns, ends_ns, author, comment } = silence.clone();
-    let (id, labels) = (format!("{id:016x}"), pairs(&labels));
-    v1::Silence { id, job, kind, rule, ranks, labels, created_ns, ends_ns, author, comment, tenant }
+fn of_0_1_0(old: v1::AlertRecord010) -> Option<Alert> {
+    let pairs = |labels: Vec<v1::Label>| labels.into_iter().map(|label| (label.key, label.value)).collect();
+    let delivery = |old: v1::AlertDelivery010| Delivery {
+        receiver: old.receiver,
+        told: phase(old.told),
+        told_fired_ns: old.told_fired_ns,
+        told_severity: severity(old.told_severity),
+        told_ns: old.told_ns,
+        claimed_until_ns: old.claimed_until_ns,
+        retry_ns: old.retry_ns,
+        given_up: old.given_up,
+        last_error: old.last_error,
+    };
+    Some(Alert {
+        id: u64::from_str_radix(&old.id, 16).ok()?,
+        tenant: old.tenant,
+        rule: old.rule,
+        job: old.job,
+        // A record from before there were runs: the first.
+        run: old.run.max(1),
+        attempt: old.attempt,
+        run_started_ns: old.run_started_ns,
+        phase: phase(old.phase)?,
+        finding: AlertedFinding {
+            id: Id(u64::from_str_radix(&old.finding, 16).ok()?),
+            kind: old.kind,
+            severity: severity(old.severity)?,
+            confidence: old.confidence,
+            ranks: old.ranks,
+            rank_count: old.rank_count,
+            all_ranks: old.all_ranks,
+            title: old.title,
+            explanation: old.explanation,
+            advice: old.advice,
+        },
+        labels: pairs(old.labels),
+        annotations: pairs(old.annotations),
+        receivers: old.receivers,
+        job_labels: pairs(old.job_labels),
+        since_ns: old.since_ns,
+        fired_ns: old.fired_ns,
+        resolved_ns: old.resolved_ns,
+        seen_ns: old.seen_ns,
+        missing_ns: old.missing_ns,
+        fired_epochs: old.fired_epochs,
+        run_ended: old.run_ended,
+        deliveries: old.deliveries.into_iter().map(delivery).collect(),
+    })
 }
 
-/// A silence from the wire: a stored one, or a requested one, which has no id yet.
-#[must_use]
-pub fn silence_from_wire(wire: v1::Silence) -> Silence {
-    let v1::Silence { id, job, kind, rule, ranks, labels, created_ns, ends_ns, author, comment, tenant } = wire;
-    let id = u64::from_str_radix(&id, 16).unwrap_or(0);
-    Silence { id, tenant, job, kind, rule, ranks, labels: from_pairs(labels), created_ns, ends_ns, author, comment }
+fn phase(number: u32) -> Option<Phase> {
+    Phase::ALL.get((number as usize).checked_sub(1)?).copied()
+}
+
+fn severity(number: u32) -> Option<Severity> {
+    Severity::ALL.get((number as usize).checked_sub(1)?).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As memctl 0.1.0 stored it.
+    const OLD: &[u8] = include_bytes!("alert_0_1_0.bin");
+
+    fn record(body: &[u8]) -> AlertRecord {
+        let (tenant, job, body) = ("team-a".into(), "vit".into(), body.to_vec().into());
+        AlertRecord { kind: AlertKind::Alert, id: 0x0123_4567_89ab_cdef, version: 7, tenant, job, due_ns: 0, body }
+    }
+
+    #[test]
+    fn an_alert_of_a_store_of_0_1_0_is_read_and_stored_as_json() {
+        let pairs = |team: &str| vec![("team".to_owned(), team.to_owned()), ("a/b".to_owned(), "x".to_owned())];
+        let at = |ns: u64| 1_795_168_320_000_000_000 + ns;
+        let expected = Alert {
+            id: 0x0123_4567_89ab_cdef,
+            tenant: "team-a".into(),
+            rule: "MemoryLeak".into(),
+            job: "vit".into(),
+            run: 3,
+            attempt: 2,
+            run_started_ns: at(0),
+            phase: Phase::Firing,
+            finding: AlertedFinding {
+                id: Id(0xfedc_ba98_7654_3210),
+                kind: "leak".into(),
+                severity: Severity::Critical,
+                confidence: 0.97,
+                ranks: vec![0, 1, 300],
+                rank_count: 128,
+                all_ranks: true,
+                title: "grows 3.0 MiB an epoch".into(),
+                explanation: "why é".into(),
+                advice: "what".into(),
+            },
+            labels: pairs("vision"),
+            annotations: vec![("runbook".into(), "https://w".into())],
+            receivers: vec!["hook".into(), "am".into()],
+            job_labels: pairs("job"),
+            since_ns: at(1),
+            fired_ns: Some(at(2)),
+            resolved_ns: None,
+            seen_ns: at(3),
+            missing_ns: Some(at(4)),
+            fired_epochs: Some(4),
+            run_ended: true,
+            deliveries: vec![
+                Delivery {
+                    receiver: "hook".into(),
+                    told: Some(Phase::Firing),
+                    told_fired_ns: at(2),
+                    told_severity: Some(Severity::Warning),
+                    told_ns: at(5),
+                    claimed_until_ns: Some(at(6)),
+                    retry_ns: None,
+                    given_up: 1,
+                    last_error: "HTTP 500".into(),
+                },
+                Delivery { receiver: "am".into(), retry_ns: Some(7), ..Delivery::default() },
+            ],
+        };
+        let stored = read(&record(OLD)).unwrap();
+        assert_eq!((&stored.alert, stored.version), (&expected, 7));
+        let again = put(&stored.alert, 7, 9).record;
+        assert!(again.body.starts_with(b"{"), "{:?}", again.body);
+        assert_eq!(read(&again).unwrap().alert, expected);
+    }
+
+    #[test]
+    fn what_is_of_a_newer_memctl_or_no_alert_is_left_alone() {
+        // The phase is the field 6, the severity the field 9.
+        let (phase, severity) = ([0x30, 2], [0x48, 3]);
+        for (from, to) in [(phase, [0x30, 9]), (severity, [0x48, 9])] {
+            let at = OLD.windows(2).position(|field| field == from).unwrap();
+            let newer = [&OLD[..at], &to, &OLD[at + 2..]].concat();
+            assert_eq!(read(&record(&newer)), None);
+        }
+        let text = put(&read(&record(OLD)).unwrap().alert, 0, 0).record.body;
+        let text = String::from_utf8(text.to_vec()).unwrap();
+        for newer in [text.replace("firing", "odd"), text.replace("critical", "odd"), text[..99].into(), String::new()]
+        {
+            assert_eq!(read(&record(newer.as_bytes())), None, "{newer}");
+        }
+        let wider = text.replacen('{', "{\"of_a_newer_memctl\":1,", 1);
+        assert!(read(&record(wider.as_bytes())).is_some(), "{wider}");
+    }
 }

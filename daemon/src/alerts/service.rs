@@ -7,18 +7,23 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use memctl_answers::SCHEMA;
+use memctl_answers::alerts::{self as shown, Rules, RulesInForce, Tested};
+use memctl_answers::format::id::Id;
+use memctl_answers::format::time::Time;
 use memctl_model::Severity;
 use memctl_proto::v1;
 use memctl_proto::v1::alerts_server;
 use tonic::{Request, Response, Status};
 
-use super::alert::{Alert, Phase, cut};
+use super::alert::{Alert, AlertedFinding, JobFacts, Phase, cut};
 use super::deliver::Notifier;
 use super::notice::Notice;
 use super::rules::Shown;
 use super::{Alerts, record, silence};
 use crate::access::Caller;
 use crate::access::rights::Need;
+use crate::answered::answered;
 use crate::clock::now_ns;
 use crate::store::{
     AlertKind, AlertPut, AlertRecord, AlertSelection, DEFAULT_TENANT, PutOutcome, Scope, StoreError, Tenant,
@@ -34,11 +39,15 @@ fn failed(error: StoreError) -> Status {
 }
 
 impl Alerts {
-    async fn listed(&self, scope: &Scope, firing_only: bool) -> Result<v1::ListAlertsResponse, StoreError> {
+    /// The alerts of the caller's tenant; their `jobs` are null.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn list(&self, caller: &Caller, firing_only: bool) -> Result<shown::Alerts, Status> {
         let now_ns = now_ns();
-        let silences = self.silences(now_ns).await?;
-        let records = self.shared.store.alert_records(AlertSelection::All(AlertKind::Alert)).await?;
-        let own = records.iter().filter(|record| scope.admits(&Tenant::stored(&record.tenant)));
+        let silences = self.silences(now_ns).await.map_err(failed)?;
+        let records = self.shared.store.alert_records(AlertSelection::All(AlertKind::Alert)).await.map_err(failed)?;
+        let own = records.iter().filter(|record| caller.scope.admits(&Tenant::stored(&record.tenant)));
         let mut alerts: Vec<Alert> = own.filter_map(record::read).map(|stored| stored.alert).collect();
         if firing_only {
             alerts.retain(|alert| alert.phase == Phase::Firing);
@@ -50,35 +59,101 @@ impl Alerts {
         };
         alerts.sort_by(|a, b| {
             let newest = |alert: &Alert| alert.resolved_ns.or(alert.fired_ns).unwrap_or(alert.since_ns);
-            (order(a), b.severity, newest(b), a.id).cmp(&(order(b), a.severity, newest(a), b.id))
+            let (of_a, of_b) = (a.finding.severity, b.finding.severity);
+            (order(a), of_b, newest(b), a.id).cmp(&(order(b), of_a, newest(a), b.id))
         });
-        let wire = |alert: &Alert| v1::Alert {
-            silenced_by: silence::of(&silences, alert, now_ns)
-                .map_or_else(String::new, |silence| format!("{:016x}", silence.id)),
-            ..record::to_wire(alert)
+        let alert = |alert: Alert| {
+            let silence = silence::of(&silences, &alert, now_ns).map(|silence| silence.id.clone());
+            alert.shown(silence)
         };
         // These cover all tenants, so they are only for callers who see all. Relaxed: statistics.
-        let count = |figure: &AtomicU64| if *scope == Scope::All { figure.load(Ordering::Relaxed) } else { 0 };
-        Ok(v1::ListAlertsResponse {
-            alerts: alerts.iter().map(wire).collect(),
+        let count = |figure: &AtomicU64| if caller.scope == Scope::All { figure.load(Ordering::Relaxed) } else { 0 };
+        Ok(shown::Alerts {
+            schema: SCHEMA,
+            alerts: alerts.into_iter().map(alert).collect(),
             refused: count(&self.shared.refused),
             given_up: count(&self.shared.given_up),
+            jobs: None,
+            view: shown::View::default(),
         })
     }
 
-    async fn tested(&self, notifier: &Notifier, now_ns: u64) -> v1::ReceiverAnswer {
+    /// The silences of the caller's tenant that have not ended, ordered by their end.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn list_own_silences(&self, caller: &Caller) -> Result<shown::Silences, Status> {
+        let mut silences = self.silences(now_ns()).await.map_err(failed)?;
+        silences.retain(|silence| caller.scope.admits(&Tenant::stored(&silence.tenant)));
+        Ok(listed(silences))
+    }
+
+    /// Adds a silence and returns it.
+    ///
+    /// # Errors
+    /// It is not one ([`silence::made`]), there are too many, or the store's.
+    pub async fn silence(&self, caller: &Caller, request: v1::AddSilenceRequest) -> Result<shown::Silences, Status> {
+        let v1::AddSilenceRequest { silence: asked, for_ns } = request;
+        let now_ns = now_ns();
+        self.forget_ended(now_ns).await.map_err(failed)?;
+        let number =
+            getrandom::u64().map_err(|error| Status::internal(format!("no random number is available: {error}")))?;
+        // For all tenants, if the caller sees all and named none.
+        let asked = v1::Silence { tenant: caller.tenant_name().to_owned(), ..asked.unwrap_or_default() };
+        let silence = silence::made(asked, for_ns, number, now_ns).map_err(Status::invalid_argument)?;
+        let put = record::put_silence(number, &silence);
+        let outcomes = self.shared.store.put_alert_records(&[put]).await.map_err(failed)?;
+        let v1::Silence { id, tenant, job, kind, rule, author, ends_ns, .. } = &silence;
+        if outcomes.first() != Some(&PutOutcome::Done) {
+            let most = AlertKind::Silence.most();
+            return Err(Status::failed_precondition(format!(
+                "tenant {tenant} has too many silences (the limit for all tenants is {most}): remove some with `memctl alerts unsilence`"
+            )));
+        }
+        tracing::info!(id, job, kind, rule, author, ends_ns, "silence added");
+        let subject = format!("{id}: job {job:?}, kind {kind:?}, rule {rule:?}");
+        self.shared.audit.done(caller, "AddSilence", &subject, &format!("until {ends_ns} ns")).await;
+        self.reconsider();
+        Ok(listed(vec![silence]))
+    }
+
+    /// Ends a silence of the caller's tenant.
+    ///
+    /// # Errors
+    /// There is none with this id, or the store's.
+    pub async fn unsilence(&self, caller: &Caller, id: &str) -> Result<(), Status> {
+        let records = self.shared.store.alert_records(AlertSelection::All(AlertKind::Silence)).await.map_err(failed)?;
+        let is_own = |record: &AlertRecord| caller.scope.admits(&Tenant::stored(&record.tenant));
+        let number = u64::from_str_radix(id, 16).ok();
+        let found = records.into_iter().find(|record| Some(record.id) == number && is_own(record));
+        let Some(record) = found else {
+            let id = cut(id, 64);
+            return Err(Status::invalid_argument(format!(
+                "there is no silence {id:?}; `memctl alerts silences` lists them"
+            )));
+        };
+        let put = AlertPut { expected_version: record.version, record, remove: true };
+        // A conflict: it was removed meanwhile, which is what was requested.
+        self.shared.store.put_alert_records(&[put]).await.map_err(failed)?;
+        tracing::info!(id, "silence removed");
+        self.shared.audit.done(caller, "RemoveSilence", id, "removed").await;
+        self.reconsider();
+        Ok(())
+    }
+
+    async fn tested(&self, notifier: &Notifier, now_ns: u64) -> Tested {
         let began = Instant::now();
         let result = notifier.tell(&[Notice { alert: test_alert(now_ns), replaces: None }]).await;
         let (delivered, answer) = match result {
             Ok(answer) => (true, answer),
             Err(failed) => (false, failed.reason),
         };
-        v1::ReceiverAnswer {
+        Tested {
             receiver: notifier.name().into(),
             r#type: notifier.kind().into(),
             delivered,
             answer: cut(&answer, ANSWER_BYTES_MAX),
-            took_ns: began.elapsed().as_nanos() as u64,
+            seconds: seconds(began.elapsed().as_nanos() as u64),
         }
     }
 
@@ -89,18 +164,19 @@ impl Alerts {
     }
 }
 
+fn listed(silences: Vec<v1::Silence>) -> shown::Silences {
+    let silences = silences.into_iter().map(silence::shown).collect();
+    shown::Silences { schema: SCHEMA, silences, now: Time(now_ns()) }
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
 /// A test alert, which ends by itself in Alertmanager.
 fn test_alert(now_ns: u64) -> Alert {
-    Alert {
-        id: now_ns,
-        tenant: DEFAULT_TENANT.into(),
-        rule: TEST.into(),
-        job: "memctl-test".into(),
-        run: 1,
-        attempt: 0,
-        run_started_ns: now_ns,
-        phase: Phase::Firing,
-        finding: 0,
+    let finding = AlertedFinding {
+        id: Id(0),
         kind: "test".into(),
         severity: Severity::Info,
         confidence: 1.0,
@@ -110,35 +186,40 @@ fn test_alert(now_ns: u64) -> Alert {
         title: "Test of this receiver; nothing is wrong".into(),
         explanation: "`memctl alerts test` was run.".into(),
         advice: "Nothing needs to be done.".into(),
-        labels: Vec::new(),
-        annotations: Vec::new(),
-        receivers: Vec::new(),
-        job_labels: Vec::new(),
-        since_ns: now_ns,
-        fired_ns: Some(now_ns),
-        resolved_ns: None,
-        seen_ns: now_ns,
-        missing_ns: None,
-        fired_epochs: None,
-        run_ended: false,
-        deliveries: Vec::new(),
+    };
+    let job = JobFacts {
+        tenant: DEFAULT_TENANT.into(),
+        name: "memctl-test".into(),
+        run: 1,
+        started_ns: now_ns,
+        ..JobFacts::default()
+    };
+    let alert = Alert::pending(now_ns, TEST, &job, finding, now_ns);
+    Alert { phase: Phase::Firing, fired_ns: Some(now_ns), ..alert }
+}
+
+fn rule(rule: &super::rules::Rule) -> shown::Rule {
+    shown::Rule {
+        name: rule.name.clone(),
+        kinds: rule.kinds.iter().map(|kind| kind.name().into()).collect(),
+        severity: rule.severity,
+        confidence: rule.confidence,
+        horizon_seconds: rule.horizon_seconds,
+        horizon_epochs: rule.horizon_epochs,
+        for_seconds: seconds(rule.for_ns),
+        repeat_seconds: seconds(rule.repeat_ns),
+        receivers: [vec!["log".to_owned()], rule.receivers.clone()].concat(),
     }
 }
 
 #[tonic::async_trait]
 impl alerts_server::Alerts for Alerts {
-    async fn list_alerts(
-        &self,
-        request: Request<v1::ListAlertsRequest>,
-    ) -> Result<Response<v1::ListAlertsResponse>, Status> {
+    async fn list_alerts(&self, request: Request<v1::ListAlertsRequest>) -> Result<Response<v1::Answer>, Status> {
         let caller = Caller::of(&request)?;
-        Ok(Response::new(self.listed(&caller.scope, request.into_inner().firing_only).await.map_err(failed)?))
+        answered(&self.list(&caller, request.into_inner().firing_only).await?)
     }
 
-    async fn test_receivers(
-        &self,
-        request: Request<v1::TestReceiversRequest>,
-    ) -> Result<Response<v1::TestReceiversResponse>, Status> {
+    async fn test_receivers(&self, request: Request<v1::TestReceiversRequest>) -> Result<Response<v1::Answer>, Status> {
         let caller = Caller::of(&request)?;
         let wanted = request.into_inner().receiver;
         let subject = wanted.clone().unwrap_or_else(|| "all".into());
@@ -154,13 +235,8 @@ impl alerts_server::Alerts for Alerts {
         let now_ns = now_ns();
         if chosen("log") {
             tracing::info!(alert = TEST, "test of the log; nothing is wrong");
-            answers.push(v1::ReceiverAnswer {
-                receiver: "log".into(),
-                r#type: "log".into(),
-                delivered: true,
-                answer: "written".into(),
-                took_ns: 0,
-            });
+            let (receiver, r#type, answer) = ("log".into(), "log".into(), "written".into());
+            answers.push(Tested { receiver, r#type, delivered: true, answer, seconds: 0.0 });
         } else if notifiers.is_empty() {
             let names: Vec<&str> = in_force.notifiers.iter().map(|notifier| notifier.name()).collect();
             let known = [&["log"], &names[..]].concat().join(", ");
@@ -178,41 +254,12 @@ impl alerts_server::Alerts for Alerts {
         let delivered = answers.iter().filter(|answer| answer.delivered).count();
         let outcome = format!("{delivered} of {} delivered", answers.len());
         self.shared.audit.done(&caller, "TestReceivers", &subject, &outcome).await;
-        Ok(Response::new(v1::TestReceiversResponse { answers }))
+        answered(&shown::Answers { schema: SCHEMA, receivers: answers })
     }
 
-    async fn add_silence(&self, request: Request<v1::AddSilenceRequest>) -> Result<Response<v1::Silence>, Status> {
+    async fn add_silence(&self, request: Request<v1::AddSilenceRequest>) -> Result<Response<v1::Answer>, Status> {
         let caller = Caller::of(&request)?;
-        let v1::AddSilenceRequest { silence: asked, for_ns } = request.into_inner();
-        let now_ns = now_ns();
-        self.forget_ended(now_ns).await.map_err(failed)?;
-        let id =
-            getrandom::u64().map_err(|error| Status::internal(format!("no random number is available: {error}")))?;
-        let mut asked = record::silence_from_wire(asked.unwrap_or_default());
-        // For all tenants, if the caller sees all and named none.
-        asked.tenant = caller.tenant_name().to_owned();
-        let silence = silence::made(asked, for_ns, id, now_ns).map_err(Status::invalid_argument)?;
-        let outcomes = self.shared.store.put_alert_records(&[record::put_silence(&silence)]).await.map_err(failed)?;
-        if outcomes.first() != Some(&PutOutcome::Done) {
-            let (tenant, most) = (&silence.tenant, AlertKind::Silence.most());
-            return Err(Status::failed_precondition(format!(
-                "tenant {tenant} has too many silences (the limit for all tenants is {most}): remove some with `memctl alerts unsilence`"
-            )));
-        }
-        tracing::info!(
-            id = format!("{:016x}", silence.id),
-            job = silence.job,
-            kind = silence.kind,
-            rule = silence.rule,
-            author = silence.author,
-            ends_ns = silence.ends_ns,
-            "silence added"
-        );
-        let subject =
-            format!("{:016x}: job {:?}, kind {:?}, rule {:?}", silence.id, silence.job, silence.kind, silence.rule);
-        self.shared.audit.done(&caller, "AddSilence", &subject, &format!("until {} ns", silence.ends_ns)).await;
-        self.reconsider();
-        Ok(Response::new(record::silence_to_wire(&silence)))
+        answered(&self.silence(&caller, request.into_inner()).await?)
     }
 
     async fn remove_silence(
@@ -220,60 +267,25 @@ impl alerts_server::Alerts for Alerts {
         request: Request<v1::RemoveSilenceRequest>,
     ) -> Result<Response<v1::RemoveSilenceResponse>, Status> {
         let caller = Caller::of(&request)?;
-        let id = request.into_inner().id;
-        let records = self.shared.store.alert_records(AlertSelection::All(AlertKind::Silence)).await.map_err(failed)?;
-        let is_own = |record: &AlertRecord| caller.scope.admits(&Tenant::stored(&record.tenant));
-        let number = u64::from_str_radix(&id, 16).ok();
-        let found = records.into_iter().find(|record| Some(record.id) == number && is_own(record));
-        let Some(record) = found else {
-            let id = cut(&id, 64);
-            return Err(Status::invalid_argument(format!(
-                "there is no silence {id:?}; `memctl alerts silences` lists them"
-            )));
-        };
-        let put = AlertPut { expected_version: record.version, record, remove: true };
-        // A conflict: it was removed meanwhile, which is what was requested.
-        self.shared.store.put_alert_records(&[put]).await.map_err(failed)?;
-        tracing::info!(id, "silence removed");
-        self.shared.audit.done(&caller, "RemoveSilence", &id, "removed").await;
-        self.reconsider();
+        self.unsilence(&caller, &request.into_inner().id).await?;
         Ok(Response::new(v1::RemoveSilenceResponse {}))
     }
 
-    async fn list_silences(
-        &self,
-        request: Request<v1::ListSilencesRequest>,
-    ) -> Result<Response<v1::ListSilencesResponse>, Status> {
-        let caller = Caller::of(&request)?;
-        let mut silences = self.silences(now_ns()).await.map_err(failed)?;
-        silences.retain(|silence| caller.scope.admits(&Tenant::stored(&silence.tenant)));
-        let silences = silences.iter().map(record::silence_to_wire).collect();
-        Ok(Response::new(v1::ListSilencesResponse { silences }))
+    async fn list_silences(&self, request: Request<v1::ListSilencesRequest>) -> Result<Response<v1::Answer>, Status> {
+        answered(&self.list_own_silences(&Caller::of(&request)?).await?)
     }
 
-    async fn get_rules(&self, request: Request<v1::GetRulesRequest>) -> Result<Response<v1::GetRulesResponse>, Status> {
+    async fn get_rules(&self, request: Request<v1::GetRulesRequest>) -> Result<Response<v1::Answer>, Status> {
         let caller = Caller::of(&request)?;
         // Receivers belong to the daemon and not to one tenant.
         let operates = caller.scope == Scope::All && caller.may(Need::Operate);
-        let shown = if operates { Shown::Everything } else { Shown::Names };
+        let secrets = if operates { Shown::Everything } else { Shown::Names };
         let in_force = self.shared.in_force();
         let rules = &in_force.rules;
-        let rule = |rule: &super::rules::Rule| v1::AlertRule {
-            name: rule.name.clone(),
-            kinds: rule.kinds.iter().map(|kind| kind.name().into()).collect(),
-            severity: v1::Severity::from(rule.severity) as i32,
-            confidence: rule.confidence,
-            horizon_seconds: rule.horizon_seconds,
-            horizon_epochs: rule.horizon_epochs,
-            for_ns: rule.for_ns,
-            repeat_ns: rule.repeat_ns,
-            receivers: [vec!["log".to_owned()], rule.receivers.clone()].concat(),
-        };
-        Ok(Response::new(v1::GetRulesResponse {
-            toml: rules.to_toml(shown),
-            origin: rules.origin.clone(),
-            rules: rules.rules.iter().map(rule).collect(),
-        }))
+        let toml = rules.to_toml(secrets);
+        let rules =
+            Rules { schema: SCHEMA, origin: rules.origin.clone(), rules: rules.rules.iter().map(rule).collect() };
+        answered(&RulesInForce { rules, toml })
     }
 }
 

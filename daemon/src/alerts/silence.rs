@@ -1,12 +1,17 @@
-//! Silences: which alerts are not sent, until when.
+//! Silences: which alerts are not sent, until when. One is the message that requests it, in memory and in the store; an
+//! empty field matches everything.
 //!
 //! Guarantees: a silence names at least one criterion, ends, and is bounded. A silence for a rank never hides an alert
 //! that also concerns other ranks. A silenced alert still fires and is listed; it is sent if it outlasts the silence.
 
+use memctl_answers::alerts as shown;
+use memctl_answers::format::id::Id;
+use memctl_answers::format::time::Time;
 use memctl_model::FindingKind;
 use memctl_model::limits::{LABEL_BYTES_MAX, LABELS_MAX};
+use memctl_proto::v1::{Label, Silence};
 
-use super::alert::{Alert, RANKS_MAX, cut};
+use super::alert::{Alert, AlertedFinding, RANKS_MAX, cut};
 use crate::pattern::fits;
 
 /// As a tenant: all of them.
@@ -14,33 +19,6 @@ pub const EVERY_TENANT: &str = "*";
 /// The longest silence: a year.
 const LONGEST_NS: u64 = 365 * 86_400 * 1_000_000_000;
 const TEXT_BYTES_MAX: usize = 1_024;
-
-/// One silence. An empty field matches everything.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Silence {
-    /// Its id; 0 for a requested one.
-    pub id: u64,
-    /// The tenant whose alerts it covers, `*` for all.
-    pub tenant: String,
-    /// The job's name; `*` in it matches any text.
-    pub job: String,
-    /// The finding's kind.
-    pub kind: String,
-    /// The rule's name.
-    pub rule: String,
-    /// Covers only alerts whose ranks are all among these.
-    pub ranks: Vec<u32>,
-    /// Labels that the alert or its job must have, all of them.
-    pub labels: Vec<(String, String)>,
-    /// When it was added, nanoseconds since the Unix epoch.
-    pub created_ns: u64,
-    /// When it ends.
-    pub ends_ns: u64,
-    /// The author.
-    pub author: String,
-    /// The reason.
-    pub comment: String,
-}
 
 /// A requested silence, checked and completed.
 ///
@@ -60,7 +38,7 @@ pub fn made(asked: Silence, for_ns: u64, id: u64, now_ns: u64) -> Result<Silence
             "a job's or rule's name has {LABEL_BYTES_MAX} bytes at most, a list of ranks 65536 entries"
         ));
     }
-    let long = |(key, value): &(String, String)| key.is_empty() || key.len().max(value.len()) > LABEL_BYTES_MAX;
+    let long = |Label { key, value }: &Label| key.is_empty() || key.len().max(value.len()) > LABEL_BYTES_MAX;
     if labels.len() > LABELS_MAX || labels.iter().any(long) {
         return Err(format!("a silence has {LABELS_MAX} labels of {LABEL_BYTES_MAX} bytes at most, each with a name"));
     }
@@ -68,7 +46,7 @@ pub fn made(asked: Silence, for_ns: u64, id: u64, now_ns: u64) -> Result<Silence
         return Err("a silence must last longer than 0 s and at most a year".into());
     }
     Ok(Silence {
-        id,
+        id: Id(id).to_string(),
         tenant,
         job,
         kind,
@@ -89,16 +67,39 @@ pub fn of<'s>(silences: &'s [Silence], alert: &Alert, now_ns: u64) -> Option<&'s
     matching.max_by_key(|silence| silence.ends_ns)
 }
 
+/// As it is listed.
+#[must_use]
+pub fn shown(silence: Silence) -> shown::Silence {
+    let Silence { id, job, kind, rule, ranks, labels, created_ns, ends_ns, author, comment, tenant } = silence;
+    let named = |text: String| (!text.is_empty()).then_some(text);
+    shown::Silence {
+        id,
+        job: named(job),
+        kind: named(kind),
+        rule: named(rule),
+        ranks,
+        labels: labels.into_iter().map(|label| (label.key, label.value)).collect(),
+        created_at: Time(created_ns),
+        ends_at: Time(ends_ns),
+        author: named(author),
+        comment: named(comment),
+        tenant,
+    }
+}
+
 fn matches(silence: &Silence, alert: &Alert) -> bool {
-    let whole = alert.ranks.len() < RANKS_MAX || alert.rank_count as usize == alert.ranks.len();
-    let ranks = silence.ranks.is_empty()
-        || whole && !alert.ranks.is_empty() && alert.ranks.iter().all(|rank| silence.ranks.contains(rank));
-    let labelled = |label: &(String, String)| alert.labels.iter().chain(&alert.job_labels).any(|known| known == label);
+    let AlertedFinding { kind, ranks, rank_count, .. } = &alert.finding;
+    let whole = ranks.len() < RANKS_MAX || *rank_count as usize == ranks.len();
+    let within =
+        silence.ranks.is_empty() || whole && !ranks.is_empty() && ranks.iter().all(|rank| silence.ranks.contains(rank));
+    let labelled = |Label { key, value }: &Label| {
+        alert.labels.iter().chain(&alert.job_labels).any(|(known, is)| known == key && is == value)
+    };
     (silence.tenant == EVERY_TENANT || silence.tenant == alert.tenant)
         && (silence.job.is_empty() || fits(&silence.job, &alert.job))
-        && (silence.kind.is_empty() || silence.kind == alert.kind)
+        && (silence.kind.is_empty() || silence.kind == *kind)
         && (silence.rule.is_empty() || silence.rule == alert.rule)
-        && ranks
+        && within
         && silence.labels.iter().all(labelled)
 }
 
@@ -117,7 +118,7 @@ mod tests {
         let leek = Silence { kind: "leek".into(), ..Silence::default() };
         assert!(made(leek, 1, 1, 1).unwrap_err().contains("there are leak, eval_graph"));
         let silence = made(job("a"), 5, 0xabc, 10).unwrap();
-        assert_eq!((silence.id, silence.created_ns, silence.ends_ns), (0xabc, 10, 15));
-        assert_eq!(record::read_silence(&record::put_silence(&silence).record), Some(silence));
+        assert_eq!((&*silence.id, silence.created_ns, silence.ends_ns), ("0000000000000abc", 10, 15));
+        assert_eq!(record::read_silence(&record::put_silence(0xabc, &silence).record), Some(silence));
     }
 }

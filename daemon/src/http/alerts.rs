@@ -7,11 +7,9 @@
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Response};
-use jiff::Timestamp;
-use memctl_answers::alerts::{Alerts, Silences, Watched};
+use memctl_answers::alerts::{Alerts, Watched};
 use memctl_model::limits::JOBS_LISTED;
 use memctl_proto::v1;
-use memctl_proto::v1::alerts_server::Alerts as _;
 use tonic::Status;
 
 use super::Room;
@@ -28,11 +26,10 @@ pub async fn alerts(State(room): State<Room>, Extension(caller): Extension<Calle
     Params::of(&uri)?.takes(&[])?;
     let asking = Asking { room: &room, caller };
     let answer = async {
-        let listed = asking.request(v1::ListAlertsRequest { firing_only: false });
-        let listed = room.sources.alerts.list_alerts(listed).await?.into_inner();
+        let alerts = room.sources.alerts.list(&asking.caller, false).await?;
         let jobs = v1::ListJobsRequest { judge: true, limit: JOBS_LISTED, ..v1::ListJobsRequest::default() };
-        let watched = Watched::new(&room.query.jobs(&asking.caller, jobs).await.map_err(Status::from)?.jobs);
-        Ok(Alerts::new(listed, Some(watched), Timestamp::now(), None))
+        let jobs = room.query.jobs(&asking.caller, jobs).await.map_err(Status::from)?.jobs;
+        Ok(Alerts { jobs: Some(Watched::new(&jobs)), ..alerts })
     };
     asking.told(answer).await
 }
@@ -41,12 +38,7 @@ pub async fn alerts(State(room): State<Room>, Extension(caller): Extension<Calle
 pub async fn silences(State(room): State<Room>, Extension(caller): Extension<Caller>, uri: Uri) -> Answered {
     Params::of(&uri)?.takes(&[])?;
     let asking = Asking { room: &room, caller };
-    let answer = async {
-        let request = asking.request(v1::ListSilencesRequest {});
-        let silences = room.sources.alerts.list_silences(request).await?.into_inner().silences;
-        Ok(Silences::new(silences, Timestamp::now()))
-    };
-    asking.told(answer).await
+    asking.told(async { Ok(room.sources.alerts.list_own_silences(&asking.caller).await?) }).await
 }
 
 /// As `memctl alerts silence`: returns the new silence.
@@ -75,10 +67,7 @@ pub async fn silence(
     let asking = Asking { room: &room, caller };
     let request =
         v1::AddSilenceRequest { silence: Some(silence), for_ns: u64::from(minutes).saturating_mul(MINUTE_NS) };
-    let answer = async {
-        let made = room.sources.alerts.add_silence(asking.request(request)).await?.into_inner();
-        Ok(Silences::new(vec![made], Timestamp::now()))
-    };
+    let answer = async { Ok(room.sources.alerts.silence(&asking.caller, request).await?) };
     Ok(asking.told(answer).await.into_response())
 }
 
@@ -97,10 +86,8 @@ pub async fn unsilence(
     let id = asked.text("id").ok_or_else(|| "which silence: id=…".to_owned())?.to_owned();
     let asking = Asking { room: &room, caller };
     let answer = async {
-        room.sources.alerts.remove_silence(asking.request(v1::RemoveSilenceRequest { id })).await?;
-        let left = asking.request(v1::ListSilencesRequest {});
-        let left = room.sources.alerts.list_silences(left).await?.into_inner().silences;
-        Ok(Silences::new(left, Timestamp::now()))
+        room.sources.alerts.unsilence(&asking.caller, &id).await?;
+        Ok(room.sources.alerts.list_own_silences(&asking.caller).await?)
     };
     Ok(asking.told(answer).await.into_response())
 }

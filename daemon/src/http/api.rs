@@ -13,7 +13,7 @@ use memctl_answers::access::Known;
 use memctl_answers::format::json;
 use memctl_proto::v1;
 use serde::Serialize;
-use tonic::{Code, Request, Status};
+use tonic::{Code, Status};
 
 use super::params::Params;
 use super::{Room, plain};
@@ -88,12 +88,6 @@ pub(super) struct Asking<'r> {
 }
 
 impl Asking<'_> {
-    pub(super) fn request<T>(&self, message: T) -> Request<T> {
-        let mut request = Request::new(message);
-        request.extensions_mut().insert(self.caller.clone());
-        request
-    }
-
     /// The response as the command line writes it, once there is a permit for it.
     pub(super) async fn told<T: Serialize>(&self, answer: impl Future<Output = Result<T, Trouble>>) -> Answered {
         let permit = self.room.permit(&self.caller).await?;
@@ -116,7 +110,7 @@ pub async fn caller(State(room): State<Room>, Extension(caller): Extension<Calle
     let Caller { name, role, .. } = &asking.caller;
     let tenant = asking.caller.tenant_name().to_owned();
     let may_leave = matches!(&room.auth, super::Authentication::Gate(_)) && asking.caller.has_token();
-    let known = Known::new(name.clone(), role.name(), tenant, may_leave, env!("CARGO_PKG_VERSION"));
+    let known = Known::new(name.clone(), *role, tenant, may_leave, env!("CARGO_PKG_VERSION"));
     asking.told(async { Ok(known) }).await
 }
 

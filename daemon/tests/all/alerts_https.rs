@@ -74,7 +74,8 @@ async fn a_certificate_has_to_be_vouched_for() {
     let alerting = Alerting::start(Arc::new(MemoryStore::new()), rules, pace, Notifying::Always);
     let mut request = tonic::Request::new(v1::TestReceiversRequest { receiver: None });
     request.extensions_mut().insert(memctl_daemon::access::Caller::owner("a test", "here"));
-    let answers = alerting.alerts.test_receivers(request).await.unwrap().into_inner().answers;
+    let answers = alerting.alerts.test_receivers(request).await.unwrap().into_inner();
+    let answers = memctl_answers::wire::from_wire::<memctl_answers::alerts::Answers>(&answers).unwrap().receivers;
     let said: Vec<(&str, bool)> = answers.iter().map(|it| (it.receiver.as_str(), it.delivered)).collect();
     assert_eq!(said, [("log", true), ("known", true), ("unknown", false)], "{answers:?}");
     assert!(answers[2].answer.contains("certificate"), "{:?}", answers[2].answer);
@@ -110,7 +111,8 @@ async fn a_receiver_that_asks_for_a_certificate_is_shown_it() {
     let alerting = Alerting::start(Arc::new(MemoryStore::new()), rules, pace, Notifying::Always);
     let mut request = tonic::Request::new(v1::TestReceiversRequest { receiver: None });
     request.extensions_mut().insert(memctl_daemon::access::Caller::owner("a test", "here"));
-    let answers = alerting.alerts.test_receivers(request).await.unwrap().into_inner().answers;
+    let answers = alerting.alerts.test_receivers(request).await.unwrap().into_inner();
+    let answers = memctl_answers::wire::from_wire::<memctl_answers::alerts::Answers>(&answers).unwrap().receivers;
     let said: Vec<(&str, bool)> = answers.iter().map(|it| (it.receiver.as_str(), it.delivered)).collect();
     assert_eq!(said, [("log", true), ("shown", true), ("hidden", false)], "{answers:?}");
     alerting.finish().await;

@@ -1457,946 +1457,6 @@ pub mod ingest_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
-/// An alert; the store keeps this message, too.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Alert {
-    /// Derived from finding and rule: 16 hexadecimal digits, stable while it is about the same thing.
-    #[prost(string, tag = "1")]
-    pub id: ::prost::alloc::string::String,
-    #[prost(string, tag = "2")]
-    pub rule: ::prost::alloc::string::String,
-    #[prost(string, tag = "3")]
-    pub job: ::prost::alloc::string::String,
-    #[prost(uint32, tag = "4")]
-    pub attempt: u32,
-    /// When the run began in which it was last seen.
-    #[prost(fixed64, tag = "5")]
-    pub run_started_ns: u64,
-    #[prost(enumeration = "AlertPhase", tag = "6")]
-    pub phase: i32,
-    /// Finding's id.
-    #[prost(string, tag = "7")]
-    pub finding: ::prost::alloc::string::String,
-    #[prost(string, tag = "8")]
-    pub kind: ::prost::alloc::string::String,
-    #[prost(enumeration = "Severity", tag = "9")]
-    pub severity: i32,
-    #[prost(double, tag = "10")]
-    pub confidence: f64,
-    /// The first 64 ranks; `rank_count` counts all.
-    #[prost(uint32, repeated, tag = "11")]
-    pub ranks: ::prost::alloc::vec::Vec<u32>,
-    #[prost(uint32, tag = "12")]
-    pub rank_count: u32,
-    #[prost(bool, tag = "13")]
-    pub all_ranks: bool,
-    #[prost(string, tag = "14")]
-    pub title: ::prost::alloc::string::String,
-    #[prost(string, tag = "15")]
-    pub explanation: ::prost::alloc::string::String,
-    #[prost(string, tag = "16")]
-    pub advice: ::prost::alloc::string::String,
-    /// Labels of the rule, and those of the job that the rules include.
-    #[prost(message, repeated, tag = "17")]
-    pub labels: ::prost::alloc::vec::Vec<Label>,
-    #[prost(message, repeated, tag = "18")]
-    pub annotations: ::prost::alloc::vec::Vec<Label>,
-    #[prost(string, repeated, tag = "19")]
-    pub receivers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// When it was first seen in the current unbroken stretch.
-    #[prost(fixed64, tag = "20")]
-    pub since_ns: u64,
-    #[prost(fixed64, optional, tag = "21")]
-    pub fired_ns: ::core::option::Option<u64>,
-    #[prost(fixed64, optional, tag = "22")]
-    pub resolved_ns: ::core::option::Option<u64>,
-    #[prost(fixed64, tag = "23")]
-    pub seen_ns: u64,
-    /// When it was first missing while its run continues.
-    #[prost(fixed64, optional, tag = "24")]
-    pub missing_ns: ::core::option::Option<u64>,
-    /// Number of epochs that had ended in its run when it fired.
-    #[prost(uint32, optional, tag = "25")]
-    pub fired_epochs: ::core::option::Option<u32>,
-    /// Whether its run has ended while the finding was still there.
-    #[prost(bool, tag = "26")]
-    pub run_ended: bool,
-    #[prost(message, repeated, tag = "27")]
-    pub deliveries: ::prost::alloc::vec::Vec<AlertDelivery>,
-    /// Labels of the job, which silences match.
-    #[prost(message, repeated, tag = "28")]
-    pub job_labels: ::prost::alloc::vec::Vec<Label>,
-    /// Id of the silence that mutes it; only in responses.
-    #[prost(string, tag = "29")]
-    pub silenced_by: ::prost::alloc::string::String,
-    /// The tenant of its job.
-    #[prost(string, tag = "30")]
-    pub tenant: ::prost::alloc::string::String,
-    /// The number of the run; 0 for the first.
-    #[prost(uint32, tag = "31")]
-    pub run: u32,
-}
-/// The state of an alert's delivery to one receiver.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct AlertDelivery {
-    #[prost(string, tag = "1")]
-    pub receiver: ::prost::alloc::string::String,
-    /// The phase that was last delivered, and of which firing (its `fired_ns`).
-    #[prost(enumeration = "AlertPhase", tag = "2")]
-    pub told: i32,
-    #[prost(fixed64, tag = "3")]
-    pub told_fired_ns: u64,
-    #[prost(enumeration = "Severity", tag = "4")]
-    pub told_severity: i32,
-    #[prost(fixed64, tag = "5")]
-    pub told_ns: u64,
-    /// A daemon has claimed the delivery until then.
-    #[prost(fixed64, optional, tag = "6")]
-    pub claimed_until_ns: ::core::option::Option<u64>,
-    /// After a failure: no retry before this.
-    #[prost(fixed64, optional, tag = "7")]
-    pub retry_ns: ::core::option::Option<u64>,
-    /// Notifications of this alert that were given up.
-    #[prost(uint64, tag = "8")]
-    pub given_up: u64,
-    #[prost(string, tag = "9")]
-    pub last_error: ::prost::alloc::string::String,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ListAlertsRequest {
-    #[prost(bool, tag = "1")]
-    pub firing_only: bool,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ListAlertsResponse {
-    #[prost(message, repeated, tag = "1")]
-    pub alerts: ::prost::alloc::vec::Vec<Alert>,
-    /// Alerts that were not created because there were too many, since the daemon started.
-    #[prost(uint64, tag = "2")]
-    pub refused: u64,
-    /// Notifications given up, since the daemon started.
-    #[prost(uint64, tag = "3")]
-    pub given_up: u64,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct TestReceiversRequest {
-    /// All when absent.
-    #[prost(string, optional, tag = "1")]
-    pub receiver: ::core::option::Option<::prost::alloc::string::String>,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct TestReceiversResponse {
-    #[prost(message, repeated, tag = "1")]
-    pub answers: ::prost::alloc::vec::Vec<ReceiverAnswer>,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ReceiverAnswer {
-    #[prost(string, tag = "1")]
-    pub receiver: ::prost::alloc::string::String,
-    /// `log`, `webhook`, `alertmanager` or `command`.
-    #[prost(string, tag = "2")]
-    pub r#type: ::prost::alloc::string::String,
-    #[prost(bool, tag = "3")]
-    pub delivered: bool,
-    /// Its response, or why it could not be reached.
-    #[prost(string, tag = "4")]
-    pub answer: ::prost::alloc::string::String,
-    #[prost(uint64, tag = "5")]
-    pub took_ns: u64,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Silence {
-    /// 16 hexadecimal digits.
-    #[prost(string, tag = "1")]
-    pub id: ::prost::alloc::string::String,
-    /// A name, in which `*` matches any text; empty matches every job.
-    #[prost(string, tag = "2")]
-    pub job: ::prost::alloc::string::String,
-    #[prost(string, tag = "3")]
-    pub kind: ::prost::alloc::string::String,
-    #[prost(string, tag = "4")]
-    pub rule: ::prost::alloc::string::String,
-    /// Matches alerts whose ranks are all among these; all when empty.
-    #[prost(uint32, repeated, tag = "5")]
-    pub ranks: ::prost::alloc::vec::Vec<u32>,
-    /// Labels that the job or the alert must have.
-    #[prost(message, repeated, tag = "6")]
-    pub labels: ::prost::alloc::vec::Vec<Label>,
-    #[prost(fixed64, tag = "7")]
-    pub created_ns: u64,
-    #[prost(fixed64, tag = "8")]
-    pub ends_ns: u64,
-    #[prost(string, tag = "9")]
-    pub author: ::prost::alloc::string::String,
-    #[prost(string, tag = "10")]
-    pub comment: ::prost::alloc::string::String,
-    /// The tenant whose alerts it mutes, `*` for all; set by the daemon.
-    #[prost(string, tag = "11")]
-    pub tenant: ::prost::alloc::string::String,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct AddSilenceRequest {
-    /// The daemon sets `id`, `created_ns` and `ends_ns`.
-    #[prost(message, optional, tag = "1")]
-    pub silence: ::core::option::Option<Silence>,
-    #[prost(uint64, tag = "2")]
-    pub for_ns: u64,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct RemoveSilenceRequest {
-    #[prost(string, tag = "1")]
-    pub id: ::prost::alloc::string::String,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct RemoveSilenceResponse {}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ListSilencesRequest {}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ListSilencesResponse {
-    #[prost(message, repeated, tag = "1")]
-    pub silences: ::prost::alloc::vec::Vec<Silence>,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct GetRulesRequest {}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct GetRulesResponse {
-    /// The rules in force as a rules file, without secrets.
-    #[prost(string, tag = "1")]
-    pub toml: ::prost::alloc::string::String,
-    /// Where it came from: `built in` or a path.
-    #[prost(string, tag = "2")]
-    pub origin: ::prost::alloc::string::String,
-    #[prost(message, repeated, tag = "3")]
-    pub rules: ::prost::alloc::vec::Vec<AlertRule>,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct AlertRule {
-    #[prost(string, tag = "1")]
-    pub name: ::prost::alloc::string::String,
-    #[prost(string, repeated, tag = "2")]
-    pub kinds: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    #[prost(enumeration = "Severity", tag = "3")]
-    pub severity: i32,
-    #[prost(double, tag = "4")]
-    pub confidence: f64,
-    #[prost(double, optional, tag = "5")]
-    pub horizon_seconds: ::core::option::Option<f64>,
-    #[prost(double, optional, tag = "6")]
-    pub horizon_epochs: ::core::option::Option<f64>,
-    #[prost(uint64, tag = "7")]
-    pub for_ns: u64,
-    #[prost(uint64, tag = "8")]
-    pub repeat_ns: u64,
-    #[prost(string, repeated, tag = "9")]
-    pub receivers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-}
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
-#[repr(i32)]
-pub enum AlertPhase {
-    Unspecified = 0,
-    /// Seen, but not for long enough yet.
-    Pending = 1,
-    Firing = 2,
-    Resolved = 3,
-}
-impl AlertPhase {
-    /// String value of the enum field names used in the ProtoBuf definition.
-    ///
-    /// The values are not transformed in any way and thus are considered stable
-    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-    pub fn as_str_name(&self) -> &'static str {
-        match self {
-            Self::Unspecified => "ALERT_PHASE_UNSPECIFIED",
-            Self::Pending => "ALERT_PHASE_PENDING",
-            Self::Firing => "ALERT_PHASE_FIRING",
-            Self::Resolved => "ALERT_PHASE_RESOLVED",
-        }
-    }
-    /// Creates an enum from field names used in the ProtoBuf definition.
-    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-        match value {
-            "ALERT_PHASE_UNSPECIFIED" => Some(Self::Unspecified),
-            "ALERT_PHASE_PENDING" => Some(Self::Pending),
-            "ALERT_PHASE_FIRING" => Some(Self::Firing),
-            "ALERT_PHASE_RESOLVED" => Some(Self::Resolved),
-            _ => None,
-        }
-    }
-}
-/// Generated client implementations.
-pub mod alerts_client {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
-    use tonic::codegen::*;
-    use tonic::codegen::http::Uri;
-    #[derive(Debug, Clone)]
-    pub struct AlertsClient<T> {
-        inner: tonic::client::Grpc<T>,
-    }
-    impl AlertsClient<tonic::transport::Channel> {
-        /// Attempt to create a new client by connecting to a given endpoint.
-        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
-        where
-            D: TryInto<tonic::transport::Endpoint>,
-            D::Error: Into<StdError>,
-        {
-            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
-            Ok(Self::new(conn))
-        }
-    }
-    impl<T> AlertsClient<T>
-    where
-        T: tonic::client::GrpcService<tonic::body::Body>,
-        T::Error: Into<StdError>,
-        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
-        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
-    {
-        pub fn new(inner: T) -> Self {
-            let inner = tonic::client::Grpc::new(inner);
-            Self { inner }
-        }
-        pub fn with_origin(inner: T, origin: Uri) -> Self {
-            let inner = tonic::client::Grpc::with_origin(inner, origin);
-            Self { inner }
-        }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> AlertsClient<InterceptedService<T, F>>
-        where
-            F: tonic::service::Interceptor,
-            T::ResponseBody: Default,
-            T: tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-                Response = http::Response<
-                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
-                >,
-            >,
-            <T as tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
-        {
-            AlertsClient::new(InterceptedService::new(inner, interceptor))
-        }
-        /// Compress requests with the given encoding.
-        ///
-        /// This requires the server to support it otherwise it might respond with an
-        /// error.
-        #[must_use]
-        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.inner = self.inner.send_compressed(encoding);
-            self
-        }
-        /// Enable decompressing responses.
-        #[must_use]
-        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.inner = self.inner.accept_compressed(encoding);
-            self
-        }
-        /// Limits the maximum size of a decoded message.
-        ///
-        /// Default: `4MB`
-        #[must_use]
-        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
-            self.inner = self.inner.max_decoding_message_size(limit);
-            self
-        }
-        /// Limits the maximum size of an encoded message.
-        ///
-        /// Default: `usize::MAX`
-        #[must_use]
-        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
-            self.inner = self.inner.max_encoding_message_size(limit);
-            self
-        }
-        /// Alerts, firing ones first.
-        pub async fn list_alerts(
-            &mut self,
-            request: impl tonic::IntoRequest<super::ListAlertsRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::ListAlertsResponse>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = crate::codec::Bounded::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/memctl.v1.Alerts/ListAlerts",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("memctl.v1.Alerts", "ListAlerts"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Sends a test alert once and returns each receiver's response.
-        pub async fn test_receivers(
-            &mut self,
-            request: impl tonic::IntoRequest<super::TestReceiversRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::TestReceiversResponse>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = crate::codec::Bounded::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/memctl.v1.Alerts/TestReceivers",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("memctl.v1.Alerts", "TestReceivers"));
-            self.inner.unary(req, path, codec).await
-        }
-        pub async fn add_silence(
-            &mut self,
-            request: impl tonic::IntoRequest<super::AddSilenceRequest>,
-        ) -> std::result::Result<tonic::Response<super::Silence>, tonic::Status> {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = crate::codec::Bounded::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/memctl.v1.Alerts/AddSilence",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("memctl.v1.Alerts", "AddSilence"));
-            self.inner.unary(req, path, codec).await
-        }
-        pub async fn remove_silence(
-            &mut self,
-            request: impl tonic::IntoRequest<super::RemoveSilenceRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::RemoveSilenceResponse>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = crate::codec::Bounded::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/memctl.v1.Alerts/RemoveSilence",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("memctl.v1.Alerts", "RemoveSilence"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Silences that have not ended, ordered by their end.
-        pub async fn list_silences(
-            &mut self,
-            request: impl tonic::IntoRequest<super::ListSilencesRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::ListSilencesResponse>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = crate::codec::Bounded::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/memctl.v1.Alerts/ListSilences",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("memctl.v1.Alerts", "ListSilences"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// The rules in force, as TOML.
-        pub async fn get_rules(
-            &mut self,
-            request: impl tonic::IntoRequest<super::GetRulesRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::GetRulesResponse>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = crate::codec::Bounded::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/memctl.v1.Alerts/GetRules",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Alerts", "GetRules"));
-            self.inner.unary(req, path, codec).await
-        }
-    }
-}
-/// Generated server implementations.
-pub mod alerts_server {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
-    use tonic::codegen::*;
-    /// Generated trait containing gRPC methods that should be implemented for use with AlertsServer.
-    #[async_trait]
-    pub trait Alerts: std::marker::Send + std::marker::Sync + 'static {
-        /// Alerts, firing ones first.
-        async fn list_alerts(
-            &self,
-            request: tonic::Request<super::ListAlertsRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::ListAlertsResponse>,
-            tonic::Status,
-        >;
-        /// Sends a test alert once and returns each receiver's response.
-        async fn test_receivers(
-            &self,
-            request: tonic::Request<super::TestReceiversRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::TestReceiversResponse>,
-            tonic::Status,
-        >;
-        async fn add_silence(
-            &self,
-            request: tonic::Request<super::AddSilenceRequest>,
-        ) -> std::result::Result<tonic::Response<super::Silence>, tonic::Status>;
-        async fn remove_silence(
-            &self,
-            request: tonic::Request<super::RemoveSilenceRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::RemoveSilenceResponse>,
-            tonic::Status,
-        >;
-        /// Silences that have not ended, ordered by their end.
-        async fn list_silences(
-            &self,
-            request: tonic::Request<super::ListSilencesRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::ListSilencesResponse>,
-            tonic::Status,
-        >;
-        /// The rules in force, as TOML.
-        async fn get_rules(
-            &self,
-            request: tonic::Request<super::GetRulesRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::GetRulesResponse>,
-            tonic::Status,
-        >;
-    }
-    #[derive(Debug)]
-    pub struct AlertsServer<T> {
-        inner: Arc<T>,
-        accept_compression_encodings: EnabledCompressionEncodings,
-        send_compression_encodings: EnabledCompressionEncodings,
-        max_decoding_message_size: Option<usize>,
-        max_encoding_message_size: Option<usize>,
-    }
-    impl<T> AlertsServer<T> {
-        pub fn new(inner: T) -> Self {
-            Self::from_arc(Arc::new(inner))
-        }
-        pub fn from_arc(inner: Arc<T>) -> Self {
-            Self {
-                inner,
-                accept_compression_encodings: Default::default(),
-                send_compression_encodings: Default::default(),
-                max_decoding_message_size: None,
-                max_encoding_message_size: None,
-            }
-        }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> InterceptedService<Self, F>
-        where
-            F: tonic::service::Interceptor,
-        {
-            InterceptedService::new(Self::new(inner), interceptor)
-        }
-        /// Enable decompressing requests with the given encoding.
-        #[must_use]
-        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.accept_compression_encodings.enable(encoding);
-            self
-        }
-        /// Compress responses with the given encoding, if the client supports it.
-        #[must_use]
-        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.send_compression_encodings.enable(encoding);
-            self
-        }
-        /// Limits the maximum size of a decoded message.
-        ///
-        /// Default: `4MB`
-        #[must_use]
-        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
-            self.max_decoding_message_size = Some(limit);
-            self
-        }
-        /// Limits the maximum size of an encoded message.
-        ///
-        /// Default: `usize::MAX`
-        #[must_use]
-        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
-            self.max_encoding_message_size = Some(limit);
-            self
-        }
-    }
-    impl<T, B> tonic::codegen::Service<http::Request<B>> for AlertsServer<T>
-    where
-        T: Alerts,
-        B: Body + std::marker::Send + 'static,
-        B::Error: Into<StdError> + std::marker::Send + 'static,
-    {
-        type Response = http::Response<tonic::body::Body>;
-        type Error = std::convert::Infallible;
-        type Future = BoxFuture<Self::Response, Self::Error>;
-        fn poll_ready(
-            &mut self,
-            _cx: &mut Context<'_>,
-        ) -> Poll<std::result::Result<(), Self::Error>> {
-            Poll::Ready(Ok(()))
-        }
-        fn call(&mut self, req: http::Request<B>) -> Self::Future {
-            match req.uri().path() {
-                "/memctl.v1.Alerts/ListAlerts" => {
-                    #[allow(non_camel_case_types)]
-                    struct ListAlertsSvc<T: Alerts>(pub Arc<T>);
-                    impl<T: Alerts> tonic::server::UnaryService<super::ListAlertsRequest>
-                    for ListAlertsSvc<T> {
-                        type Response = super::ListAlertsResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::ListAlertsRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Alerts>::list_alerts(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = ListAlertsSvc(inner);
-                        let codec = crate::codec::Bounded::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/memctl.v1.Alerts/TestReceivers" => {
-                    #[allow(non_camel_case_types)]
-                    struct TestReceiversSvc<T: Alerts>(pub Arc<T>);
-                    impl<
-                        T: Alerts,
-                    > tonic::server::UnaryService<super::TestReceiversRequest>
-                    for TestReceiversSvc<T> {
-                        type Response = super::TestReceiversResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::TestReceiversRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Alerts>::test_receivers(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = TestReceiversSvc(inner);
-                        let codec = crate::codec::Bounded::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/memctl.v1.Alerts/AddSilence" => {
-                    #[allow(non_camel_case_types)]
-                    struct AddSilenceSvc<T: Alerts>(pub Arc<T>);
-                    impl<T: Alerts> tonic::server::UnaryService<super::AddSilenceRequest>
-                    for AddSilenceSvc<T> {
-                        type Response = super::Silence;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::AddSilenceRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Alerts>::add_silence(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = AddSilenceSvc(inner);
-                        let codec = crate::codec::Bounded::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/memctl.v1.Alerts/RemoveSilence" => {
-                    #[allow(non_camel_case_types)]
-                    struct RemoveSilenceSvc<T: Alerts>(pub Arc<T>);
-                    impl<
-                        T: Alerts,
-                    > tonic::server::UnaryService<super::RemoveSilenceRequest>
-                    for RemoveSilenceSvc<T> {
-                        type Response = super::RemoveSilenceResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::RemoveSilenceRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Alerts>::remove_silence(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = RemoveSilenceSvc(inner);
-                        let codec = crate::codec::Bounded::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/memctl.v1.Alerts/ListSilences" => {
-                    #[allow(non_camel_case_types)]
-                    struct ListSilencesSvc<T: Alerts>(pub Arc<T>);
-                    impl<
-                        T: Alerts,
-                    > tonic::server::UnaryService<super::ListSilencesRequest>
-                    for ListSilencesSvc<T> {
-                        type Response = super::ListSilencesResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::ListSilencesRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Alerts>::list_silences(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = ListSilencesSvc(inner);
-                        let codec = crate::codec::Bounded::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/memctl.v1.Alerts/GetRules" => {
-                    #[allow(non_camel_case_types)]
-                    struct GetRulesSvc<T: Alerts>(pub Arc<T>);
-                    impl<T: Alerts> tonic::server::UnaryService<super::GetRulesRequest>
-                    for GetRulesSvc<T> {
-                        type Response = super::GetRulesResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::GetRulesRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Alerts>::get_rules(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = GetRulesSvc(inner);
-                        let codec = crate::codec::Bounded::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                _ => {
-                    Box::pin(async move {
-                        let mut response = http::Response::new(
-                            tonic::body::Body::default(),
-                        );
-                        let headers = response.headers_mut();
-                        headers
-                            .insert(
-                                tonic::Status::GRPC_STATUS,
-                                (tonic::Code::Unimplemented as i32).into(),
-                            );
-                        headers
-                            .insert(
-                                http::header::CONTENT_TYPE,
-                                tonic::metadata::GRPC_CONTENT_TYPE,
-                            );
-                        Ok(response)
-                    })
-                }
-            }
-        }
-    }
-    impl<T> Clone for AlertsServer<T> {
-        fn clone(&self) -> Self {
-            let inner = self.inner.clone();
-            Self {
-                inner,
-                accept_compression_encodings: self.accept_compression_encodings,
-                send_compression_encodings: self.send_compression_encodings,
-                max_decoding_message_size: self.max_decoding_message_size,
-                max_encoding_message_size: self.max_encoding_message_size,
-            }
-        }
-    }
-    /// Generated gRPC service name
-    pub const SERVICE_NAME: &str = "memctl.v1.Alerts";
-    impl<T> tonic::server::NamedService for AlertsServer<T> {
-        const NAME: &'static str = SERVICE_NAME;
-    }
-}
 /// A part of a job. `job` is the name of a series (meaning its newest run), `NAME#RUN`, or `latest`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Selection {
@@ -3765,42 +2825,813 @@ pub mod query_server {
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct GetCallerRequest {}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Caller {
-    #[prost(string, tag = "1")]
-    pub name: ::prost::alloc::string::String,
-    #[prost(enumeration = "Role", tag = "2")]
-    pub role: i32,
-    /// `*` for all.
-    #[prost(string, tag = "3")]
-    pub tenant: ::prost::alloc::string::String,
-    /// Jobs that it may write to; `*` matches any text.
-    #[prost(string, tag = "4")]
-    pub jobs: ::prost::alloc::string::String,
+pub struct ListAlertsRequest {
+    #[prost(bool, tag = "1")]
+    pub firing_only: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Token {
+pub struct TestReceiversRequest {
+    /// All when absent.
+    #[prost(string, optional, tag = "1")]
+    pub receiver: ::core::option::Option<::prost::alloc::string::String>,
+}
+/// A silence as it is requested, and as the store keeps it.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Silence {
+    /// 16 hexadecimal digits.
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    /// A name, in which `*` matches any text; empty matches every job.
+    #[prost(string, tag = "2")]
+    pub job: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub kind: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub rule: ::prost::alloc::string::String,
+    /// Matches alerts whose ranks are all among these; all when empty.
+    #[prost(uint32, repeated, tag = "5")]
+    pub ranks: ::prost::alloc::vec::Vec<u32>,
+    /// Labels that the job or the alert must have.
+    #[prost(message, repeated, tag = "6")]
+    pub labels: ::prost::alloc::vec::Vec<Label>,
+    #[prost(fixed64, tag = "7")]
+    pub created_ns: u64,
+    #[prost(fixed64, tag = "8")]
+    pub ends_ns: u64,
+    #[prost(string, tag = "9")]
+    pub author: ::prost::alloc::string::String,
+    #[prost(string, tag = "10")]
+    pub comment: ::prost::alloc::string::String,
+    /// The tenant whose alerts it mutes, `*` for all; set by the daemon.
+    #[prost(string, tag = "11")]
+    pub tenant: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AddSilenceRequest {
+    /// The daemon sets `id`, `created_ns` and `ends_ns`.
+    #[prost(message, optional, tag = "1")]
+    pub silence: ::core::option::Option<Silence>,
+    #[prost(uint64, tag = "2")]
+    pub for_ns: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemoveSilenceRequest {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemoveSilenceResponse {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListSilencesRequest {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetRulesRequest {}
+/// The record of an alert in a store of memctl 0.1.0, which is still read; no call has it.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AlertRecord010 {
     /// 16 hexadecimal digits.
     #[prost(string, tag = "1")]
     pub id: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
-    pub name: ::prost::alloc::string::String,
-    #[prost(enumeration = "Role", tag = "3")]
-    pub role: i32,
-    /// `*` for all.
-    #[prost(string, tag = "4")]
+    pub rule: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub job: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "4")]
+    pub attempt: u32,
+    #[prost(fixed64, tag = "5")]
+    pub run_started_ns: u64,
+    /// 1 pending, 2 firing, 3 resolved.
+    #[prost(uint32, tag = "6")]
+    pub phase: u32,
+    /// The finding's id, 16 hexadecimal digits.
+    #[prost(string, tag = "7")]
+    pub finding: ::prost::alloc::string::String,
+    #[prost(string, tag = "8")]
+    pub kind: ::prost::alloc::string::String,
+    /// 1 info, 2 warning, 3 critical.
+    #[prost(uint32, tag = "9")]
+    pub severity: u32,
+    #[prost(double, tag = "10")]
+    pub confidence: f64,
+    #[prost(uint32, repeated, tag = "11")]
+    pub ranks: ::prost::alloc::vec::Vec<u32>,
+    #[prost(uint32, tag = "12")]
+    pub rank_count: u32,
+    #[prost(bool, tag = "13")]
+    pub all_ranks: bool,
+    #[prost(string, tag = "14")]
+    pub title: ::prost::alloc::string::String,
+    #[prost(string, tag = "15")]
+    pub explanation: ::prost::alloc::string::String,
+    #[prost(string, tag = "16")]
+    pub advice: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "17")]
+    pub labels: ::prost::alloc::vec::Vec<Label>,
+    #[prost(message, repeated, tag = "18")]
+    pub annotations: ::prost::alloc::vec::Vec<Label>,
+    #[prost(string, repeated, tag = "19")]
+    pub receivers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(fixed64, tag = "20")]
+    pub since_ns: u64,
+    #[prost(fixed64, optional, tag = "21")]
+    pub fired_ns: ::core::option::Option<u64>,
+    #[prost(fixed64, optional, tag = "22")]
+    pub resolved_ns: ::core::option::Option<u64>,
+    #[prost(fixed64, tag = "23")]
+    pub seen_ns: u64,
+    #[prost(fixed64, optional, tag = "24")]
+    pub missing_ns: ::core::option::Option<u64>,
+    #[prost(uint32, optional, tag = "25")]
+    pub fired_epochs: ::core::option::Option<u32>,
+    #[prost(bool, tag = "26")]
+    pub run_ended: bool,
+    #[prost(message, repeated, tag = "27")]
+    pub deliveries: ::prost::alloc::vec::Vec<AlertDelivery010>,
+    #[prost(message, repeated, tag = "28")]
+    pub job_labels: ::prost::alloc::vec::Vec<Label>,
+    #[prost(string, tag = "30")]
     pub tenant: ::prost::alloc::string::String,
-    /// Jobs that it may write to; `*` matches any text.
-    #[prost(string, tag = "5")]
-    pub jobs: ::prost::alloc::string::String,
-    #[prost(fixed64, tag = "6")]
-    pub created_ns: u64,
-    #[prost(fixed64, optional, tag = "7")]
-    pub expires_ns: ::core::option::Option<u64>,
-    #[prost(fixed64, optional, tag = "8")]
-    pub revoked_ns: ::core::option::Option<u64>,
+    /// 0 for the first run.
+    #[prost(uint32, tag = "31")]
+    pub run: u32,
 }
+/// The state of an alert's delivery to one receiver.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AlertDelivery010 {
+    #[prost(string, tag = "1")]
+    pub receiver: ::prost::alloc::string::String,
+    /// As `phase`; 0 where it was never notified.
+    #[prost(uint32, tag = "2")]
+    pub told: u32,
+    #[prost(fixed64, tag = "3")]
+    pub told_fired_ns: u64,
+    /// As `severity`; 0 where it was never notified.
+    #[prost(uint32, tag = "4")]
+    pub told_severity: u32,
+    #[prost(fixed64, tag = "5")]
+    pub told_ns: u64,
+    #[prost(fixed64, optional, tag = "6")]
+    pub claimed_until_ns: ::core::option::Option<u64>,
+    #[prost(fixed64, optional, tag = "7")]
+    pub retry_ns: ::core::option::Option<u64>,
+    #[prost(uint64, tag = "8")]
+    pub given_up: u64,
+    #[prost(string, tag = "9")]
+    pub last_error: ::prost::alloc::string::String,
+}
+/// Generated client implementations.
+pub mod alerts_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    #[derive(Debug, Clone)]
+    pub struct AlertsClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl AlertsClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> AlertsClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> AlertsClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            AlertsClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Alerts, firing ones first; `jobs` is null.
+        pub async fn list_alerts(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListAlertsRequest>,
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Bounded::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/memctl.v1.Alerts/ListAlerts",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("memctl.v1.Alerts", "ListAlerts"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Sends a test alert once and returns each receiver's response.
+        pub async fn test_receivers(
+            &mut self,
+            request: impl tonic::IntoRequest<super::TestReceiversRequest>,
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Bounded::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/memctl.v1.Alerts/TestReceivers",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("memctl.v1.Alerts", "TestReceivers"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Returns the new silence, in a list of one.
+        pub async fn add_silence(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AddSilenceRequest>,
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Bounded::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/memctl.v1.Alerts/AddSilence",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("memctl.v1.Alerts", "AddSilence"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn remove_silence(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RemoveSilenceRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RemoveSilenceResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Bounded::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/memctl.v1.Alerts/RemoveSilence",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("memctl.v1.Alerts", "RemoveSilence"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Silences that have not ended, ordered by their end.
+        pub async fn list_silences(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListSilencesRequest>,
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Bounded::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/memctl.v1.Alerts/ListSilences",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("memctl.v1.Alerts", "ListSilences"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// The rules in force: `rules` is what the command prints, `toml` a rules file without secrets.
+        pub async fn get_rules(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetRulesRequest>,
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Bounded::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/memctl.v1.Alerts/GetRules",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Alerts", "GetRules"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod alerts_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with AlertsServer.
+    #[async_trait]
+    pub trait Alerts: std::marker::Send + std::marker::Sync + 'static {
+        /// Alerts, firing ones first; `jobs` is null.
+        async fn list_alerts(
+            &self,
+            request: tonic::Request<super::ListAlertsRequest>,
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status>;
+        /// Sends a test alert once and returns each receiver's response.
+        async fn test_receivers(
+            &self,
+            request: tonic::Request<super::TestReceiversRequest>,
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status>;
+        /// Returns the new silence, in a list of one.
+        async fn add_silence(
+            &self,
+            request: tonic::Request<super::AddSilenceRequest>,
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status>;
+        async fn remove_silence(
+            &self,
+            request: tonic::Request<super::RemoveSilenceRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RemoveSilenceResponse>,
+            tonic::Status,
+        >;
+        /// Silences that have not ended, ordered by their end.
+        async fn list_silences(
+            &self,
+            request: tonic::Request<super::ListSilencesRequest>,
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status>;
+        /// The rules in force: `rules` is what the command prints, `toml` a rules file without secrets.
+        async fn get_rules(
+            &self,
+            request: tonic::Request<super::GetRulesRequest>,
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status>;
+    }
+    #[derive(Debug)]
+    pub struct AlertsServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> AlertsServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for AlertsServer<T>
+    where
+        T: Alerts,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/memctl.v1.Alerts/ListAlerts" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListAlertsSvc<T: Alerts>(pub Arc<T>);
+                    impl<T: Alerts> tonic::server::UnaryService<super::ListAlertsRequest>
+                    for ListAlertsSvc<T> {
+                        type Response = super::Answer;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListAlertsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Alerts>::list_alerts(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListAlertsSvc(inner);
+                        let codec = crate::codec::Bounded::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Alerts/TestReceivers" => {
+                    #[allow(non_camel_case_types)]
+                    struct TestReceiversSvc<T: Alerts>(pub Arc<T>);
+                    impl<
+                        T: Alerts,
+                    > tonic::server::UnaryService<super::TestReceiversRequest>
+                    for TestReceiversSvc<T> {
+                        type Response = super::Answer;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::TestReceiversRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Alerts>::test_receivers(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = TestReceiversSvc(inner);
+                        let codec = crate::codec::Bounded::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Alerts/AddSilence" => {
+                    #[allow(non_camel_case_types)]
+                    struct AddSilenceSvc<T: Alerts>(pub Arc<T>);
+                    impl<T: Alerts> tonic::server::UnaryService<super::AddSilenceRequest>
+                    for AddSilenceSvc<T> {
+                        type Response = super::Answer;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AddSilenceRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Alerts>::add_silence(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AddSilenceSvc(inner);
+                        let codec = crate::codec::Bounded::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Alerts/RemoveSilence" => {
+                    #[allow(non_camel_case_types)]
+                    struct RemoveSilenceSvc<T: Alerts>(pub Arc<T>);
+                    impl<
+                        T: Alerts,
+                    > tonic::server::UnaryService<super::RemoveSilenceRequest>
+                    for RemoveSilenceSvc<T> {
+                        type Response = super::RemoveSilenceResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RemoveSilenceRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Alerts>::remove_silence(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RemoveSilenceSvc(inner);
+                        let codec = crate::codec::Bounded::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Alerts/ListSilences" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListSilencesSvc<T: Alerts>(pub Arc<T>);
+                    impl<
+                        T: Alerts,
+                    > tonic::server::UnaryService<super::ListSilencesRequest>
+                    for ListSilencesSvc<T> {
+                        type Response = super::Answer;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListSilencesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Alerts>::list_silences(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListSilencesSvc(inner);
+                        let codec = crate::codec::Bounded::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Alerts/GetRules" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetRulesSvc<T: Alerts>(pub Arc<T>);
+                    impl<T: Alerts> tonic::server::UnaryService<super::GetRulesRequest>
+                    for GetRulesSvc<T> {
+                        type Response = super::Answer;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetRulesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Alerts>::get_rules(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetRulesSvc(inner);
+                        let codec = crate::codec::Bounded::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for AlertsServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "memctl.v1.Alerts";
+    impl<T> tonic::server::NamedService for AlertsServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetCallerRequest {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CreateTokenRequest {
     #[prost(string, tag = "1")]
@@ -3817,21 +3648,8 @@ pub struct CreateTokenRequest {
     #[prost(uint64, optional, tag = "5")]
     pub expires_in_ns: ::core::option::Option<u64>,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct CreateTokenResponse {
-    #[prost(message, optional, tag = "1")]
-    pub token: ::core::option::Option<Token>,
-    /// The token itself.
-    #[prost(string, tag = "2")]
-    pub secret: ::prost::alloc::string::String,
-}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListTokensRequest {}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ListTokensResponse {
-    #[prost(message, repeated, tag = "1")]
-    pub tokens: ::prost::alloc::vec::Vec<Token>,
-}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RevokeTokenRequest {
     /// An id, or a name that only one token has.
@@ -3843,32 +3661,6 @@ pub struct ListAuditRequest {
     /// 0 = 100
     #[prost(uint32, tag = "1")]
     pub limit: u32,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ListAuditResponse {
-    #[prost(message, repeated, tag = "1")]
-    pub entries: ::prost::alloc::vec::Vec<AuditEntry>,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct AuditEntry {
-    #[prost(fixed64, tag = "1")]
-    pub time_ns: u64,
-    #[prost(string, tag = "2")]
-    pub tenant: ::prost::alloc::string::String,
-    /// The principal, and its address.
-    #[prost(string, tag = "3")]
-    pub caller: ::prost::alloc::string::String,
-    #[prost(string, tag = "4")]
-    pub peer: ::prost::alloc::string::String,
-    /// The action, its object, and the outcome.
-    #[prost(string, tag = "5")]
-    pub action: ::prost::alloc::string::String,
-    #[prost(string, tag = "6")]
-    pub subject: ::prost::alloc::string::String,
-    #[prost(bool, tag = "7")]
-    pub refused: bool,
-    #[prost(string, tag = "8")]
-    pub outcome: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -4000,11 +3792,11 @@ pub mod access_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// The caller's identity, as the daemon sees it.
+        /// The caller's identity, as the daemon sees it: `name`, `role`, `tenant` and `jobs`.
         pub async fn get_caller(
             &mut self,
             request: impl tonic::IntoRequest<super::GetCallerRequest>,
-        ) -> std::result::Result<tonic::Response<super::Caller>, tonic::Status> {
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status> {
             self.inner
                 .ready()
                 .await
@@ -4026,10 +3818,7 @@ pub mod access_client {
         pub async fn create_token(
             &mut self,
             request: impl tonic::IntoRequest<super::CreateTokenRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::CreateTokenResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status> {
             self.inner
                 .ready()
                 .await
@@ -4050,10 +3839,7 @@ pub mod access_client {
         pub async fn list_tokens(
             &mut self,
             request: impl tonic::IntoRequest<super::ListTokensRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::ListTokensResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status> {
             self.inner
                 .ready()
                 .await
@@ -4075,7 +3861,7 @@ pub mod access_client {
         pub async fn revoke_token(
             &mut self,
             request: impl tonic::IntoRequest<super::RevokeTokenRequest>,
-        ) -> std::result::Result<tonic::Response<super::Token>, tonic::Status> {
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status> {
             self.inner
                 .ready()
                 .await
@@ -4097,10 +3883,7 @@ pub mod access_client {
         pub async fn list_audit(
             &mut self,
             request: impl tonic::IntoRequest<super::ListAuditRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::ListAuditResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status> {
             self.inner
                 .ready()
                 .await
@@ -4133,39 +3916,30 @@ pub mod access_server {
     /// Generated trait containing gRPC methods that should be implemented for use with AccessServer.
     #[async_trait]
     pub trait Access: std::marker::Send + std::marker::Sync + 'static {
-        /// The caller's identity, as the daemon sees it.
+        /// The caller's identity, as the daemon sees it: `name`, `role`, `tenant` and `jobs`.
         async fn get_caller(
             &self,
             request: tonic::Request<super::GetCallerRequest>,
-        ) -> std::result::Result<tonic::Response<super::Caller>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status>;
         /// Creates a token; its secret is in this response and nowhere else.
         async fn create_token(
             &self,
             request: tonic::Request<super::CreateTokenRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::CreateTokenResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status>;
         async fn list_tokens(
             &self,
             request: tonic::Request<super::ListTokensRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::ListTokensResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status>;
         /// Revokes a token: within seconds it is no longer accepted, and its open streams end.
         async fn revoke_token(
             &self,
             request: tonic::Request<super::RevokeTokenRequest>,
-        ) -> std::result::Result<tonic::Response<super::Token>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status>;
         /// The audit log, the newest entry first.
         async fn list_audit(
             &self,
             request: tonic::Request<super::ListAuditRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::ListAuditResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct AccessServer<T> {
@@ -4248,7 +4022,7 @@ pub mod access_server {
                     struct GetCallerSvc<T: Access>(pub Arc<T>);
                     impl<T: Access> tonic::server::UnaryService<super::GetCallerRequest>
                     for GetCallerSvc<T> {
-                        type Response = super::Caller;
+                        type Response = super::Answer;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,
@@ -4293,7 +4067,7 @@ pub mod access_server {
                         T: Access,
                     > tonic::server::UnaryService<super::CreateTokenRequest>
                     for CreateTokenSvc<T> {
-                        type Response = super::CreateTokenResponse;
+                        type Response = super::Answer;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,
@@ -4336,7 +4110,7 @@ pub mod access_server {
                     struct ListTokensSvc<T: Access>(pub Arc<T>);
                     impl<T: Access> tonic::server::UnaryService<super::ListTokensRequest>
                     for ListTokensSvc<T> {
-                        type Response = super::ListTokensResponse;
+                        type Response = super::Answer;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,
@@ -4381,7 +4155,7 @@ pub mod access_server {
                         T: Access,
                     > tonic::server::UnaryService<super::RevokeTokenRequest>
                     for RevokeTokenSvc<T> {
-                        type Response = super::Token;
+                        type Response = super::Answer;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,
@@ -4424,7 +4198,7 @@ pub mod access_server {
                     struct ListAuditSvc<T: Access>(pub Arc<T>);
                     impl<T: Access> tonic::server::UnaryService<super::ListAuditRequest>
                     for ListAuditSvc<T> {
-                        type Response = super::ListAuditResponse;
+                        type Response = super::Answer;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,

@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use memctl_agent::credentials::{Credentials, TokenSource};
 use memctl_agent::{Agent, AgentConfig, Backoff, Daemon, SpoolConfig};
+use memctl_answers::access::Tokens;
+use memctl_answers::alerts::Silences;
+use memctl_answers::wire::from_wire;
 use memctl_daemon::access::Role;
 use memctl_daemon::access::rights::{Need, need};
 use memctl_model::{Frame, SessionEnd, SessionId, SessionInfo};
@@ -188,7 +191,8 @@ async fn every_role_calls_what_it_may_and_sees_its_own_tenant_alone() {
         let asking = asking(&daemon, &of(Role::Operator, tenant)).await;
         let (bytes, code, words) = call(&asking, "/memctl.v1.Alerts/AddSilence", added.encode_to_vec()).await;
         assert_eq!(code, Code::Ok, "{words}");
-        silences.push(v1::Silence::decode(bytes.as_slice()).unwrap().id);
+        silences
+            .push(from_wire::<Silences>(&v1::Answer::decode(bytes.as_slice()).unwrap()).unwrap().silences.remove(0).id);
     }
     let mut answered = 0;
     for (role, tenant, token) in &tokens {
@@ -228,8 +232,8 @@ async fn every_role_calls_what_it_may_and_sees_its_own_tenant_alone() {
         let (bytes, ..) = call(&asking, "/memctl.v1.Alerts/ListSilences", Vec::new()).await;
         assert!(holds(&bytes, silence), "the silence of {tenant} is gone");
         let (bytes, ..) = call(&asking, "/memctl.v1.Access/ListTokens", Vec::new()).await;
-        let listed = v1::ListTokensResponse::decode(bytes.as_slice()).unwrap().tokens;
-        assert!(listed.iter().all(|token| token.revoked_ns.is_none()), "a token of {tenant} was revoked");
+        let listed = from_wire::<Tokens>(&v1::Answer::decode(bytes.as_slice()).unwrap()).unwrap().tokens;
+        assert!(listed.iter().all(|token| token.revoked_at.is_none()), "a token of {tenant} was revoked");
     }
     // A job is deleted in one tenant and stays in the other.
     let delete = v1::DeleteJobRequest { job: JOB.into(), ..Default::default() }.encode_to_vec();

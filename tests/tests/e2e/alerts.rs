@@ -6,6 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use memctl_answers::alerts::{Alerts, Phase};
+use memctl_answers::wire::from_wire;
 use memctl_daemon::alerts::{Alerting, JobFacts, Notifying, Pace, Rules};
 use memctl_daemon::clock::now_ns;
 use memctl_daemon::store::{MemoryStore, PostgresStore, SqliteStore, Store};
@@ -87,9 +89,9 @@ fn asked<T>(message: T) -> tonic::Request<T> {
     request
 }
 
-async fn listed(alerting: &Alerting) -> v1::ListAlertsResponse {
+async fn listed(alerting: &Alerting) -> Alerts {
     let request = asked(v1::ListAlertsRequest::default());
-    alerting.alerts.list_alerts(request).await.unwrap().into_inner()
+    from_wire(alerting.alerts.list_alerts(request).await.unwrap().get_ref()).unwrap()
 }
 
 async fn sqlite(folder: &Path) -> Arc<dyn Store> {
@@ -144,7 +146,7 @@ async fn the_real_alertmanager_hears_of_an_alert_and_of_its_end() {
     until("Alertmanager holds nothing", || alertmanager.active().is_empty()).await;
     until("its end was passed on", || behind.told().contains(&("resolved".into(), "MemoryLeak".into(), "vit".into())))
         .await;
-    assert_eq!(listed(&alerting).await.alerts[0].phase(), v1::AlertPhase::Resolved);
+    assert_eq!(listed(&alerting).await.alerts[0].state, Phase::Resolved);
     alerting.finish().await;
 }
 
@@ -167,8 +169,8 @@ async fn survives_a_restart<F: Future<Output = Arc<dyn Store>>>(open: impl Fn() 
     let store = open().await;
     let alerting = start(store.clone(), &text);
     let after = listed(&alerting).await;
-    assert_eq!(after.alerts[0].fired_ns, before.alerts[0].fired_ns);
-    assert_eq!(after.alerts[0].deliveries[0].told(), v1::AlertPhase::Firing);
+    assert_eq!(after.alerts[0].fired_at, before.alerts[0].fired_at);
+    assert_eq!(after.alerts[0].receivers[0].told, Some(Phase::Firing));
     // Judged again, as a daemon does at its start: it is the same alert. One more is silenced.
     alerting.alerts.observe(&job("vit", Some(JobState::Finished), began), &[leak("keep")], now_ns());
     alerting.alerts.observe(&job("quiet-1", Some(JobState::Running), began), &[leak("keep")], now_ns());
@@ -180,9 +182,9 @@ async fn survives_a_restart<F: Future<Output = Arc<dyn Store>>>(open: impl Fn() 
     let pair = |status: &str, job: &str| (status.to_owned(), job.to_owned());
     assert_eq!(told, [pair("firing", "vit"), pair("firing", "gpt"), pair("resolved", "vit")]);
     let quiet = listed(&alerting).await.alerts.into_iter().find(|alert| alert.job == "quiet-1").unwrap();
-    assert!(quiet.phase() == v1::AlertPhase::Firing && !quiet.silenced_by.is_empty(), "{quiet:?}");
+    assert!(quiet.state == Phase::Firing && quiet.silenced_by.is_some(), "{quiet:?}");
     // The silence is removed: now the alert is notified.
-    let request = asked(v1::RemoveSilenceRequest { id: quiet.silenced_by });
+    let request = asked(v1::RemoveSilenceRequest { id: quiet.silenced_by.unwrap() });
     alerting.alerts.remove_silence(request).await.unwrap();
     until("the silenced alert is notified", || receiver.told().len() == 4).await;
     alerting.finish().await;
@@ -278,11 +280,12 @@ async fn what_fails_is_tried_again_and_holds_up_nobody() {
         assert!(Instant::now() < deadline, "{list:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
-    let of = |name: &str| list.alerts[0].deliveries.iter().find(|delivery| delivery.receiver == name).unwrap();
-    assert!(of("dead").last_error.contains("refused"), "{:?}", of("dead"));
-    assert!(of("mute").last_error.contains("did not answer within 1 s"), "{:?}", of("mute"));
-    assert!(of("stubborn").last_error.contains("HTTP 403") && of("stubborn").last_error.contains("what it says"));
-    assert_eq!((of("good").told(), of("shaky").told()), (v1::AlertPhase::Firing, v1::AlertPhase::Firing));
+    let of = |name: &str| list.alerts[0].receivers.iter().find(|receiver| receiver.receiver == name).unwrap();
+    let error = |name: &str| of(name).last_error.clone().unwrap();
+    assert!(error("dead").contains("refused"), "{:?}", of("dead"));
+    assert!(error("mute").contains("did not answer within 1 s"), "{:?}", of("mute"));
+    assert!(error("stubborn").contains("HTTP 403") && error("stubborn").contains("what it says"));
+    assert_eq!((of("good").told, of("shaky").told), (Some(Phase::Firing), Some(Phase::Firing)));
     // As often as they may be, and what will not change by itself once.
     assert_eq!((mute.received().len(), stubborn.received().len()), (4, 1));
     let request = good.received().remove(0);

@@ -1,5 +1,7 @@
 //! Hostile clients of a real daemon: what they send is refused, the daemon's memory stays bounded, and honest jobs go on.
 
+use memctl_answers::alerts::Answers;
+use memctl_answers::wire::from_wire;
 use memctl_model::limits::{DEVICES_MAX, ITEM_UNPACKED_BYTES_MAX, SESSION_STACKS_MAX, STACK_FRAMES_MAX};
 use memctl_model::{
     Boundary, Counters, DeviceIndex, DeviceInfo, Frame, Peaks, SessionInfo, SiteRow, SiteTable, StackId,
@@ -237,7 +239,8 @@ async fn receivers_are_tested_one_at_a_time() {
         assert!(refused.message().contains("another test of the receivers is under way"), "{refused}");
     }
     std::fs::write(&go, "").unwrap();
-    assert!(first.await.unwrap().unwrap().into_inner().answers[0].delivered);
+    let first: Answers = from_wire(first.await.unwrap().unwrap().get_ref()).unwrap();
+    assert!(first.receivers[0].delivered);
     assert_eq!(std::fs::read_to_string(&started).unwrap(), "x\n", "one was started");
     ask().await.expect("the next one is answered");
     assert_eq!(daemon.terminate(), 0);

@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use memctl_answers::access::{Caller, Role};
 use memctl_model::Launch;
 use memctl_proto::v1;
-use memctl_proto::v1::access_client::AccessClient;
 use tonic::Code;
 
 use crate::args::{Global, Import};
-use crate::client::{read, report};
+use crate::client::{self, answered, report};
 use crate::connect::{Connection, Source, WhenMissing, connect};
 use crate::exit::{Failure, Outcome};
 use crate::hosting::{self, ImportOutcome, ImportRequest, OnProgress};
@@ -105,9 +105,8 @@ async fn import(
 /// Fails at once where the daemon does not know the caller or does not let it write to the job: an uplink would wait
 /// for another token.
 async fn known_there(job: &str, connection: &mut Connection) -> Result<(), Failure> {
-    let mut access = AccessClient::new(connection.asking());
-    match access.get_caller(v1::GetCallerRequest {}).await {
-        Ok(caller) => may_import(caller.get_ref(), job),
+    match client::caller(connection).await {
+        Ok(Some(caller)) => may_import(&caller, job),
         Err(status) if status.code() == Code::Unauthenticated => Err(connection.failure(&status)),
         // (An older daemon does not know the request.)
         _ => Ok(()),
@@ -115,9 +114,9 @@ async fn known_there(job: &str, connection: &mut Connection) -> Result<(), Failu
 }
 
 /// Whether a caller may write to a job. (An older daemon does not say to which ones.)
-fn may_import(caller: &v1::Caller, job: &str) -> Result<(), Failure> {
-    let v1::Caller { name, jobs, .. } = caller;
-    if caller.role() == v1::Role::Reader {
+fn may_import(caller: &Caller, job: &str) -> Result<(), Failure> {
+    let Caller { name, role, jobs, .. } = caller;
+    if *role == Role::Reader {
         return Err(Failure::not_allowed(format!(
             "{name} has the role reader, which imports nothing: use a token of the role agent, operator or admin"
         )));
@@ -157,7 +156,7 @@ async fn make_room(
 async fn find(selection: v1::Selection, connection: &mut Connection) -> Result<Option<Job>, Failure> {
     let request = v1::JobRequest { selection: Some(selection) };
     let response = connection.query.get_job(request).await;
-    let known = read::<JobProcesses>(connection, response).map(|known| Some(known.job));
+    let known = answered::<JobProcesses>(response, connection).map(|known| Some(known.job));
     known.or_else(|failure| unless_missing(failure, None))
 }
 
@@ -216,18 +215,18 @@ mod tests {
 
     #[test]
     fn a_caller_imports_only_into_its_jobs() {
-        let caller = |role: v1::Role, jobs: &str| v1::Caller {
+        let caller = |role: Role, jobs: &str| Caller {
             name: "token ci (1)".into(),
-            role: role.into(),
+            role,
             tenant: "default".into(),
             jobs: jobs.into(),
         };
         for jobs in ["*", "train-*", ""] {
-            assert!(may_import(&caller(v1::Role::Agent, jobs), "train-1").is_ok(), "{jobs}");
+            assert!(may_import(&caller(Role::Agent, jobs), "train-1").is_ok(), "{jobs}");
         }
         for (refused, words) in [
-            (caller(v1::Role::Agent, "train-*"), "token ci (1) may write only to jobs named train-*, and foo is not"),
-            (caller(v1::Role::Reader, "*"), "the role reader, which imports nothing"),
+            (caller(Role::Agent, "train-*"), "token ci (1) may write only to jobs named train-*, and foo is not"),
+            (caller(Role::Reader, "*"), "the role reader, which imports nothing"),
         ] {
             let failure = may_import(&refused, "foo").unwrap_err();
             assert_eq!(failure.outcome, Outcome::NotAllowed);

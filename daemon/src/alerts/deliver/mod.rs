@@ -100,8 +100,12 @@ pub struct Notification {
 
 impl From<&Alert> for Notification {
     fn from(alert: &Alert) -> Self {
-        let Alert { id, phase, severity, fired_ns, .. } = *alert;
-        Self { id, phase, fired_ns: fired_ns.unwrap_or(0), severity }
+        Self {
+            id: alert.id,
+            phase: alert.phase,
+            fired_ns: alert.fired_ns.unwrap_or(0),
+            severity: alert.finding.severity,
+        }
     }
 }
 

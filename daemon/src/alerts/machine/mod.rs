@@ -157,7 +157,7 @@ pub fn wants(
         Phase::Pending => return Want::Nothing,
         Phase::Firing => {
             let known = delivery.told == Some(Phase::Firing) && Some(delivery.told_fired_ns) == alert.fired_ns;
-            let worse = delivery.told_severity.is_none_or(|told| told < alert.severity);
+            let worse = delivery.told_severity.is_none_or(|told| told < alert.finding.severity);
             let repeat_ns = receiver.repeat_ns(rules.rule(&alert.rule).map_or(u64::MAX, |rule| rule.repeat_ns));
             let next_ns = if known && !worse { delivery.told_ns.saturating_add(repeat_ns) } else { 0 };
             next_ns.max(silenced_until_ns.unwrap_or(0))

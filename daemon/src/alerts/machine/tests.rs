@@ -4,7 +4,7 @@ use memctl_model::{Finding, FindingKind, JobState, Moment, Severity};
 use proptest::prelude::*;
 
 use super::*;
-use crate::alerts::alert::sightings;
+use crate::alerts::alert::{AlertedFinding, sightings};
 
 const S: u64 = 1_000_000_000;
 const RULES: &str = r#"
@@ -202,7 +202,8 @@ fn receivers_are_told_once_again_and_at_the_end() {
     };
     assert_eq!(at(&alert, &told, hook, None, 10 * S), Want::At(9 * S + 4 * 3_600 * S));
     assert_eq!(at(&alert, &told, am, None, 10 * S), Want::At(69 * S));
-    let worse = Alert { severity: Severity::Critical, ..alert.clone() };
+    let worse =
+        Alert { finding: AlertedFinding { severity: Severity::Critical, ..alert.finding.clone() }, ..alert.clone() };
     assert_eq!(at(&worse, &told, hook, None, 10 * S), Want::Now);
     let failed = Delivery { retry_ns: Some(50 * S), ..Delivery::default() };
     assert_eq!(at(&alert, &failed, hook, None, 10 * S), Want::At(50 * S));

@@ -4,6 +4,7 @@
 //! annotations.
 //! Refuses: to put a stack, a process or a time into a label.
 
+use memctl_answers::format::time::rfc3339;
 use memctl_model::Severity;
 use serde_json::{Map, Value, json};
 
@@ -20,7 +21,7 @@ pub struct Notice {
 
 impl Notice {
     fn labels(&self, severity: Severity) -> Map<String, Value> {
-        let Alert { tenant, rule, job, kind, .. } = &self.alert;
+        let Alert { tenant, rule, job, finding, .. } = &self.alert;
         let mut labels = Map::new();
         // The rule's labels first, so that memctl's own names override them.
         for (name, value) in &self.alert.labels {
@@ -30,7 +31,7 @@ impl Notice {
             ("alertname", rule.as_str()),
             ("tenant", tenant),
             ("job", job),
-            ("kind", kind),
+            ("kind", &finding.kind),
             ("severity", severity.name()),
             ("fingerprint", &self.alert.id_text()),
         ];
@@ -41,16 +42,16 @@ impl Notice {
     }
 
     fn annotations(&self) -> Map<String, Value> {
-        let alert = &self.alert;
+        let (alert, finding) = (&self.alert, &self.alert.finding);
         let mut annotations = Map::new();
         for (name, value) in &alert.annotations {
             annotations.insert(name.clone(), json!(value));
         }
-        let ranks = if alert.all_ranks { format!("all ({})", alert.rank_list()) } else { alert.rank_list() };
+        let ranks = if finding.all_ranks { format!("all ({})", alert.rank_list()) } else { alert.rank_list() };
         let own = [
-            ("summary", alert.title.as_str()),
-            ("description", &alert.explanation),
-            ("advice", &alert.advice),
+            ("summary", finding.title.as_str()),
+            ("description", &finding.explanation),
+            ("advice", &finding.advice),
             ("ranks", &ranks),
         ];
         for (name, value) in own {
@@ -80,11 +81,6 @@ fn label_name(name: &str) -> String {
     out
 }
 
-/// RFC 3339 in UTC.
-fn rfc3339(ns: u64) -> String {
-    jiff::Timestamp::from_nanosecond(i128::from(ns)).unwrap_or(jiff::Timestamp::MAX).to_string()
-}
-
 /// The entries that all alerts share.
 fn common(maps: &[Map<String, Value>]) -> Map<String, Value> {
     let Some((first, rest)) = maps.split_first() else { return Map::new() };
@@ -95,7 +91,8 @@ fn common(maps: &[Map<String, Value>]) -> Map<String, Value> {
 /// The webhook message about alerts of one job.
 #[must_use]
 pub fn webhook(notices: &[Notice], receiver: &str, external_url: &str) -> Value {
-    let labels: Vec<Map<String, Value>> = notices.iter().map(|notice| notice.labels(notice.alert.severity)).collect();
+    let labels: Vec<Map<String, Value>> =
+        notices.iter().map(|notice| notice.labels(notice.alert.finding.severity)).collect();
     let annotations: Vec<Map<String, Value>> = notices.iter().map(Notice::annotations).collect();
     let job = notices.first().map_or("", |notice| notice.alert.job.as_str());
     let status = |resolved: bool| if resolved { "resolved" } else { "firing" };
@@ -157,7 +154,7 @@ pub fn alertmanager(notices: &[Notice], external_url: &str, lasts_ns: u64, now_n
         if let Some(before) = notice.replaces {
             add(before, now_ns);
         }
-        add(notice.alert.severity, ends_ns);
+        add(notice.alert.finding.severity, ends_ns);
     }
     Value::Array(alerts)
 }
