@@ -31,6 +31,8 @@ pub(super) enum Fault {
     Damaged(String),
     /// A complete error already.
     Told(StoreError),
+    /// Another writer has just stored the same: the transaction is rolled back and repeated.
+    Overtaken,
 }
 
 impl From<sqlx::Error> for Fault {

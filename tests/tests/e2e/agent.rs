@@ -6,7 +6,7 @@ use std::time::Duration;
 use memctl_agent::Backoff;
 use memctl_agent::{Agent, AgentConfig, Daemon, SpoolConfig};
 use memctl_daemon::server::Embedded;
-use memctl_daemon::store::MemoryStore;
+use memctl_daemon::store::SqliteStore;
 use memctl_model::{
     BlockState, BlockUse, DeviceIndex, DeviceInfo, Frame, Keyframe, KeyframeReason, SessionId, SessionInfo, StackId,
 };
@@ -36,7 +36,7 @@ fn config(job: &str, daemon: Daemon) -> AgentConfig {
 }
 
 async fn embedded() -> Embedded {
-    Embedded::start(Arc::new(MemoryStore::new())).await.unwrap()
+    Embedded::start(Arc::new(SqliteStore::in_memory().await.unwrap())).await.unwrap()
 }
 
 /// Runs blocking work outside the runtime that hosts the daemon.

@@ -15,6 +15,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor};
 
 use super::address::StoreAddress;
 use super::row_reader::{Cells, Fault};
+use super::sql::Backend as _;
 use super::sqlite::read_only;
 use super::{PostgresStore, SqliteStore, Store, StoreError, StoreInfo, Totals, postgres, sqlite};
 
