@@ -90,13 +90,13 @@ impl DerefMut for Reader<'_> {
 }
 
 /// A transaction of the writer: there is one attempt, because no other process writes.
-pub(in crate::store) struct Writing<'s> {
+pub(in crate::store) struct OneAttempt<'s> {
     pub(super) writer: MutexGuard<'s, Writer>,
     pub(super) place: &'s str,
     pub(super) operation: &'static str,
 }
 
-impl Attempts for Writing<'_> {
+impl Attempts for OneAttempt<'_> {
     type Db = Sqlite;
 
     async fn begin(&mut self) -> Result<Transaction<'_, Sqlite>, StoreError> {

@@ -27,7 +27,7 @@ use super::row_reader::Fault;
 use super::rows::StoreInfo;
 use super::sql::Backend;
 use super::{Store as _, StoreError, migrations};
-use connection::{Reader, Writer, Writing};
+use connection::{OneAttempt, Reader, Writer};
 use lock::LockFile;
 
 /// How a file is opened; the defaults were measured to be good.
@@ -171,7 +171,7 @@ fn private(path: &Path) {
 impl Backend for SqliteStore {
     type Db = Sqlite;
     type Reader<'b> = Reader<'b>;
-    type Attempts<'b> = Writing<'b>;
+    type Attempts<'b> = OneAttempt<'b>;
 
     // A local file may be slow only because its disk is busy.
     const PATIENCE: Duration = Duration::from_secs(10);
@@ -200,8 +200,8 @@ impl Backend for SqliteStore {
         }
     }
 
-    async fn attempts(&self, operation: &'static str) -> Writing<'_> {
-        Writing { writer: self.writer.lock().await, place: &self.place, operation }
+    async fn attempts(&self, operation: &'static str) -> OneAttempt<'_> {
+        OneAttempt { writer: self.writer.lock().await, place: &self.place, operation }
     }
 
     async fn describe(&self) -> Result<StoreInfo, StoreError> {
