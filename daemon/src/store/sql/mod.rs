@@ -92,6 +92,9 @@ pub(super) trait Backend: Send + Sync + 'static {
     /// See [`Attempts`].
     type Attempts<'b>: Attempts<Db = Self::Db>;
 
+    /// See [`Store::patience`].
+    const PATIENCE: Duration;
+
     fn place(&self) -> &str;
     fn damage(&self) -> &Damage;
     /// Adds the place and the operation to a fault.
@@ -104,9 +107,8 @@ pub(super) trait Backend: Send + Sync + 'static {
     fn measure(&self) -> impl Future<Output = Result<u64, StoreError>> + Send;
     /// Releases the space of what has expired.
     fn release(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
-    /// See [`Store::probe`] and [`Store::patience`].
+    /// See [`Store::probe`].
     fn reach(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
-    const PATIENCE: Duration;
     /// See [`Store::close`].
     fn end(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
@@ -283,8 +285,7 @@ impl<B: Backend> Store for B {
     }
 
     async fn holders(&self, job: i64, session: SessionKey, asked_ns: u64) -> Result<Option<HoldersRow>, StoreError> {
-        let what = self.damage();
-        read!(self, "reading an answer about holders", |db| read::holders(db, what, job, session, asked_ns))
+        read!(self, "reading an answer about holders", |db| read::holders(db, self.damage(), job, session, asked_ns))
     }
 
     async fn put_holders(&self, row: &HoldersRow) -> Result<(), StoreError> {

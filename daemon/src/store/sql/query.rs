@@ -132,7 +132,7 @@ impl Query {
     }
 }
 
-/// A number that is no stored one's if it does not fit: the bound of a range then.
+/// A bound of a range: beyond 2^63, where nothing is stored, it becomes 2^63 - 1.
 pub(in crate::store) fn bound(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
