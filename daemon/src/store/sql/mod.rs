@@ -95,11 +95,15 @@ pub(super) trait Backend: Send + Sync + 'static {
     /// See [`Store::patience`].
     const PATIENCE: Duration;
 
+    /// Where it is, without secrets.
     fn place(&self) -> &str;
+    /// What was found damaged.
     fn damage(&self) -> &Damage;
     /// Adds the place and the operation to a fault.
     fn told(&self, operation: &'static str, fault: Fault) -> StoreError;
+    /// A free connection to read with.
     fn reader(&self) -> impl Future<Output = Result<Self::Reader<'_>, Fault>> + Send;
+    /// Takes the right to write, where only one writer may.
     fn attempts(&self, operation: &'static str) -> impl Future<Output = Self::Attempts<'_>> + Send;
     /// See [`Store::info`].
     fn describe(&self) -> impl Future<Output = Result<StoreInfo, StoreError>> + Send;
