@@ -103,11 +103,11 @@ fn plain(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{MemoryStore, Scope};
+    use crate::store::{Scope, SqliteStore};
 
     #[tokio::test]
     async fn what_was_done_is_kept_and_trying_often_writes_little() {
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::in_memory().await.unwrap());
         let audit = Audit::new(store.clone());
         let caller = Caller::owner("uid 1000", "here");
         audit.done(&caller, "DeleteJob", "vit\nforged", "2 sessions").await;

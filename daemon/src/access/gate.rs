@@ -408,13 +408,13 @@ where
 mod tests {
     use super::super::settings::AccessLayer;
     use super::*;
-    use crate::store::MemoryStore;
+    use crate::store::SqliteStore;
 
     const ASK: &str = "/memctl.v1.Query/GetReport";
     const DELETE: &str = "/memctl.v1.Query/DeleteJob";
 
-    fn gate(access: &str) -> (Arc<dyn Store>, Gate) {
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    async fn gate(access: &str) -> (Arc<dyn Store>, Gate) {
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::in_memory().await.unwrap());
         let layer: AccessLayer = toml::from_str(access).unwrap();
         (store.clone(), Gate::new(store, Access::new(&layer).unwrap()))
     }
@@ -448,7 +448,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_machine_of_one_user_is_open_until_somebody_makes_a_token() {
-        let (store, gate) = gate("");
+        let (store, gate) = gate("").await;
         let none = HeaderMap::new();
         let near = tcp("127.0.0.1:1");
         let anybody = gate.admit(Some(&near), DELETE, &none).await.unwrap();
@@ -470,7 +470,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_token_decides_alone() {
-        let (store, gate) = gate("");
+        let (store, gate) = gate("").await;
         let (reader, id) = made(&store, "reader", "a").await;
         let near = tcp("[::1]:1");
         let caller = gate.admit(Some(&near), ASK, &reader).await.unwrap();
@@ -498,7 +498,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_a_caller_of_all_tenants_names_another_one() {
-        let (store, gate) = gate("[uids.77777]\nrole = 'operator'\ntenant = 'a'");
+        let (store, gate) = gate("[uids.77777]\nrole = 'operator'\ntenant = 'a'").await;
         let named = |headers: &HeaderMap, tenant: &str| {
             let mut headers = headers.clone();
             headers.insert(TENANT_HEADER, tenant.parse().unwrap());
@@ -521,7 +521,7 @@ mod tests {
     async fn an_entry_that_is_gone_ends_what_it_let_in() {
         let rows = "[uids.77777]\nrole = 'operator'\ntenant = 'a'\n\
                     [[certificate]]\nname = 'node-*'\nrole = 'agent'\ntenant = '*'\njobs = 'train-*'";
-        let (_, gate) = gate(rows);
+        let (_, gate) = gate(rows).await;
         let shown = |name: &str, not_after_s| {
             let certificate =
                 ClientCertificate { subject: name.into(), names: Vec::new(), fingerprint: [0; 32], not_after_s };
@@ -553,7 +553,7 @@ mod tests {
 
     #[tokio::test]
     async fn health_is_for_everybody_and_what_has_no_row_for_nobody() {
-        let (_, gate) = gate("tokens = 'required'");
+        let (_, gate) = gate("tokens = 'required'").await;
         let far = tcp("192.0.2.1:1");
         assert!(gate.admit(Some(&far), "/grpc.health.v1.Health/Check", &HeaderMap::new()).await.is_ok());
         assert!(gate.admit(Some(&Peer::Embedded), "/memctl.v1.New/Call", &HeaderMap::new()).await.is_err());

@@ -194,7 +194,7 @@ impl Tokens {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::MemoryStore;
+    use crate::store::SqliteStore;
 
     fn row(token: &Token) -> TokenRow {
         TokenRow {
@@ -225,7 +225,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_the_whole_token_counts_and_only_while_it_does() {
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::in_memory().await.unwrap());
         let tokens = Tokens::new(store.clone());
         assert!(!tokens.any().await.unwrap());
         let (token, _) = Token::new().unwrap();

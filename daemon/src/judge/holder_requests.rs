@@ -305,10 +305,10 @@ mod tests {
     use memctl_model::{FindingHolders, FindingKind, Frame, HolderPace, HoldersAsked, Severity, TensorHolder};
 
     use super::*;
-    use crate::store::MemoryStore;
+    use crate::store::SqliteStore;
 
-    fn unasked() -> Unasked {
-        Unasked::new(Arc::new(MemoryStore::new()), Streams::default(), Notifier::default())
+    async fn unasked() -> Unasked {
+        Unasked::new(Arc::new(SqliteStore::in_memory().await.unwrap()), Streams::default(), Notifier::default())
     }
 
     const OLD: Duration = Duration::from_secs(3_600);
@@ -317,9 +317,9 @@ mod tests {
         Some(unasked.turn(session, site, OLD, 0)?.0)
     }
 
-    #[test]
-    fn a_session_is_asked_about_one_finding_at_a_time_and_about_few_in_all() {
-        let unasked = unasked();
+    #[tokio::test]
+    async fn a_session_is_asked_about_one_finding_at_a_time_and_about_few_in_all() {
+        let unasked = unasked().await;
         let first = turn(&unasked, 1, 100).unwrap();
         assert!(turn(&unasked, 1, 100).is_none() && turn(&unasked, 1, 101).is_none(), "one is under way");
         assert!(turn(&unasked, 2, 100).is_some(), "another session");
@@ -335,9 +335,9 @@ mod tests {
         assert!(turn(&unasked, 1, 100).is_none());
     }
 
-    #[test]
-    fn what_is_to_be_asked_again_goes_first_as_long_as_it_may_be() {
-        let unasked = unasked();
+    #[tokio::test]
+    async fn what_is_to_be_asked_again_goes_first_as_long_as_it_may_be() {
+        let unasked = unasked().await;
         assert!(!unasked.may_try(1, 100), "it was not asked");
         for _ in 0..TRIES_MAX {
             assert!(unasked.turn(1, 100, OLD, 0).is_some());
@@ -346,9 +346,9 @@ mod tests {
         assert!(!unasked.may_try(1, 100) && !unasked.may_try(2, 100));
     }
 
-    #[test]
-    fn who_could_not_be_asked_is_asked_later() {
-        let unasked = unasked();
+    #[tokio::test]
+    async fn who_could_not_be_asked_is_asked_later() {
+        let unasked = unasked().await;
         for _ in 0..9 {
             let mut turn = turn(&unasked, 1, 100).unwrap();
             turn.counts = false;
@@ -357,8 +357,8 @@ mod tests {
         assert_eq!(counted, usize::from(TRIES_MAX));
     }
 
-    #[test]
-    fn searches_take_a_small_part_of_the_time_so_far_and_nothing_of_the_first_seconds() {
+    #[tokio::test]
+    async fn searches_take_a_small_part_of_the_time_so_far_and_nothing_of_the_first_seconds() {
         let s = Duration::from_secs;
         assert_eq!(budget_ms(s(3), Duration::ZERO), None);
         assert_eq!(budget_ms(s(4), Duration::ZERO), Some(20));
@@ -374,8 +374,8 @@ mod tests {
         );
         let whole = Ok(HoldersFound { complete: true, took_us: 30_500, ..HoldersFound::default() });
         assert_eq!(told_more_at(80, &whole), 31, "a shorter one would say less");
-        assert!(unasked().turn(1, 100, s(4), 40).is_none() && unasked().turn(1, 100, s(8), 40).is_some());
-        let unasked = unasked();
+        assert!(unasked().await.turn(1, 100, s(4), 40).is_none() && unasked().await.turn(1, 100, s(8), 40).is_some());
+        let unasked = unasked().await;
         unasked.tried().entry(1).or_default().spent = s(18);
         assert!(turn(&unasked, 1, 100).is_none() && turn(&unasked, 2, 100).is_some());
     }

@@ -204,7 +204,7 @@ mod tests {
 
     use super::*;
     use crate::job_data::find;
-    use crate::store::MemoryStore;
+    use crate::store::SqliteStore;
 
     fn site(line: u32) -> Frame {
         Frame { function: "keep".into(), file: "train.py".into(), line }
@@ -248,17 +248,17 @@ mod tests {
         v1::HoldersAsked { outcome: Some(Outcome::Failure("it did not answer".into())), ..asked(line, 0, 0) }
     }
 
-    async fn session(store: &MemoryStore, id: u8, rank: u32) -> SessionKey {
+    async fn session(store: &SqliteStore, id: u8, rank: u32) -> SessionKey {
         let info = SessionInfo { rank, ..SessionInfo::live(SessionId([id; 16]), "job", 1_000) };
         store.open_session(&info, 1_000).await.unwrap().key
     }
 
-    async fn found(store: &MemoryStore) -> Found {
+    async fn found(store: &SqliteStore) -> Found {
         find(store, &v1::Selection { job: "job".into(), ..Default::default() }).await.unwrap()
     }
 
     /// What is said about a finding, how many bytes are read for it, and how many answers are left out.
-    async fn told(store: &MemoryStore, found: &Found, bytes_left: u64) -> (Option<String>, u64, u64) {
+    async fn told(store: &SqliteStore, found: &Found, bytes_left: u64) -> (Option<String>, u64, u64) {
         let mut reading = Reading { store, found, bytes_left, left_out: 0 };
         let kept = store.holders_kept(found.job.key).await.unwrap();
         let told = reading.told(&finding(17), &kept).await.unwrap();
@@ -267,7 +267,7 @@ mod tests {
 
     #[tokio::test]
     async fn of_many_answers_those_are_read_that_the_sentence_is_made_of() {
-        let store = MemoryStore::new();
+        let store = SqliteStore::in_memory().await.unwrap();
         let key = session(&store, 1, 0).await;
         for epoch in 0..20 {
             keep(&store, key, &asked(17, epoch, 100 + 10 * u64::from(epoch))).await.unwrap();
@@ -290,7 +290,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_would_be_too_much_is_left_out_and_counted() {
-        let store = MemoryStore::new();
+        let store = SqliteStore::in_memory().await.unwrap();
         let key = session(&store, 1, 0).await;
         keep(&store, key, &failed(17)).await.unwrap();
         for epoch in 1..=2 {
@@ -306,7 +306,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_cannot_be_read_costs_itself() {
-        let store = MemoryStore::new();
+        let store = SqliteStore::in_memory().await.unwrap();
         let key = session(&store, 1, 0).await;
         keep(&store, key, &asked(17, 3, 9)).await.unwrap();
         // Bytes that are no message, and a message about another site with the same hash.
@@ -320,7 +320,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_search_that_was_cut_short_takes_no_holder_back() {
-        let store = MemoryStore::new();
+        let store = SqliteStore::in_memory().await.unwrap();
         let key = session(&store, 1, 0).await;
         keep(&store, key, &asked(17, 3, 9)).await.unwrap();
         let mut cut = asked(17, 4, 2);
@@ -334,7 +334,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_process_whose_place_another_has_taken_is_not_read() {
-        let store = MemoryStore::new();
+        let store = SqliteStore::in_memory().await.unwrap();
         let (earlier, later) = (session(&store, 1, 0).await, session(&store, 2, 1).await);
         keep(&store, later, &asked(17, 1, 5)).await.unwrap();
         keep(&store, earlier, &asked(17, 3, 9)).await.unwrap();

@@ -149,13 +149,13 @@ mod tests {
     use memctl_model::{DeviceInfo, Dropped, SessionId, SessionInfo};
 
     use super::*;
-    use crate::store::{Append, ChunkLevels, ItemIndex, MemoryStore, NewItem, Retention};
+    use crate::store::{Append, ChunkLevels, ItemIndex, NewItem, Retention, SqliteStore};
 
     const CHUNKS: u64 = 40;
 
     /// A job of many chunks that are never decoded.
-    async fn recorded() -> Arc<MemoryStore> {
-        let store = Arc::new(MemoryStore::new());
+    async fn recorded() -> Arc<SqliteStore> {
+        let store = Arc::new(SqliteStore::in_memory().await.unwrap());
         let info =
             SessionInfo { devices: vec![DeviceInfo::default()], ..SessionInfo::live(SessionId([1; 16]), "job", 1) };
         let session = store.open_session(&info, 1).await.unwrap().key;

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::secrets::without_secrets;
-use super::{MemoryStore, PostgresStore, SqliteStore, Store, StoreError};
+use super::{PostgresStore, SqliteStore, Store, StoreError};
 
 /// Where a store is.
 #[derive(Clone, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl fmt::Debug for StoreAddress {
 /// Those of [`SqliteStore::open`] and [`PostgresStore::open`].
 pub async fn open(address: &StoreAddress, holder: &str) -> Result<Arc<dyn Store>, StoreError> {
     Ok(match address {
-        StoreAddress::Memory => Arc::new(MemoryStore::new()),
+        StoreAddress::Memory => Arc::new(SqliteStore::in_memory().await?),
         StoreAddress::Sqlite(path) => Arc::new(SqliteStore::open(path, holder).await?),
         StoreAddress::Postgres(url) => Arc::new(PostgresStore::open(url).await?),
     })
@@ -81,7 +81,7 @@ pub async fn open(address: &StoreAddress, holder: &str) -> Result<Arc<dyn Store>
 /// Those of [`SqliteStore::open_read_only`] and [`PostgresStore::open_read_only`].
 pub async fn open_read_only(address: &StoreAddress) -> Result<Arc<dyn Store>, StoreError> {
     Ok(match address {
-        StoreAddress::Memory => Arc::new(MemoryStore::new()),
+        StoreAddress::Memory => Arc::new(SqliteStore::in_memory().await?),
         StoreAddress::Sqlite(path) => Arc::new(SqliteStore::open_read_only(path).await?),
         StoreAddress::Postgres(url) => Arc::new(PostgresStore::open_read_only(url).await?),
     })

@@ -1,4 +1,4 @@
-//! What is removed when a store exceeds its limits; one rule for all three stores.
+//! What is removed when a store exceeds its limits; one rule for both databases.
 //!
 //! Guarantees: everything that a job stores counts: payloads, and the rows of items, sessions, devices and epoch ends.
 //! No more is removed than needed. The tenant that uses most loses data first, until it equals the next; of its jobs

@@ -1,4 +1,4 @@
-//! Stored answers about holders, and which of them are removed; one rule for all three stores.
+//! Stored answers about holders, and which of them are removed; one rule for both databases.
 //!
 //! Guarantees: a job's answers keep the order of their arrival, even if the clock jumps. The latest are kept:
 //! [`HOLDERS_KEPT`] per session, [`JOB_HOLDERS_KEPT`] and [`JOB_HOLDERS_BYTES`] per job. The index suffices to choose

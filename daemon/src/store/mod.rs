@@ -1,6 +1,6 @@
 //! The store: a catalog of sessions and, per session, numbered items (chunks as blobs, everything else as packed messages).
 //!
-//! Guarantees of every implementation (one conformance suite runs on all three):
+//! Guarantees of every implementation (one conformance suite runs on SQLite in a file and in memory, and on Postgres):
 //! - [`Store::append`] is one transaction: after `Ok` everything in it survives a crash of the process or the machine
 //!   (except in memory); after `Err` nothing of it is stored.
 //! - `(session, seq)` is the key: an item is never stored twice.
@@ -8,8 +8,8 @@
 //!
 //! The store does not interpret payloads. What it needs to know of an item is passed separately.
 //!
-//! - [`rows`]: the records; `plan`: what an append changes, one rule for all three.
-//! - [`address`]: the address of a store, and [`open`]; [`memory`], [`sqlite`], [`postgres`]: the three.
+//! - [`rows`]: the records; `plan`: what an append changes, one rule for all.
+//! - [`address`]: the address of a store, and [`open`]; [`sqlite`], [`postgres`]: the two databases; `sql`: what they share.
 
 pub mod access_rows;
 pub mod address;
@@ -19,7 +19,6 @@ pub mod copying;
 mod damage;
 mod expiry;
 pub mod holders;
-pub mod memory;
 mod migrations;
 pub mod opening;
 mod plan;
@@ -30,6 +29,7 @@ pub mod runs;
 pub mod scoped;
 mod secrets;
 mod selection;
+mod sql;
 pub mod sqlite;
 pub mod tenant;
 mod wire_form;
@@ -45,7 +45,6 @@ pub use access_rows::{AuditRow, TokenRow};
 pub use address::{AddressError, StoreAddress, open, open_read_only};
 pub use alert_records::{AlertKind, AlertPut, AlertRecord, AlertSelection, PutOutcome};
 pub use holders::{HOLDERS_KEPT, HoldersIndex, HoldersRow, JOB_HOLDERS_BYTES, JOB_HOLDERS_KEPT, Says};
-pub use memory::MemoryStore;
 pub use opening::{Held, Opening, SecretHash};
 pub use postgres::PostgresStore;
 pub use rows::{

@@ -1,6 +1,6 @@
-//! What an append changes, one rule for all three stores: which items are new, and the resulting sums.
+//! What an append changes, one rule for both databases: which items are new, and the resulting sums.
 //!
-//! Guarantees: pure; the same appends on the same state give the same plan, so all stores count alike. The plan of an
+//! Guarantees: pure; the same appends on the same state give the same plan, so both count alike. The plan of an
 //! append that is already stored is empty.
 //! Refuses: all that [`Append::check`] refuses, unknown sessions, and items after a session's end.
 

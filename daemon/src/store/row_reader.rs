@@ -1,7 +1,7 @@
 //! Reads rows of either database cell by cell, in the order of the statements' columns.
 //!
 //! Guarantees: bit-cast integers read back as the original `u64`. A cell with an invalid value is a [`Fault::Damaged`],
-//! never a panic. The column order is that of the `.sql` files of both backends.
+//! never a panic. The column order is that of the statements in `sql/`.
 //! (Over 400 lines: one reader per record, each in the order of its statement.)
 
 use bytes::Bytes;
@@ -31,6 +31,8 @@ pub(super) enum Fault {
     Damaged(String),
     /// A complete error already.
     Told(StoreError),
+    /// Another writer has just stored the same: the transaction is rolled back and repeated.
+    Overtaken,
 }
 
 impl From<sqlx::Error> for Fault {

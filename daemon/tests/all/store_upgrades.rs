@@ -8,9 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use memctl_daemon::store::checking::{Depth, check};
-use memctl_daemon::store::{
-    MemoryStore, PostgresStore, Selection, SqliteStore, Store, StoreAddress, StoreError, Which,
-};
+use memctl_daemon::store::{PostgresStore, Selection, SqliteStore, Store, StoreAddress, StoreError, Which};
 use memctl_proto::v1;
 use memctl_proto::v1::ItemKind;
 use prost::Message;
@@ -223,7 +221,7 @@ async fn contents(store: &dyn Store) -> String {
 }
 
 async fn expected() -> String {
-    let store = MemoryStore::new();
+    let store = SqliteStore::in_memory().await.unwrap();
     today(&store).await;
     contents(&store).await
 }

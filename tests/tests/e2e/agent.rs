@@ -9,7 +9,7 @@ use memctl_answers::Completeness;
 use memctl_answers::report::Report;
 use memctl_answers::wire::from_wire;
 use memctl_daemon::server::Embedded;
-use memctl_daemon::store::MemoryStore;
+use memctl_daemon::store::SqliteStore;
 use memctl_model::{
     BlockState, BlockUse, DeviceIndex, DeviceInfo, Frame, Keyframe, KeyframeReason, SessionId, SessionInfo, StackId,
 };
@@ -39,7 +39,7 @@ fn config(job: &str, daemon: Daemon) -> AgentConfig {
 }
 
 async fn embedded() -> Embedded {
-    Embedded::start(Arc::new(MemoryStore::new())).await.unwrap()
+    Embedded::start(Arc::new(SqliteStore::in_memory().await.unwrap())).await.unwrap()
 }
 
 /// Runs blocking work outside the runtime that hosts the daemon.

@@ -10,7 +10,7 @@ use memctl_answers::alerts::{Alerts, Phase};
 use memctl_answers::wire::from_wire;
 use memctl_daemon::alerts::{Alerting, JobFacts, Notifying, Pace, Rules};
 use memctl_daemon::clock::now_ns;
-use memctl_daemon::store::{MemoryStore, PostgresStore, SqliteStore, Store};
+use memctl_daemon::store::{PostgresStore, SqliteStore, Store};
 use memctl_model::{Finding, FindingKind, Frame, JobState, Moment, Severity};
 use memctl_proto::v1;
 use memctl_proto::v1::alerts_server::Alerts as _;
@@ -106,7 +106,7 @@ async fn the_real_alertmanager_hears_of_an_alert_and_of_its_end() {
         "job_labels = [\"team\"]\n[[receiver]]\nname = \"am\"\ntype = \"alertmanager\"\nurl = \"{}\"\nresend = \"1s\"\n",
         alertmanager.url
     );
-    let alerting = start(Arc::new(MemoryStore::new()), &text);
+    let alerting = start(Arc::new(SqliteStore::in_memory().await.unwrap()), &text);
     // Names may be hostile, and must arrive unchanged.
     let hostile = "keep\"\\\u{1b}[31m\u{202e}\n{{ }}é漢";
     let now = now_ns();
@@ -264,7 +264,7 @@ async fn what_fails_is_tried_again_and_holds_up_nobody() {
             file.display()
         ),
     ];
-    let alerting = start(Arc::new(MemoryStore::new()), &text.concat());
+    let alerting = start(Arc::new(SqliteStore::in_memory().await.unwrap()), &text.concat());
     for round in 0..1_000 {
         alerting.alerts.observe(&job("vit", Some(JobState::Running), 1), &[leak("keep")], now_ns() + round);
     }

@@ -12,7 +12,7 @@ use memctl_answers::report::Report;
 use memctl_answers::wire::from_wire;
 use memctl_daemon::event_analysis::findings;
 use memctl_daemon::server::Embedded;
-use memctl_daemon::store::{MemoryStore, Store};
+use memctl_daemon::store::{SqliteStore, Store};
 use memctl_model::{
     DeviceIndex, DeviceInfo, EvidenceValue, Finding, FindingKind, Frame, Sample, SessionId, SessionInfo, Severity,
     StackId,
@@ -41,7 +41,7 @@ fn selection(job: &str) -> Selection {
 
 /// A daemon in this process on a store that the test can ask itself.
 async fn embedded() -> (Arc<dyn Store>, Embedded) {
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::in_memory().await.unwrap());
     let daemon = Embedded::start(store.clone()).await.unwrap();
     (store, daemon)
 }

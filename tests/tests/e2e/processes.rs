@@ -12,7 +12,7 @@ use memctl_answers::sites::Sites;
 use memctl_answers::timeline::Timeline;
 use memctl_answers::wire::from_wire;
 use memctl_daemon::server::Embedded;
-use memctl_daemon::store::{MemoryStore, Store};
+use memctl_daemon::store::{SqliteStore, Store};
 use memctl_model::limits::TIMELINE_POINTS_MAX;
 use memctl_model::{DeviceIndex, DeviceInfo, Frame, JobState, Launch, Sample, SessionId, SessionInfo, StackId};
 use memctl_proto::v1;
@@ -46,7 +46,7 @@ fn session(rank: u32, pid: u32, parent_pid: u32, devices: u8) -> SessionInfo {
 }
 
 async fn embedded() -> Embedded {
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::in_memory().await.unwrap());
     Embedded::start(store).await.unwrap()
 }
 

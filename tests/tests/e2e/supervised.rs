@@ -16,8 +16,9 @@ use memctl_answers::wire::from_wire;
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::{
     AlertPut, AlertRecord, AlertSelection, Append, AuditRow, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, Held,
-    HoldersIndex, HoldersRow, ItemPage, ItemRow, JobRow, MemoryStore, OpenedSession, Opening, PutOutcome, Retention,
-    Scope, Selection, SessionKey, SessionRow, Store, StoreError, StoreInfo, Tenant, TokenRow, Totals, WatchRow, Which,
+    HoldersIndex, HoldersRow, ItemPage, ItemRow, JobRow, OpenedSession, Opening, PutOutcome, Retention, Scope,
+    Selection, SessionKey, SessionRow, SqliteStore, Store, StoreError, StoreInfo, Tenant, TokenRow, Totals, WatchRow,
+    Which,
 };
 use memctl_model::{DeviceIndex, DeviceInfo, Frame, SessionId, SessionInfo, Severity};
 use memctl_proto::v1::query_client::QueryClient;
@@ -34,9 +35,8 @@ const UNREADABLE: &str = "broken";
 const FAILURES: u32 = 5;
 
 /// A store in memory that panics on request.
-#[derive(Default)]
 struct Faulty {
-    inner: MemoryStore,
+    inner: SqliteStore,
     /// Reading the items of this session panics: that of the job [`UNREADABLE`], from its beginning.
     unreadable: std::sync::Mutex<Option<i64>>,
     /// This many appends panic from now on.
@@ -46,6 +46,11 @@ struct Faulty {
 }
 
 impl Faulty {
+    async fn new() -> Self {
+        let inner = SqliteStore::in_memory().await.unwrap();
+        Self { inner, unreadable: Default::default(), appends: Default::default(), thrown: Default::default() }
+    }
+
     fn throw(&self, what: &str) -> ! {
         self.thrown.store(true, Ordering::SeqCst);
         panic!("{what}");
@@ -234,7 +239,7 @@ async fn report(daemon: &Embedded, job: &str) -> Report {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_cannot_be_judged_says_so_and_others_are_judged_all_the_same() {
-    let store = Arc::new(Faulty::default());
+    let store = Arc::new(Faulty::new().await);
     let daemon = Embedded::start(store.clone()).await.unwrap();
     record(&daemon, UNREADABLE, 1).await;
     record(&daemon, "whole", 2).await;
@@ -262,7 +267,7 @@ async fn a_job_that_cannot_be_judged_says_so_and_others_are_judged_all_the_same(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_committer_that_fails_is_started_anew_and_health_tells() {
-    let store = Arc::new(Faulty::default());
+    let store = Arc::new(Faulty::new().await);
     let daemon = Embedded::start(store.clone()).await.unwrap();
     let mut health = HealthClient::new(daemon.channel());
     let request = HealthCheckRequest { service: "memctl.v1.Ingest".into() };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use memctl_answers::report::Report;
 use memctl_daemon::server::Embedded;
-use memctl_daemon::store::MemoryStore;
+use memctl_daemon::store::SqliteStore;
 use memctl_model::{DeviceIndex, Event, SessionEnd, SessionInfo};
 use memctl_proto::PROTOCOL_VERSION;
 use memctl_proto::chunk::{ChunkMeta, Encoder};
@@ -17,7 +17,7 @@ use memctl_tests::raw::{Stream, chunk, hello, item, session};
 use memctl_tests::stored;
 
 async fn daemon() -> Embedded {
-    Embedded::start(Arc::new(MemoryStore::new())).await.unwrap()
+    Embedded::start(Arc::new(SqliteStore::in_memory().await.unwrap())).await.unwrap()
 }
 
 async fn report(daemon: &Embedded) -> Report {

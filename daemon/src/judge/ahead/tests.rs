@@ -14,7 +14,7 @@ use memctl_replay::{Allocator, BlockId};
 use super::*;
 use crate::ingest::prepare::{Scale, prepare};
 use crate::job_data::find;
-use crate::store::{Append, MemoryStore};
+use crate::store::{Append, SqliteStore};
 
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 512 * MIB;
@@ -22,7 +22,7 @@ const LIMIT: u64 = 512 * MIB;
 /// A training that keeps 20 MiB a step, as its agent would send it.
 struct Training {
     allocator: Allocator,
-    store: MemoryStore,
+    store: SqliteStore,
     events: Vec<Event>,
     time_ns: u64,
     sent: (u64, u64),
@@ -119,7 +119,7 @@ async fn told_by_rounds_of(steps: u64) {
     let limit = Limit::Device(LIMIT);
     let mut training = Training {
         allocator: Allocator::new(Conf::default(), limit),
-        store: MemoryStore::new(),
+        store: SqliteStore::in_memory().await.unwrap(),
         events: Vec::new(),
         time_ns: 1_780_000_000_000_000_000,
         sent: (0, 0),

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::ingest::prepare::{Scale, prepare};
-use crate::store::{Append, MemoryStore};
+use crate::store::{Append, SqliteStore};
 
 /// When the recording begins.
 const BEGIN_NS: u64 = 1_780_000_000_000_000_000;
@@ -66,7 +66,7 @@ fn info() -> SessionInfo {
 
 /// A store with these events, and the levels after each of them.
 struct Stored {
-    store: MemoryStore,
+    store: SqliteStore,
     levels: Vec<(u64, Levels)>,
 }
 
@@ -104,7 +104,7 @@ fn items(events: &[Event], length: usize, levels: &mut Vec<(u64, Levels)>) -> Ve
     items
 }
 
-async fn append(store: &MemoryStore, first_seq: u64, items: &[Packed]) -> u64 {
+async fn append(store: &SqliteStore, first_seq: u64, items: &[Packed]) -> u64 {
     let key = store.open_session(&info(), 1).await.unwrap().key;
     let mut append = Append {
         session: key,
@@ -130,7 +130,7 @@ async fn append(store: &MemoryStore, first_seq: u64, items: &[Packed]) -> u64 {
 }
 
 async fn stored(events: &[Event], length: usize) -> Stored {
-    let (store, mut levels) = (MemoryStore::new(), Vec::new());
+    let (store, mut levels) = (SqliteStore::in_memory().await.unwrap(), Vec::new());
     let mut items = items(events, length, &mut levels);
     let produced = events.len() as u64;
     items.push(Packed::end(&SessionEnd { time_ns: u64::MAX >> 2, produced, ..SessionEnd::default() }));
@@ -259,7 +259,7 @@ fn a_tile_says_how_it_was_made() {
 #[test]
 fn a_tile_of_what_goes_on_changes_until_it_is_over() {
     now(async {
-        let (store, mut levels) = (MemoryStore::new(), Vec::new());
+        let (store, mut levels) = (SqliteStore::in_memory().await.unwrap(), Vec::new());
         let events = events(5, 2_000);
         let items = items(&events, 500, &mut levels);
         let (tiles, level) = (Tiles::new(), 8);
@@ -270,11 +270,11 @@ fn a_tile_of_what_goes_on_changes_until_it_is_over() {
         let next = append(&store, 1, &items[..2]).await;
         let before = ask().await.unwrap();
         assert!(!before.head.is_final);
-        let stored = Stored { store: MemoryStore::new(), levels: levels[..1_000].to_vec() };
+        let stored = Stored { store: SqliteStore::in_memory().await.unwrap(), levels: levels[..1_000].to_vec() };
         stored.compare(place, &before);
         append(&store, next, &items[2..]).await;
         let after = ask().await.unwrap();
-        let stored = Stored { store: MemoryStore::new(), levels };
+        let stored = Stored { store: SqliteStore::in_memory().await.unwrap(), levels };
         stored.compare(place, &after);
         let is_past = stored.levels[1_500].0 >= place.times_ns().unwrap().1;
         assert_eq!(after.head.is_final, is_past);
@@ -285,7 +285,7 @@ fn a_tile_of_what_goes_on_changes_until_it_is_over() {
 #[test]
 fn a_tile_has_its_marks_and_refuses_another_session() {
     now(async {
-        let (store, events) = (MemoryStore::new(), events(9, 400));
+        let (store, events) = (SqliteStore::in_memory().await.unwrap(), events(9, 400));
         let mut items = items(&events, 400, &mut Vec::new());
         let mark = |at: usize, kind| Mark { time_ns: events[at].time_ns, kind };
         items.push(Packed::marks(&[mark(10, MarkKind::StepBegin(3)), mark(300, MarkKind::StepEnd(3))], 1));

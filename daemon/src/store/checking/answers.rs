@@ -5,69 +5,56 @@
 use memctl_proto::convert::holders::from_kept;
 use memctl_proto::v1;
 use prost::Message as _;
-use sqlx::postgres::PgConnection;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use sqlx::{AssertSqlSafe, ConnectOptions};
+use sqlx::{ConnectOptions, Connection};
 
 use super::{Checked, Problem};
 use crate::store::plan::checksum;
 use crate::store::row_reader::{Cells, Fault};
+use crate::store::sql::query::{Sql, SqlConnection, query};
 use crate::store::sqlite::fault::is_damage;
 
-const LIST: &str = "SELECT job_id, session_id, asked_ns FROM memctl.holders ORDER BY 1, 2, 3";
-const ONE: &str = "SELECT answer, checksum FROM memctl.holders WHERE job_id = $1 AND session_id = $2 AND asked_ns = $3";
+const LIST: Sql = Sql::Both("SELECT job_id, session_id, asked_ns FROM memctl.holders ORDER BY 1, 2, 3");
+const ONE: Sql =
+    Sql::Both("SELECT answer, checksum FROM memctl.holders WHERE job_id = $1 AND session_id = $2 AND asked_ns = $3");
 
-/// Job, session and time of an answer.
-type Key = (i64, i64, i64);
-
-pub(super) async fn of_sqlite(
-    connection: &mut SqliteConnection,
-    options: &SqliteConnectOptions,
+/// Checks all answers. A damaged page of SQLite's ends what it is read for.
+pub(super) async fn all<C: SqlConnection + Connection>(
+    connection: &mut C,
+    options: &C::Options,
     checked: &mut Checked,
 ) -> Result<(), Fault> {
-    let keys: Vec<Key> =
-        match sqlx::query_as(AssertSqlSafe(LIST.replace("memctl.", ""))).fetch_all(&mut *connection).await {
-            Ok(keys) => keys,
-            // The check of the pages has reported this.
-            Err(error) if is_damage(&error) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-    let one = ONE.replace("memctl.", "");
-    for (job, session, asked_ns) in keys {
-        let query = sqlx::query(AssertSqlSafe(one.clone())).bind(job).bind(session).bind(asked_ns);
-        match query.fetch_optional(&mut *connection).await {
-            Ok(row) => look((job, session, asked_ns), row.as_ref(), checked)?,
-            Err(error) if is_damage(&error) => {
-                let what = format!("the answer about holders of {asked_ns} ns cannot be read: {error}");
+    let keys = match connection.all(query(LIST)).await {
+        Ok(keys) => keys,
+        // The check of the pages has reported this.
+        Err(Fault::Sql(error)) if is_damage(&error) => return Ok(()),
+        Err(fault) => return Err(fault),
+    };
+    for key in &keys {
+        let (session, asked_ns) = (key.int(1)?, key.word(2)?);
+        match connection.optional(query(ONE).bind(key.int(0)?).bind(session).bind(asked_ns)).await {
+            Ok(row) => look(session, asked_ns, row.as_ref(), checked)?,
+            Err(Fault::Sql(error)) if is_damage(&error) => {
+                let what = format!("the answer about holders of {} ns cannot be read: {error}", asked_ns.cast_signed());
                 checked.add(Problem { session: Some(session), item: None, what });
                 *connection = options.connect().await?;
             }
-            Err(error) => return Err(error.into()),
+            Err(fault) => return Err(fault),
         }
     }
     Ok(())
 }
 
-pub(super) async fn of_postgres(connection: &mut PgConnection, checked: &mut Checked) -> Result<(), Fault> {
-    let keys: Vec<Key> = sqlx::query_as(LIST).fetch_all(&mut *connection).await?;
-    for (job, session, asked_ns) in keys {
-        let query = sqlx::query(ONE).bind(job).bind(session).bind(asked_ns);
-        look((job, session, asked_ns), query.fetch_optional(&mut *connection).await?.as_ref(), checked)?;
-    }
-    Ok(())
-}
-
 /// Checks an answer, unless it is gone by now.
-fn look((_, session, asked_ns): Key, row: Option<&impl Cells>, checked: &mut Checked) -> Result<(), Fault> {
+fn look(session: i64, asked_ns: u64, row: Option<&impl Cells>, checked: &mut Checked) -> Result<(), Fault> {
     let Some(row) = row else { return Ok(()) };
     let (answer, sum) = (row.blob(0)?, row.int(1)?);
     let wrong = if checksum(&answer) == sum {
-        decoded(&answer, asked_ns.cast_unsigned()).err()
+        decoded(&answer, asked_ns).err()
     } else {
         Some("its bytes are not those that were stored (checksum)".to_owned())
     };
     if let Some(what) = wrong {
-        let what = format!("the answer about holders of {asked_ns} ns is damaged: {what}");
+        let what = format!("the answer about holders of {} ns is damaged: {what}", asked_ns.cast_signed());
         checked.add(Problem { session: Some(session), item: None, what });
     }
     Ok(())

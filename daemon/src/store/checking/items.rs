@@ -6,28 +6,33 @@
 use memctl_proto::chunk::Decoder;
 use memctl_proto::item::{Content, Packed};
 use memctl_proto::v1::{Item, ItemKind};
-use sqlx::postgres::PgConnection;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
+use sqlx::{ConnectOptions, Connection};
 
 use super::{Checked, Depth, Problem};
 use crate::store::plan::checksum;
 use crate::store::row_reader::{Cells, Fault};
+use crate::store::sql::query::{Sql, SqlConnection, query};
 use crate::store::sqlite::fault::is_damage;
 
 /// Items read at once.
 const BATCH: i64 = 16;
 
-const LISTS: &str = "SELECT DISTINCT job_id, session_id, device, CAST(1 AS BIGINT) FROM memctl.chunk
-    UNION ALL SELECT DISTINCT job_id, session_id, CAST(0 AS BIGINT), kind FROM memctl.item ORDER BY 1, 2, 4, 3";
-const CHUNKS: &str = "SELECT c.seq, p.bytes, p.checksum, c.payload_bytes, c.entries, CAST(0 AS BIGINT)
+const LISTS: Sql = Sql::Both(
+    "SELECT DISTINCT job_id, session_id, device, CAST(1 AS BIGINT) FROM memctl.chunk
+    UNION ALL SELECT DISTINCT job_id, session_id, CAST(0 AS BIGINT), kind FROM memctl.item ORDER BY 1, 2, 4, 3",
+);
+const CHUNKS: Sql = Sql::Both(
+    "SELECT c.seq, p.bytes, p.checksum, c.payload_bytes, c.entries, CAST(0 AS BIGINT)
     FROM memctl.chunk AS c JOIN memctl.payload AS p
         ON p.job_id = c.job_id AND p.session_id = c.session_id AND p.seq = c.seq
-    WHERE c.job_id = $1 AND c.session_id = $2 AND c.device = $3 AND c.seq > $4 ORDER BY c.seq LIMIT $5";
-const ITEMS: &str = "SELECT i.seq, p.bytes, p.checksum, i.payload_bytes, i.entries, i.unpacked_bytes
+    WHERE c.job_id = $1 AND c.session_id = $2 AND c.device = $3 AND c.seq > $4 ORDER BY c.seq LIMIT $5",
+);
+const ITEMS: Sql = Sql::Both(
+    "SELECT i.seq, p.bytes, p.checksum, i.payload_bytes, i.entries, i.unpacked_bytes
     FROM memctl.item AS i JOIN memctl.payload AS p
         ON p.job_id = i.job_id AND p.session_id = i.session_id AND p.seq = i.seq
-    WHERE i.job_id = $1 AND i.session_id = $2 AND i.kind = $3 AND i.seq > $4 ORDER BY i.seq LIMIT $5";
+    WHERE i.job_id = $1 AND i.session_id = $2 AND i.kind = $3 AND i.seq > $4 ORDER BY i.seq LIMIT $5",
+);
 
 /// Items of one kind (and device) of a session.
 #[derive(Clone, Copy)]
@@ -47,33 +52,30 @@ impl List {
         self.kind == i64::from(ItemKind::Chunk as i32)
     }
 
-    fn question(&self) -> (&'static str, i64) {
+    fn question(&self) -> (Sql, i64) {
         if self.is_chunks() { (CHUNKS, self.device) } else { (ITEMS, self.kind) }
     }
 }
 
-pub(super) async fn of_sqlite(
-    connection: &mut SqliteConnection,
-    options: &SqliteConnectOptions,
+/// Checks all items. A damaged page of SQLite's, which the check of the pages has reported, ends what it is read for.
+pub(super) async fn all<C: SqlConnection + Connection>(
+    connection: &mut C,
+    options: &C::Options,
     depth: Depth,
     checked: &mut Checked,
 ) -> Result<(), Fault> {
-    let rows = sqlx::query(AssertSqlSafe(LISTS.replace("memctl.", ""))).fetch_all(&mut *connection).await;
-    let lists = match rows {
+    let lists = match connection.all(query(LISTS)).await {
         Ok(rows) => rows.iter().map(List::of).collect::<Result<Vec<_>, _>>()?,
-        // The check of the pages has reported this.
-        Err(error) if is_damage(&error) => return Ok(()),
-        Err(error) => return Err(error.into()),
+        Err(Fault::Sql(error)) if is_damage(&error) => return Ok(()),
+        Err(fault) => return Err(fault),
     };
     let mut reader = Reader::new(depth)?;
     for list in lists {
         let (sql, part) = list.question();
-        let sql = sql.replace("memctl.", "");
         let (mut after, mut limit) = (0, BATCH);
         loop {
-            let query = sqlx::query(AssertSqlSafe(sql.clone()));
-            let query = query.bind(list.job).bind(list.session).bind(part).bind(after).bind(limit);
-            match query.fetch_all(&mut *connection).await {
+            let query = query(sql).bind(list.job).bind(list.session).bind(part).bind(after).bind(limit);
+            match connection.all(query).await {
                 Ok(rows) if rows.is_empty() => break,
                 Ok(rows) => {
                     for row in &rows {
@@ -82,46 +84,21 @@ pub(super) async fn of_sqlite(
                     limit = BATCH;
                 }
                 // One by one, up to the one that cannot be read; the check of the pages covers what follows.
-                Err(error) if is_damage(&error) && limit > 1 => {
+                Err(Fault::Sql(error)) if is_damage(&error) && limit > 1 => {
                     limit = 1;
                     *connection = options.connect().await?;
                 }
-                Err(error) if is_damage(&error) => {
+                Err(Fault::Sql(error)) if is_damage(&error) => {
                     let what = format!("the items behind number {after} cannot be read: {error}");
                     checked.add(Problem { session: Some(list.session), item: None, what });
                     *connection = options.connect().await?;
                     break;
                 }
-                Err(error) => return Err(error.into()),
+                Err(fault) => return Err(fault),
             }
         }
     }
     connection.ping().await?;
-    Ok(())
-}
-
-pub(super) async fn of_postgres(
-    connection: &mut PgConnection,
-    depth: Depth,
-    checked: &mut Checked,
-) -> Result<(), Fault> {
-    let rows = sqlx::query(LISTS).fetch_all(&mut *connection).await?;
-    let lists = rows.iter().map(List::of).collect::<Result<Vec<_>, _>>()?;
-    let mut reader = Reader::new(depth)?;
-    for list in lists {
-        let (sql, part) = list.question();
-        let mut after = 0;
-        loop {
-            let query = sqlx::query(sql).bind(list.job).bind(list.session).bind(part).bind(after).bind(BATCH);
-            let rows = query.fetch_all(&mut *connection).await?;
-            if rows.is_empty() {
-                break;
-            }
-            for row in &rows {
-                after = reader.item(list, row, checked)?;
-            }
-        }
-    }
     Ok(())
 }
 

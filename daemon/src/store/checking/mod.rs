@@ -11,10 +11,12 @@ mod rules;
 
 use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor};
+use sqlx::{ConnectOptions, Connection, Executor};
 
 use super::address::StoreAddress;
 use super::row_reader::{Cells, Fault};
+use super::sql::Backend as _;
+use super::sql::query::SqlConnection;
 use super::sqlite::read_only;
 use super::{PostgresStore, SqliteStore, Store, StoreError, StoreInfo, Totals, postgres, sqlite};
 
@@ -119,38 +121,20 @@ impl Source {
                     pages(connection, checked).await?;
                 }
                 let mut tx = connection.begin().await?;
-                for rule in rules::RULES {
-                    let sql = rule.sql.replace("memctl.", "");
-                    let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut *tx).await;
-                    rules::judge(rule, rows.map_err(Fault::from), checked)?;
-                }
+                compare(&mut *tx, checked).await?;
                 tx.rollback().await?;
-                if depth > Depth::Rows {
-                    items::of_sqlite(connection, options, depth, checked).await?;
-                }
-                if depth == Depth::Decoded {
-                    answers::of_sqlite(connection, options, checked).await?;
-                }
+                read_all(connection, options, depth, checked).await
             }
             Self::Postgres { pool, .. } => {
                 let mut connection = pool.acquire().await?;
                 let mut tx = connection.begin().await?;
                 tx.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
                 no_timeout(&mut tx).await?;
-                for rule in rules::RULES {
-                    let rows = sqlx::query(rule.sql).fetch_all(&mut *tx).await;
-                    rules::judge(rule, rows.map_err(Fault::from), checked)?;
-                }
+                compare(&mut *tx, checked).await?;
                 tx.rollback().await?;
-                if depth > Depth::Rows {
-                    items::of_postgres(&mut connection, depth, checked).await?;
-                }
-                if depth == Depth::Decoded {
-                    answers::of_postgres(&mut connection, checked).await?;
-                }
+                read_all(&mut *connection, &pool.connect_options(), depth, checked).await
             }
         }
-        Ok(())
     }
 
     fn told(&self, fault: Fault) -> StoreError {
@@ -166,6 +150,30 @@ impl Source {
             let _ = connection.close().await;
         }
     }
+}
+
+/// Compares rows with each other.
+async fn compare<C: SqlConnection>(tx: &mut C, checked: &mut Checked) -> Result<(), Fault> {
+    for rule in rules::RULES {
+        rules::judge(tx, rule, checked).await?;
+    }
+    Ok(())
+}
+
+/// Reads items and answers, as deep as requested.
+async fn read_all<C: SqlConnection + Connection>(
+    connection: &mut C,
+    options: &C::Options,
+    depth: Depth,
+    checked: &mut Checked,
+) -> Result<(), Fault> {
+    if depth > Depth::Rows {
+        items::all(connection, options, depth, checked).await?;
+    }
+    if depth == Depth::Decoded {
+        answers::all(connection, options, checked).await?;
+    }
+    Ok(())
 }
 
 async fn no_timeout(connection: &mut PgConnection) -> Result<(), Fault> {

@@ -3,10 +3,9 @@
 //! Guarantees: a query returns sessions and two numbers, in SQL that both databases understand (SQLite without the
 //! schema's name). Long, because it is a list.
 
-use sqlx::Row;
-
 use super::{Checked, Problem};
 use crate::store::row_reader::{Cells, Fault};
+use crate::store::sql::query::{Sql, SqlConnection, query};
 
 /// A rule.
 pub(super) struct Rule {
@@ -123,13 +122,9 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// Turns the results of a rule's query into problems. If a damaged page makes the query fail, that is a problem too.
-pub(super) fn judge<R: Row + Cells>(
-    rule: &Rule,
-    rows: Result<Vec<R>, Fault>,
-    checked: &mut Checked,
-) -> Result<(), Fault> {
-    let rows = match rows {
+/// Turns the rows that violate a rule into problems. If a damaged page makes the query fail, that is a problem too.
+pub(super) async fn judge<C: SqlConnection>(tx: &mut C, rule: &Rule, checked: &mut Checked) -> Result<(), Fault> {
+    let rows = match tx.all(query(Sql::Both(rule.sql))).await {
         Ok(rows) => rows,
         Err(Fault::Sql(error)) if crate::store::sqlite::fault::is_damage(&error) => {
             let what = format!("a table cannot be read to its end: {error}");

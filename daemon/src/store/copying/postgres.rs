@@ -17,6 +17,7 @@ use super::super::{PostgresStore, SqliteStore, Store, StoreError, Totals};
 use super::tables::{Cell, Column, Kind, Table, tables};
 use super::{not_empty, sqlite};
 use crate::store::row_reader::Fault;
+use crate::store::sql::Backend as _;
 
 /// Bytes and rows of one statement.
 const STATEMENT_BYTES: usize = 8 << 20;

@@ -7,13 +7,14 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
-use sqlx::{ConnectOptions, Connection, Executor};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions, Postgres};
+use sqlx::{ConnectOptions, Connection, Executor, Transaction};
 
 use super::fault::{is_passing, is_race, told, told_at_open};
 use super::{PostgresStore, StoreError};
 use crate::store::migrations;
 use crate::store::row_reader::Fault;
+use crate::store::sql::Attempts;
 
 /// Version 13 as in `server_version_num`: older ones are out of support.
 const SERVER_MIN: i32 = 130_000;
@@ -188,7 +189,7 @@ async fn prepare(pool: &PgPool, place: &str) -> Result<String, Fault> {
 }
 
 /// Counts the attempts of one transaction.
-pub(super) struct Retries<'s> {
+pub(in crate::store) struct Retries<'s> {
     store: &'s PostgresStore,
     operation: &'static str,
     tries: u32,
@@ -198,13 +199,23 @@ impl<'s> Retries<'s> {
     pub(super) fn new(store: &'s PostgresStore, operation: &'static str) -> Self {
         Self { store, operation, tries: 0 }
     }
+}
 
-    /// The result of an attempt; `None` if it must be repeated, after a pause.
-    pub(super) async fn done<T>(&mut self, outcome: Result<T, Fault>) -> Result<Option<T>, StoreError> {
+impl Attempts for Retries<'_> {
+    type Db = Postgres;
+
+    async fn begin(&mut self) -> Result<Transaction<'_, Postgres>, StoreError> {
+        let began = self.store.pool.begin().await;
+        began.map_err(|error| told(&self.store.place, self.operation, error.into()))
+    }
+
+    /// Repeats a serialization failure or a deadlock, after a pause.
+    async fn ended<T: Send>(&mut self, outcome: Result<T, Fault>) -> Result<Option<T>, StoreError> {
         let error = match outcome {
-            Ok(done) => {
+            Ok(done) => return Ok(Some(done)),
+            Err(Fault::Overtaken) => {
                 self.tries = 0;
-                return Ok(Some(done));
+                return Ok(None);
             }
             Err(Fault::Sql(error)) if is_passing(&error) && self.tries + 1 < TRIES_MAX => error,
             Err(fault) => return Err(told(&self.store.place, self.operation, fault)),
@@ -216,13 +227,6 @@ impl<'s> Retries<'s> {
         let share = getrandom::u32().unwrap_or(0);
         tokio::time::sleep(wait / 2 + (wait / 2).mul_f64(f64::from(share) / f64::from(u32::MAX))).await;
         Ok(None)
-    }
-}
-
-impl PostgresStore {
-    /// Adds the place and the operation to a read's error.
-    pub(super) fn told<T>(&self, operation: &'static str, outcome: Result<T, Fault>) -> Result<T, StoreError> {
-        outcome.map_err(|fault| told(&self.place, operation, fault))
     }
 }
 

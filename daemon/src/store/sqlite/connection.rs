@@ -5,21 +5,24 @@
 //!
 //! (Over 400 lines: everything that touches the writer's connection, so that its state is handled in one file.)
 
+use std::ops::{Deref, DerefMut};
 use std::path::Path;
-use std::pin::Pin;
 use std::time::Duration;
 
+use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{
     SqliteAutoVacuum, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
     SqliteSynchronous,
 };
 use sqlx::{ConnectOptions, Connection, Sqlite, Transaction};
+use tokio::sync::{MappedMutexGuard, MutexGuard};
 
 use super::fault::{foreign, told, told_at_open};
 use super::ownership::beside;
 use super::{SqliteOptions, SqliteStore, StoreError};
 use crate::store::migrations;
 use crate::store::row_reader::{Cells, Fault};
+use crate::store::sql::{Attempts, finish};
 
 /// The first version without the corruption of <https://sqlite.org/wal.html#walresetbug>.
 const SQLITE_MIN: (u32, u32, u32) = (3, 51, 3);
@@ -36,9 +39,6 @@ const FREE_PAGES_MIN: i64 = 16;
 /// `memc` as in the first migration.
 const APPLICATION_ID: i64 = 0x6d65_6d63;
 
-/// A change within a transaction.
-pub(super) type Change<'t, T> = Pin<Box<dyn Future<Output = Result<T, Fault>> + Send + 't>>;
-
 /// The one connection that writes.
 pub(super) struct Writer {
     options: SqliteConnectOptions,
@@ -46,11 +46,72 @@ pub(super) struct Writer {
     /// Whether the outcome of the last transaction is unknown or was a failure.
     unsettled: bool,
     closed: bool,
-    /// Whether the store is read-only: there is no connection.
-    read_only: bool,
+    kind: Kind,
     page_bytes: u64,
     /// The log is left alone up to this size, because readers use it.
     log_bytes_left_alone: u64,
+}
+
+/// What the writer writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    File,
+    /// Everything stored ends with the connection.
+    Memory,
+    /// Nothing: there is no connection.
+    ReadOnly,
+}
+
+/// A connection to read with.
+pub(in crate::store) enum Reader<'s> {
+    Pooled(PoolConnection<Sqlite>),
+    /// The writer's own, in memory.
+    Own(MappedMutexGuard<'s, SqliteConnection>),
+}
+
+impl Deref for Reader<'_> {
+    type Target = SqliteConnection;
+
+    fn deref(&self) -> &SqliteConnection {
+        match self {
+            Self::Pooled(connection) => connection,
+            Self::Own(connection) => connection,
+        }
+    }
+}
+
+impl DerefMut for Reader<'_> {
+    fn deref_mut(&mut self) -> &mut SqliteConnection {
+        match self {
+            Self::Pooled(connection) => connection,
+            Self::Own(connection) => connection,
+        }
+    }
+}
+
+/// A transaction of the writer: there is one attempt, because no other process writes.
+pub(in crate::store) struct OneAttempt<'s> {
+    pub(super) writer: MutexGuard<'s, Writer>,
+    pub(super) place: &'s str,
+    pub(super) operation: &'static str,
+}
+
+impl Attempts for OneAttempt<'_> {
+    type Db = Sqlite;
+
+    async fn begin(&mut self) -> Result<Transaction<'_, Sqlite>, StoreError> {
+        self.writer.begin(self.place).await
+    }
+
+    async fn ended<T: Send>(&mut self, outcome: Result<T, Fault>) -> Result<Option<T>, StoreError> {
+        let outcome = self.writer.settle(self.place, self.operation, outcome);
+        match &outcome {
+            Ok(_) => self.writer.checkpoint_when_due(self.place).await,
+            Err(StoreError::Full { .. }) => self.writer.checkpoint_for_room(self.place).await,
+            Err(_) => {}
+        }
+        outcome.map(Some)
+    }
 }
 
 /// The result of opening.
@@ -82,16 +143,19 @@ pub(super) async fn open(path: &Path, place: &str, options: &SqliteOptions) -> R
         .max_connections(READERS_MAX)
         .test_before_acquire(false)
         .connect_lazy_with(reader_options(path));
-    let writer = Writer {
-        options: connect,
-        connection: Some(connection),
-        unsettled: false,
-        closed: false,
-        read_only: false,
-        page_bytes: page_bytes.max(0).cast_unsigned(),
-        log_bytes_left_alone: 0,
-    };
+    let page_bytes = page_bytes.max(0).cast_unsigned();
+    let writer = Writer { connection: Some(connection), page_bytes, ..Writer::new(connect, Kind::File) };
     Ok(Opened { writer, readers, version })
+}
+
+/// An empty database in memory.
+pub(super) async fn open_in_memory(place: &str) -> Result<Writer, StoreError> {
+    let options = SqliteConnectOptions::new().foreign_keys(true).disable_statement_logging();
+    let mut writer = Writer::new(options, Kind::Memory);
+    let connection = writer.ready(place).await?;
+    let migrated = migrations::sqlite().run_direct(None, connection, false).await;
+    migrated.map_err(|error| told_at_open(place, migrations::fault(place, error)))?;
+    Ok(writer)
 }
 
 /// Disk usage of the database: the file and its log.
@@ -184,28 +248,46 @@ async fn only_the_migrations_table(connection: &mut SqliteConnection) -> Result<
 impl Writer {
     /// A writer that refuses every write.
     pub(super) fn read_only(options: SqliteConnectOptions) -> Self {
+        Self::new(options, Kind::ReadOnly)
+    }
+
+    fn new(options: SqliteConnectOptions, kind: Kind) -> Self {
         Self {
             options,
             connection: None,
             unsettled: false,
             closed: false,
-            read_only: true,
+            kind,
             page_bytes: 0,
             log_bytes_left_alone: 0,
         }
     }
 
+    /// The connection, if there is one.
+    pub(super) fn connection(&mut self) -> Option<&mut SqliteConnection> {
+        self.connection.as_mut()
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Gives up a connection after a failure. In memory it is all there is, and a failed statement leaves it intact.
+    fn discard(&mut self) {
+        if self.kind != Kind::Memory {
+            self.connection = None;
+        }
+    }
+
     /// Begins a transaction that holds the write lock from the start.
     pub(super) async fn begin(&mut self, place: &str) -> Result<Transaction<'_, Sqlite>, StoreError> {
-        if self.closed {
-            return Err(StoreError::Closed { place: place.into() });
-        }
-        if self.read_only {
+        if self.kind == Kind::ReadOnly && !self.closed {
             return Err(StoreError::ReadOnly { place: place.into(), reason: "it is opened for reading alone".into() });
         }
-        let connection = self.sound(place).await?;
+        self.ready(place).await?;
         self.unsettled = true;
-        let began = self.connection.insert(connection).begin_with("BEGIN IMMEDIATE").await;
+        let connection = self.connection.as_mut().ok_or_else(|| StoreError::Closed { place: place.into() })?;
+        let began = connection.begin_with("BEGIN IMMEDIATE").await;
         began.map_err(|error| told(place, "beginning a transaction", error.into()))
     }
 
@@ -219,7 +301,7 @@ impl Writer {
         self.unsettled = outcome.is_err();
         outcome.map_err(|fault| {
             if !matches!(fault, Fault::Told(_)) {
-                self.connection = None;
+                self.discard();
             }
             told(place, operation, fault)
         })
@@ -229,14 +311,14 @@ impl Writer {
     /// pages and a small row may change many. A failure does not affect the finished transaction.
     pub(super) async fn checkpoint_when_due(&mut self, place: &str) {
         if let Err(fault) = self.try_checkpoint().await {
-            self.connection = None;
+            self.discard();
             let error = told(place, "a checkpoint", fault);
             tracing::warn!(place, %error, "the log was not moved into the database, it is tried again later");
         }
     }
 
     async fn try_checkpoint(&mut self) -> Result<(), Fault> {
-        let Some(connection) = &mut self.connection else { return Ok(()) };
+        let Some(connection) = self.connection.as_mut().filter(|_| self.kind == Kind::File) else { return Ok(()) };
         let bytes = |pages: u64| pages.saturating_mul(self.page_bytes);
         let log = checkpoint(connection, "PRAGMA wal_checkpoint(NOOP)").await?;
         let waiting = bytes(log.pages.saturating_sub(log.moved));
@@ -260,7 +342,7 @@ impl Writer {
     /// Truncates some free pages at the end of the file; `false` if few are free or the file was made by a version
     /// without support for this.
     async fn give_room_back(&mut self, place: &str) -> Result<bool, StoreError> {
-        if self.closed || self.read_only {
+        if self.closed || self.kind != Kind::File {
             return Ok(false);
         }
         let mut connection = self.sound(place).await?;
@@ -299,7 +381,7 @@ impl Writer {
     }
 
     async fn moved(&mut self, place: &str) -> Result<(), StoreError> {
-        if self.closed || self.read_only {
+        if self.closed || self.kind != Kind::File {
             return Ok(());
         }
         let mut connection = self.sound(place).await?;
@@ -311,21 +393,30 @@ impl Writer {
         outcome.map(|_| ()).map_err(|fault| told(place, "a checkpoint", fault))
     }
 
-    /// The connection if it is in order, else a new one.
-    async fn sound(&mut self, place: &str) -> Result<SqliteConnection, StoreError> {
-        let mut connection = self.connection.take();
+    /// The connection if it is in order, else a new one. It stays in place, in case that the caller is cancelled.
+    pub(super) async fn ready(&mut self, place: &str) -> Result<&mut SqliteConnection, StoreError> {
+        if self.closed {
+            return Err(StoreError::Closed { place: place.into() });
+        }
         if self.unsettled
-            && let Some(suspect) = &mut connection
+            && let Some(suspect) = &mut self.connection
             // Its caller may have been cancelled: the ping waits for queued work, then the connection knows its state.
             && (suspect.ping().await.is_err() || suspect.is_in_transaction())
         {
-            connection = None;
+            self.discard();
         }
         self.unsettled = false;
-        match connection {
-            Some(connection) => Ok(connection),
-            None => self.options.connect().await.map_err(|error| told(place, "opening", error.into())),
-        }
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.options.connect().await.map_err(|error| told(place, "opening", error.into()))?,
+        };
+        Ok(self.connection.insert(connection))
+    }
+
+    /// The connection of a file, taken out: the caller puts it back after a success.
+    async fn sound(&mut self, place: &str) -> Result<SqliteConnection, StoreError> {
+        self.ready(place).await?;
+        self.connection.take().ok_or_else(|| StoreError::Closed { place: place.into() })
     }
 }
 
@@ -360,22 +451,6 @@ async fn checkpoint(connection: &mut SqliteConnection, how: &'static str) -> Res
     Ok(Log { blocked: row.int(0)? != 0, pages: pages(1)?, moved: pages(2)? })
 }
 
-/// Commits after success, rolls back after a failure.
-pub(super) async fn finish<T>(tx: Transaction<'_, Sqlite>, outcome: Result<T, Fault>) -> Result<T, Fault> {
-    match outcome {
-        Ok(done) => {
-            tx.commit().await?;
-            Ok(done)
-        }
-        Err(fault) => {
-            // After some faults (such as a full disk) SQLite has already rolled back and this fails. The fault is what
-            // is reported, and the connection is verified before its next use.
-            let _ = tx.rollback().await;
-            Err(fault)
-        }
-    }
-}
-
 impl SqliteStore {
     /// Shrinks the file to its content, in steps between which appends can run.
     pub(super) async fn give_room_back(&self) -> Result<(), StoreError> {
@@ -389,23 +464,12 @@ impl SqliteStore {
         Ok(())
     }
 
-    pub(super) fn open_or_told(&self) -> Result<(), StoreError> {
-        if self.readers.is_closed() { Err(StoreError::Closed { place: self.place.clone() }) } else { Ok(()) }
-    }
-
-    /// One small transaction of the writer.
-    pub(super) async fn write<T>(
-        &self,
-        operation: &'static str,
-        change: impl for<'t> FnOnce(&'t mut SqliteConnection) -> Change<'t, T> + Send,
-    ) -> Result<T, StoreError> {
-        let mut writer = self.writer.lock().await;
-        let mut tx = writer.begin(&self.place).await?;
-        let outcome = change(&mut tx).await;
-        let outcome = finish(tx, outcome).await;
-        let done = writer.settle(&self.place, operation, outcome)?;
-        writer.checkpoint_when_due(&self.place).await;
-        Ok(done)
+    pub(super) async fn open_or_told(&self) -> Result<(), StoreError> {
+        let is_closed = match &self.readers {
+            Some(readers) => readers.is_closed(),
+            None => self.writer.lock().await.is_closed(),
+        };
+        if is_closed { Err(StoreError::Closed { place: self.place.clone() }) } else { Ok(()) }
     }
 
     /// Rewrites the whole file.
@@ -429,11 +493,6 @@ impl SqliteStore {
         let outcome = filling(&mut tx).await;
         let outcome = finish(tx, outcome).await;
         writer.settle(&self.place, "copying", outcome)
-    }
-
-    /// Adds the place and the operation to a read's error.
-    pub(super) fn told<T>(&self, operation: &'static str, outcome: Result<T, Fault>) -> Result<T, StoreError> {
-        outcome.map_err(|fault| told(&self.place, operation, fault))
     }
 }
 

@@ -14,6 +14,7 @@ pub(in crate::store) fn told(place: &str, operation: &'static str, fault: Fault)
     match fault {
         Fault::Told(error) => error,
         Fault::Damaged(what) => StoreError::Damaged { place, what },
+        Fault::Overtaken => StoreError::Failed { place, operation, reason: "another writer was faster".into() },
         Fault::Sql(Error::PoolClosed) => StoreError::Closed { place },
         Fault::Sql(error) => {
             let reason = reason(&error);

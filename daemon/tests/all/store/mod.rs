@@ -16,7 +16,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use memctl_daemon::store::{MemoryStore, PostgresStore, SqliteStore, Store};
+use memctl_daemon::store::{PostgresStore, SqliteStore, Store};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor};
 
@@ -31,7 +31,7 @@ pub enum Backend {
 /// Runs a case on a fresh store and closes it.
 pub async fn run<F: Future<Output = ()>>(backend: Backend, case: impl FnOnce(Arc<dyn Store>) -> F) {
     match backend {
-        Backend::Memory => with(Arc::new(MemoryStore::new()), case).await,
+        Backend::Memory => with(Arc::new(SqliteStore::in_memory().await.unwrap()), case).await,
         Backend::Sqlite => {
             let folder = tempfile::tempdir().unwrap();
             with(Arc::new(sqlite(folder.path()).await), case).await;

@@ -1,5 +1,0 @@
-SELECT p.seq, p.bytes
-FROM unnest($2::bigint[]) WITH ORDINALITY AS wanted (seq, place)
-JOIN memctl.payload AS p ON p.seq = wanted.seq
-WHERE p.job_id = (SELECT job_id FROM memctl.session WHERE session_id = $1) AND p.session_id = $1
-ORDER BY wanted.place

@@ -1,0 +1,1 @@
+SELECT seq FROM payload WHERE job_id = $1 AND session_id = $2 AND seq > $3

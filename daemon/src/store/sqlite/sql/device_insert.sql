@@ -1,1 +1,0 @@
-INSERT INTO device (job_id, session_id, device, info) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING

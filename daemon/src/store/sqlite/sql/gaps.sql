@@ -1,1 +1,0 @@
-SELECT session_id, first_seq, last_seq FROM gap WHERE job_id = ?1 ORDER BY session_id, first_seq

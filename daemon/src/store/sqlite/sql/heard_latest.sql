@@ -1,1 +1,0 @@
-SELECT max(heard_ns) FROM session WHERE heard_ns <= ?1

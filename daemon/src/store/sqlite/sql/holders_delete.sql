@@ -1,1 +1,0 @@
-DELETE FROM holders WHERE job_id = ?1 AND session_id = ?2 AND asked_ns = ?3

@@ -1,1 +1,0 @@
-SELECT DISTINCT tenant FROM job WHERE name = ?1 ORDER BY tenant LIMIT 16

@@ -1,3 +1,0 @@
-SELECT j.job_id FROM job AS j
-WHERE coalesce((SELECT max(heard_ns) FROM session AS s WHERE s.job_id = j.job_id), j.started_ns) < ?1
-ORDER BY j.started_ns, j.job_id

@@ -1,9 +1,0 @@
--- Keyframes before the one that the first remaining chunk of the device needs (the last one, when no chunk remains).
-SELECT seq, payload_bytes FROM item
-WHERE job_id = ?1 AND session_id = ?2 AND kind = ?3 AND device = ?4 AND seq < (
-    SELECT max(k.seq) FROM item AS k
-    WHERE k.job_id = ?1 AND k.session_id = ?2 AND k.kind = ?3 AND k.device = ?4 AND k.first_event <= coalesce(
-        (SELECT min(c.first_event) FROM chunk AS c WHERE c.job_id = ?1 AND c.session_id = ?2 AND c.device = ?4),
-        9223372036854775807
-    )
-)

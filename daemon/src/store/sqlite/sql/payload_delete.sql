@@ -1,1 +1,0 @@
-DELETE FROM payload WHERE job_id = ?1 AND session_id = ?2 AND seq = ?3

@@ -1,1 +1,0 @@
-INSERT INTO payload (job_id, session_id, seq, bytes, checksum) VALUES (?1, ?2, ?3, ?4, ?5)

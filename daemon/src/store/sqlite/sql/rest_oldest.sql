@@ -1,7 +1,0 @@
--- A job's oldest marks (2), site tables (4) and samples (6), but for the last of each kind of a session.
-SELECT i.job_id, i.session_id, 0, i.kind, i.seq, 0, i.payload_bytes
-FROM item AS i
-WHERE i.job_id = ?1 AND i.kind IN (2, 4, 6) AND i.seq < (
-    SELECT max(l.seq) FROM item AS l WHERE l.job_id = i.job_id AND l.session_id = i.session_id AND l.kind = i.kind
-)
-ORDER BY i.last_ns, i.session_id, i.seq LIMIT ?2

@@ -1,3 +1,0 @@
-SELECT session_id, job_id, durable_seq, last_word IS NOT NULL, info, owner, secret,
-    (SELECT run FROM job AS j WHERE j.job_id = session.job_id)
-FROM session WHERE id = ?1

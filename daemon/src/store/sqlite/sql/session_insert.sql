@@ -1,2 +1,0 @@
-INSERT INTO session (job_id, id, rank, started_ns, info, heard_ns, owner, secret, launcher) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
-RETURNING session_id

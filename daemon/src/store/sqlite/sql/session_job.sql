@@ -1,1 +1,0 @@
-SELECT job_id FROM session WHERE session_id = ?1

@@ -1,1 +1,0 @@
-DELETE FROM watch WHERE job_id = ?1 RETURNING length(state)
