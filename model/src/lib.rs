@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod allocator;
 pub mod bytes;
 pub mod completeness;
 pub mod counters;
