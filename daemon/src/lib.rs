@@ -46,3 +46,4 @@ pub mod store;
 mod streams;
 pub mod summaries;
 pub mod supervise;
+mod url_text;

@@ -12,6 +12,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::{StatusCode, Uri};
 use memctl_proto::v1::page_server::Page;
 use memctl_proto::v1::{PageAnswer, PageQuestion};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tonic::{Code, Request, Response, Status};
 use tower::ServiceExt as _;
 
@@ -75,7 +76,7 @@ impl Page for PageService {
 
 /// The address of a request.
 fn address(job: &str, question: &str) -> Result<Uri, Status> {
-    let job: String = job.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let job = utf8_percent_encode(job, NON_ALPHANUMERIC).to_string();
     let address = format!("{}{question}", BELOW.replace("{job}", &job)).parse();
     address.map_err(|_| Status::invalid_argument("the request must be encoded like a URL"))
 }

@@ -16,7 +16,8 @@ use prost::Message as _;
 
 use super::wire::{ExportRequest, ExportResponse};
 use crate::alerts::certificates;
-use crate::config::otlp::{Protocol, Settings, decoded};
+use crate::config::otlp::{Protocol, Settings};
+use crate::url_text::decoded;
 
 /// Bytes of a response that are read.
 const ANSWER_BYTES_MAX: usize = 16 << 10;
