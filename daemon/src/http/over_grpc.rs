@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn a_name_stays_one_part_of_the_address() {
         let uri = address("a/b?c#d", "blocks?rank=0&at=peak").unwrap();
-        assert_eq!(uri.path(), "/api/v1/jobs/%61%2F%62%3F%63%23%64/blocks");
+        assert_eq!(uri.path(), "/api/v1/jobs/a%2Fb%3Fc%23d/blocks");
         assert_eq!(uri.query(), Some("rank=0&at=peak"));
         assert_eq!(address("a", "x y").unwrap_err().code(), Code::InvalidArgument);
     }
