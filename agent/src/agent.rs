@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use memctl_model::Backoff;
 use memctl_model::limits::NAME_BYTES_MAX;
 use memctl_model::{
     Boundary, DeviceIndex, Frame, Keyframe, Mark, MarkKind, Phase, Sample, SessionEnd, SessionInfo, StackId,
@@ -33,7 +34,6 @@ use crate::region::Region;
 use crate::ring::{self, Consumer, Gauge, Position};
 use crate::secret::SessionSecret;
 use crate::source_paths::SourcePaths;
-use crate::uplink::backoff::Backoff;
 use crate::uplink::spool::Spool;
 use crate::uplink::window::Window;
 use crate::uplink::{self, Daemon, Ended, Link};

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
+use tonic::transport::Uri;
 use tonic::{Request, Status};
 
 /// The header with which a principal with access to all tenants selects one.
@@ -86,18 +87,19 @@ impl Credentials {
     }
 }
 
-/// Encrypted, or not over a network.
+/// Encrypted, or not over a network. What is not an address is never connected to.
 fn is_private(url: &str) -> bool {
-    let Some(rest) = url.strip_prefix("http://") else { return true };
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    // What precedes an @ is not the host.
-    let host = authority.rsplit('@').next().unwrap_or_default();
-    let name = match host.strip_prefix('[') {
-        Some(address) => address.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
-    };
+    match url.parse::<Uri>() {
+        Ok(uri) if uri.scheme_str() == Some("http") => uri.host().is_some_and(is_this_machine),
+        _ => true,
+    }
+}
+
+/// Whether the host of a URL is this machine for certain: `localhost`, or a loopback address (in brackets if it is one of IPv6).
+#[must_use]
+pub fn is_this_machine(host: &str) -> bool {
     let is_loopback = |address: std::net::IpAddr| address.to_canonical().is_loopback();
-    name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(is_loopback)
+    host.eq_ignore_ascii_case("localhost") || host.trim_matches(['[', ']']).parse().is_ok_and(is_loopback)
 }
 
 fn read(path: &std::path::Path) -> std::io::Result<String> {

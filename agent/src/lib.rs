@@ -88,12 +88,12 @@ mod uplink;
 pub use agent::{Agent, AgentConfig, Breaker, Outcome, Patience, SpoolConfig, StartError};
 pub use clock::now_ns;
 pub use ledger::Counts;
+pub use memctl_model::Backoff;
 pub use reach::DaemonAddress;
 pub use recorder::{Recorder, Stopped};
 pub use ring::EVENTS as RING_EVENTS;
 pub use secret::SessionSecret;
 pub use uplink::Daemon;
-pub use uplink::backoff::Backoff;
 
 /// For the benchmarks and tests of memctl itself, which use single stages; not a stable interface.
 #[doc(hidden)]

@@ -2,12 +2,13 @@
 //!
 //! Guarantees: pure, and the same for every page. Refuses to judge: what is not named here is still counted.
 
+use memctl_model::SegmentKind;
+use memctl_model::allocator::pool_of;
+
 /// Classes of memory below this share of the peak are not named.
 const CLASS_SHARE: f64 = 0.02;
 /// Blocks that strand less than this share of what is stranded are not named.
 const HOLDER_SHARE: f64 = 0.01;
-/// Requests up to this size have segments of their own, with little in them.
-const SMALL_REQUEST_BYTES: u64 = 1 << 20;
 /// Epoch ends that say something together; one is a level, not a course.
 const COURSE_ENDS: usize = 2;
 
@@ -29,7 +30,7 @@ pub fn is_holder_named(bytes: u64, stranded_bytes: u64) -> bool {
 /// Whether a request of this size is one of those that fragmentation can fail.
 #[must_use]
 pub fn is_large_request(bytes: u64) -> bool {
-    bytes > SMALL_REQUEST_BYTES
+    pool_of(bytes) == SegmentKind::Large
 }
 
 /// Whether so many epoch ends make a course.

@@ -1,19 +1,16 @@
 //! Growth from epoch to epoch: live bytes of a rank and of each allocation site at epoch ends, and their slopes.
 //!
-//! Guarantees: the rate is the median change from one epoch to the next, which a one-time step (a copy
-//! of the weights, a block that could not be split, a buffer that went) does not move; of two medians the
-//! smaller one. What rose and has stopped rising has a rate of 0. Where most epochs do not change, but
-//! the series only ever rises and does so again and again (a leak every third epoch), it is the
-//! Theil-Sen slope. Nothing is judged here, a rate is not a leak: a cache that fills has one, too.
-//! Refuses to give a rate to fewer than two epochs.
+//! Guarantees: the rate is that of [`statistics::slope`], as a finding's is. It is 0 where a series does not grow by the
+//! epoch: what rose and has stopped rising, and what mostly does not change (a copy of the weights, a block that could
+//! not be split, a buffer that went), unless it only ever rises and does so again and again (a leak every third epoch).
+//! Nothing is judged here, a rate is not a leak: a cache that fills has one, too. Refuses to give a rate to fewer than
+//! two epochs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use memctl_model::{Boundary, DeviceIndex, SiteTable, StackId};
 
-/// Epochs of one series that a slope looks at, because their pairs are all held at once: half a
-/// million, 4 MB. Longer series are thinned evenly, both ends kept.
-pub const SLOPE_POINTS_MAX: usize = 1_000;
+use crate::statistics::{self, cautious_median};
 
 /// Live bytes at the end of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,7 +34,7 @@ pub struct SiteSeries<K> {
 /// How a series grew.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Growth {
-    /// Theil-Sen slope in bytes per epoch; negative when it shrinks.
+    /// Bytes per epoch; negative when it shrinks.
     pub bytes_per_epoch: f64,
     /// Bytes at the first epoch's end.
     pub first_bytes: u64,
@@ -58,26 +55,7 @@ pub struct SiteGrowth<K> {
     pub growth: Growth,
 }
 
-/// The median of the slopes between all pairs of points with different abscissae; `None` when
-/// there is no such pair. Points that are not finite are left out. Theil (1950), Sen (1968).
-#[must_use]
-pub fn theil_sen_slope(points: &[(f64, f64)]) -> Option<f64> {
-    let finite: Vec<(f64, f64)> = points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
-    let points = thinned(&finite);
-    let pairs = points.iter().enumerate().flat_map(|(i, &a)| points[i + 1..].iter().map(move |&b| (a, b)));
-    let slopes: Vec<f64> = pairs.filter(|(a, b)| a.0 != b.0).map(|(a, b)| (b.1 - a.1) / (b.0 - a.0)).collect();
-    median(slopes)
-}
-
-fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
-    if points.len() <= SLOPE_POINTS_MAX {
-        return points.to_vec();
-    }
-    let last = points.len() - 1;
-    (0..SLOPE_POINTS_MAX).map(|i| points[i * last / (SLOPE_POINTS_MAX - 1)]).collect()
-}
-
-/// The growth of a series of epoch ends, such as a rank's `allocated_bytes`, in bytes per epoch. See the module for the estimator.
+/// The growth of a series of epoch ends, such as a rank's `allocated_bytes`, in bytes per epoch. See the module.
 #[must_use]
 pub fn growth_bytes_per_epoch(series: &[EpochBytes]) -> Option<f64> {
     let changes = series.windows(2).filter(|pair| pair[1].epoch > pair[0].epoch).map(|pair| {
@@ -85,18 +63,18 @@ pub fn growth_bytes_per_epoch(series: &[EpochBytes]) -> Option<f64> {
         (pair[1].bytes as f64 - pair[0].bytes as f64) / epochs
     });
     let changes: Vec<f64> = changes.collect();
-    let median = smaller_median(changes.clone())?;
+    let median = cautious_median(changes.clone())?;
     if median >= 0.0 && stands_still(&changes) {
         return Some(0.0);
     }
     let rises = series.windows(2).filter(|pair| pair[1].bytes > pair[0].bytes).count();
     let falls = series.windows(2).any(|pair| pair[1].bytes < pair[0].bytes);
     // Two rises are a coincidence for anything that grows once (the first epoch, a step up); three are a habit.
-    if median == 0.0 && rises >= 3 && !falls {
-        let points: Vec<(f64, f64)> = series.iter().map(|point| (f64::from(point.epoch), point.bytes as f64)).collect();
-        return theil_sen_slope(&points);
+    if median == 0.0 && (rises < 3 || falls) {
+        return Some(0.0);
     }
-    Some(median)
+    let points: Vec<(f64, f64)> = series.iter().map(|point| (f64::from(point.epoch), point.bytes as f64)).collect();
+    statistics::slope(&points).map(|rate| rate.value)
 }
 
 /// Whether what rose has stopped: it does not rise over the last third, and for longer than it ever paused between two rises.
@@ -106,31 +84,6 @@ fn stands_still(changes: &[f64]) -> bool {
     let [_, between @ .., end] = pauses.as_slice() else { return false };
     let longest = between.iter().copied().max().unwrap_or(0);
     changes.len() > last && *end >= last && *end > longest
-}
-
-/// The median; of the two in the middle of an even number the one nearer to 0, because one step among few changes is no rate.
-fn smaller_median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let upper = *values.get(values.len() / 2)?;
-    let lower = *values.get((values.len() - 1) / 2)?;
-    if lower.signum() != upper.signum() {
-        return Some(0.0);
-    }
-    Some(if lower.abs() < upper.abs() { lower } else { upper })
-}
-
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    let middle = values.len() / 2;
-    let even = values.len().is_multiple_of(2);
-    if values.is_empty() {
-        return None;
-    }
-    let (below, &mut upper, _) = values.select_nth_unstable_by(middle, f64::total_cmp);
-    if !even {
-        return Some(upper);
-    }
-    let lower = below.iter().copied().max_by(f64::total_cmp)?;
-    Some(lower.midpoint(upper))
 }
 
 /// Slope, ends and direction of a series; `None` for fewer than two epochs.
@@ -264,14 +217,6 @@ mod tests {
         assert_eq!(growth(&series(&[5])), None);
         let twice = [EpochBytes { epoch: 3, bytes: 1 }, EpochBytes { epoch: 3, bytes: 9 }];
         assert_eq!(growth(&twice), None);
-        assert_eq!(theil_sen_slope(&[(0.0, f64::NAN), (1.0, 1.0)]), None);
-    }
-
-    #[test]
-    fn an_even_number_of_pairs_takes_the_middle_of_two() {
-        // Slopes 0, 0, 0, 2, 1, 2/3: sorted 0 0 0 2/3 1 2, the middle two are 0 and 2/3.
-        let slope = theil_sen_slope(&[(0.0, 4.0), (1.0, 4.0), (2.0, 4.0), (3.0, 6.0)]).unwrap();
-        assert!((slope - 1.0 / 3.0).abs() < 1e-12, "{slope}");
     }
 
     #[test]
@@ -297,12 +242,6 @@ mod tests {
         assert!(growth_bytes_per_epoch(&series(&every_fourth)).is_some_and(|rate| rate > 0.0));
         // What leaks goes on.
         assert_eq!(growth_bytes_per_epoch(&series(&[0, 768, 1_536, 2_304, 3_072, 3_840])), Some(768.0));
-    }
-
-    #[test]
-    fn long_series_are_thinned_without_losing_their_slope() {
-        let long: Vec<(f64, f64)> = (0..5_000).map(|epoch| (f64::from(epoch), f64::from(epoch * 7))).collect();
-        assert_eq!(theil_sen_slope(&long), Some(7.0));
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub mod outliers;
 pub mod outline;
 pub mod proof_limits;
 pub mod rules;
+pub mod statistics;
 pub mod steady;
 pub mod timeline;
 pub mod unexplained_growth;

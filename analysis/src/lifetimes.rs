@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use memctl_model::allocator::segment_kind;
 use memctl_model::{Action, BlockState, BlockUse, Event, Keyframe, PoolId, SegmentKind, StackId};
 
 use crate::Birth;
-use crate::rules::segment_kind;
 
 /// Where a stretch does not see the end.
 pub const OPEN: u64 = u64::MAX;

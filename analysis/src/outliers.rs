@@ -6,12 +6,12 @@
 
 use memctl_model::{Finding, FindingKind};
 
+use crate::statistics::{MAD_SCALE, median, median_absolute_deviation};
+
 /// Fewer ranks have no majority to stand out against.
 const RANKS_MIN: usize = 3;
 /// Deviations: the customary cut of the modified z-score (Iglewicz and Hoaglin).
 const DEVIATIONS_MAX: f64 = 3.5;
-/// Scales the median absolute deviation to a normal distribution's standard deviation.
-const MAD_SCALE: f64 = 1.4826;
 /// One deviation is at least this share of the median: equal ranks differ by rounding.
 const SHARE_MIN: f64 = 0.01;
 /// One deviation is at least this much: half a small segment of the allocator.
@@ -46,8 +46,8 @@ impl Spread {
         if values.len() < RANKS_MIN {
             return None;
         }
-        let middle = median(values.to_vec());
-        let mad = median(values.iter().map(|value| (value - middle).abs()).collect());
+        let middle = median(values.to_vec())?;
+        let mad = median_absolute_deviation(values, middle)?;
         let least = match measure {
             Measure::Bytes => BYTES_MIN,
             Measure::Growth => GROWTH_MIN,
@@ -60,16 +60,6 @@ impl Spread {
     #[must_use]
     pub fn is_odd(&self, value: f64) -> bool {
         (value - self.median).abs() > self.limit
-    }
-}
-
-/// The median; 0 of nothing.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.as_slice() {
-        [] => 0.0,
-        values if values.len() % 2 == 1 => values[values.len() / 2],
-        values => f64::midpoint(values[values.len() / 2 - 1], values[values.len() / 2]),
     }
 }
 
@@ -106,13 +96,6 @@ mod tests {
     fn growth_of_a_quarter_of_a_mebibyte_stands_out_against_none() {
         let spread = Spread::of(&[0.0, 0.0, 0.25 * MIB, 0.0], Measure::Growth).unwrap();
         assert!(spread.is_odd(0.25 * MIB) && !spread.is_odd(0.0));
-    }
-
-    #[test]
-    fn medians() {
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
-        assert_eq!(median(Vec::new()), 0.0);
     }
 
     #[test]

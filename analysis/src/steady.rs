@@ -5,9 +5,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use memctl_model::allocator::SMALL_BYTES_MAX;
 use memctl_model::{Action, Event, Levels, PoolId, StackId};
 
-use crate::rules::{PlacementRules, SMALL_BYTES_MAX};
+use crate::rules::PlacementRules;
 
 /// Steps whose heights are kept.
 pub const STEPS_MAX: usize = 4096;

@@ -5,6 +5,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use memctl_model::quantity::{self, QuantityError};
+
 /// One condition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
@@ -127,28 +129,17 @@ fn compared(text: &str) -> Result<Asks, String> {
 /// # Errors
 /// Why it is no number of bytes.
 pub fn bytes(text: &str) -> Result<u64, String> {
-    let wrong = || format!("`{text}` is not a number of bytes; write it like 512MiB, 1.5GiB or 80GB");
-    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let plain = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-    let factor: f64 = match unit.to_ascii_lowercase().as_str() {
-        "" if plain && number != "0" => {
-            return Err(format!("`{text}` has no unit; write {text}GiB, {text}MiB or {text}B"));
-        }
-        "" | "b" => 1.0,
-        "kib" => 1024.0,
-        "mib" => 1_048_576.0,
-        "gib" => 1_073_741_824.0,
-        "tib" => 1_099_511_627_776.0,
-        "kb" => 1e3,
-        "mb" => 1e6,
-        "gb" => 1e9,
-        "tb" => 1e12,
-        _ => return Err(wrong()),
-    };
-    let value = number.parse::<f64>().ok().filter(|_| plain).ok_or_else(wrong)? * factor;
+    if text == "0" {
+        return Ok(0);
+    }
     // More than an exbibyte is a typing error.
-    if value <= (1_u64 << 60) as f64 { Ok(value.round() as u64) } else { Err(wrong()) }
+    match quantity::bytes(text) {
+        Ok(bytes) if bytes <= 1 << 60 => Ok(bytes),
+        Err(QuantityError::NoUnit) => Err(format!("`{text}` has no unit; write {text}GiB, {text}MiB or {text}B")),
+        Ok(_) | Err(QuantityError::Malformed) => {
+            Err(format!("`{text}` is not a number of bytes; write it like 512MiB, 1.5GiB or 80GB"))
+        }
+    }
 }
 
 /// `1MiB/epoch`.

@@ -9,6 +9,7 @@ use std::hint::black_box;
 use std::io::Write as _;
 use std::time::Instant;
 
+use memctl_analysis::statistics::median;
 use memctl_model::Event;
 use memctl_model::limits::CHUNK_EVENTS_MAX;
 use memctl_proto::chunk::{ChunkMeta, Decoder, Encoder};
@@ -167,9 +168,9 @@ fn measure(
         name: name.to_owned(),
         events: events.len(),
         chunk_bytes: chunks.iter().map(Vec::len).sum(),
-        encode_seconds: median(encode_seconds),
-        decode_seconds: median(decode_seconds),
-        visit_seconds: median(visit_seconds),
+        encode_seconds: median(encode_seconds).ok_or("no rounds")?,
+        decode_seconds: median(decode_seconds).ok_or("no rounds")?,
+        visit_seconds: median(visit_seconds).ok_or("no rounds")?,
     })
 }
 
@@ -228,9 +229,4 @@ fn rival(
     }
     let seconds = begun.elapsed().as_secs_f64();
     Ok(Rival { name, original_bytes: originals.iter().map(Vec::len).sum(), compressed_bytes, seconds })
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

@@ -60,13 +60,6 @@ pub struct Load {
     pub answer_bytes: u64,
 }
 
-/// The value below which a share of sorted values lies.
-#[must_use]
-pub fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let at = (sorted.len() as f64 * share) as usize;
-    sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
-}
-
 /// Asks `askers` at once, each `rounds` questions, over a job of `ranks` ranks and `steps` steps, while `agents` stream.
 ///
 /// # Errors

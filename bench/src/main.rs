@@ -25,6 +25,8 @@ mod whole_import;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
+use memctl_analysis::statistics::{median, quantile};
+
 const NAMES: [&str; 13] = [
     "hook", "codec", "batch", "tables", "import", "ingest", "tls", "load", "store", "query", "tiles", "judge", "replay",
 ];
@@ -189,6 +191,7 @@ async fn run_load() -> Result<(), Box<dyn Error>> {
     println!(
         "| ranks × steps | stored MB | askers | questions | asked again | answer ms, median | p99 | largest answer MB | durable ms, median | p99 | daemon's peak MiB |\n|---|---|---|---|---|---|---|---|---|---|---|"
     );
+    let at = |milliseconds: &[f64], share| quantile(milliseconds, share).unwrap_or(f64::NAN);
     for (ranks, steps) in [(64, 10_000), (640, 100_000)] {
         let load = load::run(&memctl()?, &events, (ranks, steps), (64, 4), 8).await?;
         println!(
@@ -196,11 +199,11 @@ async fn run_load() -> Result<(), Box<dyn Error>> {
             load.store_bytes as f64 / 1e6,
             load.answered_ms.len(),
             load.refused,
-            load::quantile(&load.answered_ms, 0.5),
-            load::quantile(&load.answered_ms, 0.99),
+            at(&load.answered_ms, 0.5),
+            at(&load.answered_ms, 0.99),
             load.answer_bytes as f64 / 1e6,
-            load::quantile(&load.durable_ms, 0.5),
-            load::quantile(&load.durable_ms, 0.99),
+            at(&load.durable_ms, 0.5),
+            at(&load.durable_ms, 0.99),
             load.peak_bytes as f64 / f64::from(1 << 20),
         );
     }
@@ -226,7 +229,9 @@ async fn run_tls() -> Result<(), Box<dyn Error>> {
             }
         }
         let [mut plain, mut tls, mut mutual] = rates;
-        let over = |rates: &[f64]| median(rates.iter().zip(&plain).map(|(rate, plain)| rate / plain).collect());
+        let over = |rates: &[f64]| {
+            median(rates.iter().zip(&plain).map(|(rate, plain)| rate / plain).collect()).unwrap_or(f64::NAN)
+        };
         let (of_tls, of_mutual) = (over(&tls), over(&mutual));
         for rates in [&mut plain, &mut tls, &mut mutual] {
             rates.sort_by(f64::total_cmp);
@@ -238,11 +243,6 @@ async fn run_tls() -> Result<(), Box<dyn Error>> {
         );
     }
     Ok(())
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 async fn run_judge() -> Result<(), Box<dyn Error>> {

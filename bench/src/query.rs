@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
+use memctl_analysis::statistics::upper_median;
 use memctl_daemon::ingest::prepare::{Scale, prepare};
 use memctl_daemon::store::{Append, SqliteStore, Store as _};
 use memctl_model::limits::KEYFRAME_CHUNKS;
@@ -35,7 +36,7 @@ impl Latency {
     /// The median.
     #[must_use]
     pub fn median(&self) -> f64 {
-        self.milliseconds.get(self.milliseconds.len() / 2).copied().unwrap_or(f64::NAN)
+        upper_median(&self.milliseconds).copied().unwrap_or(f64::NAN)
     }
 }
 

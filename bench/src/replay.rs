@@ -12,6 +12,7 @@ use std::num::NonZero;
 use std::time::Instant;
 
 use memctl_analysis::initial_state;
+use memctl_analysis::statistics::median;
 use memctl_model::{Action, Event, SegmentState};
 use memctl_replay::advice::tried;
 use memctl_replay::{Agreement, Conf, Follow, Limit, SideBySide, Start, Trial, Version};
@@ -105,17 +106,12 @@ pub fn run(sources: &[Source], rounds: usize) -> Result<Report, Box<dyn Error>> 
     let names = settings.into_iter().map(|(text, _)| text);
     Ok(Report {
         events: sources.iter().map(|source| source.events.len()).sum(),
-        follow_seconds: median(follow),
-        settings: names.zip(each.into_iter().map(median)).collect(),
-        one_core_seconds: median(one_core),
-        all_cores_seconds: median(all_cores),
+        follow_seconds: median(follow).ok_or("no rounds")?,
+        settings: names.zip(each.into_iter().filter_map(median)).collect(),
+        one_core_seconds: median(one_core).ok_or("no rounds")?,
+        all_cores_seconds: median(all_cores).ok_or("no rounds")?,
         cores,
     })
-}
-
-fn median(mut seconds: Vec<f64>) -> f64 {
-    seconds.sort_by(f64::total_cmp);
-    seconds[seconds.len() / 2]
 }
 
 /// Seconds of a pass over all recordings under these settings.

@@ -9,6 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 use memctl_agent::internals::{BatchConfig, Batcher};
+use memctl_analysis::statistics::upper_median;
 use memctl_model::{Action, AllocatorSettings, DeviceIndex, Dropped, Event, Mark, MarkKind, StackId};
 use memctl_proto::v1::ItemKind;
 
@@ -86,7 +87,7 @@ pub fn run(rounds: usize) -> Result<String, Box<dyn Error>> {
 
 fn median(runs: &mut [Run], of: impl Fn(&Run) -> Duration) -> Duration {
     runs.sort_by_key(&of);
-    runs.get(runs.len() / 2).map(of).unwrap_or_default()
+    upper_median(runs).map(of).unwrap_or_default()
 }
 
 /// Nanoseconds that this thread has been on a core.

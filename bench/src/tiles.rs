@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
+use memctl_analysis::statistics::quantile;
 use memctl_model::Event;
 use serde_json::Value;
 
@@ -34,8 +35,7 @@ impl Latency {
     /// The given percentile.
     #[must_use]
     pub fn percentile(&self, hundredths: usize) -> f64 {
-        let at = (self.milliseconds.len() * hundredths).div_ceil(100).max(1) - 1;
-        self.milliseconds.get(at).copied().unwrap_or(f64::NAN)
+        quantile(&self.milliseconds, hundredths as f64 / 100.0).unwrap_or(f64::NAN)
     }
 }
 

@@ -47,3 +47,4 @@ pub mod store;
 mod streams;
 pub mod summaries;
 pub mod supervise;
+mod url_text;

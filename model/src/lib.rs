@@ -8,6 +8,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod allocator;
+pub mod backoff;
 pub mod bytes;
 pub mod completeness;
 pub mod counters;
@@ -19,6 +21,7 @@ pub mod judged;
 pub mod keyframe;
 pub mod limits;
 pub mod mark;
+pub mod quantity;
 pub mod rollup;
 pub mod sample;
 pub mod session;
@@ -29,6 +32,7 @@ pub mod stack;
 pub mod state;
 pub mod verdict;
 
+pub use backoff::Backoff;
 pub use bytes::HumanBytes;
 pub use completeness::{Completeness, Dropped};
 pub use counters::{Counters, Peaks};

@@ -24,7 +24,7 @@ impl Default for AllocatorSettings {
             max_split_size: None,
             roundup_power2_divisions: [0; 16],
             expandable_segments: false,
-            large_segment_size: 20 << 20,
+            large_segment_size: crate::allocator::LARGE_SEGMENT_BYTES,
             garbage_collection_permille: 0,
         }
     }

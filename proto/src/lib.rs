@@ -1,6 +1,7 @@
 //! Encodes the nouns of `memctl-model` as bytes: protobuf for the wire, memctl's own container for events.
 //!
 //! - [`v1`]: code generated from `proto/memctl/v1/*.proto` (committed; a test regenerates and compares).
+//! - [`otlp`]: the messages of OpenTelemetry that the daemon sends, generated likewise.
 //! - [`convert`]: model ⇄ wire. Encoding never fails; decoding checks everything that a sender may have forged.
 //! - [`item`]: the content of one durable item, packed and unpacked within limits.
 //! - [`chunk`]: the chunk codec.
@@ -26,6 +27,12 @@ pub const PROTOCOL_VERSION: u32 = 1;
 #[allow(missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 pub mod v1 {
     include!("generated/memctl.v1.rs");
+}
+
+/// The messages of OTLP that metrics need, generated from OpenTelemetry's protos.
+#[allow(missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+pub mod otlp {
+    include!("generated/opentelemetry.rs");
 }
 
 /// The protos as an encoded `FileDescriptorSet`, for gRPC reflection.

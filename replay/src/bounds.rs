@@ -13,10 +13,10 @@
 
 use foldhash::HashMap;
 use memctl_model::PoolId;
+use memctl_model::allocator::{REQUEST_BYTES_MAX, round_to_block};
 
 use crate::allocator::Limit;
 use crate::request::Requested;
-use crate::sizes::{MIN_BLOCK_BYTES, REQUEST_BYTES_MAX};
 
 /// What the pool takes at once.
 const PIECE_BYTES: u64 = 32 << 20;
@@ -49,7 +49,7 @@ impl Bounds {
     pub fn alloc(&mut self, requested: &Requested) -> bool {
         let bytes = requested.bytes.min(REQUEST_BYTES_MAX);
         let wanted = self.requested.saturating_add(bytes);
-        let rounded = bytes.max(1).next_multiple_of(MIN_BLOCK_BYTES);
+        let rounded = round_to_block(bytes);
         let held = self.rounded.saturating_add(rounded);
         let fits = match self.limit {
             Limit::None => true,
@@ -79,7 +79,7 @@ impl Bounds {
     /// A block that was served is given back.
     pub fn free(&mut self, requested: &Requested) {
         let bytes = requested.bytes.min(REQUEST_BYTES_MAX);
-        let rounded = bytes.max(1).next_multiple_of(MIN_BLOCK_BYTES);
+        let rounded = round_to_block(bytes);
         self.requested = self.requested.saturating_sub(bytes);
         self.rounded = self.rounded.saturating_sub(rounded);
         if let Some((live, _)) = self.kinds.get_mut(&(requested.stream, requested.pool, rounded)) {

@@ -21,7 +21,6 @@ mod names;
 mod request;
 pub mod settings;
 mod side_by_side;
-mod sizes;
 mod trial;
 
 pub use ahead::{Ahead, Fails, Of, STEPS_AHEAD, Shortage};

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaContext, result};
+use memctl_model::allocator::round_to_block;
 use memctl_model::{BlockState, BlockUse, DeviceIndex, DeviceInfo, Keyframe, KeyframeReason, Sample, StackId};
 
 use crate::clock::now_ns;
@@ -17,9 +18,6 @@ use crate::recorder::Recorder;
 const DEVICE_EVERY_NS: u64 = 100_000_000;
 /// Minimum interval between handing over the live blocks between steps: the time grows with their number.
 const ANSWER_EVERY_NS: u64 = 1_000_000_000;
-/// The block map rounds every request up to this; a driver's real granularity is not available.
-const BLOCK_BYTES: u64 = 512;
-
 /// A device's name, UUID and memory, as far as the driver reports them.
 pub(super) fn info(index: DeviceIndex, context: &CudaContext) -> DeviceInfo {
     let device = context.cu_device();
@@ -72,8 +70,10 @@ pub(super) struct Device {
     book: Mutex<Book>,
 }
 
+/// As the block map rounds every request.
 fn rounded(size: u64) -> u64 {
-    size.max(1).checked_next_multiple_of(BLOCK_BYTES).unwrap_or(size)
+    // (A driver's real granularity is not available.)
+    round_to_block(size).max(size)
 }
 
 impl Device {

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use memctl_model::Backoff;
 use memctl_model::SessionInfo;
 use tokio::sync::mpsc;
 
 use super::{Shared, wait};
 use crate::agent::SpoolConfig;
-use crate::uplink::backoff::Backoff;
 use crate::uplink::spool::Spool;
 use crate::uplink::window::Window;
 use crate::uplink::{self, Daemon, Link};

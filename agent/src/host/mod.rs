@@ -27,6 +27,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use memctl_model::Backoff;
 use memctl_model::{SessionId, SessionInfo};
 
 use crate::agent::{Breaker, SpoolConfig};
@@ -35,7 +36,6 @@ use crate::ledger::Counts;
 use crate::link;
 use crate::source_paths::SourcePaths;
 use crate::uplink::Daemon;
-use crate::uplink::backoff::Backoff;
 
 pub use crate::sample::host::Exit;
 pub use leftover::{Waiting, deliver_spool, living_spools, spooled_bytes, waiting};

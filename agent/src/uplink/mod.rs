@@ -7,7 +7,6 @@
 //!
 //! Refuses: to retry what the daemon refused for good (wrong version, session ended, invalid session).
 
-pub mod backoff;
 pub mod outgoing;
 pub mod spool;
 pub mod window;
@@ -19,7 +18,7 @@ use crate::credentials::Credentials;
 use crate::holders::Asks;
 use crate::reach::{DaemonAddress, ReachError};
 use crate::secret::SessionSecret;
-use backoff::Backoff;
+use memctl_model::Backoff;
 use memctl_model::SessionInfo;
 use memctl_model::limits::MESSAGE_BYTES_MAX;
 use memctl_proto::PROTOCOL_VERSION;

@@ -3,11 +3,11 @@
 //! Guarantees: the usual case is one look-up and, if the block is split, one insertion; all else is in cold functions
 //! that follow the module's table of contradictions.
 
+use memctl_model::allocator::REQUEST_BYTES_MAX;
 use memctl_model::{Event, SegmentKind};
 
 use super::slab::{Block, NIL, Slot, Use};
 use super::{Birth, BlockMap};
-use crate::rules::REQUEST_BYTES_MAX;
 
 impl BlockMap {
     #[inline]

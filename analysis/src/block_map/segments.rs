@@ -3,11 +3,11 @@
 //! Guarantees: segments never overlap; contiguous mapped ranges of one stream, pool and kind are one segment, as a
 //! snapshot shows them. Refuses ranges that are empty or exceed 64 bits.
 
+use memctl_model::allocator::segment_kind;
 use memctl_model::{Event, PoolId, SegmentKind, StackId};
 
 use super::slab::{Block, NIL, Slot, Use};
 use super::{BlockMap, Segment};
-use crate::rules::segment_kind;
 
 /// Stream, pool, and the stack that requested the segment.
 pub(super) type Owner = (u64, PoolId, StackId);

@@ -4,6 +4,7 @@
 
 use super::Span;
 use super::rounds::Round;
+use crate::statistics::upper_median;
 
 /// Ends of steps that allocate and free fewer bytes than this are no evidence.
 const GATHERED_BYTES_MIN: i64 = 1 << 20;
@@ -44,7 +45,7 @@ fn let_go(rounds: &[Round]) -> Vec<usize> {
     let small = pairs.filter(|&at| change(at) < 0 && change(at) > -(range / 2)).count();
     let mut spacings: Vec<usize> = falls.windows(2).map(|pair| pair[1] - pair[0]).collect();
     spacings.sort_unstable();
-    let Some(&period) = spacings.get(spacings.len() / 2) else { return Vec::new() };
+    let Some(&period) = upper_median(&spacings) else { return Vec::new() };
     let even = spacings.iter().all(|spacing| spacing.abs_diff(period) <= (period / 10).max(1));
     let first = falls.first().is_some_and(|&at| at <= period + 1);
     if period >= PERIOD_MIN && even && first && small * 5 <= rounds.len() { falls } else { Vec::new() }

@@ -9,6 +9,7 @@ use memctl_model::{Event, FrameId};
 
 use super::anchors::{Anchor, Between};
 use super::stacks::{Node, Paths, Work, place};
+use crate::statistics::upper_median;
 
 /// Spacings of a line that are kept, to see whether it repeats regularly.
 const SPACINGS_MAX: usize = 512;
@@ -163,7 +164,7 @@ impl Often {
     fn is_regular(&self) -> bool {
         let mut sorted = self.spacings.clone();
         sorted.sort_unstable();
-        let Some(&middle) = sorted.get(sorted.len() / 2) else { return false };
+        let Some(&middle) = upper_median(&sorted) else { return false };
         let near = |&&spacing: &&u64| spacing.abs_diff(middle) <= (middle / 3).max(1);
         middle >= 2 && sorted.iter().filter(near).count() * 10 >= sorted.len() * 6
     }

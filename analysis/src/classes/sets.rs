@@ -13,13 +13,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 
 use memctl_model::Phase;
+use memctl_model::allocator::round_to_block;
 
 use super::passes::Passes;
 use super::rules::{Reading, Says};
 use super::{Asked, Class, OPEN, Stay};
 
-/// The allocator's unit.
-const UNIT_BYTES: u64 = 512;
 /// Maximum number of moments that one line makes.
 const MOMENTS_MAX: u64 = 4;
 /// Minimum blocks of a set: one or two match another size by chance.
@@ -34,7 +33,7 @@ type Sizes = BTreeMap<u64, u64>;
 
 /// As the allocator rounds.
 pub(super) fn rounded(bytes: u64) -> u64 {
-    bytes.max(1).checked_next_multiple_of(UNIT_BYTES).unwrap_or(u64::MAX)
+    round_to_block(bytes)
 }
 
 fn bytes_of(sizes: &Sizes) -> u64 {

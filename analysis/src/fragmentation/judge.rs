@@ -19,18 +19,14 @@
 //! neither a free block nor room on the device at the fullest moment, critical when one failed with the bytes it needed in
 //! the cache. Where the device's room is not known, nothing is said to fail.
 
+use memctl_model::allocator::segment_bytes;
 use memctl_model::{AllocatorSettings, Severity, Stack, StackId};
 
 use super::picture::{Picture, Pin};
-use crate::rules::{SMALL_BYTES_MAX, SMALL_SEGMENT_BYTES};
 use crate::steady::{Request, Steady};
 
 /// The share of the requested bytes that must vary before variety is the cause.
 const VARYING_SHARE_MIN: f64 = 0.25;
-/// Requests from here on get a segment of their own size instead of an ordinary one (10 MiB in PyTorch).
-const OWN_SEGMENT_BYTES_MIN: u64 = 10 << 20;
-/// Segments of a size of their own are multiples of this.
-const SEGMENT_STEP_BYTES: u64 = 2 << 20;
 /// Reserved memory is out of all proportion from this multiple of the highest allocated on, and from so many bytes beyond.
 const OUTGROWN: (f64, u64) = (3.0, 2 << 30);
 /// Pins in a report.
@@ -159,18 +155,6 @@ pub struct RankFragmentation {
     pub expandable: bool,
 }
 
-/// Bytes that the allocator asks of the driver for a rounded request.
-#[must_use]
-pub fn segment_bytes(rounded: u64, settings: &AllocatorSettings) -> u64 {
-    if rounded <= SMALL_BYTES_MAX {
-        SMALL_SEGMENT_BYTES
-    } else if rounded < OWN_SEGMENT_BYTES_MIN {
-        settings.large_segment_size
-    } else {
-        rounded.checked_next_multiple_of(SEGMENT_STEP_BYTES).unwrap_or(rounded)
-    }
-}
-
 /// Judges one device; `resolve` names stacks.
 #[must_use]
 pub fn judge(facts: &Facts<'_>, resolve: &dyn Fn(StackId) -> Stack) -> RankFragmentation {
@@ -281,7 +265,7 @@ fn fits(request: Request, largest_usable_bytes: u64, facts: &Facts<'_>) -> Optio
     }
     // Before a request fails the allocator gives back every segment without a live block.
     let room = facts.room_bytes?.saturating_add(facts.picture.empty_bytes);
-    Some(room >= segment_bytes(request.rounded_bytes, facts.settings))
+    Some(room >= segment_bytes(request.rounded_bytes, facts.settings.large_segment_size))
 }
 
 fn varying_bytes(steady: &Steady, unused_bytes: Option<u64>) -> u64 {

@@ -6,16 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use memctl_model::allocator::{SEGMENT_STEP_BYTES, pool_of};
 use memctl_model::{BlockState, BlockUse, Keyframe, Phase, PoolId, SegmentKind, SegmentState, StackId};
 
 use super::space::FreeSpace;
 use crate::block_map::FreeBlock;
-use crate::rules::SMALL_BYTES_MAX;
 
 /// Pins kept, those that strand most first: longer lists are not read.
 pub const PINS_MAX: usize = 20;
-/// Segments of a size of their own are rounded up to multiples of this.
-const SEGMENT_ROUNDING_BYTES: u64 = 2 << 20;
 /// Free lists kept, those with most free bytes first: a process has a handful of streams and pools.
 pub const LISTS_MAX: usize = 64;
 
@@ -169,7 +167,7 @@ impl Picture {
         self.partly_used_segments += 1;
         self.stranded_bytes = self.stranded_bytes.saturating_add(free);
         self.largest_hole_bytes = self.largest_hole_bytes.max(largest);
-        if live.len() == 1 && segment.kind == SegmentKind::Large && free < SEGMENT_ROUNDING_BYTES {
+        if live.len() == 1 && segment.kind == SegmentKind::Large && free < SEGMENT_STEP_BYTES {
             self.rounded_away_bytes = self.rounded_away_bytes.saturating_add(free);
         }
         for hole in free_blocks(segment) {
@@ -194,7 +192,7 @@ impl Picture {
     /// The free blocks that a request of `rounded` bytes on a stream could use.
     #[must_use]
     pub fn list_for(&self, rounded: u64, stream: u64, pool: PoolId) -> Option<&FreeList> {
-        let kind = if rounded <= SMALL_BYTES_MAX { SegmentKind::Small } else { SegmentKind::Large };
+        let kind = pool_of(rounded);
         self.lists.iter().find(|list| list.stream == stream && list.pool == pool && list.kind == kind)
     }
 

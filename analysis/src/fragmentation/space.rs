@@ -5,9 +5,9 @@
 //! indices explain, a replay predicts.
 
 use memctl_model::SegmentKind;
+use memctl_model::allocator::SMALL_BYTES_MAX;
 
 use crate::block_map::{FreeBlock, SegmentUse};
-use crate::rules::SMALL_BYTES_MAX;
 
 /// Free blocks by size, for questions about requests. Blocks are reusable only on their stream
 /// and in their pool: for a question about one stream, give its blocks only.

@@ -19,12 +19,13 @@ mod ranges;
 
 use std::collections::BTreeMap;
 
+use memctl_model::allocator::{pool_of, segment_kind};
 use memctl_model::{
     Action, AllocatorSettings, BlockState, BlockUse, DeviceIndex, Event, Keyframe, KeyframeReason, Phase, SegmentKind,
     SegmentState, StackId,
 };
 
-use crate::rules::{PlacementRules, SMALL_BYTES_MAX, segment_kind};
+use crate::rules::PlacementRules;
 use ranges::{Range, Ranges};
 
 /// What [`initial_state`] found.
@@ -166,8 +167,7 @@ impl<'a> Rewind<'a> {
 
     /// A block shows which pool its pages belong to.
     fn learn_kind(&mut self, addr: u64, requested: u64) {
-        let small = self.rules.round_size(requested) <= SMALL_BYTES_MAX;
-        self.ranges.set_kind(addr, if small { SegmentKind::Small } else { SegmentKind::Large });
+        self.ranges.set_kind(addr, pool_of(self.rules.round_size(requested)));
     }
 
     fn undo_free_completed(&mut self, event: &Event) -> bool {

@@ -5,9 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use memctl_model::allocator::segment_kind;
 use memctl_model::{AllocatorSettings, PoolId, SegmentKind, SegmentState};
-
-use crate::rules::segment_kind;
 
 /// One segment or contiguous mapped range.
 #[derive(Clone, Copy, Debug)]

@@ -11,6 +11,7 @@
 
 use super::history::Boundaries;
 use super::series::Point;
+use crate::statistics::{self, upper_median};
 
 /// How time goes at the boundaries of a kind.
 #[derive(Clone, Copy, Debug)]
@@ -157,20 +158,17 @@ impl Growth {
         }
         let observed = f64::from(now.saturating_sub(self.begun)).max(1.0);
         let laplace = |weight: &dyn Fn(usize) -> f64| {
-            let (mut sum, mut squares, mut moment) = (0.0, 0.0, 0.0);
-            for (index, &at) in times.iter().enumerate() {
-                let weight = weight(index);
-                sum += weight;
-                squares += weight * weight;
-                moment += weight * f64::from(at.saturating_sub(self.begun));
-            }
+            let occurrences = times.iter().enumerate().map(|(index, &at)| statistics::Occurrence {
+                at: f64::from(at.saturating_sub(self.begun)),
+                weight: weight(index),
+            });
             // Rises fall on boundaries 1, 2, … of `observed`: half a boundary earlier is where their intervals have their
-            // middle. Weighted, they say as much as `sum² / squares` equal ones.
-            ((moment / sum - self.unit / 2.0) / observed - 0.5) * (12.0 * sum * sum / squares).sqrt()
+            // middle.
+            statistics::laplace(occurrences, statistics::Observed { from: self.unit / 2.0, length: observed })
         };
         let mut ordered = sizes.to_vec();
         ordered.sort_unstable();
-        let most = ordered.get(ordered.len() / 2).copied().unwrap_or(1).max(1).saturating_mul(HEAVIEST);
+        let most = upper_median(&ordered).copied().unwrap_or(1).max(1).saturating_mul(HEAVIEST);
         let by_size = laplace(&|index| sizes.get(index).map_or(1.0, |&size| size.clamp(1, most) as f64));
         (laplace(&|_| 1.0), by_size)
     }
@@ -214,7 +212,7 @@ fn each_once(epochs: &[u32]) -> Vec<u32> {
 fn spacing(times: &[u32]) -> (f64, bool) {
     let mut apart: Vec<f64> = times.windows(2).map(|pair| f64::from(pair[1].saturating_sub(pair[0]))).collect();
     apart.sort_by(f64::total_cmp);
-    let Some(&usual) = apart.get(apart.len() / 2) else { return (1.0, false) };
+    let Some(&usual) = upper_median(&apart) else { return (1.0, false) };
     let near = apart.iter().filter(|&&distance| (distance - usual).abs() <= usual / 4.0).count();
     (usual, near * 5 >= apart.len() * 4 || (usual < A_HANDFUL && hardly_varies(&apart)))
 }

@@ -18,10 +18,10 @@ use super::pattern::{Hooks, pattern};
 use super::recent_growth::has_stopped;
 use super::series::Point;
 use super::significance::matters;
-use super::slope::slope;
 use super::subjects::Subject;
 use super::time_to_full::{self, TimeToFull};
 use super::watch::{Holds, RankWatch, SITES_MAX};
+use crate::statistics::slope;
 
 /// How sure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -32,7 +32,6 @@ mod ranks;
 mod recent_growth;
 mod series;
 mod significance;
-mod slope;
 pub mod stacks;
 mod sum;
 mod teeth;

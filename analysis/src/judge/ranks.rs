@@ -14,6 +14,7 @@ use super::series::Series;
 use super::subjects::Subject;
 use super::watch::RankWatch;
 use super::words::{self, Excess};
+use crate::statistics::upper_median;
 
 /// What makes leaks of several ranks one finding: the kind, and function and file of the site.
 type Key = (FindingKind, Option<(String, String)>);
@@ -149,8 +150,7 @@ fn excesses<'a>(watch: &'a RankWatch, peers: &[&RankWatch]) -> Vec<Excess<'a>> {
             })
             .collect();
         highest.sort_unstable();
-        let (Some(&peers_bytes), Some(&upper)) = (highest.get(highest.len() / 2), highest.get(highest.len() * 3 / 4))
-        else {
+        let (Some(&peers_bytes), Some(&upper)) = (upper_median(&highest), highest.get(highest.len() * 3 / 4)) else {
             break;
         };
         let bytes = lowest.saturating_sub(peers_bytes);

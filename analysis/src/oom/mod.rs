@@ -8,10 +8,11 @@
 pub mod finding;
 pub mod outcome;
 
+use memctl_model::allocator::segment_bytes;
 use memctl_model::{AllocatorSettings, PoolId, Stack};
 
 use crate::classes::Shares;
-use crate::fragmentation::judge::{Holder, segment_bytes};
+use crate::fragmentation::judge::Holder;
 use crate::fragmentation::picture::Picture;
 
 pub use finding::findings;
@@ -174,7 +175,7 @@ pub struct Report {
 #[must_use]
 pub fn explain(facts: Facts) -> Report {
     let asked = facts.asked_bytes;
-    let segment_bytes = segment_bytes(asked, &facts.settings);
+    let segment_bytes = segment_bytes(asked, facts.settings.large_segment_size);
     let reserved_after = facts.reserved_after_bytes;
     let flushed_bytes = facts.found.reserved_bytes.saturating_sub(reserved_after);
     let in_segments = facts.found.active_bytes.saturating_sub(facts.found.loose_bytes);

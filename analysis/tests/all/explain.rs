@@ -5,11 +5,12 @@ use crate::support;
 use memctl_analysis::BlockMap;
 use memctl_analysis::classes::{Classifier, Shares};
 use memctl_analysis::fragmentation::Picture;
-use memctl_analysis::fragmentation::judge::{Facts, judge, segment_bytes};
+use memctl_analysis::fragmentation::judge::{Facts, judge};
 use memctl_analysis::ledger::{HeldThen, Ledger};
 use memctl_analysis::oom;
 use memctl_analysis::rules::PlacementRules;
 use memctl_analysis::steady::Steady;
+use memctl_model::allocator::segment_bytes;
 use memctl_model::{AllocatorSettings, Keyframe, PoolId, Sample, Stack, StackId};
 use proptest::prelude::*;
 use support::hostile::{hostile_event, hostile_keyframe};
@@ -94,7 +95,7 @@ proptest! {
     #[test]
     fn a_segment_is_never_smaller_than_its_request(settings in settings(), rounded in 1_u64..1 << 40) {
         let rounded = rounded.next_multiple_of(512);
-        prop_assert!(segment_bytes(rounded, &settings) >= rounded);
+        prop_assert!(segment_bytes(rounded, settings.large_segment_size) >= rounded);
     }
 
     #[test]

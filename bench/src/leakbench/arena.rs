@@ -6,21 +6,19 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use memctl_analysis::rules::{MIN_BLOCK_BYTES, SMALL_BYTES_MAX, SMALL_SEGMENT_BYTES};
+use memctl_model::allocator::{
+    LARGE_SEGMENT_BYTES, MIN_BLOCK_BYTES, SEGMENT_STEP_BYTES, SMALL_BYTES_MAX, round_to_block, segment_bytes,
+};
 use memctl_model::{Action, Event, PoolId, StackId};
 
 use super::overlay::{Added, Change};
 
 const FIRST_ADDRESS: u64 = 1 << 60;
-const LARGE_SEGMENT_BYTES: u64 = 20 << 20;
-const OWN_SEGMENT_FROM_BYTES: u64 = 10 << 20;
-const ROUND_LARGE_BYTES: u64 = 2 << 20;
-
 /// Bytes of the segment of a captured graph: the allocator asks for large memory in pieces of 2 MiB, and for no less than one
 /// of 20 MiB where blocks are small.
 #[must_use]
 pub fn captured_bytes(size: u64) -> u64 {
-    size.next_multiple_of(ROUND_LARGE_BYTES).max(LARGE_SEGMENT_BYTES)
+    size.next_multiple_of(SEGMENT_STEP_BYTES).max(LARGE_SEGMENT_BYTES)
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +69,7 @@ impl Arena {
         let event = |action, addr, size, stack| Event { time_ns, addr, size, stream: 0, pool, stack, action };
         match change {
             Change::Keep { size, stack } => {
-                let rounded = size.max(MIN_BLOCK_BYTES).next_multiple_of(MIN_BLOCK_BYTES);
+                let rounded = round_to_block(size);
                 let small = rounded <= SMALL_BYTES_MAX;
                 let found = self.best_fit(rounded, small).unwrap_or_else(|| {
                     let (addr, bytes) = self.segment(rounded, small);
@@ -111,13 +109,7 @@ impl Arena {
     }
 
     fn segment(&mut self, rounded: u64, small: bool) -> (u64, u64) {
-        let bytes = if small {
-            SMALL_SEGMENT_BYTES
-        } else if rounded < OWN_SEGMENT_FROM_BYTES {
-            LARGE_SEGMENT_BYTES
-        } else {
-            rounded.next_multiple_of(ROUND_LARGE_BYTES)
-        };
+        let bytes = segment_bytes(rounded, LARGE_SEGMENT_BYTES);
         self.segments += 1;
         // 256 GiB apart: segments never touch.
         let addr = self.first + (self.segments << 38);

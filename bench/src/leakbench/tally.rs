@@ -4,6 +4,7 @@
 
 use std::fmt::{self, Display};
 
+use memctl_analysis::statistics::{self, wilson_interval};
 use serde_json::{Value, json};
 
 /// A share of a number of runs.
@@ -30,14 +31,7 @@ impl Share {
     /// The Wilson interval of 95 %.
     #[must_use]
     pub fn interval(self) -> (f64, f64) {
-        const Z: f64 = 1.959_963_985;
-        if self.all == 0 {
-            return (0.0, 1.0);
-        }
-        let (n, p) = (self.all as f64, self.of as f64 / self.all as f64);
-        let centre = (p + Z * Z / (2.0 * n)) / (1.0 + Z * Z / n);
-        let half = Z / (1.0 + Z * Z / n) * (p * (1.0 - p) / n + Z * Z / (4.0 * n * n)).sqrt();
-        ((centre - half).max(0.0), (centre + half).min(1.0))
+        wilson_interval(self.of, self.all)
     }
 
     /// For the file of results.
@@ -68,13 +62,12 @@ impl Display for Share {
     }
 }
 
-/// The value below which this share of the values lies.
+/// The value at this share (0 to 1) of values in any order.
 #[must_use]
 pub fn quantile(values: &[u64], share: f64) -> Option<u64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
-    let place = (share * sorted.len() as f64).ceil() as usize;
-    sorted.get(place.max(1) - 1).copied()
+    statistics::quantile(&sorted, share)
 }
 
 /// Median and 95 %, `–` where there are none.
@@ -114,10 +107,7 @@ mod tests {
 
     #[test]
     fn intervals_and_quantiles_have_their_known_values() {
-        // Wilson, 95 %: 8 of 10 is 0.490 to 0.943; none of 2,000 reaches up to 0.00192.
-        let (low, high) = Share { of: 8, all: 10 }.interval();
-        assert!((low - 0.4902).abs() < 1e-4 && (high - 0.9433).abs() < 1e-4, "{low} {high}");
-        assert!((Share { of: 0, all: 2000 }.interval().1 - 0.001_917).abs() < 1e-5);
+        assert_eq!(Share { of: 8, all: 10 }.to_string(), "0.800 (0.490–0.943)");
         assert_eq!(Share::default().to_string(), "–");
         assert_eq!(Share::count([true, false, true]), Share { of: 2, all: 3 });
         assert_eq!(quantile(&[5, 1, 3], 0.5), Some(3));

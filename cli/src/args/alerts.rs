@@ -80,7 +80,7 @@ impl FromStr for SilenceTime {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let ns = crate::hosting::length_of_time_ns(text).filter(|ns| *ns > 0);
+        let ns = memctl_model::quantity::duration_ns(text).ok().filter(|ns| *ns > 0);
         ns.map(Self).ok_or_else(|| format!("`{text}` is not a duration; write it like 45s, 90m, 2h or 7d"))
     }
 }

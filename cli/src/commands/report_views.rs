@@ -13,6 +13,7 @@ use memctl_answers::format::time;
 use memctl_answers::report::{Rank, Report};
 use memctl_proto::v1::page_client::PageClient;
 use memctl_proto::v1::{self, PageQuestion};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use crate::connect::{ANSWER_BYTES_MAX, Connection};
@@ -298,8 +299,8 @@ fn narrowed(of: &v1::Selection) -> Vec<(&'static str, String)> {
 
 /// As an address carries it.
 fn encoded(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:,".contains(&byte);
-    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+    const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b':').remove(b',');
+    utf8_percent_encode(text, &PLAIN).to_string()
 }
 
 /// Ranks that stand out first, of the others the fullest first.

@@ -8,8 +8,10 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 
+use memctl_agent::credentials::is_this_machine;
 use memctl_proto::v1::StatusRequest;
 use tempfile::NamedTempFile;
+use tonic::transport::Uri;
 
 use crate::args::{self, Format, Global, UI_PORT};
 use crate::client::asking;
@@ -134,12 +136,9 @@ fn no_browser(error: &std::io::Error) -> Failure {
 
 /// Where a browser on this machine finds a daemon's page.
 fn of_daemon(places: &[String], daemon: &str) -> Result<String, Failure> {
-    let authority = daemon.split_once("://").map(|(_, rest)| rest.trim_end_matches('/'));
-    let host = authority.map(|authority| authority.rsplit_once(':').map_or(authority, |(host, _)| host));
-    let is_here = host.is_none_or(|host| {
-        let ip = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
-        host == "localhost" || ip.is_ok_and(|ip| ip.to_canonical().is_loopback())
-    });
+    let daemon = daemon.parse::<Uri>().ok().filter(|uri| uri.scheme().is_some());
+    let host = daemon.as_ref().and_then(Uri::host);
+    let is_here = host.is_none_or(is_this_machine);
     let ports: Vec<(&str, SocketAddr)> = places
         .iter()
         .filter_map(|place| place.split_once("://"))

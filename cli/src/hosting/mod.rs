@@ -3,7 +3,6 @@
 //! Guarantees: nothing else in this crate names those crates.
 
 mod devices;
-mod durations;
 mod embedded;
 mod importing;
 mod local_service;
@@ -23,7 +22,6 @@ use tonic::transport::Channel;
 use crate::exit::Failure;
 
 pub use devices::devices;
-pub use durations::length_of_time_ns;
 pub use embedded::{Beside, Embedded, embedded};
 pub use importing::{
     DAEMON_SILENCE_MAX, EMBEDDED_SILENCE_MAX, ImportOutcome, ImportRequest, OnProgress, Progress, check_files,

@@ -10,6 +10,8 @@ use std::time::Duration;
 use hyper::Uri;
 use hyper::header::{HeaderName, HeaderValue};
 
+use crate::url_text::decoded;
+
 /// Every variable that is read.
 pub const VARIABLES: [&str; 19] = [
     "OTEL_SDK_DISABLED",
@@ -233,22 +235,6 @@ fn pairs(text: &str) -> Option<Vec<(String, String)>> {
         found.push((key.to_owned(), value));
     }
     Some(found)
-}
-
-/// Undoes percent-encoding; `None` if it is malformed.
-pub(crate) fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digit = |byte: u8| char::from(byte).to_digit(16);
-        let (high, low) = (digit(rest.next()?)?, digit(rest.next()?)?);
-        bytes.push(u8::try_from(high * 16 + low).ok()?);
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

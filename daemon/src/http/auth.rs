@@ -5,13 +5,14 @@
 //! exchanged once, within the process that printed it, and is compared in constant time. A page of another site whose
 //! name points to this machine gets no data if the connection is a caller's only credential.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::extract::{Extension, Request, State};
 use axum::http::header::{
     AUTHORIZATION, CACHE_CONTROL, COOKIE, HOST, HeaderMap, HeaderValue, LOCATION, ORIGIN, SET_COOKIE,
 };
+use axum::http::uri::Authority;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 
@@ -176,12 +177,9 @@ fn is_unproved(caller: &Caller, peer: Option<&Peer>) -> bool {
 fn names_this_machine(headers: &HeaderMap) -> bool {
     // (Browsers always send this header.)
     let Some(host) = headers.get(HOST) else { return true };
-    let host = host.to_str().unwrap_or_default();
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    host.parse::<SocketAddr>().is_ok()
-        || name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
-        || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
-        || name.eq_ignore_ascii_case("localhost")
+    let Ok(host) = Authority::try_from(host.as_bytes()) else { return false };
+    let is_address = |name: &str| name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    !host.as_str().contains('@') && (is_address(host.host()) || host.host().eq_ignore_ascii_case("localhost"))
 }
 
 /// Whether a request that changes something comes from this page.

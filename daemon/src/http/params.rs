@@ -1,12 +1,13 @@
 //! The query parameters of an address: the same names as the flags of the command line.
 //!
 //! Guarantees: bounded by the size of a request's head. An unknown or repeated name, or an invalid value, is refused with
-//! the valid ones.
-//! refused with what it takes. Refuses to guess.
+//! the valid ones. Refuses to guess.
 
 use axum::http::Uri;
 use jiff::Timestamp;
 use memctl_proto::v1;
+
+use crate::url_text;
 
 /// Names that every request accepts, in addition to its own.
 const COMMON: [&str; 7] = ["attempt", "rank", "process", "device", "since", "until", "tenant"];
@@ -165,22 +166,10 @@ fn time(name: &str, text: &str) -> Result<u64, String> {
     })
 }
 
-/// Decodes text of an address.
+/// Decodes text of an address, where `+` is a space.
 fn decoded(text: &str) -> Result<String, String> {
     let wrong = || format!("{} is not encoded as an address has it (%XX, UTF-8)", text.escape_debug());
-    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.bytes());
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'+' => b' ',
-            b'%' => {
-                let mut digit = || rest.next().and_then(|digit| char::from(digit).to_digit(16));
-                let (high, low) = (digit().ok_or_else(wrong)?, digit().ok_or_else(wrong)?);
-                (high * 16 + low) as u8
-            }
-            byte => byte,
-        });
-    }
-    String::from_utf8(bytes).map_err(|_| wrong())
+    url_text::decoded(&text.replace('+', " ")).ok_or_else(wrong)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ pub(crate) fn names(asked: &str, there: impl Iterator<Item = String>) -> Vec<Str
     let mut like: Vec<(usize, String)> = Vec::new();
     for name in there {
         let other = lower(&name);
-        let far = distance(&letters, &other);
+        let far = strsim::generic_levenshtein(&letters, &other);
         // A beginning of a name is similar, too.
         let begins = letters.len() >= 3 && other.starts_with(&letters);
         let near = far * 3 <= letters.len().max(other.len()) || begins;
@@ -28,20 +28,6 @@ pub(crate) fn names(asked: &str, there: impl Iterator<Item = String>) -> Vec<Str
 
 fn lower(name: &str) -> Vec<char> {
     name.chars().flat_map(char::to_lowercase).take(LETTERS_MAX).collect()
-}
-
-/// Number of letters to insert, delete or change (Levenshtein).
-fn distance(from: &[char], to: &[char]) -> usize {
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (at, letter) in from.iter().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
-        for (column, other) in to.iter().enumerate() {
-            let changed = diagonal + usize::from(letter != other);
-            diagonal = row[column + 1];
-            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[to.len()]
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use memctl_model::Backoff;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -29,12 +30,10 @@ use super::{Connection, Peer, Speaks, certificate};
 const WAITING: usize = 16;
 /// Timeout of the TLS handshake.
 const HANDSHAKE_MAX: Duration = SILENCE_MAX;
-/// Pause after a failed accept; doubles each time.
-const BACKOFF: Duration = Duration::from_millis(100);
+/// Pauses after failed accepts. (Without a draw: nothing else waits for the same descriptors.)
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), most: Duration::from_secs(1) };
 /// Pause after a failed accept when a connection was closed to make room.
 const MAKING_ROOM: Duration = Duration::from_millis(10);
-/// The longest pause.
-const BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// Connections that are closed in a row while descriptors are short, before the next pause.
 const TURNED_AWAY: usize = 64;
 
@@ -201,15 +200,15 @@ impl Accepting {
             }
         }
         self.short.reserve = File::open("/dev/null").ok();
-        tokio::time::sleep(self.short.wait).await;
-        self.short.wait = (self.short.wait * 2).min(BACKOFF_MAX);
+        tokio::time::sleep(BACKOFF.bound(self.short.pauses)).await;
+        self.short.pauses += 1;
     }
 }
 
 /// A period in which nothing can be accepted.
 struct Short {
     is: bool,
-    wait: Duration,
+    pauses: u32,
     failed: u64,
     /// A spare descriptor, closed so that waiting connections can be accepted and closed.
     reserve: Option<File>,
@@ -217,7 +216,7 @@ struct Short {
 
 impl Default for Short {
     fn default() -> Self {
-        Self { is: false, wait: BACKOFF, failed: 0, reserve: File::open("/dev/null").ok() }
+        Self { is: false, pauses: 0, failed: 0, reserve: File::open("/dev/null").ok() }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reads a client's certificate: common name, alternative names, fingerprint and end of validity.
 //!
-//! Guarantees: reading is bounded by the certificate's bytes and never panics; unreadable parts are left out. It does
-//! not verify: TLS has done so before.
+//! Guarantees: reading is bounded by the certificate's bytes and never panics; unreadable parts are left out. A test compares
+//! it with x509-parser, which would cost every build twenty dependencies. It does not verify: TLS has done so before.
 
 use super::ClientCertificate;
 
@@ -48,7 +48,8 @@ fn sha256(bytes: &[u8]) -> [u8; 32] {
 
 /// One value and the bytes after it.
 fn next(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (&tag, rest) = bytes.split_first()?;
+    // No certificate has a tag of several bytes.
+    let (&tag, rest) = bytes.split_first().filter(|(tag, _)| *tag & 0x1f != 0x1f)?;
     let (&first, rest) = rest.split_first()?;
     let (length, rest) = match first {
         0..=0x7f => (usize::from(first), rest),
@@ -68,13 +69,15 @@ fn expect(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     next(bytes).filter(|(found, _, _)| *found == tag).map(|(_, value, rest)| (value, rest))
 }
 
-/// The values in sequence.
-fn each(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
-    std::iter::from_fn(move || {
+/// The values in sequence; `None` if the bytes are anything else.
+fn each(mut bytes: &[u8]) -> Option<Vec<(u8, &[u8])>> {
+    let mut values = Vec::new();
+    while !bytes.is_empty() {
         let (tag, value, rest) = next(bytes)?;
+        values.push((tag, value));
         bytes = rest;
-        Some((tag, value))
-    })
+    }
+    Some(values)
 }
 
 #[derive(Default)]
@@ -96,12 +99,13 @@ fn said(der: &[u8]) -> Option<Said> {
         (_, _, rest) = next(rest)?;
     }
     let (validity, rest) = expect(rest, SEQUENCE)?;
-    let not_after_s = each(validity).nth(1).and_then(|(tag, time)| seconds(tag, time));
+    let not_after_s = each(validity)?.get(1).and_then(|(tag, time)| seconds(*tag, time));
     let (subject, rest) = expect(rest, SEQUENCE)?;
-    let extensions = each(rest).find(|(tag, _)| *tag == EXTENSIONS).and_then(|(_, value)| expect(value, SEQUENCE));
+    let extensions =
+        each(rest)?.into_iter().find(|(tag, _)| *tag == EXTENSIONS).and_then(|(_, value)| expect(value, SEQUENCE));
     let extensions = extensions.map(|(list, _)| list).unwrap_or_default();
     let constraints = extension(extensions, BASIC_CONSTRAINTS).and_then(|constraints| expect(constraints, BOOLEAN));
-    let is_authority = constraints.is_some_and(|(value, _)| value != [0]);
+    let is_authority = constraints.is_some_and(|(value, _)| value == [0xff]);
     let (subject, names) = (common_name(subject).unwrap_or_default(), alternatives(extensions));
     Some(Said { subject, names, not_after_s, is_authority })
 }
@@ -134,19 +138,23 @@ fn seconds(tag: u8, time: &[u8]) -> Option<u64> {
     Some(u64::try_from(seconds).unwrap_or(0))
 }
 
+/// The first common name; `None` if what precedes it is not what a subject is made of.
 fn common_name(subject: &[u8]) -> Option<String> {
-    let parts = each(subject).filter(|(tag, _)| *tag == SET).flat_map(|(_, set)| each(set));
-    parts.filter(|(tag, _)| *tag == SEQUENCE).find_map(|(_, part)| {
-        let (kind, rest) = expect(part, OID)?;
-        let (tag, value, _) = next(rest)?;
-        let is_text = matches!(tag, UTF8_STRING | PRINTABLE_STRING | IA5_STRING);
-        (kind == COMMON_NAME && is_text).then(|| text(value))?
-    })
+    for (tag, set) in each(subject)? {
+        for (inner, part) in each(set)? {
+            let (kind, rest) = expect(part, OID).filter(|_| (tag, inner) == (SET, SEQUENCE))?;
+            let (tag, value, []) = next(rest)? else { return None };
+            if kind == COMMON_NAME && matches!(tag, UTF8_STRING | PRINTABLE_STRING | IA5_STRING) {
+                return text(value);
+            }
+        }
+    }
+    None
 }
 
 /// The value of an extension.
 fn extension<'c>(extensions: &'c [u8], wanted: &[u8]) -> Option<&'c [u8]> {
-    each(extensions).find_map(|(_, extension)| {
+    each(extensions)?.into_iter().find_map(|(_, extension)| {
         let (kind, mut rest) = expect(extension, OID)?;
         if kind != wanted {
             return None;
@@ -159,10 +167,8 @@ fn extension<'c>(extensions: &'c [u8], wanted: &[u8]) -> Option<&'c [u8]> {
 }
 
 fn alternatives(extensions: &[u8]) -> Vec<String> {
-    each(extension(extensions, ALTERNATIVE_NAMES).unwrap_or_default())
-        .filter(|(tag, _)| TEXT_NAMES.contains(tag))
-        .filter_map(|(_, name)| text(name))
-        .collect()
+    let names = extension(extensions, ALTERNATIVE_NAMES).and_then(each).unwrap_or_default();
+    names.into_iter().filter(|(tag, _)| TEXT_NAMES.contains(tag)).filter_map(|(_, name)| text(name)).collect()
 }
 
 fn text(bytes: &[u8]) -> Option<String> {

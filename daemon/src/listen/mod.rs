@@ -9,6 +9,8 @@
 mod accept;
 mod address;
 mod certificate;
+#[cfg(test)]
+mod certificate_tests;
 mod connection;
 mod connection_limits;
 mod descriptors;

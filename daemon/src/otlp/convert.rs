@@ -4,10 +4,15 @@
 //! receivers accept, regardless of its labels. Counters are cumulative and have a start time, except those of jobs, which
 //! may be older than the daemon.
 
-use super::wire::{
-    AnyValue, CUMULATIVE, Data, ExportRequest, Gauge, Histogram, HistogramDataPoint, InstrumentationScope, KeyValue,
-    Metric, NumberDataPoint, Resource, ResourceMetrics, ScopeMetrics, Sum,
+use memctl_proto::otlp::opentelemetry::proto::collector::metrics::v1::ExportMetricsServiceRequest;
+use memctl_proto::otlp::opentelemetry::proto::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
+use memctl_proto::otlp::opentelemetry::proto::metrics::v1::metric::Data;
+use memctl_proto::otlp::opentelemetry::proto::metrics::v1::{
+    AggregationTemporality, Gauge, Histogram, HistogramDataPoint, Metric, NumberDataPoint, ResourceMetrics,
+    ScopeMetrics, Sum, number_data_point,
 };
+use memctl_proto::otlp::opentelemetry::proto::resource::v1::Resource;
+
 use crate::metrics::Family;
 use crate::metrics::family::{Definition, Kind, Point, Value};
 
@@ -25,7 +30,11 @@ pub(super) struct Times {
 }
 
 /// The messages that contain these families.
-pub(super) fn requests(families: &[Family], resource: &[(String, String)], times: Times) -> Vec<ExportRequest> {
+pub(super) fn requests(
+    families: &[Family],
+    resource: &[(String, String)],
+    times: Times,
+) -> Vec<ExportMetricsServiceRequest> {
     let mut messages = vec![Vec::new()];
     let mut room = BYTES_MAX;
     for family in families {
@@ -67,31 +76,34 @@ fn fitting(definition: &Definition, points: &[Point], room: usize) -> (usize, us
     (count, bytes)
 }
 
-fn request(metrics: Vec<Metric>, resource: &[(String, String)]) -> ExportRequest {
+fn request(metrics: Vec<Metric>, resource: &[(String, String)]) -> ExportMetricsServiceRequest {
     let attributes = resource.iter().map(|(key, value)| attribute(key, value)).collect();
-    let scope = InstrumentationScope { name: "memctl".into(), version: env!("CARGO_PKG_VERSION").into() };
-    let scope_metrics = vec![ScopeMetrics { scope: Some(scope), metrics }];
-    ExportRequest { resource_metrics: vec![ResourceMetrics { resource: Some(Resource { attributes }), scope_metrics }] }
+    let (name, version) = ("memctl".into(), env!("CARGO_PKG_VERSION").into());
+    let scope = Some(InstrumentationScope { name, version, ..InstrumentationScope::default() });
+    let scope_metrics = vec![ScopeMetrics { scope, metrics, ..ScopeMetrics::default() }];
+    let resource = Some(Resource { attributes, ..Resource::default() });
+    let resource_metrics = vec![ResourceMetrics { resource, scope_metrics, ..ResourceMetrics::default() }];
+    ExportMetricsServiceRequest { resource_metrics }
 }
 
 fn attribute(key: &str, value: &str) -> KeyValue {
-    KeyValue { key: key.into(), value: Some(AnyValue { string_value: Some(value.into()) }) }
+    let value = AnyValue { value: Some(any_value::Value::StringValue(value.into())) };
+    KeyValue { key: key.into(), value: Some(value), ..KeyValue::default() }
 }
 
 fn metric(definition: &Definition, points: &[Point], times: Times) -> Metric {
     let numbers = || points.iter().filter_map(|point| number(definition, point, times)).collect();
+    let aggregation_temporality = AggregationTemporality::Cumulative.into();
     let data = match definition.kind {
         Kind::Gauge => Data::Gauge(Gauge { data_points: numbers() }),
-        Kind::Counter => {
-            Data::Sum(Sum { data_points: numbers(), aggregation_temporality: CUMULATIVE, is_monotonic: true })
-        }
+        Kind::Counter => Data::Sum(Sum { data_points: numbers(), aggregation_temporality, is_monotonic: true }),
         Kind::Histogram => {
             let data_points = points.iter().filter_map(|point| distribution(definition, point, times)).collect();
-            Data::Histogram(Histogram { data_points, aggregation_temporality: CUMULATIVE })
+            Data::Histogram(Histogram { data_points, aggregation_temporality })
         }
     };
     let (name, description) = (definition.name.into(), definition.help.into());
-    Metric { name, description, unit: unit(definition.name).into(), data: Some(data) }
+    Metric { name, description, unit: unit(definition.name).into(), data: Some(data), ..Metric::default() }
 }
 
 /// The unit at the end of a name, in UCUM notation.
@@ -124,8 +136,9 @@ fn number(definition: &Definition, point: &Point, times: Times) -> Option<Number
     Some(NumberDataPoint {
         start_time_unix_nano: since(definition, times),
         time_unix_nano: times.taken_ns,
-        as_double: Some(value),
+        value: Some(number_data_point::Value::AsDouble(value)),
         attributes: attributes(definition, point),
+        ..NumberDataPoint::default()
     })
 }
 
@@ -139,6 +152,7 @@ fn distribution(definition: &Definition, point: &Point, times: Times) -> Option<
         bucket_counts: distribution.counts.clone(),
         explicit_bounds: distribution.bounds.to_vec(),
         attributes: attributes(definition, point),
+        ..HistogramDataPoint::default()
     })
 }
 
@@ -181,7 +195,13 @@ mod tests {
                     panic!("{metric:?}")
                 };
                 for point in data_points {
-                    let label = point.attributes.first().and_then(|label| label.value.clone()?.string_value);
+                    let label =
+                        point.attributes.first().and_then(|label| label.value.clone()?.value).map(
+                            |value| match value {
+                                any_value::Value::StringValue(text) => text,
+                                other => panic!("{other:?}"),
+                            },
+                        );
                     assert!(told.insert((metric.name.clone(), label)), "told twice");
                     let since = u64::from(metric.name != "memctl_ready");
                     assert_eq!((point.time_unix_nano, point.start_time_unix_nano), (2, since));

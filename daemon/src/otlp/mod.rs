@@ -7,7 +7,6 @@
 
 mod convert;
 mod send;
-mod wire;
 
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 

@@ -12,11 +12,14 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use memctl_proto::otlp::opentelemetry::proto::collector::metrics::v1::{
+    ExportMetricsServiceRequest, ExportMetricsServiceResponse,
+};
 use prost::Message as _;
 
-use super::wire::{ExportRequest, ExportResponse};
 use crate::alerts::certificates;
-use crate::config::otlp::{Protocol, Settings, decoded};
+use crate::config::otlp::{Protocol, Settings};
+use crate::url_text::decoded;
 
 /// Bytes of a response that are read.
 const ANSWER_BYTES_MAX: usize = 16 << 10;
@@ -55,13 +58,13 @@ impl Receiver {
     ///
     /// # Errors
     /// Why it was not delivered.
-    pub(super) async fn deliver(&self, message: &ExportRequest) -> Result<Option<String>, String> {
+    pub(super) async fn deliver(&self, message: &ExportMetricsServiceRequest) -> Result<Option<String>, String> {
         let limit = self.settings.timeout;
         let late = || format!("no answer within {} s", limit.as_secs_f64());
         tokio::time::timeout(limit, self.delivered(message)).await.unwrap_or_else(|_| Err(late()))
     }
 
-    async fn delivered(&self, message: &ExportRequest) -> Result<Option<String>, String> {
+    async fn delivered(&self, message: &ExportMetricsServiceRequest) -> Result<Option<String>, String> {
         let sent = self.client.request(self.request(message)?).await;
         let answer = sent.map_err(|error| innermost(&error))?;
         let status = answer.status();
@@ -85,14 +88,14 @@ impl Receiver {
             }
         };
         // A body that is not an OTLP response says nothing about refused points.
-        let partial = ExportResponse::decode(body).ok().and_then(|answer| answer.partial_success);
+        let partial = ExportMetricsServiceResponse::decode(body).ok().and_then(|answer| answer.partial_success);
         let refused = partial.filter(|partial| partial.rejected_data_points > 0 || !partial.error_message.is_empty());
         Ok(refused.map(|partial| {
             format!("{} points refused{}", partial.rejected_data_points, behind(&partial.error_message))
         }))
     }
 
-    fn request(&self, message: &ExportRequest) -> Result<Request<Full<Bytes>>, String> {
+    fn request(&self, message: &ExportMetricsServiceRequest) -> Result<Request<Full<Bytes>>, String> {
         let length = message.encoded_len();
         let mut body = BytesMut::with_capacity(PREFIX + length);
         let content = match self.settings.protocol {

@@ -8,11 +8,11 @@ use std::cmp::Reverse;
 
 use memctl_analysis::classes::Class;
 use memctl_analysis::lifetimes::{BlockLife, Lives, OPEN};
-use memctl_analysis::rules::{MIN_BLOCK_BYTES, SMALL_BYTES_MAX};
 use memctl_analysis::{Birth, BlockMap};
 use memctl_answers::blocks::{Blocks, Columns, Course, Failure, Rules, STACK_FRAMES_MAX, Segment, StackTold, Stacks};
 use memctl_answers::format::time::rfc3339;
 use memctl_answers::{Frame, SCHEMA};
+use memctl_model::allocator::{MIN_BLOCK_BYTES, SMALL_BYTES_MAX};
 use memctl_model::{DeviceIndex, Event, Keyframe, KeyframeReason, PoolId, SegmentKind, StackId};
 use memctl_proto::{StackDictionary, v1};
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use memctl_daemon::alerts::{Alerting, Notifying, Pace, Rules};
 use memctl_daemon::store::SqliteStore;
+use memctl_model::Backoff;
 use memctl_proto::v1;
 use memctl_proto::v1::alerts_server::Alerts as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -70,7 +71,7 @@ async fn a_certificate_has_to_be_vouched_for() {
         )
     };
     let rules = Rules::parse(&(receiver("known", &file) + &receiver("unknown", &foreign)), "r.toml").unwrap();
-    let pace = Pace { attempts: 1, first_pause: Duration::ZERO, longest_pause: Duration::ZERO };
+    let pace = Pace { attempts: 1, pauses: Backoff { first: Duration::ZERO, most: Duration::ZERO } };
     let alerting = Alerting::start(Arc::new(SqliteStore::in_memory().await.unwrap()), rules, pace, Notifying::Always);
     let mut request = tonic::Request::new(v1::TestReceiversRequest { receiver: None });
     request.extensions_mut().insert(memctl_daemon::access::Caller::owner("a test", "here"));
@@ -107,7 +108,7 @@ async fn a_receiver_that_asks_for_a_certificate_is_shown_it() {
     };
     let identity = format!("cert_file = \"{cert}\"\nkey_file = \"{key_file}\"\n");
     let rules = Rules::parse(&(receiver("shown", &identity) + &receiver("hidden", "")), "r.toml").unwrap();
-    let pace = Pace { attempts: 1, first_pause: Duration::ZERO, longest_pause: Duration::ZERO };
+    let pace = Pace { attempts: 1, pauses: Backoff { first: Duration::ZERO, most: Duration::ZERO } };
     let alerting = Alerting::start(Arc::new(SqliteStore::in_memory().await.unwrap()), rules, pace, Notifying::Always);
     let mut request = tonic::Request::new(v1::TestReceiversRequest { receiver: None });
     request.extensions_mut().insert(memctl_daemon::access::Caller::owner("a test", "here"));

@@ -1,10 +1,12 @@
 //! The committed generated code is what the `.proto` files say.
 //!
-//! `MEMCTL_REGENERATE=1 cargo test -p memctl-proto --test generated` writes it again.
+//! `MEMCTL_REGENERATE=1 cargo test -p memctl-proto --test all generated` writes it again.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use prost::Message as _;
+use prost_types::FileDescriptorSet;
 
 const PROTOS: [&str; 7] = [
     "memctl/v1/nouns.proto",
@@ -29,6 +31,50 @@ fn generate(out: &Path) {
         .codec_path("crate::codec::Bounded")
         .compile_fds_with_config(descriptors, config)
         .expect("the code is generated");
+    prost_build::Config::new()
+        .disable_comments(["."])
+        .include_file("opentelemetry.rs")
+        .out_dir(out)
+        .compile_fds(otlp())
+        .expect("the code of OTLP is generated");
+}
+
+/// The messages of OpenTelemetry that are sent and read; fields of other types are left out.
+const OTLP: [&str; 15] = [
+    "AnyValue",
+    "ExportMetricsPartialSuccess",
+    "ExportMetricsServiceRequest",
+    "ExportMetricsServiceResponse",
+    "Gauge",
+    "Histogram",
+    "HistogramDataPoint",
+    "InstrumentationScope",
+    "KeyValue",
+    "Metric",
+    "NumberDataPoint",
+    "Resource",
+    "ResourceMetrics",
+    "ScopeMetrics",
+    "Sum",
+];
+
+/// OpenTelemetry's protos as far as they are needed.
+fn otlp() -> FileDescriptorSet {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/opentelemetry");
+    let service = "opentelemetry/proto/collector/metrics/v1/metrics_service.proto";
+    let mut descriptors = protox::compile([service], [root]).expect("OpenTelemetry's .proto files compile");
+    for file in &mut descriptors.file {
+        file.service.clear();
+        file.message_type.retain(|message| OTLP.contains(&message.name()));
+        for message in &mut file.message_type {
+            let is_needed = |of: &str| OTLP.contains(&of) || of == "AggregationTemporality";
+            message
+                .field
+                .retain(|field| field.type_name().rsplit('.').next().is_none_or(|of| of.is_empty() || is_needed(of)));
+        }
+        file.enum_type.retain(|kind| kind.name() == "AggregationTemporality");
+    }
+    descriptors
 }
 
 fn committed() -> PathBuf {
@@ -44,12 +90,17 @@ fn committed_code_is_generated_from_the_protos() {
     let fresh = std::env::temp_dir().join(format!("memctl-generated-{}", std::process::id()));
     std::fs::create_dir_all(&fresh).expect("a temporary folder");
     generate(&fresh);
-    for name in ["memctl.v1.rs", "descriptor.bin"] {
-        let wanted = std::fs::read(fresh.join(name)).expect(name);
-        let found = std::fs::read(committed().join(name)).unwrap_or_default();
+    let names = |folder: &Path| -> BTreeSet<std::ffi::OsString> {
+        std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").file_name()).collect()
+    };
+    assert_eq!(names(&fresh), names(&committed()));
+    for name in names(&fresh) {
+        let wanted = std::fs::read(fresh.join(&name)).expect("a generated file");
+        let found = std::fs::read(committed().join(&name)).unwrap_or_default();
         assert!(
             wanted == found,
-            "proto/src/generated/{name} is stale: run MEMCTL_REGENERATE=1 cargo test -p memctl-proto --test generated"
+            "proto/src/generated/{} is stale: run MEMCTL_REGENERATE=1 cargo test -p memctl-proto --test all generated",
+            name.display()
         );
     }
     std::fs::remove_dir_all(fresh).expect("the temporary folder goes");

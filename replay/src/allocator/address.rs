@@ -9,10 +9,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
 
+use memctl_model::allocator::MIN_BLOCK_BYTES;
+
 use super::DriverCall;
 use super::leaf::BYTES_MAX;
 use super::space::{Place, Space};
-use crate::sizes::MIN_BLOCK_BYTES;
 
 /// An expandable segment: its number.
 pub(super) type ReservationId = NonZeroU32;

@@ -2,6 +2,8 @@
 //!
 //! Guarantees: says the first broken promise. Refuses to repair anything.
 
+use memctl_model::allocator::MIN_BLOCK_BYTES;
+
 use super::slab::{NIL, Slot, Use};
 use super::{Allocator, Block, waits};
 
@@ -67,7 +69,8 @@ impl Allocator {
     }
 
     fn check_block(&self, slot: Slot, block: &Block) -> Result<(), String> {
-        if block.size == 0 || !block.addr.is_multiple_of(512) || !block.size.is_multiple_of(512) {
+        if block.size == 0 || !block.addr.is_multiple_of(MIN_BLOCK_BYTES) || !block.size.is_multiple_of(MIN_BLOCK_BYTES)
+        {
             return Err(format!("a block of {} bytes at {:#x}", block.size, block.addr));
         }
         if block.usage == Use::Free {

@@ -6,10 +6,11 @@
 
 use std::num::NonZeroU32;
 
+use memctl_model::allocator::SMALL_SEGMENT_BYTES;
+
 use super::address::ReservationId;
 use super::slab::{Block, NIL, Slot, Use};
 use super::{Allocator, Ask, DriverCall, DriverEvent};
-use crate::sizes::SMALL_SEGMENT_BYTES;
 
 /// One expandable segment.
 #[derive(Clone, Copy, Debug)]

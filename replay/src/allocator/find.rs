@@ -2,11 +2,12 @@
 //!
 //! Guarantees: exactly one candidate is tested against the oversize rules, as in PyTorch. Refuses to search again.
 
+use memctl_model::allocator::{MIN_BLOCK_BYTES, SMALL_BYTES_MAX};
+
 use super::free_list::Found;
 use super::pool::Pool;
 use super::slab::{NIL, Slot};
 use super::{Allocator, Ask};
-use crate::sizes::{MIN_BLOCK_BYTES, SMALL_BYTES_MAX};
 
 impl Allocator {
     /// Takes the block out of the cache that serves the request.

@@ -6,8 +6,9 @@
 //! Guarantees: the least block at or above a key. Refuses to know of other leaves, and to grow beyond [`LEAF`]. Sizes and
 //! addresses are multiples of [`UNIT`] below [`BYTES_MAX`].
 
+use memctl_model::allocator::MIN_BLOCK_BYTES;
+
 use super::slab::{Block, Slab, Slot};
-use crate::sizes::MIN_BLOCK_BYTES;
 
 /// What sizes and addresses are counted in: 48 bits of each and 32 of the age are one number.
 pub(super) const UNIT: u64 = MIN_BLOCK_BYTES;

@@ -31,10 +31,9 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use memctl_model::PoolId;
+use memctl_model::{PoolId, allocator};
 
 use crate::settings::{Conf, Ties};
-use crate::sizes;
 pub use address::Hint;
 use address::{Addresses, ReservationId};
 pub use driver::{Counts, DriverCall, DriverEvent, Limit};
@@ -139,14 +138,14 @@ impl Allocator {
     }
 
     fn ask(&mut self, requested: u64, stream: u64, pool: PoolId) -> Ask {
-        let size = sizes::round(&self.conf.roundup_power2_divisions, requested);
-        let pool = self.pool(pool, size <= sizes::SMALL_BYTES_MAX);
+        let size = allocator::round(&self.conf.roundup_power2_divisions, requested);
+        let pool = self.pool(pool, size <= allocator::SMALL_BYTES_MAX);
         Ask { size, stream, pool }
     }
 
     /// Bytes of the segment that is asked of the driver for it.
     fn segment_bytes(&self, ask: &Ask) -> u64 {
-        sizes::segment(ask.size, self.conf.large_segment_bytes)
+        allocator::segment_bytes(ask.size, self.conf.large_segment_bytes)
     }
 
     /// The age of what comes now, as far as ages decide.

@@ -3,12 +3,12 @@
 //! Guarantees: segments, blocks and free ranges are those of the keyframe; device calls start at 0 and peaks at what is held.
 //! Refuses segments that overlap others, and blocks that do not tile their segment: these are left out, and counted.
 
+use memctl_model::allocator::MIN_BLOCK_BYTES;
 use memctl_model::{BlockUse, SegmentKind, SegmentState};
 
 use super::address::ReservationId;
 use super::slab::{Block, NIL, Slot, Use};
 use super::{Allocator, BlockId};
-use crate::sizes::MIN_BLOCK_BYTES;
 
 /// What was taken over.
 #[derive(Clone, Debug, Default)]

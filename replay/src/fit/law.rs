@@ -3,9 +3,10 @@
 //! Guarantees: at the two numbers the recorded bytes; never negative, never above the largest request. Refuses to extrapolate
 //! what fell: that stays as it was last.
 
+use memctl_model::allocator::REQUEST_BYTES_MAX;
+
 use super::split::Split;
 use super::{Bound, Scale};
-use crate::sizes::REQUEST_BYTES_MAX;
 
 /// Bytes within which a size counts as proportional: tensors carry a few elements that do not scale, sizes are padded.
 const PADDING_BYTES: f64 = 512.0;

@@ -13,7 +13,7 @@
 //! size than 4 bytes: numbers of 8, and the `any` or `all` of many values (parts of 1 byte). [`super::sums`] finds the
 //! requests that are such buffers.
 
-use crate::sizes::REQUEST_BYTES_MAX;
+use memctl_model::allocator::REQUEST_BYTES_MAX;
 
 /// Values of a thread from which on a sum is split, and at most once it is.
 const VALUES_MAX: f64 = 256.0;

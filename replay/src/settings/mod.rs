@@ -9,7 +9,7 @@ mod version;
 
 use memctl_model::AllocatorSettings;
 
-use crate::sizes::{LARGE_SEGMENT_BYTES, LARGE_SEGMENT_BYTES_MAX};
+use memctl_model::allocator::LARGE_SEGMENT_BYTES;
 pub use parse::{ConfError, Remark};
 pub use version::{Ties, Version};
 
@@ -48,6 +48,9 @@ impl Default for Conf {
         }
     }
 }
+
+/// No device has a large segment above this size, 1 TiB.
+const LARGE_SEGMENT_BYTES_MAX: u64 = 1 << 40;
 
 /// The size of a large segment that a recording names, if an allocator can have it.
 fn usable(large_segment: u64) -> u64 {

@@ -4,10 +4,11 @@
 //! placement is passed over in silence when it is about pinned memory, and remarked when the user may expect an effect.
 //! Refuses `backend:cudaMallocAsync`: it packs inside the driver.
 
+use memctl_model::allocator::LARGE_SEGMENT_BYTES;
+
 use super::lexer::Words;
 use super::version::Version;
-use super::{Conf, roundup};
-use crate::sizes::{LARGE_SEGMENT_BYTES, LARGE_SEGMENT_BYTES_MAX};
+use super::{Conf, LARGE_SEGMENT_BYTES_MAX, roundup};
 
 /// Why a text is no setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

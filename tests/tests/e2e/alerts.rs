@@ -11,7 +11,7 @@ use memctl_answers::wire::from_wire;
 use memctl_daemon::alerts::{Alerting, JobFacts, Notifying, Pace, Rules};
 use memctl_daemon::clock::now_ns;
 use memctl_daemon::store::{PostgresStore, SqliteStore, Store};
-use memctl_model::{Finding, FindingKind, Frame, JobState, Moment, Severity};
+use memctl_model::{Backoff, Finding, FindingKind, Frame, JobState, Moment, Severity};
 use memctl_proto::v1;
 use memctl_proto::v1::alerts_server::Alerts as _;
 use memctl_tests::alertmanager::Alertmanager;
@@ -75,7 +75,7 @@ fn webhook(name: &str, url: &str) -> String {
 
 /// So that a test does not wait as long as people may.
 fn fast() -> Pace {
-    Pace { attempts: 4, first_pause: Duration::from_millis(10), longest_pause: Duration::from_millis(40) }
+    Pace { attempts: 4, pauses: Backoff { first: Duration::from_millis(10), most: Duration::from_millis(40) } }
 }
 
 fn start(store: Arc<dyn Store>, text: &str) -> Alerting {

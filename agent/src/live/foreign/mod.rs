@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
 
-use memctl_analysis::rules::segment_kind;
+use memctl_model::allocator::segment_kind;
 use memctl_model::{
     Action, BlockState, BlockUse, DeviceIndex, Keyframe, KeyframeReason, PoolId, SegmentState, StackId,
 };

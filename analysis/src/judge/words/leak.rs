@@ -3,7 +3,7 @@
 use memctl_model::finding::FORESIGHT;
 use memctl_model::{EvidenceValue, Finding, Foresight, Moment, Pattern, Phase, Rate, Severity};
 
-use super::{SOON_SECONDS, SUSPECTED, bytes, median_rate, place, thinned, until};
+use super::{SERIES_MAX, SOON_SECONDS, SUSPECTED, bytes, median_rate, place, thinned, until};
 use crate::judge::SITES_MAX;
 use crate::judge::candidate::Shape;
 use crate::judge::history::Per;
@@ -290,7 +290,7 @@ impl Words<'_> {
             ("rises".to_owned(), EvidenceValue::Count(u64::from(shown.rises))),
             ("sites".to_owned(), EvidenceValue::Count(shown.group.members.len() as u64)),
             ("gained_bytes".to_owned(), EvidenceValue::Count(shown.group.bytes_gained())),
-            ("live_bytes_series".to_owned(), EvidenceValue::Series(thinned(&shown.series))),
+            ("live_bytes_series".to_owned(), EvidenceValue::Series(thinned(&shown.series, SERIES_MAX))),
         ];
         if let Some(phase) = shown.phase {
             all.push(("born_in".to_owned(), EvidenceValue::Text(phase.name().to_owned())));

@@ -2,7 +2,7 @@
 
 use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, HumanBytes, Moment, Rate, Severity};
 
-use super::{place, thinned};
+use super::{SERIES_MAX, place, thinned};
 use crate::judge::growth::Growth;
 use crate::judge::subjects::{self, Subject};
 use crate::wording::opening;
@@ -127,7 +127,7 @@ pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown],
             ("gained_bytes".to_owned(), EvidenceValue::Count(most.growth.gained)),
             ("rises".to_owned(), EvidenceValue::Count(u64::from(most.growth.rises))),
             ("watched_seconds".to_owned(), EvidenceValue::Number(most.seconds)),
-            ("level_bytes_series".to_owned(), EvidenceValue::Series(thinned(&most.series))),
+            ("level_bytes_series".to_owned(), EvidenceValue::Series(thinned(&most.series, SERIES_MAX))),
         ],
         ..Finding::new(kind, Severity::Warning, 0.8, subjects::ranks(subjects.iter().copied()))
     }

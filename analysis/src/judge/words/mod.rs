@@ -12,6 +12,7 @@ pub(super) use level::{Excess, Grown, Near, foreign, level, near_oom, skew};
 
 use memctl_model::{HumanBytes, Rate};
 
+use crate::statistics::{thinned, upper_median};
 use crate::wording::{place, plural};
 
 /// Evidence of this name marks a suspicion, which raises no alert.
@@ -48,15 +49,8 @@ fn until(epochs: Option<f64>, seconds: Option<f64>) -> Option<String> {
 fn median_rate(rates: impl Iterator<Item = Option<Rate>>) -> Option<Rate> {
     let mut known: Vec<Rate> = rates.flatten().collect();
     known.sort_by(|a, b| a.value.total_cmp(&b.value));
-    let value = known.get(known.len() / 2)?.value;
+    let value = upper_median(&known)?.value;
     let low = known.iter().map(|rate| rate.low).fold(f64::INFINITY, f64::min);
     let high = known.iter().map(|rate| rate.high).fold(f64::NEG_INFINITY, f64::max);
     Some(Rate { value, low, high })
-}
-
-fn thinned(series: &[u64]) -> Vec<u64> {
-    if series.len() <= SERIES_MAX {
-        return series.to_vec();
-    }
-    (0..SERIES_MAX).map(|index| series[index * (series.len() - 1) / (SERIES_MAX - 1)]).collect()
 }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use memctl_model::Severity;
+use memctl_model::{Backoff, Severity};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -33,15 +33,13 @@ const ENDS_AFTER_RESENDS: u64 = 4;
 pub struct Pace {
     /// Attempts in all.
     pub attempts: u32,
-    /// The longest first pause; it doubles each time. The actual pause is random, up to that.
-    pub first_pause: Duration,
-    /// The limit on each pause.
-    pub longest_pause: Duration,
+    /// Pauses between them.
+    pub pauses: Backoff,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { attempts: 5, first_pause: Duration::from_secs(1), longest_pause: Duration::from_secs(15) }
+        Self { attempts: 5, pauses: Backoff { first: Duration::from_secs(1), most: Duration::from_secs(15) } }
     }
 }
 
@@ -49,13 +47,12 @@ impl Pace {
     /// How long all attempts may take, given the timeout of each.
     #[must_use]
     pub fn longest(&self, timeout: Duration) -> Duration {
-        (timeout + self.longest_pause) * self.attempts
+        (timeout + self.pauses.most) * self.attempts
     }
 
     fn pause(&self, attempt: u32) -> Duration {
-        let most = self.first_pause.saturating_mul(1 << attempt.min(16)).min(self.longest_pause);
         // If no randomness is available, the longest pause.
-        most.mul_f64(f64::from(getrandom::u32().unwrap_or(u32::MAX)) / f64::from(u32::MAX))
+        self.pauses.wait(attempt, f64::from(getrandom::u32().unwrap_or(u32::MAX)) / f64::from(u32::MAX))
     }
 }
 

@@ -190,10 +190,9 @@ impl Http {
     /// The address without its path and query, which may be secrets, for logs and errors.
     #[must_use]
     pub fn origin(&self) -> String {
-        let (scheme, rest) = self.url.split_once("://").unwrap_or(("http", &self.url));
-        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-        let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-        format!("{scheme}://{host}")
+        let uri: hyper::Uri = self.url.parse().unwrap_or_default();
+        let (scheme, authority) = (uri.scheme_str().unwrap_or("http"), uri.authority());
+        format!("{scheme}://{}", authority.map_or("", hyper::http::uri::Authority::as_str))
     }
 }
 

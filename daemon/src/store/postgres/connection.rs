@@ -7,6 +7,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use memctl_model::Backoff;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions, Postgres};
 use sqlx::{ConnectOptions, Connection, Executor, Transaction};
 
@@ -32,9 +33,8 @@ const LOCK_MS: &str = "20000";
 const IDLE_IN_TRANSACTION_MS: &str = "60000";
 /// Attempts per transaction; a serialization failure is rare, twelve in a row are a fault.
 const TRIES_MAX: u32 = 12;
-/// Pause before the second attempt; doubles each time, up to 256 times as much: on a loaded server a transaction takes
-/// a second, and two that retry sooner collide again.
-const BACKOFF: Duration = Duration::from_millis(5);
+/// Pauses between attempts: on a loaded server a transaction takes a second, and two that retry sooner collide again.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(10), most: Duration::from_millis(1_280) };
 
 /// The result of opening.
 pub(super) struct Opened {
@@ -220,12 +220,11 @@ impl Attempts for Retries<'_> {
             Err(Fault::Sql(error)) if is_passing(&error) && self.tries + 1 < TRIES_MAX => error,
             Err(fault) => return Err(told(&self.store.place, self.operation, fault)),
         };
-        self.tries += 1;
-        tracing::debug!(place = self.store.place, operation = self.operation, tries = self.tries, %error, "trying again");
-        let wait = BACKOFF * (1 << self.tries.min(8));
+        tracing::debug!(place = self.store.place, operation = self.operation, tries = self.tries + 1, %error, "trying again");
         // Half of the pause is random, so that two colliding transactions do not collide again.
-        let share = getrandom::u32().unwrap_or(0);
-        tokio::time::sleep(wait / 2 + (wait / 2).mul_f64(f64::from(share) / f64::from(u32::MAX))).await;
+        let share = f64::from(getrandom::u32().unwrap_or(0)) / f64::from(u32::MAX);
+        tokio::time::sleep(BACKOFF.wait(self.tries, 0.5 + share / 2.0)).await;
+        self.tries += 1;
         Ok(None)
     }
 }
