@@ -24,8 +24,14 @@ pub fn explains(finding: &Finding, rank: u32, site: &Frame, stack: &[Frame]) -> 
         FindingKind::EvalGraph | FindingKind::GraphKept | FindingKind::HiddenChain => {
             function(site) || stack.iter().any(function)
         }
-        _ => told == site || stack.contains(told),
+        _ => told == site || stack.contains(told) || is_line_of(finding, site),
     }
+}
+
+/// Whether a frame is at one of the lines of a finding's function.
+fn is_line_of(finding: &Finding, frame: &Frame) -> bool {
+    let is_function = |told: &Frame| (&frame.function, &frame.file) == (&told.function, &told.file);
+    finding.lines.contains(&frame.line) && finding.site.as_ref().is_some_and(is_function)
 }
 
 /// Whether the blocks of a stack are those that a finding is about. A line that both allocates and calls what allocates
@@ -35,7 +41,7 @@ pub fn is_about_blocks(finding: &Finding, rank: u32, site: &Frame, stack: &[Fram
     use FindingKind::{EvalGraph, GraphKept, HiddenChain};
     let own = finding.site.as_ref().filter(|own| site_of(finding.stack.iter()) == Some(own));
     let is_graph = matches!(finding.kind, EvalGraph | GraphKept | HiddenChain);
-    explains(finding, rank, site, stack) && (is_graph || own.is_none_or(|own| own == site))
+    explains(finding, rank, site, stack) && (is_graph || own.is_none_or(|own| own == site || is_line_of(finding, site)))
 }
 
 /// A site that grew: its stack, innermost first, and how fast.

@@ -23,6 +23,21 @@ pub fn place(frame: &Frame) -> String {
     }
 }
 
+/// Lines that a place names at most.
+const LINES_NAMED: usize = 4;
+
+/// `remember_features (scenarios.py:57)`, or with several lines of the function `remember_features (scenarios.py:57, 58)`.
+#[must_use]
+pub fn places(frame: &Frame, lines: &[u32]) -> String {
+    let one = place(frame);
+    let named: Vec<String> = lines.iter().take(LINES_NAMED).map(u32::to_string).collect();
+    let more = if lines.len() > LINES_NAMED { ", …" } else { "" };
+    match one.strip_suffix(&format!(":{})", frame.line)) {
+        Some(before) if lines.len() > 1 => format!("{before}:{}{more})", named.join(", ")),
+        _ => one,
+    }
+}
+
 /// The place, or that none was recorded.
 #[must_use]
 pub fn place_or_none(frame: Option<&Frame>) -> String {

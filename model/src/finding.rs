@@ -339,6 +339,8 @@ pub struct Finding {
     pub epochs_to_oom: Option<f64>,
     /// The innermost frame of the user's own code that all of it shares.
     pub site: Option<Frame>,
+    /// Lines of the site's function at which it was allocated, ascending, where it was at more than the site's.
+    pub lines: Vec<u32>,
     /// The stack behind it, innermost first.
     pub stack: Vec<Frame>,
     /// Distinguishes two findings of one kind without a site: `rank 3`; empty otherwise.
@@ -376,6 +378,7 @@ impl Finding {
             time_to_oom_seconds: None,
             epochs_to_oom: None,
             site: None,
+            lines: Vec::new(),
             stack: Vec::new(),
             subject: String::new(),
             title: String::new(),

@@ -248,6 +248,20 @@ impl FindingHolders {
     }
 }
 
+/// One part in so many of the blocks of a request that a holder has at least to be named beside the one that has most.
+const BESIDE: u32 = 8;
+
+impl FindingHolders {
+    /// Holders beside the one of most blocks that hold a part of the others that matters.
+    #[must_use]
+    pub fn beside(&self) -> Vec<&TensorHolder> {
+        let Some((at, _, found)) = self.most() else { return Vec::new() };
+        let others = found.holders.iter().enumerate().filter(|(index, _)| *index != at);
+        let others = others.map(|(_, holder)| holder);
+        others.filter(|holder| holder.blocks.saturating_mul(BESIDE) >= found.asked_blocks.max(1)).collect()
+    }
+}
+
 /// Whether a holder of so many blocks represents the blocks that a process was asked about; `known`: how many of these have
 /// a holder. It takes half of them, because what holds a few says nothing about the others. A holder without a bound takes
 /// a third of them and nearly all that are known: a search that ended early finds the others' way through it last.

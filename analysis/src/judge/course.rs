@@ -65,13 +65,15 @@ pub(super) struct Course {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Place {
     frame: Option<Frame>,
+    /// Its lines that bring most of the growth, where they are several.
+    pub lines: Vec<u32>,
     is_function: bool,
 }
 
 impl Place {
     fn of(watch: &RankWatch, group: &Group) -> Self {
         let Some(frame) = group.site.clone() else { return Self::default() };
-        let function = Self { frame: Some(frame.clone()), is_function: true };
+        let function = Self { frame: Some(frame.clone()), lines: group.lines.clone(), is_function: true };
         let lines = |member: &Candidate| -> Vec<u32> {
             let frames = watch.frames_of(member.stack).filter(|frame| function.is_at(frame));
             frames.map(|frame| frame.line).collect()
@@ -136,7 +138,13 @@ fn elsewhere(watch: &RankWatch, group: &Group) -> Vec<Group> {
             Some(other) => other.members.push(member.clone()),
             None => {
                 let stack = watch.frames_of(member.stack).map(|frame| (**frame).clone()).collect();
-                found.push(Group { members: vec![member.clone()], site: Some(frame.clone()), stack, graph: false });
+                found.push(Group {
+                    members: vec![member.clone()],
+                    site: Some(frame.clone()),
+                    lines: Vec::new(),
+                    stack,
+                    graph: false,
+                });
             }
         }
     }

@@ -4,7 +4,7 @@
 //! is the innermost function of the user's own code that nearly all of it shares, at the line that most of its bytes came
 //! through.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use memctl_model::{Frame, Phase, StackId};
@@ -20,6 +20,8 @@ use super::watch::RankWatch;
 pub(super) struct Group {
     pub members: Vec<Candidate>,
     pub site: Option<Frame>,
+    /// Lines of the site's function that allocated what grows, ascending; empty where that is one line, or a graph.
+    pub lines: Vec<u32>,
     pub stack: Vec<Frame>,
     /// Whether it looks like a graph: several blocks of a forward pass a rise.
     pub graph: bool,
@@ -70,7 +72,13 @@ pub(super) fn groups(watch: &RankWatch, mut candidates: Vec<Candidate>) -> Vec<G
     for candidate in candidates {
         match groups.iter_mut().find(|group| belongs(watch, group, &candidate)) {
             Some(group) => group.members.push(candidate),
-            None => groups.push(Group { members: vec![candidate], site: None, stack: Vec::new(), graph: false }),
+            None => groups.push(Group {
+                members: vec![candidate],
+                site: None,
+                lines: Vec::new(),
+                stack: Vec::new(),
+                graph: false,
+            }),
         }
     }
     let graphs: Vec<bool> =
@@ -90,8 +98,24 @@ pub(super) fn groups(watch: &RankWatch, mut candidates: Vec<Candidate>) -> Vec<G
     }
     for group in &mut joined {
         (group.site, group.stack) = place(watch, group);
+        group.lines = lines(watch, group);
     }
     joined
+}
+
+/// The lines of a group's function that bring a part of its growth that matters, where they are several.
+fn lines(watch: &RankWatch, group: &Group) -> Vec<u32> {
+    let Some(site) = group.site.as_ref().filter(|_| !group.graph) else { return Vec::new() };
+    let mut gained: BTreeMap<u32, u64> = BTreeMap::new();
+    for member in &group.members {
+        let frame = watch.sites[member.site].frame.as_deref().filter(|frame| same_function(frame, site));
+        if let Some(frame) = frame {
+            let bytes = gained.entry(frame.line).or_default();
+            *bytes = bytes.saturating_add(member.bytes_gained);
+        }
+    }
+    gained.retain(|_, bytes| *bytes >= group.bytes_gained() / MINOR);
+    if gained.len() > 1 { gained.into_keys().collect() } else { Vec::new() }
 }
 
 /// Whether a candidate grows with a group: at the same boundaries, and both in one pass of a step or both in one function.

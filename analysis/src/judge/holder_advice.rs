@@ -10,8 +10,11 @@ pub(super) fn advice(finding: &Finding) -> Option<String> {
     if !matches!(finding.pattern, None | Some(Pattern::TensorsKept)) {
         return None;
     }
-    let (_, holder, _) = finding.holders.as_ref()?.most()?;
-    about(holder)
+    let holders = finding.holders.as_ref()?;
+    let (_, holder, _) = holders.most()?;
+    let others: Vec<String> = holders.beside().into_iter().map(named).collect();
+    let advice = about(holder)?;
+    if others.is_empty() { Some(advice) } else { Some(format!("{advice} The same goes for {}.", others.join(" and "))) }
 }
 
 fn about(holder: &TensorHolder) -> Option<String> {

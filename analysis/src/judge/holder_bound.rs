@@ -47,7 +47,10 @@ pub(super) fn bound(finding: &Finding) -> Bound {
 fn of_holders(holders: &FindingHolders, is_replaced: bool, items_min: u64) -> Bound {
     let Some((at, holder, found)) = holders.most() else { return Bound::Unknown };
     let longer = holders.pace.get(at).copied().flatten().is_some_and(|pace| pace.grew_with_bytes());
+    let is_bounded = |other: &&TensorHolder| matches!(other.bound, HolderBound::Bounded { .. });
     match (holder.holder, holder.bound) {
+        // What another holder has is not bounded by this one.
+        (_, HolderBound::Bounded { .. }) if !holders.beside().iter().all(is_bounded) => Bound::Unknown,
         (_, HolderBound::Bounded { limit }) => Bound::At(limit.and_then(|limit| bytes_at(found, holder, limit))),
         (HolderKind::Cycle, _) if matches!(holder.collector, Some(Collector::Off | Collector::Rare)) => Bound::None,
         (HolderKind::Thread, _) if holder.threads >= THREADS_MIN => Bound::None,

@@ -137,6 +137,7 @@ fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
         evidence: evidence(first),
         ranks: numbers,
         site,
+        lines: Vec::new(),
         stack: facts.stack.frames.clone(),
         subject: first.cause.name().to_owned(),
     })

@@ -80,6 +80,9 @@ pub struct Finding {
     pub bytes_per_minute_low: Option<i64>,
     /// Upper end.
     pub bytes_per_minute_high: Option<i64>,
+    /// Lines of the site's function that allocated it, ascending, where they are several.
+    #[serde(default)]
+    pub lines: Vec<u32>,
     /// What holds its blocks; null where no process was asked.
     pub holders: Option<holders::FindingHolders>,
 }
@@ -174,6 +177,7 @@ impl Finding {
             time_to_oom_seconds,
             epochs_to_oom,
             site,
+            lines,
             stack,
             subject,
             title,
@@ -215,6 +219,7 @@ impl Finding {
             bytes_per_step_low: rate(bytes_per_step, |rate| rate.low),
             bytes_per_step_high: rate(bytes_per_step, |rate| rate.high),
             subject: (!subject.is_empty()).then(|| subject.clone()),
+            lines: lines.clone(),
             holders: holders.as_ref().map(Into::into),
         }
     }

@@ -41,6 +41,7 @@ fn leak(function: &str) -> Finding {
         time_to_oom_seconds: None,
         epochs_to_oom: None,
         site: Some(Frame { function: function.into(), file: "/home/me/train.py".into(), line: 57 }),
+        lines: Vec::new(),
         stack: Vec::new(),
         subject: String::new(),
         title: format!("grows 3.0 MiB an epoch on all 4 ranks, allocated in {function} (train.py:57)"),

@@ -3,7 +3,7 @@
 use memctl_model::finding::FORESIGHT;
 use memctl_model::{EvidenceValue, Finding, Foresight, Moment, Pattern, Phase, Rate, Severity};
 
-use super::{SERIES_MAX, SOON_SECONDS, SUSPECTED, bytes, median_rate, place, thinned, until};
+use super::{SERIES_MAX, SOON_SECONDS, SUSPECTED, bytes, median_rate, place, places, thinned, until};
 use crate::judge::SITES_MAX;
 use crate::judge::candidate::Shape;
 use crate::judge::history::Per;
@@ -65,6 +65,7 @@ pub(in crate::judge) fn leak(leaks: &[Leak], all: &[&Subject]) -> Finding {
         time_to_oom_seconds: seconds_to_oom,
         epochs_to_oom,
         site: shown.group.site.clone(),
+        lines: shown.group.lines.clone(),
         stack: shown.group.stack.clone(),
         subject: String::new(),
         title: growth.title(end.as_deref()),
@@ -125,7 +126,7 @@ impl Words<'_> {
 
     fn at(&self) -> String {
         match &self.shown.group.site {
-            Some(site) => format!(", allocated in {}", place(site)),
+            Some(site) => format!(", allocated in {}", places(site, &self.shown.group.lines)),
             None if self.shown.counters => " (only counters were recorded, so no line can be named)".to_owned(),
             None if self.shown.is_beyond => format!(" (one of more than {SITES_MAX} places)"),
             None => " (no stacks were recorded)".to_owned(),

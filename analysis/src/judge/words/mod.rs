@@ -13,7 +13,7 @@ pub(super) use level::{Excess, Grown, Near, foreign, level, near_oom, skew};
 use memctl_model::{HumanBytes, Rate};
 
 use crate::statistics::{thinned, upper_median};
-use crate::wording::{place, plural};
+use crate::wording::{place, places, plural};
 
 /// Evidence of this name marks a suspicion, which raises no alert.
 const SUSPECTED: &str = "suspected";

@@ -5,7 +5,7 @@
 use memctl_model::verdict::{duration, in_time};
 use memctl_model::{Boundary, Cause, Finding, HumanBytes, Judged, NotJudged, Pattern, Severity};
 
-use super::{place, until};
+use super::{places, until};
 use crate::holders::without_count;
 use crate::judge::Activity;
 use crate::judge::course::{Course, Way};
@@ -54,7 +54,7 @@ fn at(course: &Course) -> String {
     let Some(site) = &course.site else { return String::new() };
     // The sum's growth is not that of one line.
     let most = if course.way == Way::Sum { "most of it " } else { "" };
-    format!(", {most}allocated in {}", place(site))
+    format!(", {most}allocated in {}", places(site, &course.place.lines))
 }
 
 fn also(others: &[&Course]) -> String {
@@ -122,7 +122,10 @@ fn open(inputs: &VerdictInputs<'_>, course: &Course, finding: Option<&Finding>) 
 
 /// What holds most of a finding's blocks, in words.
 pub(in crate::judge) fn holder(finding: &Finding) -> Option<String> {
-    finding.holders.as_ref()?.most().map(|(_, holder, _)| without_count(holder))
+    let holders = finding.holders.as_ref()?;
+    let (_, most, _) = holders.most()?;
+    let others = holders.beside().into_iter().map(without_count);
+    Some(std::iter::once(without_count(most)).chain(others).collect::<Vec<String>>().join(" and "))
 }
 
 pub(in crate::judge) fn filling(

@@ -52,6 +52,7 @@ fn finding(kind: FindingKind) -> Finding {
         time_to_oom_seconds: None,
         epochs_to_oom: None,
         site: None,
+        lines: Vec::new(),
         stack: Vec::new(),
         subject: String::new(),
         title: "t".into(),

@@ -26,6 +26,7 @@ fn notice(title: &str, phase: Phase) -> Notice {
         time_to_oom_seconds: None,
         epochs_to_oom: None,
         site: None,
+        lines: Vec::new(),
         stack: Vec::new(),
         subject: String::new(),
         title: title.into(),

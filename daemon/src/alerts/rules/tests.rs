@@ -27,6 +27,7 @@ pub fn finding(kind: FindingKind, severity: Severity) -> Finding {
         time_to_oom_seconds: None,
         epochs_to_oom: None,
         site: None,
+        lines: Vec::new(),
         stack: Vec::new(),
         subject: String::new(),
         title: "grows".into(),
