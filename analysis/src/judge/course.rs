@@ -215,16 +215,26 @@ fn grown(watch: &RankWatch, (group, place): (&Group, &Place), begun_at: u32, per
         group.members.iter().any(is_member) || (site.holds == holds && is_through(site))
     };
     let of_place = watch.sites.iter().enumerate().filter(|(index, site)| is_reached(*index, site));
-    let quarter = begun_at + lead.growth.times.last().copied().unwrap_or(begun_at).saturating_sub(begun_at) / 4;
+    let early = made_by(lead, begun_at);
     let growing = of_place.filter(|(index, site)| {
         let is_member = group.members.iter().any(|member| member.site == *index);
-        is_member || !has_settled(site.series(lead.per), quarter)
+        is_member || !has_settled(site.series(lead.per), early)
     });
     let (before, now) = growing.fold((0_u64, 0_u64), |(before, now), (_, site)| {
         let (then, last) = held(site, (lead.per, begun_at), per);
         (before.saturating_add(then), now.saturating_add(last))
     });
     now.saturating_sub(before)
+}
+
+/// Rises of a growth by whose time all is made that is made once.
+const RISES_OF_MAKING: usize = 3;
+
+/// The boundary by which what is made once has been made: a few rises into the growth, and early in it.
+fn made_by(lead: &Candidate, begun_at: u32) -> u32 {
+    let times = &lead.growth.times;
+    let quarter = begun_at + times.last().map_or(0, |last| last.saturating_sub(begun_at) / 4);
+    times.get(RISES_OF_MAKING - 1).map_or(quarter, |&third| third.min(quarter))
 }
 
 /// Whether a site held as much as it holds now early in the growth: what is made once with the first step (a library's

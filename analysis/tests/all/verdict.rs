@@ -163,6 +163,52 @@ fn memory_that_goes_up_and_down_is_not_called_flat() {
 }
 
 #[test]
+fn what_the_first_step_makes_once_is_no_part_of_the_growth() {
+    // The line that keeps its result also calls the model, which makes a workspace with the first step.
+    let calls = |line: u32| frame("main", "/home/user/train/train.py", line);
+    let stacks = vec![vec![calls(12)], vec![frame("forward", "/home/user/train/model.py", 40), calls(12)]];
+    let mut process = Process::new(0, &stacks);
+    for step in 1..=120_u64 {
+        process.step(&[(1, None, step, step * 16 * KIB), (2, None, 1, 33 * MIB)]);
+    }
+    let verdict = ended(&process);
+    assert_eq!((verdict.kind, verdict.grown_bytes), (VerdictKind::Growing, Some(120 * 16 * KIB)), "{verdict:?}");
+}
+
+#[test]
+fn growth_at_two_lines_of_a_function_names_both() {
+    let line = |line: u32| vec![frame("Trainer.step", "/home/user/train/train.py", line)];
+    let mut process = Process::new(0, &[line(16), line(17)]);
+    for step in 1..=120_u64 {
+        process.step(&[(1, None, step, step * MIB), (2, None, step, step * MIB)]);
+    }
+    let verdict = ended(&process);
+    assert!(verdict.sentence.contains("allocated in Trainer.step (train.py:16, 17)"), "{verdict:?}");
+    let found = process.judge();
+    assert_eq!((found.len(), found[0].lines.as_slice()), (1, [16, 17].as_slice()), "{found:?}");
+}
+
+#[test]
+fn memory_that_only_rises_is_never_called_steady() {
+    // As while a model is loaded: nothing is freed.
+    let loading = |windows: u64, is_over: bool| {
+        let mut process = Process::new(0, &stacks());
+        for window in 1..=windows {
+            let rows = [(KEEP, None, window * 10, window * 10 * MIB)];
+            process.boundary(memctl_model::Boundary::WindowEnd, 0.3, 15, &rows);
+        }
+        if is_over {
+            process.boundary(memctl_model::Boundary::End, 0.1, 1, &[]);
+        }
+        process
+    };
+    let over = ended(&loading(52, true));
+    assert_eq!((over.kind, over.site.as_ref().map(|site| site.line)), (VerdictKind::Growing, Some(31)), "{over:?}");
+    let running = of(&loading(52, false), Activity::Running, Vec::new());
+    assert_eq!(running.kind, VerdictKind::NotEnoughData, "{running:?}");
+}
+
+#[test]
 fn too_little_says_so_unless_what_was_seen_grew() {
     assert_eq!(ended(&training(1, |_, _| 64 * MIB)).kind, VerdictKind::NotEnoughData);
     let failed = Finding {
