@@ -7,31 +7,41 @@ use memctl_analysis::churn::{self, RankChurn};
 use memctl_analysis::coverage;
 use memctl_analysis::fragmentation::judge::Holder;
 use memctl_analysis::fragmentation::{FreeList, Picture, RankFragmentation};
+use memctl_answers::advice::Subject;
 use memctl_answers::finding::{Finding, Site};
 use memctl_answers::frag::{self, Churn, Fragmentation, Rank, Share};
 use memctl_answers::{SCHEMA, finite};
 use memctl_model::{FindingKind, Gap, SegmentKind};
 use memctl_proto::v1;
 
-use super::answer;
 use super::answer::frames;
 use super::scope::Scope;
+use super::{Sources, answer, oom};
 use crate::job_data::error::ReadError;
 use crate::job_data::job::{everybody, find};
-use crate::judge::Judge;
-use crate::store::Store;
-use crate::streams::Streams;
 
 /// Answers a fragmentation request.
 pub(super) async fn fragmentation(
-    store: &Arc<dyn Store>,
-    streams: &Streams,
-    judge: &Judge,
+    from: &Sources,
     request: v1::FragmentationRequest,
 ) -> Result<Fragmentation, ReadError> {
-    let selection = request.selection.unwrap_or_default();
-    let found = Arc::new(find(&**store, &selection).await?);
-    let (explained, findings) = judge.explained(&found, &everybody(&**store, &found, &selection).await?).await?;
+    let v1::FragmentationRequest { selection, replay, flags } = request;
+    let selection = selection.unwrap_or_default();
+    let mut answer = pictures(from, &selection).await?;
+    if replay && Subject::of_fragmentation(&answer, None).is_some() {
+        let failures = oom::failures(from, &selection).await.ok();
+        if let Some(subject) = Subject::of_fragmentation(&answer, failures.as_ref()) {
+            let run = oom::same_run(selection, &answer.job);
+            answer.replay = Some(from.advice((&run, &flags), subject).await);
+        }
+    }
+    Ok(answer)
+}
+
+async fn pictures(from: &Sources, selection: &v1::Selection) -> Result<Fragmentation, ReadError> {
+    let Sources { store, streams, judge, .. } = from;
+    let found = Arc::new(find(&**store, selection).await?);
+    let (explained, findings) = judge.explained(&found, &everybody(&**store, &found, selection).await?).await?;
     let reports = explained.fragmentation.iter().zip(&explained.churn).zip(&explained.looked);
     let ranks = reports.map(|((report, churn), &session)| {
         let process = found.process(session).name.clone();

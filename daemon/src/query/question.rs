@@ -5,9 +5,11 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use memctl_answers::advice::{Advice, Subject};
 use memctl_answers::anatomy::Anatomy;
 use memctl_answers::blocks::Blocks;
 use memctl_answers::classes::Classes;
+use memctl_answers::diagnose::Diagnosis;
 use memctl_answers::fit::Fit;
 use memctl_answers::frag::Fragmentation;
 use memctl_answers::ledger::Ledger;
@@ -20,9 +22,9 @@ use memctl_answers::what_if::WhatIf;
 use memctl_proto::v1;
 
 use super::blocks::At;
-use super::replays::{Replays, Sizes, Wanted};
+use super::replays::{Replays, Sizes, Wanted, command};
 use super::tiles::{Place, Tiles};
-use super::{anatomy, blocks, classes, fragmentation, ledger, oom, report, sites, timeline};
+use super::{anatomy, blocks, classes, diagnosis, fragmentation, ledger, oom, report, sites, timeline};
 use crate::job_data::ReadError;
 use crate::judge::Judge;
 use crate::store::Store;
@@ -36,6 +38,13 @@ pub struct Sources {
     pub(super) judge: Judge,
     pub(super) tiles: Arc<Tiles>,
     pub(super) replays: Arc<Replays>,
+}
+
+impl Sources {
+    /// What allocator settings would do for a device of this selection; `flags` reach the store.
+    pub(super) async fn advice(&self, of: (&v1::Selection, &str), subject: Subject) -> Advice {
+        self.replays.clone().advice(self.store.clone(), &self.streams, of, subject).await
+    }
 }
 
 /// See the module.
@@ -93,8 +102,8 @@ impl Question for v1::FragmentationRequest {
         self.selection.as_ref()
     }
 
-    async fn answer(self, Sources { store, streams, judge, .. }: Sources) -> Result<Fragmentation, ReadError> {
-        fragmentation::fragmentation(&store, &streams, &judge, self).await
+    async fn answer(self, from: Sources) -> Result<Fragmentation, ReadError> {
+        fragmentation::fragmentation(&from, self).await
     }
 }
 
@@ -105,8 +114,32 @@ impl Question for v1::OomRequest {
         self.selection.as_ref()
     }
 
-    async fn answer(self, Sources { store, streams, judge, .. }: Sources) -> Result<Oom, ReadError> {
-        oom::oom(&store, &streams, &judge, self).await
+    async fn answer(self, from: Sources) -> Result<Oom, ReadError> {
+        oom::oom(&from, self).await
+    }
+}
+
+impl Question for v1::DiagnosisRequest {
+    type Answer = Diagnosis;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        self.selection.as_ref()
+    }
+
+    async fn answer(self, from: Sources) -> Result<Diagnosis, ReadError> {
+        diagnosis::diagnosis(&from, self).await
+    }
+}
+
+impl Question for v1::WhatIfRequest {
+    type Answer = WhatIf;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        self.selection.as_ref()
+    }
+
+    async fn answer(self, from: Sources) -> Result<WhatIf, ReadError> {
+        command::what_if(&from, self).await
     }
 }
 
