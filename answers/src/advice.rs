@@ -6,12 +6,9 @@
 use serde::{Deserialize, Serialize};
 
 use memctl_model::FindingKind;
-use memctl_replay::Limit;
 
-use crate::frag::{self, Fragmentation, pinned};
 use crate::naming::name_of;
-use crate::oom::{Failed, Oom};
-use crate::report::{self, Report};
+use crate::report::Report;
 use crate::what_if::Rank;
 
 /// Advice about one device.
@@ -29,64 +26,6 @@ pub struct Advice {
     pub device: Option<Rank>,
 }
 
-/// Whose memory is replayed.
-#[derive(Clone, Debug, Default)]
-pub struct Subject {
-    /// The rank.
-    pub rank: u32,
-    /// The process, by its name within the job.
-    pub process: String,
-    /// Device index in the process.
-    pub device: u32,
-    /// What pins its memory, in one sentence.
-    pub pinned: Option<String>,
-    /// One if the limit is known, two if only an interval is known.
-    pub limits: Vec<Limit>,
-}
-
-impl Subject {
-    /// The rank that a diagnosis is about: with its failed request if one failed, else with how it is fragmented.
-    #[must_use]
-    pub fn of_rank(rank: &report::Rank, failed: Option<&Failed>, fragmented: Option<&frag::Rank>) -> Self {
-        let holders = failed.map(|failed| &failed.held_by).or(fragmented.map(|found| &found.held_by));
-        Self {
-            rank: rank.rank,
-            process: rank.process.clone(),
-            device: rank.device,
-            pinned: holders.and_then(|holders| pinned(holders)),
-            limits: failed.map_or_else(Vec::new, Failed::limits),
-        }
-    }
-
-    /// The rank that wastes most, if there is a finding; `failures` are of the same job.
-    #[must_use]
-    pub fn of_fragmentation(answer: &Fragmentation, failures: Option<&Oom>) -> Option<Self> {
-        let found = answer.findings.iter().any(|finding| finding.known_kind() == Some(FindingKind::Fragmentation));
-        let worst = answer.worst().filter(|_| found)?;
-        let failed = failures.and_then(|oom| oom.failure_of(worst.rank, &worst.process));
-        Some(Self {
-            rank: worst.rank,
-            process: worst.process.clone(),
-            device: worst.device,
-            pinned: pinned(&worst.held_by),
-            limits: failed.map_or_else(Vec::new, Failed::limits),
-        })
-    }
-
-    /// The rank whose request failed first.
-    #[must_use]
-    pub fn of_failure(answer: &Oom) -> Option<Self> {
-        let failed = answer.failures.first()?;
-        Some(Self {
-            rank: failed.rank,
-            process: failed.process.clone(),
-            device: failed.device,
-            pinned: pinned(&failed.held_by),
-            limits: failed.limits(),
-        })
-    }
-}
-
 /// Whether a finding of a report depends on how memory is packed, so that settings are worth a replay.
 #[must_use]
 pub fn is_called_for(report: &Report) -> bool {
@@ -96,19 +35,9 @@ pub fn is_called_for(report: &Report) -> bool {
 }
 
 impl Advice {
-    /// From the replays of a subject's device and what they do not cover, or from the reason why there are none.
+    /// From the replays of a device, what they do not cover, and what pins its memory.
     #[must_use]
-    pub fn new(subject: Subject, replayed: Result<(Rank, Vec<String>), String>) -> Self {
-        match replayed {
-            Ok((device, _)) if device.recorded.torch.is_none() => {
-                Self::none(subject, "the recording does not name its version of torch".to_owned())
-            }
-            Ok((device, remarks)) => Self::replayed(device, &remarks, subject.pinned),
-            Err(why) => Self::none(subject, why),
-        }
-    }
-
-    fn replayed(device: Rank, remarks: &[String], pinned: Option<String>) -> Self {
+    pub fn replayed(device: Rank, remarks: &[String], pinned: Option<String>) -> Self {
         let mut says = device.says.clone();
         let chosen = device.recommended.as_ref().map(|recommended| &recommended.allocator_conf);
         match device.settings.iter().find(|setting| chosen == Some(&setting.allocator_conf)) {
@@ -121,9 +50,11 @@ impl Advice {
         Self { rank: device.rank, process: device.process.clone(), says, not_replayed: None, device: Some(device) }
     }
 
-    fn none(Subject { rank, process, pinned, .. }: Subject, why: String) -> Self {
-        let mut says =
-            vec![format!("What an allocator setting would do on {} is not known: {why}.", name_of(&process, rank))];
+    /// Where nothing can be replayed.
+    #[must_use]
+    pub fn none(rank: u32, process: String, why: String, pinned: Option<String>) -> Self {
+        let name = name_of(&process, rank);
+        let mut says = vec![format!("What an allocator setting would do on {name} is not known: {why}.")];
         says.extend(pinned);
         Self { rank, process, says, not_replayed: Some(why), device: None }
     }

@@ -234,7 +234,7 @@ impl Answer for Oom {
             let cells = [
                 Cell::plain(failed.rank),
                 Cell::plain(failed.device),
-                Cell::plain(&failed.at),
+                Cell::plain(failed.at),
                 Cell::maybe(failed.epoch),
                 Cell::maybe(failed.step),
                 Cell::text(&failed.cause),

@@ -1,6 +1,7 @@
 //! `diagnose`: a job's report, and what was live on the rank that it is about, as a note.
 
-use memctl_answers::advice::{Advice, Subject, is_called_for};
+use memctl_answers::advice::{Advice, is_called_for};
+use memctl_answers::advising::Subject;
 use memctl_answers::diagnose::{Diagnosis, rank_of};
 use memctl_answers::dossier::same_job;
 use memctl_answers::report::{Rank, Report};
@@ -8,7 +9,8 @@ use memctl_model::FindingKind;
 use memctl_proto::v1;
 use memctl_proto::v1::ledger_request::Moment;
 
-use super::{Sources, fragmentation, ledger, oom, report, sites};
+use super::sources::Sources;
+use super::{advice, fragmentation, ledger, report, sites};
 use crate::job_data::error::ReadError;
 
 /// Answers a request for a diagnosis.
@@ -21,7 +23,7 @@ pub(super) async fn diagnosis(from: &Sources, request: v1::DiagnosisRequest) -> 
     // For one rank only: four nearly equal tables do not help.
     let one = same_job(selection.unwrap_or_default(), &report, rank);
     let replay = match replay && is_called_for(&report) {
-        true => Some(advice(from, &report, rank, (&one, &flags)).await),
+        true => Some(advised(from, &report, rank, (&one, &flags)).await),
         false => None,
     };
     let of = || Some(one.clone());
@@ -33,14 +35,14 @@ pub(super) async fn diagnosis(from: &Sources, request: v1::DiagnosisRequest) -> 
 }
 
 /// What allocator settings would do for the rank that the note is about.
-async fn advice(from: &Sources, report: &Report, rank: &Rank, (one, flags): (&v1::Selection, &str)) -> Advice {
+async fn advised(from: &Sources, report: &Report, rank: &Rank, (one, flags): (&v1::Selection, &str)) -> Advice {
     let is_failed = report.findings.iter().any(|finding| finding.known_kind() == Some(FindingKind::Oom));
     let (mut failed, mut fragmented) = (None, None);
     if is_failed {
-        failed = oom::failure(from, one.clone(), rank.rank, &rank.process).await;
+        failed = advice::failure(from, one, rank.rank, &rank.process).await;
     } else {
-        let request = v1::FragmentationRequest { selection: Some(one.clone()), ..Default::default() };
-        let answer = fragmentation::fragmentation(from, request).await.ok();
+        let Sources { store, streams, judge, .. } = from;
+        let answer = fragmentation::fragmentation(store, streams, judge, one).await.ok();
         let mut ranks = answer.into_iter().flat_map(|answer| answer.ranks);
         fragmented = ranks.find(|found| found.rank == rank.rank && found.process == rank.process);
     }

@@ -7,39 +7,28 @@ use memctl_analysis::churn::{self, RankChurn};
 use memctl_analysis::coverage;
 use memctl_analysis::fragmentation::judge::Holder;
 use memctl_analysis::fragmentation::{FreeList, Picture, RankFragmentation};
-use memctl_answers::advice::Subject;
 use memctl_answers::finding::{Finding, Site};
 use memctl_answers::frag::{self, Churn, Fragmentation, Rank, Share};
 use memctl_answers::{SCHEMA, finite};
 use memctl_model::{FindingKind, Gap, SegmentKind};
 use memctl_proto::v1;
 
+use super::answer;
 use super::answer::frames;
 use super::scope::Scope;
-use super::{Sources, answer, oom};
 use crate::job_data::error::ReadError;
 use crate::job_data::job::{everybody, find};
+use crate::judge::Judge;
+use crate::store::Store;
+use crate::streams::Streams;
 
 /// Answers a fragmentation request.
 pub(super) async fn fragmentation(
-    from: &Sources,
-    request: v1::FragmentationRequest,
+    store: &Arc<dyn Store>,
+    streams: &Streams,
+    judge: &Judge,
+    selection: &v1::Selection,
 ) -> Result<Fragmentation, ReadError> {
-    let v1::FragmentationRequest { selection, replay, flags } = request;
-    let selection = selection.unwrap_or_default();
-    let mut answer = pictures(from, &selection).await?;
-    if replay && Subject::of_fragmentation(&answer, None).is_some() {
-        let failures = oom::failures(from, &selection).await.ok();
-        if let Some(subject) = Subject::of_fragmentation(&answer, failures.as_ref()) {
-            let run = oom::same_run(selection, &answer.job);
-            answer.replay = Some(from.advice((&run, &flags), subject).await);
-        }
-    }
-    Ok(answer)
-}
-
-async fn pictures(from: &Sources, selection: &v1::Selection) -> Result<Fragmentation, ReadError> {
-    let Sources { store, streams, judge, .. } = from;
     let found = Arc::new(find(&**store, selection).await?);
     let (explained, findings) = judge.explained(&found, &everybody(&**store, &found, selection).await?).await?;
     let reports = explained.fragmentation.iter().zip(&explained.churn).zip(&explained.looked);

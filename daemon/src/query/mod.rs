@@ -7,6 +7,7 @@
 //!
 //! (Over 400 lines: one service, whose calls share the data that they are answered from.)
 
+mod advice;
 mod anatomy;
 mod answer;
 mod blocks;
@@ -25,8 +26,10 @@ mod replays;
 mod report;
 mod scope;
 mod sites;
+mod sources;
 mod tiles;
 mod timeline;
+mod what_if;
 mod worker_threads;
 
 use std::sync::Arc;
@@ -43,8 +46,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 pub use blocks::At;
-pub use question::{AnatomyQuestion, BlocksQuestion, ClassesQuestion, Question, Sources, TileQuestion};
+pub use question::{AnatomyQuestion, BlocksQuestion, ClassesQuestion, Question, TileQuestion};
 pub use replays::{Sizes, Wanted};
+pub use sources::Sources;
 pub use tiles::Place;
 
 use crate::access::{Caller, Gate};

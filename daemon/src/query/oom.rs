@@ -4,46 +4,30 @@ use std::sync::Arc;
 
 use memctl_analysis::classes::Shares;
 use memctl_analysis::oom;
-use memctl_answers::advice::Subject;
+use memctl_answers::SCHEMA;
 use memctl_answers::finding::{Finding, Site};
 use memctl_answers::format::time::Time;
 use memctl_answers::oom::{Class, Failed, Live, Oom, Peer};
-use memctl_answers::{Job, SCHEMA};
 use memctl_model::FindingKind;
 use memctl_proto::v1;
 
+use super::answer;
 use super::answer::frames;
 use super::fragmentation::holder;
 use super::scope::Scope;
-use super::{Sources, answer};
 use crate::job_data::error::ReadError;
 use crate::job_data::job::{everybody, find};
+use crate::judge::Judge;
+use crate::store::Store;
+use crate::streams::Streams;
 
 /// Answers an out-of-memory request.
-pub(super) async fn oom(from: &Sources, request: v1::OomRequest) -> Result<Oom, ReadError> {
-    let v1::OomRequest { selection, replay, flags } = request;
-    let selection = selection.unwrap_or_default();
-    let answer = failures(from, &selection).await?;
-    let advice = match Subject::of_failure(&answer).filter(|_| replay) {
-        Some(subject) => Some(from.advice((&same_run(selection, &answer.job), &flags), subject).await),
-        None => None,
-    };
-    Ok(answer.with_replay(advice))
-}
-
-/// The failed request of a process, if one failed and can be explained.
-pub(super) async fn failure(from: &Sources, selection: v1::Selection, rank: u32, process: &str) -> Option<Failed> {
-    failures(from, &selection).await.ok()?.failure_of(rank, process).cloned()
-}
-
-/// The run of an answer: `latest` may be another one by now.
-pub(super) fn same_run(selection: v1::Selection, job: &Job) -> v1::Selection {
-    v1::Selection { job: job.id.clone(), attempt: Some(job.attempt), ..selection }
-}
-
-/// The failed requests of a selection.
-pub(super) async fn failures(from: &Sources, selection: &v1::Selection) -> Result<Oom, ReadError> {
-    let Sources { store, streams, judge, .. } = from;
+pub(super) async fn oom(
+    store: &Arc<dyn Store>,
+    streams: &Streams,
+    judge: &Judge,
+    selection: &v1::Selection,
+) -> Result<Oom, ReadError> {
     let found = Arc::new(find(&**store, selection).await?);
     let (explained, findings) = judge.explained(&found, &everybody(&**store, &found, selection).await?).await?;
     let findings = findings.iter().filter(|finding| oom::outcome::tells(finding));

@@ -3,9 +3,7 @@
 //! Guarantees: gRPC and HTTP ask the same questions of the same functions; an answer is a type of the crate `answers`.
 
 use std::future::Future;
-use std::sync::Arc;
 
-use memctl_answers::advice::{Advice, Subject};
 use memctl_answers::anatomy::Anatomy;
 use memctl_answers::blocks::Blocks;
 use memctl_answers::classes::Classes;
@@ -22,30 +20,11 @@ use memctl_answers::what_if::WhatIf;
 use memctl_proto::v1;
 
 use super::blocks::At;
-use super::replays::{Replays, Sizes, Wanted, command};
-use super::tiles::{Place, Tiles};
-use super::{anatomy, blocks, classes, diagnosis, fragmentation, ledger, oom, report, sites, timeline};
+use super::replays::{Sizes, Wanted};
+use super::sources::Sources;
+use super::tiles::Place;
+use super::{advice, anatomy, blocks, classes, diagnosis, ledger, report, sites, timeline, what_if};
 use crate::job_data::ReadError;
-use crate::judge::Judge;
-use crate::store::Store;
-use crate::streams::Streams;
-
-/// What questions are answered from.
-pub struct Sources {
-    /// The store, as the caller sees it.
-    pub(super) store: Arc<dyn Store>,
-    pub(super) streams: Streams,
-    pub(super) judge: Judge,
-    pub(super) tiles: Arc<Tiles>,
-    pub(super) replays: Arc<Replays>,
-}
-
-impl Sources {
-    /// What allocator settings would do for a device of this selection; `flags` reach the store.
-    pub(super) async fn advice(&self, of: (&v1::Selection, &str), subject: Subject) -> Advice {
-        self.replays.clone().advice(self.store.clone(), &self.streams, of, subject).await
-    }
-}
 
 /// See the module.
 pub trait Question: Send + 'static {
@@ -103,7 +82,7 @@ impl Question for v1::FragmentationRequest {
     }
 
     async fn answer(self, from: Sources) -> Result<Fragmentation, ReadError> {
-        fragmentation::fragmentation(&from, self).await
+        advice::fragmentation(&from, self).await
     }
 }
 
@@ -115,7 +94,7 @@ impl Question for v1::OomRequest {
     }
 
     async fn answer(self, from: Sources) -> Result<Oom, ReadError> {
-        oom::oom(&from, self).await
+        advice::oom(&from, self).await
     }
 }
 
@@ -139,7 +118,7 @@ impl Question for v1::WhatIfRequest {
     }
 
     async fn answer(self, from: Sources) -> Result<WhatIf, ReadError> {
-        command::what_if(&from, self).await
+        what_if::what_if(&from, self).await
     }
 }
 

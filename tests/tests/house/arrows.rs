@@ -162,7 +162,6 @@ const LAYOUT: [(&str, &str); 65] = [
     ("cli/src/commands/report_views.rs", "FINDINGS_MOST"),
     ("cli/src/commands/report_views.rs", "RANKS_MOST"),
     ("cli/src/commands/report_views.rs", "ROWS_PART"),
-    ("cli/src/commands/what_if.rs", "RANKS_MAX"),
     ("cli/src/page/alerts.rs", "LINES"),
     ("cli/src/page/assert.rs", "VERDICT"),
     ("cli/src/page/diagnose.rs", "GROWTH"),

@@ -1,15 +1,14 @@
-//! Replays of recordings: memory under other allocator settings, for the page and advice (`settings`) and for
-//! `memctl what-if` (`command`), and at other sizes (`sizes`) as `memctl fit` computes it.
+//! Replays of recordings: memory under other allocator settings, for the page and advice (`settings`), and at other
+//! sizes (`sizes`) as `memctl fit` computes it; `query/what_if.rs` replays for `memctl what-if`.
 //!
 //! Guarantees: one replay at a time in the whole daemon, on a thread of its own, with a limit on its events (but for
-//! `command`). A request that finds another replay running waits briefly, advice not at all, and then gets an error; one
+//! `memctl what-if`). A request that finds another replay running waits briefly, advice not at all, and then gets an error; one
 //! that finds the same replay running waits for its result. Results are cached by session and by the number of stored
 //! events: a repeated request is free, and one about a job that has grown is replayed again. A replay continues after its
 //! client disconnects, since the next request would start it again.
 //! Refuses: recordings that lack events or are too large, and more than one process at a time.
 
 mod cache;
-pub(super) mod command;
 mod settings;
 mod sizes;
 
@@ -30,6 +29,7 @@ use crate::store::Store;
 use crate::streams::Streams;
 use cache::Cache;
 pub use settings::Wanted;
+pub(super) use settings::replayed;
 pub use sizes::Sizes;
 
 /// How long to wait for a running replay.
@@ -65,7 +65,7 @@ impl Replays {
     }
 
     /// The right to replay, without a limit on the wait.
-    async fn place(&self) -> Result<OwnedSemaphorePermit, ReadError> {
+    pub(super) async fn place(&self) -> Result<OwnedSemaphorePermit, ReadError> {
         self.one.clone().acquire_owned().await.map_err(|_| busy())
     }
 

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use memctl_answers::advice::{Advice, Subject};
+use memctl_answers::advice::Advice;
+use memctl_answers::advising::Subject;
 use memctl_answers::replaying::{EVENTS_MAX, Limit, Question, Replaying};
 use memctl_answers::what_if::{NEVER, Rank, WhatIf};
 use memctl_model::{JobState, SessionId};
@@ -102,7 +103,7 @@ impl Replays {
             let device = ranks.into_iter().next().ok_or_else(|| "nothing of it is stored".to_owned())?;
             Ok((device, not_looked_at))
         });
-        Advice::new(subject, first)
+        subject.advice(first)
     }
 
     /// The usual settings, from the cache or from a replay; a result may be older by `grown` events.
@@ -138,7 +139,7 @@ impl Replays {
 }
 
 /// A part of a job under settings and limits; where the version of torch is unknown, by the rule that repeats the recording.
-pub(super) async fn replayed(
+pub(in super::super) async fn replayed(
     store: &Arc<dyn Store>,
     part: &v1::Selection,
     question: Question,

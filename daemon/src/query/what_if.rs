@@ -13,9 +13,10 @@ use memctl_answers::report::{Rank, Report};
 use memctl_answers::what_if::{NEVER, WhatIf};
 use memctl_proto::v1;
 
-use super::settings::replayed;
+use super::replays::replayed;
+use super::sources::Sources;
+use super::{advice, report};
 use crate::job_data::error::ReadError;
-use crate::query::{Sources, oom, report};
 
 /// The most ranks that are replayed if none was chosen; the page names the others.
 const RANKS_MAX: usize = 4;
@@ -23,7 +24,7 @@ const RANKS_MAX: usize = 4;
 const TRIALS_MAX: usize = 1024;
 
 /// See the module.
-pub(in super::super) async fn what_if(from: &Sources, request: v1::WhatIfRequest) -> Result<WhatIf, ReadError> {
+pub(super) async fn what_if(from: &Sources, request: v1::WhatIfRequest) -> Result<WhatIf, ReadError> {
     let v1::WhatIfRequest { selection, settings, limits, from: first, until } = request;
     if settings.len().max(1).saturating_mul(limits.len().max(1)) > TRIALS_MAX {
         return Err(ReadError::Invalid(format!("these are more than {TRIALS_MAX} settings and limits together")));
@@ -39,7 +40,7 @@ pub(in super::super) async fn what_if(from: &Sources, request: v1::WhatIfRequest
         let part = same_job(selection.clone(), &report, rank);
         let mut question = question.clone();
         if question.limits.is_empty() && rank.ooms > 0 {
-            let failed = oom::failure(from, part.clone(), rank.rank, &rank.process).await;
+            let failed = advice::failure(from, &part, rank.rank, &rank.process).await;
             question.limits = failed.as_ref().map_or_else(Vec::new, Failed::limits);
             question.is_interval = question.limits.len() > 1;
         }
