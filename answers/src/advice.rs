@@ -52,11 +52,11 @@ impl Advice {
 
     /// Where nothing can be replayed.
     #[must_use]
-    pub fn none(rank: u32, process: &str, why: String, pinned: Option<String>) -> Self {
-        let name = name_of(process, rank);
+    pub fn none(rank: u32, process: String, why: String, pinned: Option<String>) -> Self {
+        let name = name_of(&process, rank);
         let mut says = vec![format!("What an allocator setting would do on {name} is not known: {why}.")];
         says.extend(pinned);
-        Self { rank, process: process.to_owned(), says, not_replayed: Some(why), device: None }
+        Self { rank, process, says, not_replayed: Some(why), device: None }
     }
 
     /// The line for a shell that sets what is recommended.

@@ -8,6 +8,7 @@
 
 pub mod access;
 pub mod advice;
+pub mod advising;
 pub mod alerts;
 pub mod anatomy;
 pub mod assert;

@@ -110,10 +110,12 @@ impl Failed {
     #[must_use]
     pub fn limits(&self) -> Vec<Limit> {
         let after = self.reserved_bytes.saturating_sub(self.flushed_bytes);
-        match (self.limit_at_least_bytes, self.limit_below_bytes) {
+        let mut limits = match (self.limit_at_least_bytes, self.limit_below_bytes) {
             (Some(low), Some(below)) => vec![Limit::Share(low), Limit::Share(below.saturating_sub(1).max(low))],
             _ => vec![Limit::Device(after.saturating_add(self.device_free_bytes))],
-        }
+        };
+        limits.dedup();
+        limits
     }
 }
 
@@ -155,6 +157,12 @@ pub struct Peer {
 }
 
 impl Oom {
+    /// The first failed request of a process.
+    #[must_use]
+    pub fn failure_of(&self, rank: u32, process: &str) -> Option<&Failed> {
+        self.failures.iter().find(|failed| failed.rank == rank && failed.process == process)
+    }
+
     /// With what the replays of the first failure's process say.
     #[must_use]
     pub fn with_replay(mut self, replay: Option<Advice>) -> Self {
@@ -226,7 +234,7 @@ impl Answer for Oom {
             let cells = [
                 Cell::plain(failed.rank),
                 Cell::plain(failed.device),
-                Cell::plain(&failed.at),
+                Cell::plain(failed.at),
                 Cell::maybe(failed.epoch),
                 Cell::maybe(failed.step),
                 Cell::text(&failed.cause),

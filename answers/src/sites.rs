@@ -223,7 +223,7 @@ impl Answer for Sites {
                 let cells = [
                     Cell::plain(rank.rank),
                     Cell::plain(rank.device),
-                    Cell::plain(&rank.at),
+                    Cell::plain(rank.at),
                     Cell::plain(rank.epoch),
                     Cell::plain(rank.step),
                     Cell::plain(site.live_bytes),

@@ -132,8 +132,8 @@ impl Answer for Timeline {
                 let cells = [
                     Cell::plain(of.rank),
                     Cell::plain(of.device),
-                    Cell::plain(&point.first_at),
-                    Cell::plain(&point.last_at),
+                    Cell::plain(point.first_at),
+                    Cell::plain(point.last_at),
                     Cell::plain(point.epoch),
                     Cell::plain(point.step),
                     Cell::plain(point.allocated_bytes),

@@ -4,6 +4,7 @@
 //! first.
 
 use memctl_answers::access::Caller;
+use memctl_answers::diagnose::Diagnosis;
 pub use memctl_answers::dossier::same_job;
 use memctl_answers::frag::Fragmentation;
 use memctl_answers::jobs::Jobs;
@@ -108,24 +109,33 @@ pub async fn live(connection: &mut Connection, request: v1::SitesRequest, view: 
     Ok(Sites { view, ..answered(response, connection)? })
 }
 
-/// Requests how free memory is split up.
+/// Requests how free memory is split up, and what allocator settings would do.
 ///
 /// # Errors
 /// See [`Failure`].
 pub async fn fragmentation(connection: &mut Connection, selection: v1::Selection) -> Result<Fragmentation, Failure> {
-    let request = v1::FragmentationRequest { selection: Some(selection) };
-    let response = connection.query.get_fragmentation(request).await;
-    answered(response, connection)
+    let flags = connection.flags.clone();
+    let request = v1::FragmentationRequest { selection: Some(selection), replay: true, flags };
+    answered(connection.query.get_fragmentation(request).await, connection)
 }
 
-/// Requests the requests that failed.
+/// Requests the requests that failed; `replay` is what allocator settings would have done.
 ///
 /// # Errors
 /// See [`Failure`].
-pub async fn oom(connection: &mut Connection, selection: v1::Selection) -> Result<Oom, Failure> {
-    let request = v1::OomRequest { selection: Some(selection) };
-    let response = connection.query.get_oom(request).await;
-    answered(response, connection)
+pub async fn oom(connection: &mut Connection, selection: v1::Selection, replay: bool) -> Result<Oom, Failure> {
+    let request = v1::OomRequest { selection: Some(selection), replay, flags: connection.flags.clone() };
+    answered(connection.query.get_oom(request).await, connection)
+}
+
+/// Requests the diagnosis, and what allocator settings would do.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn diagnosis(connection: &mut Connection, selection: v1::Selection) -> Result<Diagnosis, Failure> {
+    let flags = connection.flags.clone();
+    let request = v1::DiagnosisRequest { selection: Some(selection), replay: true, flags };
+    answered(connection.query.get_diagnosis(request).await, connection)
 }
 
 /// Requests a list of jobs.

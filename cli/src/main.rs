@@ -20,7 +20,6 @@ macro_rules! eprint {
     }};
 }
 
-mod advising;
 mod allocator;
 mod args;
 mod client;

@@ -8,10 +8,11 @@ mod remedy;
 mod words;
 
 use memctl_model::{FindingKind, JobState};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::advice::Advice;
 use super::finding::Finding;
@@ -28,7 +29,7 @@ use crate::format::json;
 const SITES_NAMED: usize = 3;
 
 /// The note.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Diagnosis {
     /// See [`SCHEMA`].
     pub schema: u32,
@@ -37,7 +38,7 @@ pub struct Diagnosis {
     /// What the answer rests on.
     pub completeness: Completeness,
     /// `critical`, `warning`, `info`; where nothing was found `none`, or `inconclusive` where that means nothing.
-    pub severity: &'static str,
+    pub severity: Cow<'static, str>,
     /// One sentence.
     pub summary: String,
     /// The six questions, in their order.
@@ -53,7 +54,7 @@ pub struct Diagnosis {
     pub verdict: Option<Verdict>,
     /// What allocator settings would do, where a finding depends on how memory is packed; null elsewhere.
     pub replay: Option<Advice>,
-    /// For the page.
+    /// What the answer was made from; absent from what a daemon answers.
     #[serde(skip)]
     pub report: Report,
 }
@@ -62,10 +63,10 @@ pub struct Diagnosis {
 pub const EXAMPLE: &str = "The pattern as an example, which is not your code:";
 
 /// A question and its answer.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Question {
     /// The question.
-    pub question: &'static str,
+    pub question: Cow<'static, str>,
     /// The answer, by paragraphs.
     pub answer: Vec<String>,
     /// Code as it may be now: an example of the pattern.
@@ -78,12 +79,12 @@ pub struct Question {
 
 impl Question {
     fn new(question: &'static str, answer: Vec<String>) -> Self {
-        Self { question, answer, ..Self::default() }
+        Self { question: question.into(), answer, ..Self::default() }
     }
 }
 
 /// How much a rank uses, and by what.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Usage {
     /// The rank.
     pub rank: u32,
@@ -106,10 +107,10 @@ pub struct Usage {
     /// `PYTORCH_CUDA_ALLOC_CONF`.
     pub allocator_conf: String,
     /// When these levels were read.
-    pub moment: &'static str,
+    pub moment: Cow<'static, str>,
     /// When the sites were read, as the beginning of a sentence.
     #[serde(skip)]
-    pub live_when: &'static str,
+    pub live_when: Cow<'static, str>,
     /// The largest sites, most bytes first.
     pub by: Vec<Share>,
     /// Live in other sites.
@@ -123,7 +124,7 @@ pub struct Usage {
 }
 
 /// A site's part of what is live.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Share {
     /// The innermost frame of the user's own code.
     pub site: Frame,
@@ -177,7 +178,7 @@ impl Diagnosis {
             schema: SCHEMA,
             job: report.job.clone(),
             completeness: report.completeness,
-            severity: severity(&report),
+            severity: severity(&report).into(),
             summary: summary(&report),
             questions: words::questions(&report, usage.as_ref(), replay.as_ref(), flags),
             usage,
@@ -245,8 +246,12 @@ impl Usage {
                 (true, "step_end") => "at the last step's end",
                 (true, "window_end") => "at the end of the last span of time",
                 (true, _) => "at the end of the recording",
+            }
+            .into(),
+            live_when: match rank.epoch_ends.is_empty() {
+                true => "Live at the end of the recording".into(),
+                false => "Live then".into(),
             },
-            live_when: if rank.epoch_ends.is_empty() { "Live at the end of the recording" } else { "Live then" },
             by: Vec::new(),
             other_bytes: 0,
             other_sites: 0,
@@ -301,7 +306,7 @@ impl Answer for Diagnosis {
         csv::header(out, &["question", "answer", "before", "after", "commands"])?;
         self.questions.iter().try_for_each(|question| {
             let cells = [
-                Cell::plain(question.question),
+                Cell::plain(&question.question),
                 Cell::text(question.answer.join(" ")),
                 Cell::text(question.before.join("; ")),
                 Cell::text(question.after.join("; ")),

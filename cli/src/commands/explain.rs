@@ -9,7 +9,6 @@ use memctl_answers::oom::Oom;
 use memctl_proto::v1;
 use memctl_proto::v1::ledger_request::Moment;
 
-use crate::advising;
 use crate::args::{self, Format, Global};
 use crate::client::{self, asking, hint};
 use crate::exit::Failure;
@@ -30,10 +29,8 @@ pub async fn frag(
 ) -> Result<(), Failure> {
     let selection = args.narrow.selection(now);
     let answer = asking(global, async |connection| {
-        let answer = client::fragmentation(connection, selection.clone()).await?;
-        let mut answer = Fragmentation { hint: hint(connection, global), ..answer };
-        answer.replay = advising::on_fragmentation(connection, &answer, &selection).await;
-        Ok(answer)
+        let answer = client::fragmentation(connection, selection).await?;
+        Ok(Fragmentation { hint: hint(connection, global), ..answer })
     });
     show(&answer.await?, global, screen, out)
 }
@@ -51,10 +48,7 @@ pub async fn oom(
 ) -> Result<(), Failure> {
     let selection = args.narrow.selection(now);
     let answer = asking(global, async |connection| {
-        let answer = client::oom(connection, selection.clone()).await?;
-        let answer = Oom { hint: hint(connection, global), ..answer };
-        let replay = advising::on_failure(connection, &answer, &selection).await;
-        Ok(answer.with_replay(replay))
+        Ok(Oom { hint: hint(connection, global), ..client::oom(connection, selection, true).await? })
     });
     show(&answer.await?, global, screen, out)
 }

@@ -7,6 +7,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 
 use jiff::Timestamp;
+use memctl_answers::advice::is_called_for;
 use memctl_answers::diagnose::rank_of;
 use memctl_answers::dossier::{Dossier, Part, Parts, drawn, span};
 use memctl_answers::ledger::{self, Ledger};
@@ -16,7 +17,6 @@ use memctl_proto::v1;
 use memctl_proto::v1::sites_request::Moment;
 
 use super::report_views;
-use crate::advising;
 use crate::args::{self, Format, Global};
 use crate::client::{self, asking, course, live, report, same_job};
 use crate::connect::Connection;
@@ -83,10 +83,13 @@ async fn gather(connection: &mut Connection, selection: v1::Selection, global: &
     let one = same_job(job.clone(), &report, &rank);
     let course_of = v1::Selection { ranks: drawn(&report, RANKS_DRAWN), ..job.clone() };
     let span = span(&report, &rank);
-    let replay = advising::on_note(connection, &report, &rank, &job).await;
+    let replay = match is_called_for(&report) {
+        true => told(client::diagnosis(connection, job.clone()).await)?.ok().and_then(|note| note.replay),
+        false => None,
+    };
     let parts = Parts {
         course: told(course(connection, course_of, POINTS, global).await)?,
-        failures: told(client::oom(connection, job).await)?,
+        failures: told(client::oom(connection, job, false).await)?,
         peak: told(sites(connection, &one, Some(Moment::Peak(true))).await)?,
         early: match span.early {
             Some(epoch) => told(sites(connection, &one, Some(Moment::EpochEnd(epoch))).await)?,

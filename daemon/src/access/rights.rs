@@ -63,6 +63,8 @@ pub const RIGHTS: &[(&str, Need)] = &[
     ("/memctl.v1.Query/Export", Need::Read),
     ("/memctl.v1.Query/GetFragmentation", Need::Read),
     ("/memctl.v1.Query/GetOom", Need::Read),
+    ("/memctl.v1.Query/GetDiagnosis", Need::Read),
+    ("/memctl.v1.Query/GetWhatIf", Need::Read),
     ("/memctl.v1.Query/GetLedger", Need::Read),
     // It pauses a training briefly, so a reader may not. (Readers see the result as part of the finding.)
     ("/memctl.v1.Query/FindHolders", Need::Operate),

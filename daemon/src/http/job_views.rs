@@ -7,10 +7,8 @@
 
 use axum::extract::{Extension, Path, State};
 use axum::http::Uri;
-use memctl_answers::advice::{Advice, is_called_for};
-use memctl_answers::diagnose::{Diagnosis, rank_of};
+use memctl_answers::diagnose::Diagnosis;
 use memctl_answers::dossier::flame::Flame;
-use memctl_answers::dossier::same_job;
 use memctl_answers::dossier::table::SiteClasses;
 use memctl_answers::format::json;
 use memctl_answers::heat::Heat;
@@ -110,7 +108,7 @@ impl JobViews<'_> {
                 let (at, blocks) = (self.params.moment("at")?, self.params.flag("blocks")?);
                 text(&self.ledger(self.selection.clone(), at, blocks).await?)
             }
-            "oom" => text(&self.oom().await?),
+            "oom" => text(&self.oom(true).await?),
             "flame" => text(&self.flame().await?),
             "blocks" => text(&self.ask(self.blocks()?).await?),
             "classes" => text(&self.ask(ClassesQuestion(self.selection.clone())).await?),
@@ -158,14 +156,8 @@ impl JobViews<'_> {
     }
 
     async fn diagnosis(&self) -> Result<Diagnosis, Trouble> {
-        let report = self.report().await?;
-        let Some(rank) = rank_of(&report) else { return Ok(Diagnosis::new(report, None, None, None, "")) };
-        let one = same_job(self.selection.clone(), &report, rank);
-        let replay = is_called_for(&report).then(|| unreplayed(rank.rank, &rank.process));
-        let sites = self.live(one.clone(), None).await?;
-        // If its events are no longer stored, the report goes without them.
-        let peak = self.ledger(one, None, false).await.ok();
-        Ok(Diagnosis::new(report, Some(&sites), peak.as_ref(), replay, ""))
+        self.ask(v1::DiagnosisRequest { selection: Some(self.selection.clone()), replay: true, ..Default::default() })
+            .await
     }
 
     async fn timeline(&self) -> Result<Timeline, Trouble> {
@@ -184,14 +176,8 @@ impl JobViews<'_> {
         Ok(Sparkline::new(self.ask(v1::TimelineRequest { selection: Some(one), points: SPARKLINE }).await?))
     }
 
-    async fn oom(&self) -> Result<Oom, Trouble> {
-        let answer = self.failures().await?;
-        let replay = answer.failures.first().map(|failed| unreplayed(failed.rank, &failed.process));
-        Ok(answer.with_replay(replay))
-    }
-
-    async fn failures(&self) -> Result<Oom, Trouble> {
-        self.ask(v1::OomRequest { selection: Some(self.selection.clone()) }).await
+    async fn oom(&self, replay: bool) -> Result<Oom, Trouble> {
+        self.ask(v1::OomRequest { selection: Some(self.selection.clone()), replay, ..Default::default() }).await
     }
 
     /// Live memory of one device as a tree of calls at `at`, or its change from `from` to `at`.
@@ -240,8 +226,7 @@ impl JobViews<'_> {
             Some(bytes) => vec![Limit::Share(bytes)],
             None => self.limits().await?,
         };
-        let is_interval = limits.len() > 1;
-        Ok(Wanted { selection, limits, is_interval })
+        Ok(Wanted { selection, limits })
     }
 
     /// As `memctl fit` with one recording, at sizes around the recorded one.
@@ -261,10 +246,7 @@ impl JobViews<'_> {
 
     /// The limit of the process, as its first failed request reveals it; empty if none failed.
     async fn limits(&self) -> Result<Vec<Limit>, Trouble> {
-        let failed = self.failures().await?;
-        let mut limits = failed.failures.first().map_or_else(Vec::new, Failed::limits);
-        limits.dedup();
-        Ok(limits)
+        Ok(self.oom(false).await?.failures.first().map_or_else(Vec::new, Failed::limits))
     }
 
     /// The selection of a view that covers the whole recording.
@@ -274,14 +256,4 @@ impl JobViews<'_> {
             Some(_) => Err("this covers the whole recording; remove since= and until=".to_owned().into()),
         }
     }
-}
-
-/// Verdicts are requested often and must be fast: settings are only replayed on request.
-fn unreplayed(rank: u32, process: &str) -> Advice {
-    Advice::none(
-        rank,
-        process,
-        "the page replays it under \"Settings\", `memctl what-if` in a terminal".to_owned(),
-        None,
-    )
 }

@@ -48,7 +48,7 @@ impl Page for PageService {
         if content.len() > ANSWER_MAX {
             return Err(Status::resource_exhausted("the answer is too large for a message; select fewer ranks"));
         }
-        let mut answer = Response::new(PageAnswer { content: content.into() });
+        let mut answer = Response::new(PageAnswer { content });
         answer.extensions_mut().insert(Held::new(permit));
         Ok(answer)
     }

@@ -27,11 +27,10 @@ pub(super) async fn fragmentation(
     store: &Arc<dyn Store>,
     streams: &Streams,
     judge: &Judge,
-    request: v1::FragmentationRequest,
+    selection: &v1::Selection,
 ) -> Result<Fragmentation, ReadError> {
-    let selection = request.selection.unwrap_or_default();
-    let found = Arc::new(find(&**store, &selection).await?);
-    let (explained, findings) = judge.explained(&found, &everybody(&**store, &found, &selection).await?).await?;
+    let found = Arc::new(find(&**store, selection).await?);
+    let (explained, findings) = judge.explained(&found, &everybody(&**store, &found, selection).await?).await?;
     let reports = explained.fragmentation.iter().zip(&explained.churn).zip(&explained.looked);
     let ranks = reports.map(|((report, churn), &session)| {
         let process = found.process(session).name.clone();

@@ -7,10 +7,12 @@
 //!
 //! (Over 400 lines: one service, whose calls share the data that they are answered from.)
 
+mod advice;
 mod anatomy;
 mod answer;
 mod blocks;
 mod classes;
+mod diagnosis;
 mod export;
 mod fragmentation;
 mod growth;
@@ -24,8 +26,10 @@ mod replays;
 mod report;
 mod scope;
 mod sites;
+mod sources;
 mod tiles;
 mod timeline;
+mod what_if;
 mod worker_threads;
 
 use std::sync::Arc;
@@ -42,8 +46,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 pub use blocks::At;
-pub use question::{AnatomyQuestion, BlocksQuestion, ClassesQuestion, Question, Sources, TileQuestion};
+pub use question::{AnatomyQuestion, BlocksQuestion, ClassesQuestion, Question, TileQuestion};
 pub use replays::{Sizes, Wanted};
+pub use sources::Sources;
 pub use tiles::Place;
 
 use crate::access::{Caller, Gate};
@@ -66,11 +71,14 @@ use worker_threads::{apart, with_permit};
 /// The most jobs in a list.
 const JOBS_MAX: u32 = 10_000;
 
-/// The most concurrent requests to training processes.
+/// The most concurrent requests that wait.
 const ASKING_MAX: usize = 16;
 
 /// How long a list of jobs may take to judge them; jobs that were judged before are listed at once.
 const JUDGING: std::time::Duration = std::time::Duration::from_secs(3);
+
+/// What a stream sends.
+type Parts<T> = tokio::sync::mpsc::Receiver<Result<T, Status>>;
 
 /// The query service.
 pub struct QueryService {
@@ -85,7 +93,7 @@ pub struct QueryService {
     replays: Arc<Replays>,
     /// Permits for responses, of gRPC and HTTP together.
     answers: Permits,
-    /// Permits for requests that a training process answers: they wait, and use little memory.
+    /// Permits for requests that wait and use little memory: for a training process, or for replays.
     asking: Permits,
     /// The addresses of the HTTP port.
     http: Vec<String>,
@@ -183,8 +191,8 @@ impl QueryService {
         }
     }
 
-    /// Ends an export once its caller loses access.
-    fn guarded(&self, caller: Caller, mut parts: export::Parts) -> export::Parts {
+    /// Ends a stream once its caller loses access.
+    fn guarded<T: Send + 'static>(&self, caller: Caller, mut parts: Parts<T>) -> Parts<T> {
         let (gate, (out, guarded)) = (self.gate.clone(), tokio::sync::mpsc::channel(1));
         tokio::spawn(async move {
             let mut unwanted = std::pin::pin!(gate.ended(&caller));
@@ -385,6 +393,7 @@ fn gone(JobRow { tenant, name, .. }: &JobRow, run: u32, started_ns: u64, attempt
 #[tonic::async_trait]
 impl Query for QueryService {
     type ExportStream = ReceiverStream<Result<v1::ExportPart, Status>>;
+    type GetWhatIfStream = ReceiverStream<Result<v1::Answer, Status>>;
 
     async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Result<Response<v1::Answer>, Status> {
         let caller = Caller::of(&request)?;
@@ -420,6 +429,33 @@ impl Query for QueryService {
 
     async fn get_oom(&self, request: Request<v1::OomRequest>) -> Result<Response<v1::Answer>, Status> {
         self.as_json(request).await
+    }
+
+    async fn get_diagnosis(&self, request: Request<v1::DiagnosisRequest>) -> Result<Response<v1::Answer>, Status> {
+        self.as_json(request).await
+    }
+
+    async fn get_what_if(
+        &self,
+        request: Request<v1::WhatIfRequest>,
+    ) -> Result<Response<Self::GetWhatIfStream>, Status> {
+        let caller = Caller::of(&request)?;
+        let permit = permit(&self.asking, &caller).await?;
+        let request = request.into_inner();
+        let job = request.selection.as_ref().map_or("", |selection| &selection.job);
+        let from = self.sources(self.seen(&caller, job).await?);
+        let (out, parts) = tokio::sync::mpsc::channel(1);
+        tokio::spawn(async move {
+            let answer = apart(Some(permit), async move { answer::to_wire(&request.answer(from).await?) });
+            tokio::select! {
+                answer = answer => {
+                    // An error means that the reader disconnected.
+                    let _ = out.send(answer.map(Response::into_inner)).await;
+                }
+                () = out.closed() => {}
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(self.guarded(caller, parts))))
     }
 
     async fn get_ledger(&self, request: Request<v1::LedgerRequest>) -> Result<Response<v1::Answer>, Status> {

@@ -26,11 +26,10 @@ pub(super) async fn oom(
     store: &Arc<dyn Store>,
     streams: &Streams,
     judge: &Judge,
-    request: v1::OomRequest,
+    selection: &v1::Selection,
 ) -> Result<Oom, ReadError> {
-    let selection = request.selection.unwrap_or_default();
-    let found = Arc::new(find(&**store, &selection).await?);
-    let (explained, findings) = judge.explained(&found, &everybody(&**store, &found, &selection).await?).await?;
+    let found = Arc::new(find(&**store, selection).await?);
+    let (explained, findings) = judge.explained(&found, &everybody(&**store, &found, selection).await?).await?;
     let findings = findings.iter().filter(|finding| oom::outcome::tells(finding));
     let scope = Scope::new(&found, &[FindingKind::Oom], selection.ranks.is_empty() && selection.processes.is_empty());
     let failures = explained.ooms.iter().zip(&explained.failed).map(|(report, &session)| {

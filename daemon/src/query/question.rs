@@ -3,11 +3,11 @@
 //! Guarantees: gRPC and HTTP ask the same questions of the same functions; an answer is a type of the crate `answers`.
 
 use std::future::Future;
-use std::sync::Arc;
 
 use memctl_answers::anatomy::Anatomy;
 use memctl_answers::blocks::Blocks;
 use memctl_answers::classes::Classes;
+use memctl_answers::diagnose::Diagnosis;
 use memctl_answers::fit::Fit;
 use memctl_answers::frag::Fragmentation;
 use memctl_answers::ledger::Ledger;
@@ -20,23 +20,11 @@ use memctl_answers::what_if::WhatIf;
 use memctl_proto::v1;
 
 use super::blocks::At;
-use super::replays::{Replays, Sizes, Wanted};
-use super::tiles::{Place, Tiles};
-use super::{anatomy, blocks, classes, fragmentation, ledger, oom, report, sites, timeline};
+use super::replays::{Sizes, Wanted};
+use super::sources::Sources;
+use super::tiles::Place;
+use super::{advice, anatomy, blocks, classes, diagnosis, ledger, report, sites, timeline, what_if};
 use crate::job_data::ReadError;
-use crate::judge::Judge;
-use crate::store::Store;
-use crate::streams::Streams;
-
-/// What questions are answered from.
-pub struct Sources {
-    /// The store, as the caller sees it.
-    pub(super) store: Arc<dyn Store>,
-    pub(super) streams: Streams,
-    pub(super) judge: Judge,
-    pub(super) tiles: Arc<Tiles>,
-    pub(super) replays: Arc<Replays>,
-}
 
 /// See the module.
 pub trait Question: Send + 'static {
@@ -93,8 +81,8 @@ impl Question for v1::FragmentationRequest {
         self.selection.as_ref()
     }
 
-    async fn answer(self, Sources { store, streams, judge, .. }: Sources) -> Result<Fragmentation, ReadError> {
-        fragmentation::fragmentation(&store, &streams, &judge, self).await
+    async fn answer(self, from: Sources) -> Result<Fragmentation, ReadError> {
+        advice::fragmentation(&from, self).await
     }
 }
 
@@ -105,8 +93,32 @@ impl Question for v1::OomRequest {
         self.selection.as_ref()
     }
 
-    async fn answer(self, Sources { store, streams, judge, .. }: Sources) -> Result<Oom, ReadError> {
-        oom::oom(&store, &streams, &judge, self).await
+    async fn answer(self, from: Sources) -> Result<Oom, ReadError> {
+        advice::oom(&from, self).await
+    }
+}
+
+impl Question for v1::DiagnosisRequest {
+    type Answer = Diagnosis;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        self.selection.as_ref()
+    }
+
+    async fn answer(self, from: Sources) -> Result<Diagnosis, ReadError> {
+        diagnosis::diagnosis(&from, self).await
+    }
+}
+
+impl Question for v1::WhatIfRequest {
+    type Answer = WhatIf;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        self.selection.as_ref()
+    }
+
+    async fn answer(self, from: Sources) -> Result<WhatIf, ReadError> {
+        what_if::what_if(&from, self).await
     }
 }
 

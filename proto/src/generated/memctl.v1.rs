@@ -1687,11 +1687,52 @@ pub struct DeleteJobResponse {
 pub struct FragmentationRequest {
     #[prost(message, optional, tag = "1")]
     pub selection: ::core::option::Option<Selection>,
+    /// Replay allocator settings for the rank that wastes most, if there is a finding.
+    #[prost(bool, tag = "2")]
+    pub replay: bool,
+    /// Flags that reach this store, for the commands that the answer names.
+    #[prost(string, tag = "3")]
+    pub flags: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OomRequest {
     #[prost(message, optional, tag = "1")]
     pub selection: ::core::option::Option<Selection>,
+    /// Replay allocator settings for the first request that failed.
+    #[prost(bool, tag = "2")]
+    pub replay: bool,
+    /// Flags that reach this store, for the commands that the answer names.
+    #[prost(string, tag = "3")]
+    pub flags: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DiagnosisRequest {
+    #[prost(message, optional, tag = "1")]
+    pub selection: ::core::option::Option<Selection>,
+    /// Replay allocator settings for the rank that the diagnosis is about, if a finding depends on them.
+    #[prost(bool, tag = "2")]
+    pub replay: bool,
+    /// Flags that reach this store, for the commands that the answer names.
+    #[prost(string, tag = "3")]
+    pub flags: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WhatIfRequest {
+    /// Without ranks: the one with the highest peak, and those that stand out.
+    #[prost(message, optional, tag = "1")]
+    pub selection: ::core::option::Option<Selection>,
+    /// Settings in the syntax of PyTorch's allocator; the usual ones when empty.
+    #[prost(string, repeated, tag = "2")]
+    pub settings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Bytes that the process may reserve; when empty the limit that a failed request shows, else none.
+    #[prost(uint64, repeated, tag = "3")]
+    pub limits: ::prost::alloc::vec::Vec<u64>,
+    /// The first step that is replayed.
+    #[prost(uint64, optional, tag = "4")]
+    pub from: ::core::option::Option<u64>,
+    /// The last step that is replayed.
+    #[prost(uint64, optional, tag = "5")]
+    pub until: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LedgerRequest {
@@ -2014,6 +2055,52 @@ pub mod query_client {
             req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "GetOom"));
             self.inner.unary(req, path, codec).await
         }
+        /// Everything `memctl diagnose` prints.
+        pub async fn get_diagnosis(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DiagnosisRequest>,
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Bounded::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/memctl.v1.Query/GetDiagnosis",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("memctl.v1.Query", "GetDiagnosis"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Recorded requests under other allocator settings and limits: one answer, which may take longer than other calls.
+        pub async fn get_what_if(
+            &mut self,
+            request: impl tonic::IntoRequest<super::WhatIfRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::Answer>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Bounded::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/memctl.v1.Query/GetWhatIf",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "GetWhatIf"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// The uses of a device's memory, rank by rank.
         pub async fn get_ledger(
             &mut self,
@@ -2163,6 +2250,22 @@ pub mod query_server {
             &self,
             request: tonic::Request<super::OomRequest>,
         ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status>;
+        /// Everything `memctl diagnose` prints.
+        async fn get_diagnosis(
+            &self,
+            request: tonic::Request<super::DiagnosisRequest>,
+        ) -> std::result::Result<tonic::Response<super::Answer>, tonic::Status>;
+        /// Server streaming response type for the GetWhatIf method.
+        type GetWhatIfStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::Answer, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Recorded requests under other allocator settings and limits: one answer, which may take longer than other calls.
+        async fn get_what_if(
+            &self,
+            request: tonic::Request<super::WhatIfRequest>,
+        ) -> std::result::Result<tonic::Response<Self::GetWhatIfStream>, tonic::Status>;
         /// The uses of a device's memory, rank by rank.
         async fn get_ledger(
             &self,
@@ -2608,6 +2711,95 @@ pub mod query_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Query/GetDiagnosis" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetDiagnosisSvc<T: Query>(pub Arc<T>);
+                    impl<T: Query> tonic::server::UnaryService<super::DiagnosisRequest>
+                    for GetDiagnosisSvc<T> {
+                        type Response = super::Answer;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DiagnosisRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Query>::get_diagnosis(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetDiagnosisSvc(inner);
+                        let codec = crate::codec::Bounded::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Query/GetWhatIf" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetWhatIfSvc<T: Query>(pub Arc<T>);
+                    impl<
+                        T: Query,
+                    > tonic::server::ServerStreamingService<super::WhatIfRequest>
+                    for GetWhatIfSvc<T> {
+                        type Response = super::Answer;
+                        type ResponseStream = T::GetWhatIfStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::WhatIfRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Query>::get_what_if(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetWhatIfSvc(inner);
+                        let codec = crate::codec::Bounded::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

@@ -121,8 +121,12 @@ fn request(path: &str, silence: &str, token: &str) -> Vec<u8> {
         "GetTimeline" => v1::TimelineRequest { selection: selection(), points: 0 }.encode_to_vec(),
         "GetSites" => v1::SitesRequest { selection: selection(), moment: None }.encode_to_vec(),
         "Export" => v1::ExportRequest { selection: selection(), without_events: false }.encode_to_vec(),
-        "GetFragmentation" => v1::FragmentationRequest { selection: selection() }.encode_to_vec(),
-        "GetOom" => v1::OomRequest { selection: selection() }.encode_to_vec(),
+        "GetFragmentation" => v1::FragmentationRequest { selection: selection(), ..Default::default() }.encode_to_vec(),
+        "GetOom" => v1::OomRequest { selection: selection(), ..Default::default() }.encode_to_vec(),
+        "GetDiagnosis" => {
+            v1::DiagnosisRequest { selection: selection(), replay: true, ..Default::default() }.encode_to_vec()
+        }
+        "GetWhatIf" => v1::WhatIfRequest { selection: selection(), ..Default::default() }.encode_to_vec(),
         "GetLedger" => v1::LedgerRequest { selection: selection(), ..Default::default() }.encode_to_vec(),
         "FindHolders" => v1::HoldersRequest { selection: selection(), ..Default::default() }.encode_to_vec(),
         "Ask" => v1::PageQuestion { job: JOB.into(), question: "query".into() }.encode_to_vec(),

@@ -93,7 +93,7 @@ fn crowded(agent: &Agent, recorder: &mut Recorder, stack: StackId) {
 async fn a_failed_request_is_seen_as_it_was_before_the_flush_and_a_neighbour_is_named() {
     let (store, daemon) = embedded().await;
     run(&daemon, "crowded", 0, Some("out of memory"), crowded).await;
-    let request = OomRequest { selection: Some(selection("crowded")) };
+    let request = OomRequest { selection: Some(selection("crowded")), ..Default::default() };
     let answer = QueryClient::new(daemon.channel()).get_oom(request).await.unwrap();
     let answer: Oom = from_wire(answer.get_ref()).unwrap();
     let [report] = answer.failures.as_slice() else { panic!("one report: {answer:#?}") };
@@ -252,7 +252,7 @@ async fn a_leak_until_out_of_memory_is_one_finding_and_the_others_deaths_are_par
     );
     assert!(found.explanation.ends_with("rank 1 was stopped after it."), "{}", found.explanation);
     assert_eq!(found.evidence.get("oom_stranded_bytes"), Some(&Evidence::Count(100 * MIB)));
-    let request = OomRequest { selection: Some(selection("filled")) };
+    let request = OomRequest { selection: Some(selection("filled")), ..Default::default() };
     let answer = QueryClient::new(daemon.channel()).get_oom(request).await.unwrap();
     let answer: Oom = from_wire(answer.get_ref()).unwrap();
     assert_eq!((answer.failures[0].cause.as_str(), answer.findings.len()), ("leak", 1), "{answer:#?}");

@@ -183,10 +183,10 @@ async fn one_process_with_two_devices_is_judged_device_by_device_and_every_quest
     let live: Vec<u64> =
         from_wire::<Sites>(sites.get_ref()).unwrap().ranks.iter().map(|rank| rank.sites[0].live_bytes).collect();
     assert_eq!(live, [64 * MIB, (64 + u64::from(EPOCHS) * STEPS) * MIB]);
-    let fragmentation = v1::FragmentationRequest { selection: selection.clone() };
+    let fragmentation = v1::FragmentationRequest { selection: selection.clone(), ..Default::default() };
     let fragmentation = client.get_fragmentation(fragmentation).await.unwrap();
     assert_eq!(from_wire::<Fragmentation>(fragmentation.get_ref()).unwrap().ranks.len(), 2);
-    client.get_oom(v1::OomRequest { selection: selection.clone() }).await.unwrap();
+    client.get_oom(v1::OomRequest { selection: selection.clone(), ..Default::default() }).await.unwrap();
     let ledger = client.get_ledger(v1::LedgerRequest { selection, ..v1::LedgerRequest::default() }).await.unwrap();
     assert_eq!(from_wire::<Ledger>(ledger.get_ref()).unwrap().ranks.len(), 2);
 

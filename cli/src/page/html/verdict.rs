@@ -36,7 +36,7 @@ pub fn sign(severity: Severity) -> &'static str {
 pub fn section(dossier: &Dossier, part: usize) -> String {
     let note = &dossier.note;
     let inconclusive = note.inconclusive().is_some();
-    let class = if inconclusive { "inconclusive" } else { note.severity };
+    let class = if inconclusive { "inconclusive" } else { &note.severity };
     let mut out = format!("<div class=\"verdict {class}\">\n");
     let word = match note.findings.first() {
         _ if inconclusive => "? Inconclusive".to_owned(),

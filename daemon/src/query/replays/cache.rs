@@ -1,4 +1,4 @@
-//! A cache of replay results.
+//! A cache of replay results, and which replay is running.
 //!
 //! Guarantees: at most [`KEPT`] results; the least recently used one is evicted first.
 
@@ -9,16 +9,20 @@ use std::sync::{Mutex, PoisonError};
 const KEPT: usize = 64;
 
 /// See the module.
-pub(super) struct Cache<K, V>(Mutex<VecDeque<(K, V)>>);
+pub(super) struct Cache<K, V> {
+    kept: Mutex<VecDeque<(K, V)>>,
+    running: Mutex<Option<K>>,
+}
 
 impl<K: PartialEq, V: Clone> Cache<K, V> {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(VecDeque::new()))
+        Self { kept: Mutex::new(VecDeque::new()), running: Mutex::new(None) }
     }
 
-    pub(super) fn known(&self, key: &K) -> Option<V> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = kept.iter().position(|(known, _)| known == key)?;
+    pub(super) fn known(&self, is_it: impl Fn(&K) -> bool) -> Option<V> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of several the last: it covers most.
+        let at = kept.iter().rposition(|(known, _)| is_it(known))?;
         let one = kept.remove(at)?;
         let done = one.1.clone();
         kept.push_back(one);
@@ -26,12 +30,21 @@ impl<K: PartialEq, V: Clone> Cache<K, V> {
     }
 
     pub(super) fn keep(&self, key: K, done: V) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.retain(|(known, _)| *known != key);
         kept.push_back((key, done));
         while kept.len() > KEPT {
             kept.pop_front();
         }
+    }
+
+    /// Sets which replay is running.
+    pub(super) fn runs(&self, key: Option<K>) {
+        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = key;
+    }
+
+    pub(super) fn is_running(&self, is_it: impl Fn(&K) -> bool) -> bool {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(is_it)
     }
 }
 
@@ -43,9 +56,9 @@ mod tests {
     fn what_was_asked_for_longest_ago_goes_first() {
         let kept = Cache::new();
         (0..KEPT).for_each(|number| kept.keep(number, ()));
-        assert!(kept.known(&0).is_some(), "and is the last to go now");
+        assert!(kept.known(|known| *known == 0).is_some(), "and is the last to go now");
         kept.keep(200, ());
-        let is_kept = |number: usize| kept.known(&number).is_some();
+        let is_kept = |number: usize| kept.known(|known| *known == number).is_some();
         assert!(is_kept(0) && !is_kept(1) && is_kept(2) && is_kept(200));
     }
 }

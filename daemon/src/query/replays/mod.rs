@@ -1,10 +1,11 @@
-//! Replays of one device's recording: its memory under other allocator settings (`settings`) and at other sizes
-//! (`sizes`), as `memctl what-if` and `memctl fit` compute them.
+//! Replays of recordings: memory under other allocator settings, for the page and advice (`settings`), and at other
+//! sizes (`sizes`) as `memctl fit` computes it; `query/what_if.rs` replays for `memctl what-if`.
 //!
-//! Guarantees: one replay at a time in the whole daemon, on a thread of its own, with a limit on its events. A request
-//! that finds another replay running waits briefly and then gets an error. Results are cached (`kept`) by session and by
-//! the number of stored events: a repeated request is free, and one about a job that has grown is replayed again. A
-//! replay continues after its client disconnects, since the next request would start it again.
+//! Guarantees: one replay at a time in the whole daemon, on a thread of its own, with a limit on its events (but for
+//! `memctl what-if`). A request that finds another replay running waits briefly, advice not at all, and then gets an error; one
+//! that finds the same replay running waits for its result. Results are cached by session and by the number of stored
+//! events: a repeated request is free, and one about a job that has grown is replayed again. A replay continues after its
+//! client disconnects, since the next request would start it again.
 //! Refuses: recordings that lack events or are too large, and more than one process at a time.
 
 mod cache;
@@ -19,7 +20,7 @@ use memctl_answers::{Completeness, Job};
 use memctl_model::SessionId;
 use memctl_proto::v1;
 use memctl_proto::v1::export_part::Body;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{answer, export};
 use crate::job_data::error::ReadError;
@@ -28,10 +29,13 @@ use crate::store::Store;
 use crate::streams::Streams;
 use cache::Cache;
 pub use settings::Wanted;
+pub(super) use settings::replayed;
 pub use sizes::Sizes;
 
 /// How long to wait for a running replay.
 const WAIT_MAX: Duration = Duration::from_secs(5);
+/// How long to wait for the same replay.
+const SAME_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// See the module.
 pub(super) struct Replays {
@@ -49,6 +53,8 @@ struct One {
     process: String,
     device: u8,
     events: u64,
+    /// The selection that exports it.
+    part: v1::Selection,
     /// Ranks of the job that the request does not cover.
     left_out: usize,
 }
@@ -58,33 +64,43 @@ impl Replays {
         Self { one: Arc::new(Semaphore::new(1)), settings: Cache::new(), sizes: Cache::new() }
     }
 
-    /// The cached result of this replay, or else a new one.
+    /// The right to replay, without a limit on the wait.
+    pub(super) async fn place(&self) -> Result<OwnedSemaphorePermit, ReadError> {
+        self.one.clone().acquire_owned().await.map_err(|_| busy())
+    }
+
+    /// A cached result that serves (`is_same`), or else that of a new replay.
     async fn done<K, V>(
         self: Arc<Self>,
         kept: fn(&Self) -> &Cache<K, V>,
         key: K,
+        is_same: impl Fn(&K) -> bool,
+        wait: Duration,
         replay: impl Future<Output = Result<V, ReadError>> + Send + 'static,
     ) -> Result<V, ReadError>
     where
-        K: PartialEq + Send + 'static,
+        K: Clone + PartialEq + Send + Sync + 'static,
         V: Clone + Send + 'static,
     {
-        if let Some(done) = kept(&self).known(&key) {
+        if let Some(done) = kept(&self).known(&is_same) {
             return Ok(done);
         }
-        let busy = || ReadError::Busy("another replay is running; try again later".to_owned());
-        let place = tokio::time::timeout(WAIT_MAX, self.one.clone().acquire_owned()).await;
-        let place = place.map_err(|_| busy())?.map_err(|_| busy())?;
+        let wait = if kept(&self).is_running(&is_same) { SAME_WAIT_MAX } else { wait };
+        let place = tokio::time::timeout(wait, self.place()).await.map_err(|_| busy())??;
         // The previous holder of the permit may have replayed the same.
-        if let Some(done) = kept(&self).known(&key) {
+        if let Some(done) = kept(&self).known(&is_same) {
             return Ok(done);
         }
+        kept(&self).runs(Some(key.clone()));
         // In a task of its own: the client may disconnect, and the permit is released when the work is done.
         let replayed = tokio::spawn(async move {
-            let done = replay.await?;
-            kept(&self).keep(key, done.clone());
+            let done = replay.await;
+            if let Ok(done) = &done {
+                kept(&self).keep(key, done.clone());
+            }
+            kept(&self).runs(None);
             drop(place);
-            Ok(done)
+            done
         });
         replayed.await.map_err(|error| ReadError::Fault(crate::supervise::words(error)))?
     }
@@ -103,33 +119,39 @@ impl One {
         let Some(row) = found.devices_of(session.key).first() else {
             return Err(ReadError::Invalid(format!("nothing is stored of a device of rank {rank}")));
         };
+        let (job, process, device) =
+            (answer::found_job(&found, streams), found.process_name(session), row.info.index.0);
+        let part = v1::Selection {
+            job: job.id.clone(),
+            attempt: Some(job.attempt),
+            ranks: vec![rank],
+            processes: vec![process.clone()],
+            devices: vec![u32::from(device)],
+            launcher: None,
+            ..selection.clone()
+        };
         Ok(Self {
-            job: answer::found_job(&found, streams),
+            job,
             completeness: found.completeness(streams).into(),
             session: session.info.id,
             rank,
-            process: found.process_name(session),
-            device: row.info.index.0,
+            process,
+            device,
+            part,
             events: row.events,
             left_out: found.others.len(),
         })
     }
 
-    /// The selection that exports it.
-    fn selection(&self) -> v1::Selection {
-        v1::Selection {
-            job: self.job.id.clone(),
-            attempt: Some(self.job.attempt),
-            ranks: vec![self.rank],
-            processes: vec![self.process.clone()],
-            devices: vec![u32::from(self.device)],
-            ..v1::Selection::default()
-        }
+    /// Whether its whole recording is selected, not a time or some epochs of it.
+    fn is_whole(&self) -> bool {
+        let v1::Selection { first_epoch, last_epoch, since_ns, until_ns, .. } = self.part;
+        first_epoch.or(last_epoch).is_none() && since_ns.or(until_ns).is_none()
     }
 
     /// The command that computes the same.
-    fn command(&self, verb: &str) -> String {
-        command(verb, &self.job, &process_flag(&self.process, self.rank), "")
+    fn command(&self, verb: &str, flags: &str) -> String {
+        command(verb, &self.job, &process_flag(&self.process, self.rank), flags)
     }
 }
 
@@ -141,15 +163,23 @@ async fn passed<T: Send + 'static>(
 ) -> Result<T, ReadError> {
     let request = v1::ExportRequest { selection: Some(selection.clone()), without_events: false };
     let mut parts = export::export(store.clone(), request).await?;
+    // Dropped with the request.
+    let asker = Arc::new(());
+    let gone = Arc::downgrade(&asker);
     let passing = tokio::task::spawn_blocking(move || {
         let parts = std::iter::from_fn(move || parts.blocking_recv());
         let mut bodies = parts.filter_map(|part| match part {
+            _ if gone.strong_count() == 0 => Some(Err(ReadError::Fault("the client disconnected".to_owned()))),
             Ok(part) => part.body.map(Ok),
             Err(status) => Some(Err(ReadError::Fault(status.message().to_owned()))),
         });
         pass(&mut bodies)
     });
     passing.await.map_err(|error| ReadError::Fault(crate::supervise::words(error)))?
+}
+
+fn busy() -> ReadError {
+    ReadError::Busy("another replay is running; ask again".to_owned())
 }
 
 /// The data of the store cannot be replayed.
@@ -161,19 +191,25 @@ fn too_long(most: u64, command: &str) -> String {
     format!("it has more than {most} events; `{command}` replays them")
 }
 
-/// Whether the events of a device can be replayed.
+/// Whether all events of a device can be replayed.
 fn may_be_replayed(of: &Completeness, events: u64) -> Result<(), ReadError> {
+    if events > 0 && of.events_expired > 0 {
+        let why = "retention removed its first events, so its requests cannot be replayed";
+        return Err(ReadError::NotNow(why.to_owned()));
+    }
+    lacks_events(of, events)
+}
+
+/// Whether the stored events of a device can be replayed: nothing is missing between them.
+fn lacks_events(of: &Completeness, events: u64) -> Result<(), ReadError> {
     let why = match of {
-        _ if events == 0 => "no allocator events are stored, only counters".to_owned(),
-        Completeness { events_expired, .. } if *events_expired > 0 => {
-            "retention removed its first events, so its requests cannot be replayed".to_owned()
-        }
+        _ if events == 0 => "no allocator events are stored, only counters",
         Completeness { events_dropped, gaps, .. } if *events_dropped > 0 || *gaps > 0 => {
-            "events are missing in the recording, so its requests cannot be replayed".to_owned()
+            "events are missing in the recording, so its requests cannot be replayed"
         }
         _ => return Ok(()),
     };
-    Err(ReadError::NotNow(why))
+    Err(ReadError::NotNow(why.to_owned()))
 }
 
 #[cfg(test)]

@@ -1,23 +1,47 @@
-//! One device's requests under other allocator settings, as `memctl what-if` replays them.
+//! One device's requests under the usual allocator settings: for the page, and for advice in other answers.
 //!
 //! Guarantees: those of the module above. If a session does not name its version of torch, the version whose rules
-//! reproduce the recording is used.
+//! reproduce the recording is used. Advice on a running job rests on a replay of at least four fifths of its events.
 //! Refuses: a device without a result, with the reason.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use memctl_answers::advice::Advice;
+use memctl_answers::advising::Subject;
 use memctl_answers::replaying::{EVENTS_MAX, Limit, Question, Replaying};
 use memctl_answers::what_if::{NEVER, Rank, WhatIf};
-use memctl_model::SessionId;
+use memctl_model::{JobState, SessionId};
 use memctl_proto::v1;
 
-use super::{One, Replays, fault, may_be_replayed, passed, too_long};
+use super::{One, Replays, WAIT_MAX, fault, lacks_events, may_be_replayed, passed, too_long};
 use crate::job_data::error::ReadError;
 use crate::store::Store;
 use crate::streams::Streams;
 
-/// Identifies a replay: process, number of events, device, limits.
-pub(super) type Key = (SessionId, u64, u8, Vec<Limit>);
+/// A running job's advice is replayed again once its events have grown by one part in so many.
+const GROWN_PART: u64 = 4;
+
+/// Identifies a replay.
+#[derive(Clone, PartialEq)]
+pub(super) struct Key {
+    session: SessionId,
+    part: v1::Selection,
+    limits: Vec<Limit>,
+    events: u64,
+}
+
+impl Key {
+    fn of(one: &One, limits: &[Limit]) -> Self {
+        Self { session: one.session, part: one.part.clone(), limits: limits.to_vec(), events: one.events }
+    }
+
+    /// Whether it is the same but for so many events at most that have come since.
+    fn covers(&self, now: &Self, grown: u64) -> bool {
+        (self.events..=self.events.saturating_add(grown)).contains(&now.events)
+            && *self == Self { events: self.events, ..now.clone() }
+    }
+}
 
 /// The result: the device's figures, and what they do not cover.
 #[derive(Clone)]
@@ -26,14 +50,12 @@ pub(super) struct Done {
     not_looked_at: Vec<String>,
 }
 
-/// The parameters of a replay.
+/// The parameters of a replay for the page.
 pub struct Wanted {
     /// One process.
     pub selection: v1::Selection,
-    /// Limits on the process's memory; none when empty.
+    /// Limits on the process's memory; none when empty, two where one is not known exactly.
     pub limits: Vec<Limit>,
-    /// Whether the limits are the two bounds of one limit that is not known exactly.
-    pub is_interval: bool,
 }
 
 impl Replays {
@@ -44,17 +66,10 @@ impl Replays {
         streams: &Streams,
         wanted: Wanted,
     ) -> Result<WhatIf, ReadError> {
-        let Wanted { selection, limits, is_interval } = wanted;
+        let Wanted { selection, limits } = wanted;
         let one = One::find(&*store, streams, &selection).await?;
         may_be_replayed(&one.completeness, one.events)?;
-        if one.events > EVENTS_MAX {
-            return Err(ReadError::NotNow(too_long(EVENTS_MAX, &one.command("what-if"))));
-        }
-        let key = (one.session, one.events, one.device, limits.clone());
-        let question =
-            Question { limits: limits.clone(), is_interval, events_max: Some(EVENTS_MAX), ..Question::default() };
-        let replay = replayed(store, one.selection(), question);
-        let done = self.done(|replays| &replays.settings, key, replay).await?;
+        let done = self.usual(store, &one, &limits, &one.command("what-if", ""), WAIT_MAX, 0).await?;
         let mut answer = WhatIf::new(one.job, one.completeness, done.ranks, one.left_out);
         answer.not_looked_at = done.not_looked_at;
         if limits.is_empty() {
@@ -63,29 +78,92 @@ impl Replays {
         answer.not_looked_at.extend(NEVER.map(str::to_owned));
         Ok(answer)
     }
-}
 
-async fn replayed(store: Arc<dyn Store>, selection: v1::Selection, question: Question) -> Result<Done, ReadError> {
-    let mut replaying = pass(&store, &selection, question.clone()).await?;
-    if replaying.wants_other_rule {
-        replaying = pass(&store, &selection, Question { by_other_rule: true, ..question }).await?;
+    /// What settings would do for a device of this selection, or why that is not known; `flags` reach the store. Waits for
+    /// no other replay than the same one.
+    pub(in super::super) async fn advice(
+        self: Arc<Self>,
+        store: Arc<dyn Store>,
+        streams: &Streams,
+        (selection, flags): (&v1::Selection, &str),
+        subject: Subject,
+    ) -> Advice {
+        let processes = if subject.process.is_empty() { Vec::new() } else { vec![subject.process.clone()] };
+        let (ranks, devices) = (vec![subject.rank], vec![subject.device]);
+        let selection = v1::Selection { ranks, devices, processes, ..selection.clone() };
+        let replayed = async {
+            let one = One::find(&*store, streams, &selection).await?;
+            lacks_events(&one.completeness, one.events)?;
+            let grown = if one.job.state == JobState::Running { one.events / (GROWN_PART + 1) } else { 0 };
+            let command = one.command("what-if", flags);
+            self.usual(store.clone(), &one, &subject.limits, &command, Duration::ZERO, grown).await
+        };
+        let replayed = replayed.await.map_err(|why: ReadError| why.to_string());
+        let first = replayed.and_then(|Done { ranks, not_looked_at }| {
+            let device = ranks.into_iter().next().ok_or_else(|| "nothing of it is stored".to_owned())?;
+            Ok((device, not_looked_at))
+        });
+        subject.advice(first)
     }
-    Done::of(replaying)
+
+    /// The usual settings, from the cache or from a replay; a result may be older by `grown` events.
+    async fn usual(
+        self: Arc<Self>,
+        store: Arc<dyn Store>,
+        one: &One,
+        limits: &[Limit],
+        command: &str,
+        wait: Duration,
+        grown: u64,
+    ) -> Result<Done, ReadError> {
+        let refusal = too_long(EVENTS_MAX, command);
+        if one.events > EVENTS_MAX && one.is_whole() {
+            return Err(ReadError::NotNow(refusal));
+        }
+        let question = Question {
+            is_interval: limits.len() > 1,
+            limits: limits.to_vec(),
+            events_max: Some(EVENTS_MAX),
+            ..Question::default()
+        };
+        let (key, part) = (Key::of(one, limits), one.part.clone());
+        let is_same = |known: &Key| known.covers(&key, grown);
+        let replay = async move {
+            match replayed(&store, &part, question).await? {
+                replaying if replaying.is_too_long => Err(ReadError::NotNow(refusal)),
+                replaying => Done::of(replaying),
+            }
+        };
+        self.done(|replays| &replays.settings, key.clone(), is_same, wait, replay).await
+    }
 }
 
-async fn pass(store: &Arc<dyn Store>, selection: &v1::Selection, question: Question) -> Result<Replaying, ReadError> {
+/// A part of a job under settings and limits; where the version of torch is unknown, by the rule that repeats the recording.
+pub(in super::super) async fn replayed(
+    store: &Arc<dyn Store>,
+    part: &v1::Selection,
+    question: Question,
+) -> Result<Replaying, ReadError> {
+    let replaying = pass(store, part, question.clone()).await?;
+    match replaying.wants_other_rule && !replaying.is_too_long {
+        true => pass(store, part, Question { by_other_rule: true, ..question }).await,
+        false => Ok(replaying),
+    }
+}
+
+async fn pass(store: &Arc<dyn Store>, part: &v1::Selection, question: Question) -> Result<Replaying, ReadError> {
     let pass = move |parts: &mut dyn Iterator<Item = Result<_, ReadError>>| {
         let mut replaying = Replaying::new(question).map_err(fault)?;
         for part in parts {
             replaying.part(part?).map_err(fault)?;
             if replaying.is_too_long {
-                return Err(ReadError::NotNow(too_long(EVENTS_MAX, "memctl what-if")));
+                return Ok(replaying);
             }
         }
         replaying.finish();
         Ok(replaying)
     };
-    passed(store, selection, pass).await
+    passed(store, part, pass).await
 }
 
 impl Done {

@@ -12,7 +12,7 @@ use memctl_model::SessionId;
 use memctl_proto::v1;
 use memctl_replay::fit::{NUMBER_MAX, REQUESTS_MAX};
 
-use super::{One, Replays, fault, may_be_replayed, passed, too_long};
+use super::{One, Replays, WAIT_MAX, fault, may_be_replayed, passed, too_long};
 use crate::job_data::error::ReadError;
 use crate::store::Store;
 use crate::streams::Streams;
@@ -52,7 +52,8 @@ impl Replays {
             return Err(ReadError::NotNow(refusal(command.as_deref())));
         }
         let key = (one.session, one.events, one.device, size, limit);
-        self.done(|replays| &replays.sizes, key, forecast(store, one, size, limit)).await
+        let is_same = |known: &Key| *known == key;
+        self.done(|replays| &replays.sizes, key, is_same, WAIT_MAX, forecast(store, one, size, limit)).await
     }
 }
 
@@ -81,7 +82,7 @@ fn refusal(command: Option<&str>) -> String {
 }
 
 async fn forecast(store: Arc<dyn Store>, one: One, size: u64, limit: Option<u64>) -> Result<Fit, ReadError> {
-    let selection = one.selection();
+    let selection = one.part.clone();
     let pass = move |parts: &mut dyn Iterator<Item = Result<_, ReadError>>| {
         let mut fitting = Fitting::new().map_err(fault)?;
         for part in parts {

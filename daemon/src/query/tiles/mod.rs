@@ -254,5 +254,5 @@ async fn marks(
         all.truncate(MARKS_MAX);
     }
     let left_out = (count - all.len()) as u64;
-    Ok((all.iter().map(|found| timeline::mark(found).into()).collect(), left_out))
+    Ok((all.iter().map(timeline::mark).collect(), left_out))
 }
