@@ -37,6 +37,7 @@ fn grown(inputs: &VerdictInputs<'_>, shown: &Shown<'_>) -> String {
     let course = shown.course;
     let what = in_time(course.gained, course.seconds());
     let freed = match course.way {
+        Way::Kept | Way::Sum if course.given_back => ", and it was given back only at the end of the recording",
         Way::Kept | Way::Sum => ", and it was not given back",
         Way::Replaced => ": a tensor is replaced by a larger one each time",
         Way::WithWork => ", as each step works on more",
