@@ -94,7 +94,7 @@ fn known(finding: Option<&Finding>) -> String {
 pub(in crate::judge) fn reason(finding: &Finding) -> Option<&'static str> {
     Some(match finding.pattern? {
         Pattern::EvalGraph => "the evaluation runs with gradients enabled, and its graph is kept",
-        Pattern::GraphKept => "the graph of each step is kept",
+        Pattern::GraphKept => "graphs of steps are kept",
         Pattern::HiddenChain => "each step's graph keeps the previous step's",
         Pattern::HooksPileUp => "a hook is registered repeatedly",
         Pattern::OptimizersMadeAnew => "a new optimizer is created while the old one is still referenced",
