@@ -95,9 +95,7 @@ fn nothing(never_began: bool) -> Vec<NotJudged> {
     let reason = if never_began { "nothing was recorded" } else { "nothing of its memory was recorded" };
     let remedy = "start the job with `memctl run -- CMD`; if that records nothing, see `memctl doctor`";
     let kinds = FindingKind::ALL.into_iter().filter(|kind| *kind != FindingKind::Unjudged);
-    kinds
-        .map(|kind| NotJudged { kind, gap: Gap::Whole, reason: reason.to_owned(), remedy: remedy.into() })
-        .collect()
+    kinds.map(|kind| NotJudged { kind, gap: Gap::Whole, reason: reason.to_owned(), remedy: remedy.into() }).collect()
 }
 
 fn missing_ranks(processes: &[Recorded], world: u32) -> Option<NotJudged> {
@@ -136,7 +134,8 @@ mod tests {
 
     fn remedies_of_ended(failures: &[&str]) -> Vec<String> {
         let remedies = [Remedy::Longer, Remedy::MoreEpochs, Remedy::MarkSteps, "measure it".into(), Remedy::None];
-        let gap = |remedy| NotJudged { kind: FindingKind::Leak, gap: Gap::Whole, reason: "needs more".to_owned(), remedy };
+        let gap =
+            |remedy| NotJudged { kind: FindingKind::Leak, gap: Gap::Whole, reason: "needs more".to_owned(), remedy };
         let mut gaps = remedies.map(gap);
         of_ended(&mut gaps, failures.iter().copied());
         gaps.into_iter().filter_map(|gap| gap.remedy.sentence()).collect()
