@@ -6,7 +6,9 @@
 
 use std::collections::BTreeSet;
 
-use memctl_model::{FindingKind, Gap, NotJudged};
+use memctl_model::{FindingKind, Gap, NotJudged, Remedy};
+
+use crate::deaths::CauseOfDeath;
 
 /// What is stored of one process.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,21 +23,23 @@ pub struct Recorded {
     pub is_known: bool,
 }
 
-/// What a job lacks that goes on: steps, epochs, windows.
-pub const WAIT: &str = "let it run longer";
-/// The same of one that lacks epochs alone.
-pub const WAIT_EPOCHS: &str = "let it run for more epochs";
 /// What gives a job epochs.
 pub const MARK_EPOCHS: &str = "mark each epoch: `with memctl_agent.epoch(number):`";
 
-/// Of a job that has ended: what waiting would remedy takes another run.
-pub fn of_ended(gaps: &mut [NotJudged]) {
+/// Of a job that has ended: what waiting would remedy takes another run. `failures` are those of its processes, as recorded;
+/// the first that has a cause of its own has to be repaired before another run shows more.
+pub fn of_ended<'f>(gaps: &mut [NotJudged], failures: impl IntoIterator<Item = &'f str>) {
+    let own = |cause: &CauseOfDeath| !cause.is_consequence() && !cause.is_request();
+    let failed = failures.into_iter().map(|failure| CauseOfDeath::of(Some(failure))).find(own);
+    let failed = failed.map(|cause| Remedy::Repair(cause.key()));
     for gap in gaps {
-        match gap.remedy.as_str() {
-            WAIT => gap.remedy = "run it again, for longer".to_owned(),
-            WAIT_EPOCHS => gap.remedy = "run it again, for more epochs".to_owned(),
-            _ => {}
-        }
+        let again = match gap.remedy {
+            Remedy::Longer => Remedy::RunLonger,
+            Remedy::MoreEpochs => Remedy::RunMoreEpochs,
+            Remedy::MarkSteps => Remedy::MarkSteps,
+            _ => continue,
+        };
+        gap.remedy = failed.clone().unwrap_or(again);
     }
 }
 
@@ -62,7 +66,7 @@ pub fn not_judged(processes: &[Recorded], world: Option<u32>, whole: bool) -> Ve
     let events: u64 = processes.iter().fold(0, |sum, process| sum.saturating_add(process.events));
     let expired: u64 = processes.iter().fold(0, |sum, process| sum.saturating_add(process.events_expired));
     let by_events = |gap: Gap, reason: &str, remedy: &str| {
-        BY_EVENTS.map(|kind| NotJudged { kind, gap, reason: reason.to_owned(), remedy: remedy.to_owned() })
+        BY_EVENTS.map(|kind| NotJudged { kind, gap, reason: reason.to_owned(), remedy: remedy.into() })
     };
     if events == 0 {
         gaps.extend(by_events(
@@ -91,9 +95,7 @@ fn nothing(never_began: bool) -> Vec<NotJudged> {
     let reason = if never_began { "nothing was recorded" } else { "nothing of its memory was recorded" };
     let remedy = "start the job with `memctl run -- CMD`; if that records nothing, see `memctl doctor`";
     let kinds = FindingKind::ALL.into_iter().filter(|kind| *kind != FindingKind::Unjudged);
-    kinds
-        .map(|kind| NotJudged { kind, gap: Gap::Whole, reason: reason.to_owned(), remedy: remedy.to_owned() })
-        .collect()
+    kinds.map(|kind| NotJudged { kind, gap: Gap::Whole, reason: reason.to_owned(), remedy: remedy.into() }).collect()
 }
 
 fn missing_ranks(processes: &[Recorded], world: u32) -> Option<NotJudged> {
@@ -104,9 +106,8 @@ fn missing_ranks(processes: &[Recorded], world: u32) -> Option<NotJudged> {
         1 => format!("1 of {world} ranks was not recorded"),
         more => format!("{more} of {world} ranks were not recorded"),
     };
-    let remedy =
-        "record every rank: start the job with `memctl run` on each host, or import every rank's snapshot".to_owned();
-    Some(NotJudged { kind: FindingKind::RankLost, gap: Gap::Whole, reason, remedy })
+    let remedy = "record every rank: start the job with `memctl run` on each host, or import every rank's snapshot";
+    Some(NotJudged { kind: FindingKind::RankLost, gap: Gap::Whole, reason, remedy: remedy.into() })
 }
 
 #[cfg(test)]
@@ -125,24 +126,35 @@ mod tests {
     fn of_nothing_nothing_is_judged() {
         let gaps = not_judged(&[], None, true);
         assert_eq!(gaps.len(), FindingKind::ALL.len() - 1);
-        assert!(gaps.iter().all(|not| not.gap == Gap::Whole && !not.remedy.is_empty()));
+        assert!(gaps.iter().all(|not| not.gap == Gap::Whole && not.remedy != Remedy::None));
         assert!(gaps.iter().any(NotJudged::decides));
         let silent = not_judged(&[Recorded { rank: 0, ..Recorded::default() }], None, true);
         assert!(silent.iter().any(NotJudged::decides), "a process without data");
     }
 
+    fn remedies_of_ended(failures: &[&str]) -> Vec<String> {
+        let remedies = [Remedy::Longer, Remedy::MoreEpochs, Remedy::MarkSteps, "measure it".into(), Remedy::None];
+        let gap =
+            |remedy| NotJudged { kind: FindingKind::Leak, gap: Gap::Whole, reason: "needs more".to_owned(), remedy };
+        let mut gaps = remedies.map(gap);
+        of_ended(&mut gaps, failures.iter().copied());
+        gaps.into_iter().filter_map(|gap| gap.remedy.sentence()).collect()
+    }
+
     #[test]
     fn a_job_that_has_ended_is_not_told_to_run_longer() {
-        let gap = |remedy: &str| NotJudged {
-            kind: FindingKind::Leak,
-            gap: Gap::Whole,
-            reason: "needs more".to_owned(),
-            remedy: remedy.to_owned(),
-        };
-        let mut gaps = [gap(WAIT), gap(WAIT_EPOCHS), gap("measure it")];
-        of_ended(&mut gaps);
-        let remedies = gaps.map(|gap| gap.remedy);
-        assert_eq!(remedies, ["run it again, for longer", "run it again, for more epochs", "measure it"]);
+        let mark = Remedy::MarkSteps.sentence().unwrap();
+        let expected = ["run it again, for longer", "run it again, for more epochs", mark.as_str(), "measure it"];
+        assert_eq!(remedies_of_ended(&[]), expected);
+        assert_eq!(remedies_of_ended(&["KeyboardInterrupt", "killed by signal 15"]), expected, "a person ended it");
+    }
+
+    #[test]
+    fn a_job_that_failed_is_repaired_first() {
+        let repair = "the run failed (ValueError) before enough was seen: repair that first";
+        let told = remedies_of_ended(&["killed by signal 15", "ValueError: shapes"]);
+        assert_eq!(told, [repair, repair, repair, "measure it"]);
+        assert!(remedies_of_ended(&["killed by signal 9"])[0].contains("(SIGKILL)"));
     }
 
     #[test]

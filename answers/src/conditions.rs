@@ -100,13 +100,12 @@ impl FromStr for Condition {
     }
 }
 
+/// The conditions, for a message.
+pub const CONDITIONS: &str = "conditions are: stable, no-leak, no-oom, no-findings, 'peak<10GiB', 'peak_reserved<12GiB', \
+     'reserved/allocated<1.3', 'growth<1MiB/epoch', 'unused<50%' (in quotes, because of <)";
+
 fn compared(text: &str) -> Result<Asks, String> {
-    let unknown = || {
-        format!(
-            "unknown condition `{text}`; conditions are: stable, no-leak, no-oom, no-findings, 'peak<10GiB', 'peak_reserved<12GiB', \
-             'reserved/allocated<1.3', 'growth<1MiB/epoch', 'unused<50%' (in quotes, because of <)"
-        )
-    };
+    let unknown = || format!("unknown condition `{text}`; {CONDITIONS}");
     let (figure, limit) = text.split_once('<').ok_or_else(unknown)?;
     let inclusive = limit.starts_with('=');
     let limit = limit.strip_prefix('=').unwrap_or(limit);

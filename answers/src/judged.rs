@@ -138,7 +138,7 @@ impl From<&model::NotJudged> for NotJudged {
         Self {
             kind: kind.name().to_owned(),
             reason: reason.clone(),
-            remedy: (!remedy.is_empty()).then(|| remedy.clone()),
+            remedy: remedy.sentence(),
             gap: gap.name().into(),
             decides: not.decides(),
         }

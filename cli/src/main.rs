@@ -108,7 +108,7 @@ fn report(failure: &exit::Failure) -> ExitCode {
 }
 
 /// Default log levels: `info` for a daemon, `warn` for a run (an unreachable daemon is reported once, at its end),
-/// `error` for other commands. An import prints a refusal itself.
+/// `error` for other commands. A command that delivers what waited in a spool prints a refusal itself.
 fn logging(command: &args::Command) -> Logging {
     let (default, is_json) = match command {
         args::Command::Daemon(args::Daemon {
@@ -116,9 +116,8 @@ fn logging(command: &args::Command) -> Logging {
             ..
         }) => ("error", false),
         args::Command::Daemon(daemon) => ("info", daemon.log_format == args::LogFormat::Json),
-        args::Command::Import(_) => ("error,memctl_agent::uplink::refused=off", false),
         args::Command::Run(_) => ("warn,memctl_agent::uplink=error", false),
-        _ => ("error", false),
+        _ => ("error,memctl_agent::uplink::refused=off", false),
     };
     // (An invalid filter must not prevent a command from starting a service.)
     let is_strict = matches!(command, args::Command::Daemon(args::Daemon { local: None, .. }));

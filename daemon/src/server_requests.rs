@@ -21,6 +21,9 @@ pub enum AskError {
     /// The session is not streaming to this daemon.
     #[error("it is not streaming to this daemon")]
     Gone,
+    /// The stream ended before the response.
+    #[error("it ended, or its connection broke, before it answered")]
+    Left,
     /// Its agent does not support the request.
     #[error("its agent is too old for this request; install the memctl-agent of this daemon's version there")]
     TooOld,
@@ -118,7 +121,7 @@ impl Line {
         match tokio::time::timeout(wait, answered).await {
             Ok(Ok(Ok(found))) => Ok(found),
             Ok(Ok(Err(words))) => Err(AskError::Failed(words)),
-            Ok(Err(_)) => Err(AskError::Gone),
+            Ok(Err(_)) => Err(AskError::Left),
             Err(_) => Err(AskError::NoAnswer(wait)),
         }
     }
@@ -243,7 +246,12 @@ mod tests {
         let (answer, ()) = tokio::join!(line.ask(vec![1], 1, WAIT), serving);
         assert!(answer.is_ok());
         assert_eq!(line.ask(vec![1], 1, Duration::ZERO).await, Err(AskError::NoAnswer(Duration::ZERO)));
-        drop(asked);
+        {
+            let mut last = std::pin::pin!(line.ask(vec![1], 1, WAIT));
+            assert!(tokio::time::timeout(Duration::from_millis(1), &mut last).await.is_err());
+            drop(asked);
+            assert_eq!(last.await, Err(AskError::Left));
+        }
         assert_eq!(line.ask(vec![1], 1, WAIT).await, Err(AskError::Gone));
     }
 

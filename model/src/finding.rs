@@ -30,7 +30,7 @@ pub enum FindingKind {
     FragmentationGrowth,
     /// A rank holds more than its peers.
     RankSkew,
-    /// A rank stopped sending.
+    /// A rank failed, or stopped sending.
     RankLost,
     /// A process of another job or user is on this rank's device.
     ForeignProcess,

@@ -67,8 +67,57 @@ pub struct NotJudged {
     pub gap: Gap,
     /// A phrase to follow "inconclusive: ", without a full stop: `needs 30 steps or 3 epoch ends, found 1 epoch end`.
     pub reason: String,
-    /// A sentence, without a full stop: `mark each step`; empty where nothing helps.
-    pub remedy: String,
+    /// What helps.
+    pub remedy: Remedy,
+}
+
+/// The one thing to do about a gap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// Nothing helps.
+    None,
+    /// The job has to run for longer.
+    Longer,
+    /// The job has to run for more epochs.
+    MoreEpochs,
+    /// Its steps have to be marked.
+    MarkSteps,
+    /// The job has ended: another run, for longer.
+    RunLonger,
+    /// The job has ended: another run, for more epochs.
+    RunMoreEpochs,
+    /// The job failed before enough was seen; with the failure's name.
+    Repair(String),
+    /// Words of the part that found the gap: a sentence, without a full stop.
+    Words(String),
+}
+
+impl Remedy {
+    /// A sentence, without a full stop; `None` where nothing helps.
+    #[must_use]
+    pub fn sentence(&self) -> Option<String> {
+        let fixed = match self {
+            Self::None => return None,
+            Self::Repair(failure) => {
+                return Some(format!("the run failed ({failure}) before enough was seen: repair that first"));
+            }
+            Self::Words(words) => words,
+            Self::Longer => "let it run longer",
+            Self::MoreEpochs => "let it run for more epochs",
+            Self::MarkSteps => {
+                "mark each step: `with memctl_agent.step(number):`, or record a snapshot with global_record_annotations=True"
+            }
+            Self::RunLonger => "run it again, for longer",
+            Self::RunMoreEpochs => "run it again, for more epochs",
+        };
+        Some(fixed.to_owned())
+    }
+}
+
+impl From<&str> for Remedy {
+    fn from(words: &str) -> Self {
+        if words.is_empty() { Self::None } else { Self::Words(words.to_owned()) }
+    }
 }
 
 impl NotJudged {
@@ -87,7 +136,7 @@ mod tests {
 
     #[test]
     fn growth_that_nobody_could_judge_decides_and_an_unmeasured_host_does_not() {
-        let gap = |kind, gap| NotJudged { kind, gap, reason: String::new(), remedy: String::new() };
+        let gap = |kind, gap| NotJudged { kind, gap, reason: String::new(), remedy: Remedy::None };
         assert!(gap(FindingKind::Leak, Gap::Whole).decides());
         assert!(!gap(FindingKind::Leak, Gap::Part).decides());
         assert!(gap(FindingKind::RankLost, Gap::Whole).decides(), "ranks that were not recorded");

@@ -43,7 +43,7 @@ pub use holders::{
     Collector, FindingHolders, HolderBound, HolderGrowth, HolderKind, HolderPace, HolderPattern, HoldersAsked,
     HoldersFound, TensorHolder,
 };
-pub use judged::{Gap, Judged, JudgedKind, NotJudged};
+pub use judged::{Gap, Judged, JudgedKind, NotJudged, Remedy};
 pub use keyframe::{BlockState, BlockUse, Keyframe, KeyframeReason, SegmentKind, SegmentState};
 pub use mark::{Mark, MarkKind, Phase, Phases};
 pub use rollup::{Levels, Rollup};

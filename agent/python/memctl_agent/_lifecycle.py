@@ -100,8 +100,8 @@ class Lifecycle:
     def _at_exit(self) -> None:
         try:
             self._end(self.failure or self._exit_failure)
-        except Exception:
-            # Nothing may keep an interpreter from ending, and output is no longer read.
+        except (Exception, KeyboardInterrupt):
+            # Nothing may keep an interpreter from ending, and output is no longer read. (Ctrl-C may come once more.)
             return
 
 

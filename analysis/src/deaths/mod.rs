@@ -137,8 +137,10 @@ fn died(first: &Dead<'_>, incident: &Incident<'_>, known: usize, goes_on: bool) 
     let took_along = !incident.after.is_empty() || !others.is_empty();
     let mut title = match (alike.len(), took_along) {
         (1, true) => format!("{who} died first, {words},{at}"),
-        (1, false) => format!("{who} ended {words}{at}"),
-        _ => format!("{who} ended {words}{at}"),
+        _ => match first.cause {
+            CauseOfDeath::Exception { .. } => format!("{who} failed {}{at}", words.replacen("by", "with", 1)),
+            _ => format!("{who} ended {words}{at}"),
+        },
     };
     if title.ends_with(',') {
         title.pop();

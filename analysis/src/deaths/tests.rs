@@ -61,7 +61,7 @@ fn peers_whose_collectives_failed_are_no_cause() {
 #[test]
 fn the_same_end_on_all_ranks_is_told_once() {
     let deaths: Vec<Death> = (0..4).map(|rank| death(rank, 5.0 + f64::from(rank), "ValueError: shapes")).collect();
-    assert_eq!(titles(&deaths, 4, false), ["All 4 ranks ended by ValueError: shapes at step 66 of epoch 1"]);
+    assert_eq!(titles(&deaths, 4, false), ["All 4 ranks failed with ValueError: shapes at step 66 of epoch 1"]);
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn what_is_far_apart_is_two_incidents() {
         titles(&deaths, 4, true),
         [
             "Rank 3 ended by SIGKILL at step 66 of epoch 1; the others continued",
-            "Rank 1 ended by ValueError: x at step 66 of epoch 1; the others continued"
+            "Rank 1 failed with ValueError: x at step 66 of epoch 1; the others continued"
         ]
     );
     let found = tell(&deaths, 4, true).findings;

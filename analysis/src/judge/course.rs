@@ -52,6 +52,8 @@ pub(super) struct Course {
     /// The boundary before the first rise, and the last rise or, where it goes on, the last boundary.
     pub begun_ns: u64,
     pub until_ns: u64,
+    /// Whether the end of the recording shows that it was given back after that.
+    pub given_back: bool,
     /// The step of the last rise, where steps are counted.
     pub until_step: Option<u64>,
     pub site: Option<Frame>,
@@ -180,6 +182,7 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
         gained,
         begun_ns: begin.time_ns,
         until_ns,
+        given_back: given_back(watch, lead.per, begin.at, growing(watch, (group, &place), begin.at)),
         until_step: None,
         site: group.site.clone(),
         place,
@@ -200,28 +203,33 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
     (stays && counts).then_some(course)
 }
 
+/// The most that is left of what was given back.
+const LEFT_SHARE: u64 = 5;
+
+/// Whether the end of the recording shows that what these sites gained, since a boundary of a kind, was given back.
+pub(super) fn given_back<'w>(
+    watch: &RankWatch,
+    per: Per,
+    begun_at: u32,
+    sites: impl Iterator<Item = (usize, &'w Site)>,
+) -> bool {
+    let (mut gained, mut left) = (0_u64, 0_u64);
+    for (index, site) in sites {
+        let Some(at_end) = watch.held_at_end(index) else { return false };
+        let (then, last) = held(site, (per, begun_at), per);
+        gained = gained.saturating_add(last.saturating_sub(then));
+        left = left.saturating_add(last.min(at_end).saturating_sub(then));
+    }
+    gained > 0 && left <= gained / LEFT_SHARE
+}
+
 /// Bytes that the place of a group holds at the last boundary of a kind beyond those that it held when it began to grow: at
 /// its members, and at every other site that is reached through the same place. (What a level gained, which findings count
 /// in, leaves out what fluctuates and where a site stood when it was first seen.)
 fn grown(watch: &RankWatch, (group, place): (&Group, &Place), begun_at: u32, per: Per) -> u64 {
-    let lead = group.lead();
-    let holds = watch.sites[lead.site].holds;
-    let is_through = |site: &Site| {
-        let stacks: Vec<StackId> = site.stacks.iter().map(|(stack, _)| *stack).collect();
-        watch.grown(&stacks).iter().any(|&stack| place.is_on(watch.frames_of(stack).map(|frame| &**frame)))
-    };
-    let is_reached = |index: usize, site: &Site| {
-        let is_member = |member: &Candidate| member.site == index && place.has(watch, member);
-        group.members.iter().any(is_member) || (site.holds == holds && is_through(site))
-    };
-    let of_place = watch.sites.iter().enumerate().filter(|(index, site)| is_reached(*index, site));
-    let early = made_by(lead, begun_at);
-    let growing = of_place.filter(|(index, site)| {
-        let is_member = group.members.iter().any(|member| member.site == *index);
-        is_member || !has_settled(site.series(lead.per), early)
-    });
-    let (before, now) = growing.fold((0_u64, 0_u64), |(before, now), (_, site)| {
-        let (then, last) = held(site, (lead.per, begun_at), per);
+    let began = (group.lead().per, begun_at);
+    let (before, now) = growing(watch, (group, place), begun_at).fold((0_u64, 0_u64), |(before, now), (_, site)| {
+        let (then, last) = held(site, began, per);
         (before.saturating_add(then), now.saturating_add(last))
     });
     now.saturating_sub(before)
@@ -235,6 +243,30 @@ fn made_by(lead: &Candidate, begun_at: u32) -> u32 {
     let times = &lead.growth.times;
     let quarter = begun_at + times.last().map_or(0, |last| last.saturating_sub(begun_at) / 4);
     times.get(RISES_OF_MAKING - 1).map_or(quarter, |&third| third.min(quarter))
+}
+
+/// The sites of a group's place that have grown since, and their indexes.
+fn growing<'w>(
+    watch: &'w RankWatch,
+    (group, place): (&'w Group, &'w Place),
+    begun_at: u32,
+) -> impl Iterator<Item = (usize, &'w Site)> {
+    let lead = group.lead();
+    let holds = watch.sites[lead.site].holds;
+    let is_through = move |site: &Site| {
+        let stacks: Vec<StackId> = site.stacks.iter().map(|(stack, _)| *stack).collect();
+        watch.grown(&stacks).iter().any(|&stack| place.is_on(watch.frames_of(stack).map(|frame| &**frame)))
+    };
+    let is_reached = move |index: usize, site: &Site| {
+        let is_member = |member: &Candidate| member.site == index && place.has(watch, member);
+        group.members.iter().any(is_member) || (site.holds == holds && is_through(site))
+    };
+    let of_place = watch.sites.iter().enumerate().filter(move |(index, site)| is_reached(*index, site));
+    let early = made_by(lead, begun_at);
+    of_place.filter(move |(index, site)| {
+        let is_member = group.members.iter().any(|member| member.site == *index);
+        is_member || !has_settled(site.series(lead.per), early)
+    })
 }
 
 /// Whether a site held as much as it holds now early in the growth: what is made once with the first step (a library's

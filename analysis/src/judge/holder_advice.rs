@@ -29,9 +29,9 @@ fn about(holder: &TensorHolder) -> Option<String> {
     Some(match (holder.holder, holder.bound) {
         (HolderKind::Container | HolderKind::Cache, HolderBound::Bounded { limit }) => match limit {
             Some(limit) => format!(
-                "{name} holds at most {limit} items, so this growth ends; a lower limit makes it hold less."
+                "{name} holds at most {limit} items: this growth ends there, where the device has room for that; a lower limit makes it hold less."
             ),
-            None => format!("{name} has a limit, so this growth ends; a lower one makes it hold less."),
+            None => format!("{name} has a limit: this growth ends there, where the device has room for that; a lower one makes it hold less."),
         },
         (HolderKind::Container | HolderKind::Cache, _) => format!(
             "Give {name} a bound, clear it when its items are no longer needed, or keep numbers or host copies in it \

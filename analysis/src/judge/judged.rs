@@ -4,9 +4,9 @@
 //! listed as not judged, with the reason and one remedy. Refuses to cover what watches do not know: ranks without a
 //! watch, events that have expired.
 
-use memctl_model::{Boundary, FindingKind, Gap, Judged, JudgedKind, NotJudged};
+use memctl_model::{Boundary, FindingKind, Gap, Judged, JudgedKind, NotJudged, Remedy};
 
-use crate::coverage::{MARK_EPOCHS, WAIT, WAIT_EPOCHS};
+use crate::coverage::MARK_EPOCHS;
 use crate::wording::plural;
 
 use super::history::{Measured, Per};
@@ -52,8 +52,8 @@ pub(super) fn growth_and_levels(watches: &[&RankWatch]) -> (Judged, Vec<NotJudge
     (judged, gaps)
 }
 
-fn gap(kind: FindingKind, gap: Gap, reason: String, remedy: &str) -> NotJudged {
-    NotJudged { kind, gap, reason, remedy: remedy.to_owned() }
+fn gap(kind: FindingKind, gap: Gap, reason: String, remedy: impl Into<Remedy>) -> NotJudged {
+    NotJudged { kind, gap, reason, remedy: remedy.into() }
 }
 
 fn looked_at(watches: &[&RankWatch]) -> Judged {
@@ -114,22 +114,20 @@ fn growth(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
         let reason = format!(
             "memory kept once per epoch: needs {EPOCH_ENDS_SLOW} epoch ends to be distinguished from a cache that is still filling, found {ends}"
         );
-        gaps.push(gap(FindingKind::Leak, Gap::Part, reason, WAIT_EPOCHS));
+        gaps.push(gap(FindingKind::Leak, Gap::Part, reason, Remedy::MoreEpochs));
     }
 }
 
 /// Why growth of a device cannot be reported: `needs 30 steps or 3 epoch ends, found 12 steps and 1 epoch end`.
-fn too_few(watch: &RankWatch) -> (String, &'static str) {
-    const MARK: &str =
-        "mark each step: `with memctl_agent.step(number):`, or record a snapshot with global_record_annotations=True";
+fn too_few(watch: &RankWatch) -> (String, Remedy) {
     let seen = |per: Per| watch.history.of(per).seen;
     let (epochs, steps, windows) = (seen(Per::Epoch), seen(Per::Step), seen(Per::Window));
     if windows >= WINDOWS_MIN && watch.history.windows_speak() && watch.history.only_loads() {
         let reason = "so far memory was made and hardly any was freed, as while a model is loaded";
-        return (reason.to_owned(), WAIT);
+        return (reason.to_owned(), Remedy::Longer);
     }
     if windows > 0 && steps == 0 && epochs == 0 {
-        return (format!("needs {WINDOWS_MIN} windows, found {windows}"), WAIT);
+        return (format!("needs {WINDOWS_MIN} windows, found {windows}"), Remedy::Longer);
     }
     let (of_steps, of_epochs) = (plural(u64::from(steps), "step"), plural(u64::from(epochs), "epoch end"));
     let found = match (steps, epochs) {
@@ -138,7 +136,7 @@ fn too_few(watch: &RankWatch) -> (String, &'static str) {
         (_, 0) => of_steps,
         _ => format!("{of_steps} and {of_epochs}"),
     };
-    let remedy = if steps > 1 { WAIT } else { MARK };
+    let remedy = if steps > 1 { Remedy::Longer } else { Remedy::MarkSteps };
     (format!("needs {STEPS_MIN} steps or {EPOCH_ENDS_MIN} epoch ends, found {found}"), remedy)
 }
 
@@ -166,7 +164,7 @@ fn unused(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
         judged.kinds.push(JudgedKind { kind, boundaries: vec![Boundary::EpochEnd] });
     } else {
         let reason = format!("needs {SAMPLES_MIN} epoch ends, found {ends}");
-        gaps.push(gap(kind, Gap::Whole, reason, if ends == 0 { MARK_EPOCHS } else { WAIT_EPOCHS }));
+        gaps.push(gap(kind, Gap::Whole, reason, if ends == 0 { MARK_EPOCHS.into() } else { Remedy::MoreEpochs }));
     }
 }
 
@@ -197,7 +195,7 @@ fn measured(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudge
                 let reason = format!(
                     "needs {SAMPLES_MIN} measurements over {SECONDS_MIN:.0} s between the first and the last step, {found}"
                 );
-                gaps.push(gap(kind, Gap::Whole, reason, WAIT));
+                gaps.push(gap(kind, Gap::Whole, reason, Remedy::Longer));
             }
             some if some < watches.len() => {
                 gaps.push(gap(kind, Gap::Part, "not measured on every rank".to_owned(), LIVE));

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use memctl_model::{FindingKind, Frame};
 
-use super::course::{Course, Place, Stand, WINDOWS_OF_PEAK, Way, raises_peaks};
+use super::course::{Course, Place, Stand, WINDOWS_OF_PEAK, Way, given_back, raises_peaks};
 use super::history::{Level, Per};
 use super::significance::is_share_of_peak;
 use super::watch::{RankWatch, Site};
@@ -47,6 +47,7 @@ pub(super) fn sum(watch: &RankWatch) -> Option<Course> {
         gained,
         begun_ns: begun.time_ns,
         until_ns: stopped.unwrap_or(last).time_ns,
+        given_back: given_back(watch, per, begun.at, watch.sites.iter().enumerate()),
         until_step: stopped.filter(|_| per != Per::Window && watch.history.steps() > 0).map(|level| level.step),
         site: most_of(watch, per, gained),
         place: Place::default(),

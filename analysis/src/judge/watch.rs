@@ -176,6 +176,8 @@ pub struct RankWatch {
     tables: u32,
     /// Tables that were made of measurements, because nothing else comes, and when the last one was.
     sampled: (u32, u64),
+    /// Bytes of each site at the end of the recording, where that followed the last boundary; those beyond hold nothing.
+    at_end: Option<Vec<u64>>,
     pub(super) history: History,
 }
 
@@ -196,6 +198,7 @@ impl RankWatch {
             shown: Vec::new(),
             tables: 0,
             sampled: (0, 0),
+            at_end: None,
             history: History::default(),
         }
     }
@@ -323,6 +326,7 @@ impl RankWatch {
             + self.points * size_of::<Point>()
             + self.of_stack.len() * size_of::<OfStack>()
             + self.pool_sites.len() * OF_SITE
+            + self.at_end.as_ref().map_or(0, |held| size_of_val(held.as_slice()))
             + self.history.bytes()
     }
 
@@ -362,7 +366,8 @@ impl RankWatch {
 
     /// Takes a table of this device; tables come in their order.
     pub fn table(&mut self, table: &SiteTable) {
-        let Some((per, at)) = self.history.boundary(table) else { return };
+        self.at_end = None;
+        let Some((per, at)) = self.history.boundary(table) else { return self.end(table) };
         self.tables += 1;
         let before = std::mem::take(&mut self.shown);
         for row in &table.rows {
@@ -395,6 +400,30 @@ impl RankWatch {
         // A site that is gone from this kind of boundary may still have to be updated at another kind's next one.
         let recent = &self.recent;
         self.shown.extend(gone.into_iter().filter(|&index| recent[index as usize].known != [(0, 0); 3]));
+    }
+
+    /// Takes the table of the end of the recording.
+    fn end(&mut self, table: &SiteTable) {
+        let mut held = vec![0_u64; self.sites.len()];
+        let blocks = table.rows.iter().map(|row| (self.known_site(row.stack), row.bytes));
+        let pools = table.private_pools.iter().map(|row| (self.pool_sites.get(&row.stack).copied(), row.bytes));
+        for (site, bytes) in blocks.chain(pools) {
+            // What no boundary showed has no part in what grew.
+            let Some(held) = site.and_then(|site| held.get_mut(site as usize)) else { continue };
+            *held = held.saturating_add(bytes);
+        }
+        self.at_end = Some(held);
+    }
+
+    /// The site of a stack, if a boundary showed it.
+    fn known_site(&self, stack: StackId) -> Option<u32> {
+        self.of_stack.get((stack.0 as usize).min(STACKS_MAX))?.site.checked_sub(1)
+    }
+
+    /// What a site held at the end of the recording; `None` where that is not known, as while it goes on.
+    pub(super) fn held_at_end(&self, site: usize) -> Option<u64> {
+        let held = self.at_end.as_ref().filter(|_| self.history.has_rows)?;
+        Some(held.get(site).copied().unwrap_or(0))
     }
 
     /// Adds a row to what the table at hand shows of a site.

@@ -149,16 +149,14 @@ fn deciding(report: &Report) -> String {
     match report.cause {
         // What is free in the cache may be enough only together with what the device has left.
         OomCause::Fragmentation if report.free_bytes < facts.asked_bytes => format!(
-            "{} are free on the device and {} in the cache, but there in blocks of at most {}: fragmentation",
+            "{} are free on the device and {} in the cache, but there in {}: fragmentation",
             bytes(report.room_bytes),
             bytes(report.free_bytes),
-            bytes(report.largest_usable_bytes),
+            in_blocks(report),
         ),
-        OomCause::Fragmentation => format!(
-            "{} are free in the cache, but in blocks of at most {}: fragmentation",
-            bytes(report.free_bytes),
-            bytes(report.largest_usable_bytes),
-        ),
+        OomCause::Fragmentation => {
+            format!("{} are free in the cache, but in {}: fragmentation", bytes(report.free_bytes), in_blocks(report),)
+        }
         OomCause::Neighbour => {
             format!("while other processes hold {} of its device", bytes(facts.others_bytes.unwrap_or(0)))
         }
@@ -171,6 +169,14 @@ fn deciding(report: &Report) -> String {
             of_what(report),
             bytes(needed(report)),
         ),
+    }
+}
+
+/// `blocks of at most 4.00 MiB`: what a request of another size or another pool could take is none.
+pub(super) fn in_blocks(report: &Report) -> String {
+    match report.largest_usable_bytes {
+        0 => "blocks that could not serve it".to_owned(),
+        most => format!("blocks of at most {}", bytes(most)),
     }
 }
 
@@ -191,14 +197,17 @@ pub(super) fn explanation(report: &Report) -> String {
     let facts = &report.facts;
     let found = &facts.found;
     let mut text = format!(
-        "Rank {} had {} reserved, of which {} were in use and {} free: the largest free block that could serve {} was {}.",
+        "Rank {} had {} reserved, of which {} were in use and {} free: ",
         facts.rank,
         bytes(found.reserved_bytes),
         bytes(found.active_bytes),
         bytes(report.free_bytes),
-        bytes(facts.asked_bytes),
-        bytes(report.largest_usable_bytes),
     );
+    let asked = bytes(facts.asked_bytes);
+    text.push_str(&match report.largest_usable_bytes {
+        0 => format!("no free block could serve {asked}."),
+        largest => format!("the largest free block that could serve {asked} was {}.", bytes(largest)),
+    });
     text.push_str(&match report.flushed_bytes {
         0 => " Emptying the cache released nothing, because every segment holds live blocks.".to_owned(),
         flushed => format!(

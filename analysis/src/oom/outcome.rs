@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use memctl_model::finding::SUSPECTED;
 use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, Severity};
 
-use super::finding::{evidence, explanation};
+use super::finding::{evidence, explanation, in_blocks};
 use super::{OomCause, Report};
 use crate::deaths::AfterOom;
 use crate::fragmentation::RankFragmentation;
@@ -155,10 +155,10 @@ fn ended(finding: &mut Finding, first: &Report, numbers: &[u32], known: usize) {
     let leaked = first.leaked.as_ref().map_or(0, |leaked| leaked.bytes);
     let _ = write!(
         finding.explanation,
-        " Without the {} that had leaked, the request would have been served; {} were free beside live blocks, in blocks of at most {}.",
+        " Without the {} that had leaked, the request would have been served; {} were free beside live blocks, in {}.",
         bytes(leaked),
         bytes(first.stranded_bytes),
-        bytes(first.largest_usable_bytes),
+        in_blocks(first),
     );
     finding.evidence.push(("outcome".to_owned(), EvidenceValue::Text("out_of_memory".to_owned())));
     let told = evidence(first).into_iter().filter(|(name, _)| name != "cause");

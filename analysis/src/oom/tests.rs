@@ -250,6 +250,17 @@ fn a_request_that_fails_because_a_leak_filled_the_device_is_the_leaks_outcome() 
 }
 
 #[test]
+fn where_no_free_block_could_serve_a_request_no_size_is_named() {
+    let mut found = vec![leak(1200 * MIB, Severity::Warning, frame())];
+    let mut reports = [Report { largest_usable_bytes: 0, ..fragmented() }];
+    outcome::blame(&mut reports, &found);
+    outcome::tell(&mut found, &reports, 1);
+    let told = &found[0].explanation;
+    assert!(told.contains("no free block could serve 1.00 GiB. "), "{told}");
+    assert!(told.contains("1.00 GiB were free beside live blocks, in blocks that could not serve it."), "{told}");
+}
+
+#[test]
 fn a_suspicion_that_filled_the_device_is_one_no_longer() {
     let mut reports = [fragmented()];
     let suspected = ("suspected".to_owned(), EvidenceValue::Count(1));

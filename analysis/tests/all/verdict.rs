@@ -5,7 +5,7 @@
 use crate::support::watched;
 
 use memctl_analysis::judge::{Activity, Courses, VerdictInputs, findings, judged, verdict};
-use memctl_model::{Cause, Finding, FindingKind, Frame, Severity, SiteRow, Verdict, VerdictKind};
+use memctl_model::{Boundary, Cause, Finding, FindingKind, Frame, Severity, SiteRow, Verdict, VerdictKind};
 use watched::{KIB, MIB, Process, frame};
 
 const KEEP: u32 = 1;
@@ -71,6 +71,24 @@ fn growth_whose_cause_is_open_begins_the_page() {
     assert!(verdict.sentence.contains("It is a leak unless what holds it is bounded"), "{}", verdict.sentence);
     let grown = verdict.grown_bytes.unwrap_or(0);
     assert!((290 * MIB..=312 * MIB).contains(&grown), "of 312 MiB, without what came first: {grown}");
+}
+
+/// A list of a function that returned, or one that is cleared at last.
+#[test]
+fn what_the_end_of_the_recording_shows_was_given_back() {
+    let told = |at_end: Option<u64>| {
+        let mut process = serving(40, |window| window * 8);
+        if let Some(left) = at_end {
+            // The model is gone as well: that says nothing about what grew.
+            process.boundary(Boundary::End, 0.1, 10, &[(KEEP, None, left, left * MIB)]);
+        }
+        let verdict = ended(&process);
+        assert_eq!(verdict.kind, VerdictKind::Growing, "{verdict:?}");
+        (verdict.sentence.contains("not given back"), verdict.sentence.contains("given back only at the end"))
+    };
+    assert_eq!(told(Some(0)), (false, true));
+    assert_eq!(told(Some(312)), (true, false), "it is still there");
+    assert_eq!(told(None), (true, false), "the end was not seen");
 }
 
 #[test]

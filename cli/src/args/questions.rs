@@ -9,7 +9,7 @@ use clap::builder::{NonEmptyStringValueParser, PossibleValue, PossibleValuesPars
 use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCandidates;
 use jiff::Timestamp;
-use memctl_answers::conditions::{Condition, Tolerance};
+use memctl_answers::conditions::{CONDITIONS, Condition, Tolerance};
 use memctl_model::JobState;
 use memctl_model::limits::{JOBS_LISTED, TIMELINE_POINTS_MAX, is_job_name};
 use memctl_proto::v1;
@@ -225,7 +225,7 @@ pub struct Fit {
     #[arg(long = "job", value_name = "JOB[=NUMBER]", required = true)]
     pub jobs: Vec<SizedJob>,
     /// The numbers that are asked about: 16,32,64. From one recording they are its batch, and the answer is weaker.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', required_unless_present_any = ["without", "checkpoint", "under"], value_parser = clap::value_parser!(u64).range(1..=NUMBER_MAX))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=NUMBER_MAX))]
     pub at: Vec<u64>,
     /// The peak if the blocks of this site did not exist: FILE:LINE, or a function.
     #[arg(long, value_name = "SITE")]
@@ -282,7 +282,7 @@ pub struct Ledger {
     /// When.
     #[command(flatten)]
     pub at: LedgerAt,
-    /// List every live block with its class and its birth, as data (-o csv, json or ndjson); 200,000 per rank at most.
+    /// List every live block with its class and its birth, as data (-o csv, json or ndjson); 150,000 at most, the largest.
     #[arg(long)]
     pub blocks: bool,
 }
@@ -391,9 +391,7 @@ impl Assert {
         let (job, words) = named.unwrap_or_else(|| (newest(), &self.words));
         let conditions = words.iter().map(|word| word.parse()).collect::<Result<Vec<Condition>, String>>()?;
         if conditions.is_empty() && self.against.is_none() {
-            // A single word is more often a mistyped condition than a job.
-            let why = job.parse::<Condition>().err().unwrap_or_default();
-            return Err(format!("there is no condition to check: {why}"));
+            return Err(format!("there is no condition to check behind the job's name `{job}`; {CONDITIONS}"));
         }
         Ok((job, conditions))
     }

@@ -48,6 +48,18 @@ mod tests {
     }
 
     #[test]
+    fn a_job_without_conditions_is_no_unknown_condition() {
+        let Command::Assert(assert) = Cli::try_parse_from(["memctl", "assert", "base"]).unwrap().command else {
+            panic!("not an assert")
+        };
+        let why = assert.asked().unwrap_err();
+        assert!(
+            why.starts_with("there is no condition to check behind the job's name `base`; conditions are:"),
+            "{why}"
+        );
+    }
+
+    #[test]
     fn a_job_is_named_by_a_word_a_flag_or_not_at_all() {
         assert_eq!(asked(&["query", "gpt2"]).as_deref(), Some("gpt2"));
         assert_eq!(asked(&["query", "--job", "gpt2"]).as_deref(), Some("gpt2"));

@@ -40,8 +40,17 @@ pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
             table.toned(row(alert, alerts.view.now));
         }
         out.push_str(&table.show(screen));
-        for alert in alerts.alerts.iter().filter(|alert| alert.state == Phase::Firing) {
-            let line = format!("{}: {}", alert.address(), alert.finding.title);
+        let firing: Vec<&Alert> = alerts.alerts.iter().filter(|alert| alert.state == Phase::Firing).collect();
+        let is_same = |one: &Alert, other: &Alert| one.finding.id == other.finding.id && one.tenant == other.tenant;
+        for (at, alert) in firing.iter().enumerate() {
+            // One finding that several rules select is one paragraph.
+            if firing[..at].iter().any(|before| is_same(before, alert)) {
+                continue;
+            }
+            let rules: Vec<&str> =
+                firing.iter().filter(|other| is_same(other, alert)).map(|other| other.rule.as_str()).collect();
+            let rules = if rules.len() > 1 { format!(" ({})", rules.join(", ")) } else { String::new() };
+            let line = format!("{}{rules}: {}", alert.address(), alert.finding.title);
             out.push_str(&format!("\n{}\n", screen.wrapped(&safe(&line), 0)));
             let advice = &alert.finding.advice;
             if !advice.is_empty() {
@@ -197,7 +206,7 @@ impl Page for Rules {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::collections::BTreeMap;
 
     use memctl_answers::SCHEMA;
@@ -207,8 +216,7 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn only_who_may_silence_is_shown_how() {
+    pub(crate) fn firing() -> Alert {
         let finding = AlertedFinding {
             id: Id(1),
             kind: "leak".into(),
@@ -221,7 +229,7 @@ mod tests {
             explanation: String::new(),
             advice: String::new(),
         };
-        let firing = Alert {
+        Alert {
             id: Id(2),
             rule: "LeakingMemory".into(),
             state: Phase::Firing,
@@ -238,17 +246,26 @@ mod tests {
             silenced_by: None,
             receivers: Vec::new(),
             tenant: "default".into(),
-        };
-        let known = |may_silence| Alerts {
-            schema: SCHEMA,
-            alerts: vec![firing.clone()],
-            refused: 0,
-            given_up: 0,
-            jobs: None,
-            view: View { now: Time(0), hint: Some("--token-file t".to_owned()), may_silence },
-        };
-        let screen = Screen { columns: Some(80), unicode: true, colour: false };
-        let page = |may_silence| known(may_silence).page(&screen);
+        }
+    }
+
+    fn page_of(alerts: Vec<Alert>, may_silence: bool) -> String {
+        let view = View { now: Time(0), hint: Some("--token-file t".to_owned()), may_silence };
+        let alerts = Alerts { schema: SCHEMA, alerts, refused: 0, given_up: 0, jobs: None, view };
+        alerts.page(&Screen { columns: Some(80), unicode: true, colour: false })
+    }
+
+    #[test]
+    fn a_finding_that_two_rules_select_is_one_paragraph() {
+        let of_rule = |id, rule: &str| Alert { id: Id(id), rule: rule.into(), ..firing() };
+        let page = page_of(vec![of_rule(2, "MemoryLeak"), of_rule(3, "OutOfMemoryAhead")], false);
+        assert!(page.contains("vit (MemoryLeak, OutOfMemoryAhead): grows"), "{page}");
+        assert_eq!(page.matches(": grows").count(), 1, "{page}");
+    }
+
+    #[test]
+    fn only_who_may_silence_is_shown_how() {
+        let page = |may_silence| page_of(vec![firing()], may_silence);
         assert!(page(true).contains("memctl alerts silence --job vit --for 2h --token-file t"), "{}", page(true));
         assert!(page(false).contains("memctl query --job vit") && !page(false).contains("silence"), "{}", page(false));
     }

@@ -200,7 +200,8 @@ fn measured(report: &Report, screen: &Screen) -> String {
             super::place_of(&rank.process, rank.rank),
             device_of(report, rank),
             bytes(sample.device_used_bytes),
-            bytes(sample.device_total_bytes),
+            // (What is used may be out of date, and is left out then.)
+            bytes(sample.device_total_bytes.filter(|_| sample.device_used_bytes.is_some())),
             bytes(sample.process_used_bytes),
             bytes(sample.foreign_used_bytes),
             sample.utilisation.map_or("-".to_owned(), |share| format!("{:.0} %", share * 100.0)),

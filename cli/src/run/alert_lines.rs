@@ -1,14 +1,15 @@
-//! Alerts while a run goes on: one line in its terminal for each alert about its job.
+//! Alerts while a run goes on: one line in its terminal for each finding about its job.
 //!
-//! Guarantees: one line per alert, however often it is seen; only the first of several launchers prints it; requests
+//! Guarantees: one line per finding, however often it is seen and by how many rules, and one more where it becomes worse; only the first of several launchers prints it; requests
 //! stop once the principal lacks permission, and no error disturbs the run. Never returns.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::time::Duration;
 
 use memctl_answers::alerts::{Alert, Alerts};
 use memctl_answers::format::id::Id;
 use memctl_answers::wire::from_wire;
+use memctl_model::Severity;
 use memctl_proto::v1;
 use memctl_proto::v1::alerts_client::AlertsClient;
 use tonic::Code;
@@ -27,7 +28,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Prints alerts until dropped.
 pub async fn alerts<T>(global: &Global, job: &str) -> T {
     let began_ns = hosting::now_ns();
-    let mut said: HashSet<Id> = HashSet::new();
+    let mut said: HashMap<Id, Severity> = HashMap::new();
     // Warnings of these requests are suppressed; the end of the run reports them if they still hold.
     let quiet = Global { quiet: true, ..global.clone() };
     loop {
@@ -41,11 +42,17 @@ pub async fn alerts<T>(global: &Global, job: &str) -> T {
         };
         for alert in firing {
             let is_own = alert.job == job && alert.fired_at.is_some_and(|fired| fired.0 >= began_ns);
-            if is_own && said.insert(alert.id) {
+            if is_own && is_news(&mut said, &alert) {
                 say(global, &format!("{job}: {}", alert.finding.title));
             }
         }
     }
+}
+
+/// Whether a finding was not printed yet, or has become worse since. Several rules may select one.
+fn is_news(said: &mut HashMap<Id, Severity>, alert: &Alert) -> bool {
+    let now = alert.finding.severity;
+    said.insert(alert.finding.id, now).is_none_or(|before| before < now)
 }
 
 /// The outcome of a request.
@@ -70,5 +77,25 @@ async fn firing(global: &Global) -> Answer {
         Ok(answer) => from_wire(answer.get_ref()).map_or(Answer::None, |alerts: Alerts| Answer::Firing(alerts.alerts)),
         Err(status) if matches!(status.code(), Code::PermissionDenied | Code::Unauthenticated) => Answer::NotAllowed,
         Err(_) => Answer::None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::alerts::tests::firing;
+
+    #[test]
+    fn a_finding_is_printed_once_and_again_where_it_becomes_worse() {
+        let mut said = HashMap::new();
+        let mut news = |id, severity| {
+            let mut alert = Alert { id: Id(id), ..firing() };
+            alert.finding.severity = severity;
+            is_news(&mut said, &alert)
+        };
+        assert!(news(2, Severity::Warning));
+        assert!(!news(2, Severity::Warning) && !news(3, Severity::Warning), "another rule selects it");
+        assert!(news(3, Severity::Critical));
+        assert!(!news(2, Severity::Critical));
     }
 }

@@ -34,7 +34,8 @@ pub struct AccessService {
 }
 
 fn failed(error: StoreError) -> Status {
-    Status::unavailable(error.to_string())
+    let words = error.to_string();
+    if error.is_refusal() { Status::permission_denied(words) } else { Status::unavailable(words) }
 }
 
 impl AccessService {

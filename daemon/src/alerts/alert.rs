@@ -48,6 +48,14 @@ pub struct JobFacts {
     pub imported: bool,
 }
 
+impl JobFacts {
+    /// The judged run.
+    #[must_use]
+    pub fn run_start(&self) -> RunStart {
+        RunStart { run: self.run, started_ns: self.started_ns }
+    }
+}
+
 /// One alert, in memory and, as JSON, in the store. A field that is added is `#[serde(default)]`, so that older records
 /// are read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,7 +68,7 @@ pub struct Alert {
     pub rule: String,
     /// The job.
     pub job: String,
-    /// The run in which it was last seen, or found missing.
+    /// The run in which it was last seen.
     pub run: u32,
     /// The attempt of it.
     pub attempt: u32,
@@ -92,8 +100,20 @@ pub struct Alert {
     pub fired_epochs: Option<u32>,
     /// Whether its run ended while it was present.
     pub run_ended: bool,
+    /// The later run that resolved it, if one did.
+    #[serde(default)]
+    pub resolved_by: Option<RunStart>,
     /// The state of each receiver.
     pub deliveries: Vec<Delivery>,
+}
+
+/// A run, ordered by when it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct RunStart {
+    /// Its number.
+    pub run: u32,
+    /// When it began, in nanoseconds since the Unix epoch.
+    pub started_ns: u64,
 }
 
 /// What one receiver knows of an alert.
@@ -225,8 +245,15 @@ impl Alert {
             missing_ns: None,
             fired_epochs: None,
             run_ended: false,
+            resolved_by: None,
             deliveries: Vec::new(),
         }
+    }
+
+    /// The run in which it was last seen.
+    #[must_use]
+    pub fn own_run(&self) -> RunStart {
+        RunStart { run: self.run, started_ns: self.run_started_ns }
     }
 
     /// As it is listed.

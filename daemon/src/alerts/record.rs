@@ -112,6 +112,7 @@ fn of_0_1_0(old: v1::AlertRecord010) -> Option<Alert> {
         missing_ns: old.missing_ns,
         fired_epochs: old.fired_epochs,
         run_ended: old.run_ended,
+        resolved_by: None,
         deliveries: old.deliveries.into_iter().map(delivery).collect(),
     })
 }
@@ -172,6 +173,7 @@ mod tests {
             missing_ns: Some(at(4)),
             fired_epochs: Some(4),
             run_ended: true,
+            resolved_by: None,
             deliveries: vec![
                 Delivery {
                     receiver: "hook".into(),

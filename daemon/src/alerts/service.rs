@@ -35,7 +35,8 @@ const ANSWER_BYTES_MAX: usize = 1_024;
 const TEST: &str = "MemctlTest";
 
 fn failed(error: StoreError) -> Status {
-    Status::unavailable(error.to_string())
+    let words = error.to_string();
+    if error.is_refusal() { Status::permission_denied(words) } else { Status::unavailable(words) }
 }
 
 impl Alerts {

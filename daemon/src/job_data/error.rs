@@ -166,6 +166,7 @@ impl From<ReadError> for Status {
             ReadError::Damaged { .. } => Self::data_loss(message),
             ReadError::TooLarge { .. } => Self::resource_exhausted(message),
             ReadError::Fault(_) => Self::internal(message),
+            ReadError::Store(error) if error.is_refusal() => Self::permission_denied(message),
             ReadError::Store(_) | ReadError::Busy(_) => Self::unavailable(message),
         }
     }

@@ -199,8 +199,12 @@ impl Found {
     /// Whether a request or a process of it failed.
     #[must_use]
     pub fn has_failed(&self) -> bool {
-        let died = |session: &SessionRow| session.end.as_ref().is_some_and(|end| end.failure.is_some());
-        self.devices.iter().any(|device| device.ooms > 0) || self.sessions.iter().any(died)
+        self.devices.iter().any(|device| device.ooms > 0) || self.failures().next().is_some()
+    }
+
+    /// How its processes failed, as recorded, in no order.
+    pub fn failures(&self) -> impl Iterator<Item = &str> {
+        self.sessions.iter().filter_map(|session| session.end.as_ref()?.failure.as_deref())
     }
 
     /// Keeps the devices with these indexes, and the processes that use one of them.

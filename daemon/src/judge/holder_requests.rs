@@ -206,7 +206,7 @@ impl Unasked {
             }
             Err(AskError::Busy) => return Ok(Try::Later),
             // It may reconnect.
-            Err(AskError::Gone) => return Ok(Try::Done),
+            Err(AskError::Gone | AskError::Left) => return Ok(Try::Done),
             Err(error) => Outcome::Failure(error.to_string()),
         };
         let id = finding.fingerprint(&found.job.name).to_string();

@@ -59,7 +59,7 @@ impl Judgement {
             kind: FindingKind::Leak,
             gap: Gap::Whole,
             reason: "judging this job failed".to_owned(),
-            remedy: fault.advice.trim_end_matches('.').to_owned(),
+            remedy: fault.advice.trim_end_matches('.').into(),
         };
         Self {
             findings: vec![fault],

@@ -244,7 +244,7 @@ impl Judge {
             );
         }
         if !found.goes_on(&self.streams) {
-            coverage::of_ended(&mut judgement.not_judged);
+            coverage::of_ended(&mut judgement.not_judged, found.failures());
         }
         Ok(judgement)
     }

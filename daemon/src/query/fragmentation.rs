@@ -4,13 +4,12 @@
 use std::sync::Arc;
 
 use memctl_analysis::churn::{self, RankChurn};
-use memctl_analysis::coverage;
 use memctl_analysis::fragmentation::judge::Holder;
 use memctl_analysis::fragmentation::{FreeList, Picture, RankFragmentation};
 use memctl_answers::finding::{Finding, Site};
 use memctl_answers::frag::{self, Churn, Fragmentation, Rank, Share};
 use memctl_answers::{SCHEMA, finite};
-use memctl_model::{FindingKind, Gap, SegmentKind};
+use memctl_model::{FindingKind, Gap, Remedy, SegmentKind};
 use memctl_proto::v1;
 
 use super::answer;
@@ -54,11 +53,11 @@ pub(super) async fn fragmentation(
         }
         if let Some(steps) = churn::too_few(&explained.churn) {
             let reason = format!("needs {} steps in steady state, found {steps}", churn::STEPS_MIN);
-            scope.gap(&[FindingKind::Churn], Gap::Whole, &reason, coverage::WAIT);
+            scope.gap(&[FindingKind::Churn], Gap::Whole, &reason, Remedy::Longer);
         }
     }
     if !found.goes_on(streams) {
-        scope.ended();
+        scope.ended(&found);
     }
     Ok(Fragmentation {
         schema: SCHEMA,

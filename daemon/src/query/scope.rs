@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use memctl_analysis::coverage::{self, Recorded};
 use memctl_answers::judged;
-use memctl_model::{FindingKind, Gap, Judged, JudgedKind, NotJudged};
+use memctl_model::{FindingKind, Gap, Judged, JudgedKind, NotJudged, Remedy};
 
 use crate::job_data::job::Found;
 use crate::store::SessionRow;
@@ -41,12 +41,12 @@ impl Scope {
     }
 
     /// Adds a gap to each of these kinds.
-    pub fn gap(&mut self, kinds: &[FindingKind], gap: Gap, reason: &str, remedy: &str) {
+    pub fn gap(&mut self, kinds: &[FindingKind], gap: Gap, reason: &str, remedy: impl Into<Remedy>) {
+        let remedy = remedy.into();
         for &kind in kinds {
             let known = self.not_judged.iter().any(|not| not.kind == kind && not.gap >= gap);
             if !known {
-                let (reason, remedy) = (reason.to_owned(), remedy.to_owned());
-                self.not_judged.push(NotJudged { kind, gap, reason, remedy });
+                self.not_judged.push(NotJudged { kind, gap, reason: reason.to_owned(), remedy: remedy.clone() });
             }
             if gap == Gap::Whole {
                 self.judged.kinds.retain(|judged| judged.kind != kind);
@@ -55,8 +55,8 @@ impl Scope {
     }
 
     /// The job has ended.
-    pub fn ended(&mut self) {
-        coverage::of_ended(&mut self.not_judged);
+    pub fn ended(&mut self, found: &Found) {
+        coverage::of_ended(&mut self.not_judged, found.failures());
     }
 
     /// For the response.

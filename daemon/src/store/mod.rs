@@ -168,6 +168,12 @@ impl StoreError {
             _ => None,
         }
     }
+
+    /// Whether the store was opened so that nothing is written: that answers a request, and trying again does not help.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::ReadOnly { .. })
+    }
 }
 
 /// A store. Its methods are few and work on batches; what can be computed from rows is computed outside.

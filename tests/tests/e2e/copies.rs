@@ -133,7 +133,12 @@ fn a_copy_is_asked_without_being_written() {
     let asked = run(memctl().args(["query", "--job", "clean", "--daemon", &daemon.url]));
     assert!(asked.contains("clean"), "{asked}");
     let refused = memctl().args(["delete", "--job", "clean", "--yes", "--daemon", &daemon.url]).output().unwrap();
-    assert!(!refused.status.success() && stderr(&refused).contains("for reading alone"), "{}", stderr(&refused));
+    assert!(
+        stderr(&refused).contains("refuses: ") && stderr(&refused).contains("for reading alone"),
+        "{}",
+        stderr(&refused)
+    );
+    assert_eq!(refused.status.code(), Some(6), "it did answer: {}", stderr(&refused));
     assert_eq!(daemon.terminate(), 0);
     assert!(std::fs::read(&file).unwrap() == before, "the file was changed");
     let names: Vec<_> = Path::new(&data).read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();

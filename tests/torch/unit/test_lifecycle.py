@@ -95,6 +95,13 @@ def test_hooks_of_the_interpreter_come_back() -> None:
     assert (sys.excepthook, sys.exit) == before
 
 
+def test_an_interrupt_at_the_end_prints_nothing() -> None:
+    def interrupted(failure: object) -> None:
+        raise KeyboardInterrupt
+
+    Lifecycle(interrupted)._at_exit()
+
+
 def test_import_has_no_side_effect() -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(PACKAGE)!r}); hook = sys.excepthook; import memctl_agent; "

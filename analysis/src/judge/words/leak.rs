@@ -141,7 +141,7 @@ impl Words<'_> {
         }
         let what = match self.shown.pattern {
             Pattern::EvalGraph => "; the evaluation runs with gradients enabled",
-            Pattern::GraphKept => "; the graph of each step is kept",
+            Pattern::GraphKept => "; graphs of steps are kept",
             Pattern::HiddenChain => {
                 let within = if self.shown.group.lead().is_in_epochs() { "within each epoch" } else { "repeatedly" };
                 return format!(

@@ -37,6 +37,7 @@ fn grown(inputs: &VerdictInputs<'_>, shown: &Shown<'_>) -> String {
     let course = shown.course;
     let what = in_time(course.gained, course.seconds());
     let freed = match course.way {
+        Way::Kept | Way::Sum if course.given_back => ", and it was given back only at the end of the recording",
         Way::Kept | Way::Sum => ", and it was not given back",
         Way::Replaced => ": a tensor is replaced by a larger one each time",
         Way::WithWork => ", as each step works on more",
@@ -93,7 +94,7 @@ fn known(finding: Option<&Finding>) -> String {
 pub(in crate::judge) fn reason(finding: &Finding) -> Option<&'static str> {
     Some(match finding.pattern? {
         Pattern::EvalGraph => "the evaluation runs with gradients enabled, and its graph is kept",
-        Pattern::GraphKept => "the graph of each step is kept",
+        Pattern::GraphKept => "graphs of steps are kept",
         Pattern::HiddenChain => "each step's graph keeps the previous step's",
         Pattern::HooksPileUp => "a hook is registered repeatedly",
         Pattern::OptimizersMadeAnew => "a new optimizer is created while the old one is still referenced",

@@ -48,6 +48,12 @@ pub async fn run(
     screen: &Screen,
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
+    let other = args.without.is_some() || args.checkpoint.is_some() || args.under.is_some();
+    if args.at.is_empty() && !other {
+        return Err(Failure::usage(
+            "it is not said what to forecast: --at 16,32 (then each job with the number that it was recorded at: --job A=4), --under, --without or --checkpoint",
+        ));
+    }
     let answer = match args.jobs.as_slice() {
         [one] if args.at.is_empty() || one.1.is_some() => {
             asking(global, async |connection| {

@@ -2,7 +2,8 @@
 //!
 //! Guarantees: pure. An older run never changes the result of a later one. Judging the same twice changes nothing more.
 //! An alert whose run ended with it fires until a later run goes without it or `resolve_after` passes.
-//! Refuses: to treat a run that has just begun as proof that a finding is gone.
+//! A resolved alert keeps the run in which it was last seen.
+//! Refuses: to treat a run as proof that a finding is gone if it has just begun, or began before the finding was last seen.
 
 use memctl_model::JobState;
 
@@ -31,7 +32,7 @@ fn is_of_another(alert: &Alert, job: &JobFacts, now_ns: u64) -> bool {
 /// Returns `None` if there is nothing to keep: what was seen is older than `resolve_after`.
 #[must_use]
 pub fn seen(known: Option<Alert>, sighting: &Sighting, job: &JobFacts, rules: &Rules, now_ns: u64) -> Option<Alert> {
-    let is_older = |alert: &Alert| (job.run, job.started_ns) < (alert.run, alert.run_started_ns);
+    let is_older = |alert: &Alert| job.run_start() < alert.resolved_by.unwrap_or(alert.own_run());
     if known.as_ref().is_some_and(|alert| is_older(alert) || is_of_another(alert, job, now_ns)) {
         return known;
     }
@@ -44,8 +45,11 @@ pub fn seen(known: Option<Alert>, sighting: &Sighting, job: &JobFacts, rules: &R
     alert.seen_ns = seen_ns;
     alert.run_ended = ended;
     if let Some(known) = known {
+        // How long a run went on is known exactly once it has ended.
+        if !ended || known.own_run() != alert.own_run() {
+            alert.seen_ns = seen_ns.max(known.seen_ns);
+        }
         alert.deliveries = known.deliveries;
-        alert.seen_ns = seen_ns.max(known.seen_ns);
         alert.fired_ns = known.fired_ns;
         if known.phase != Phase::Resolved {
             alert.phase = known.phase;
@@ -82,19 +86,17 @@ pub fn missed(alert: Alert, job: &JobFacts, rules: &Rules, now_ns: u64) -> Optio
     if judged < known || is_of_another(&alert, job, now_ns) {
         return Some(alert);
     }
-    let later_run = (job.run, job.started_ns) > (alert.run, alert.run_started_ns);
+    let later_run = job.run_start() > alert.own_run();
     match (alert.phase, job.state) {
         (Phase::Pending, _) => None,
         (Phase::Resolved, _) => Some(alert),
         (Phase::Firing, None) => Some(resolve(alert, now_ns)),
         (Phase::Firing, state) if later_run => {
             let further = job.epochs.zip(alert.fired_epochs).is_some_and(|(done, fired)| done > fired);
-            if state == Some(JobState::Finished) || further {
-                let (run, attempt, run_started_ns) = (job.run, job.attempt, job.started_ns);
-                Some(resolve(Alert { run, attempt, run_started_ns, run_ended: false, ..alert }, now_ns))
-            } else {
-                Some(alert)
-            }
+            // One that ran beside it may be of the same code.
+            let is_proof = job.started_ns >= alert.seen_ns && (state == Some(JobState::Finished) || further);
+            let resolved_by = Some(job.run_start());
+            Some(if is_proof { resolve(Alert { resolved_by, ..alert }, now_ns) } else { alert })
         }
         // The run had ended and is running again: another run in the same place, which has proved nothing yet.
         (Phase::Firing, Some(JobState::Running)) if alert.run_ended => Some(alert),

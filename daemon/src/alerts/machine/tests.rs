@@ -303,8 +303,20 @@ fn runs_that_go_on_at_once_do_not_take_or_resolve_each_others_alerts() {
     assert_eq!(judged(Some(first.clone()), None, &of_run(2, None), 99 * S).unwrap(), first);
     let everything = JobFacts { run: EVERY_RUN, ..job(None, u64::MAX, None) };
     assert_eq!(judged(Some(first.clone()), None, &everything, 99 * S).unwrap().phase, Phase::Resolved);
-    // Once the first run has ended with it, or has gone silent, a later run without it resolves it.
-    let ended = judged(Some(first.clone()), OOM, &of_run(1, Some(JobState::Failed)), 50 * S).unwrap();
-    assert_eq!(judged(Some(ended), None, &second, 99 * S).unwrap().phase, Phase::Resolved);
-    assert_eq!(judged(Some(first), None, &second, 400 * S).unwrap().phase, Phase::Resolved);
+    // Once the first run has ended with it, or has gone silent, a run that began after that resolves it. One that began before
+    // it was last seen proves nothing. The alert keeps its own run.
+    let third = JobFacts { started_ns: 60 * S, ..of_run(3, Some(JobState::Finished)) };
+    let ended_at = |ended_ns| JobFacts { ended_ns, ..of_run(1, Some(JobState::Failed)) };
+    let ended = judged(Some(first.clone()), OOM, &ended_at(Some(50 * S)), 55 * S).unwrap();
+    for left in [ended, first] {
+        assert_eq!(judged(Some(left.clone()), None, &second, 400 * S).unwrap(), left);
+        let resolved = judged(Some(left), None, &third, 400 * S).unwrap();
+        assert_eq!((resolved.phase, resolved.run), (Phase::Resolved, 1));
+        // Judging the first run again, as a daemon does that has started, raises nothing.
+        assert_eq!(judged(Some(resolved.clone()), OOM, &ended_at(None), 500 * S).unwrap(), resolved);
+    }
+    // A run whose end was noticed late was seen until it ended.
+    let seen_late = judged(Some(firing(10)), OOM, &of_run(1, Some(JobState::Running)), 70 * S).unwrap();
+    let ended = judged(Some(seen_late), OOM, &ended_at(Some(50 * S)), 71 * S).unwrap();
+    assert_eq!(judged(Some(ended), None, &third, 99 * S).unwrap().phase, Phase::Resolved);
 }
