@@ -155,7 +155,7 @@ fn deciding(report: &Report) -> String {
             in_blocks(report),
         ),
         OomCause::Fragmentation => {
-            format!("{} are free in the cache, but in {}: fragmentation", bytes(report.free_bytes), in_blocks(report),)
+            format!("{} are free in the cache, but in {}: fragmentation", bytes(report.free_bytes), in_blocks(report))
         }
         OomCause::Neighbour => {
             format!("while other processes hold {} of its device", bytes(facts.others_bytes.unwrap_or(0)))
@@ -203,10 +203,9 @@ pub(super) fn explanation(report: &Report) -> String {
         bytes(found.active_bytes),
         bytes(report.free_bytes),
     );
-    let asked = bytes(facts.asked_bytes);
-    text.push_str(&match report.largest_usable_bytes {
-        0 => format!("no free block could serve {asked}."),
-        largest => format!("the largest free block that could serve {asked} was {}.", bytes(largest)),
+    text.push_str(&match (bytes(facts.asked_bytes), report.largest_usable_bytes) {
+        (asked, 0) => format!("no free block could serve {asked}."),
+        (asked, largest) => format!("the largest free block that could serve {asked} was {}.", bytes(largest)),
     });
     text.push_str(&match report.flushed_bytes {
         0 => " Emptying the cache released nothing, because every segment holds live blocks.".to_owned(),
