@@ -1,6 +1,8 @@
 //! The verdict's first sentence over made processes: what grew, what stopped, what comes and goes, and what is too little.
 //!
 //! Guarantees: each kind has a twin that differs in one thing and is called something else.
+//!
+//! (Over 400 lines: one kind of sentence after the other, all over the same made processes.)
 
 use crate::support::watched;
 
@@ -190,7 +192,7 @@ fn what_the_first_step_makes_once_is_no_part_of_the_growth() {
         process.step(&[(1, None, step, step * 16 * KIB), (2, None, 1, 33 * MIB)]);
     }
     let verdict = ended(&process);
-    assert_eq!((verdict.kind, verdict.grown_bytes), (VerdictKind::Growing, Some(120 * 16 * KIB)), "{verdict:?}");
+    assert_eq!((verdict.kind, verdict.grown_bytes), (VerdictKind::Growing, Some(119 * 16 * KIB)), "{verdict:?}");
 }
 
 #[test]
