@@ -35,8 +35,8 @@ const POINTS: u32 = 500;
 /// Points of a sparkline in the list of jobs.
 const SPARKLINE: u32 = 60;
 
-/// Every view.
-const VIEWS: [&str; 14] = [
+/// Every view: what `{view}` of `/api/v1/jobs/{job}/{view}` stands for.
+pub const VIEWS: [&str; 14] = [
     "query",
     "diagnose",
     "heat",

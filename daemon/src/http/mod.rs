@@ -38,6 +38,7 @@ use api::Trouble;
 pub use assets::{SCRIPT, STYLE};
 pub use auth::{Authentication, Key};
 pub use forward::{ForwardError, Forwarded, forward};
+pub use job_views::VIEWS;
 pub use over_grpc::PageService;
 pub use serve::{limits, serve};
 

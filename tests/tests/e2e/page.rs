@@ -7,6 +7,7 @@ use std::process::{Child, Stdio};
 
 use memctl_daemon::access::Role;
 use memctl_daemon::access::rights::{Need, RIGHTS, is_grpc};
+use memctl_daemon::http::VIEWS;
 use memctl_tests::certificates::Authority;
 use memctl_tests::daemon::DaemonProcess;
 use memctl_tests::https::{Answer, Port, address};
@@ -330,11 +331,15 @@ fn a_cookie_is_the_token_that_was_signed_in_with_and_shows_its_tenant_alone() {
         assert_eq!(shown(&foreign, "/api/v1/jobs?tenant=team-a").status, 403);
         // Every path of data, as the table of rights has them.
         let mut asked = 0;
-        for (path, need) in
-            RIGHTS.iter().filter(|(path, need)| !is_grpc(path) && path.starts_with("/api/") && *need == Need::Read)
-        {
+        let rows =
+            RIGHTS.iter().filter(|(path, need)| !is_grpc(path) && path.starts_with("/api/") && *need == Need::Read);
+        let paths = rows.flat_map(|(path, need)| {
+            let views = if path.contains("{view}") { &VIEWS[..] } else { &[""] };
+            views.iter().map(move |view| (path.replace("{view}", view), need))
+        });
+        for (path, need) in paths {
             // (This one does not end while a client listens.)
-            if *path == "/api/v1/live" {
+            if path == "/api/v1/live" {
                 continue;
             }
             let path = format!("{}?rank=0", path.replace("{job}", JOB));
