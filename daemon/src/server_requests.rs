@@ -246,13 +246,17 @@ mod tests {
         let (answer, ()) = tokio::join!(line.ask(vec![1], 1, WAIT), serving);
         assert!(answer.is_ok());
         assert_eq!(line.ask(vec![1], 1, Duration::ZERO).await, Err(AskError::NoAnswer(Duration::ZERO)));
-        {
-            let mut last = std::pin::pin!(line.ask(vec![1], 1, WAIT));
-            assert!(tokio::time::timeout(Duration::from_millis(1), &mut last).await.is_err());
-            drop(asked);
-            assert_eq!(last.await, Err(AskError::Left));
-        }
+        drop(asked);
         assert_eq!(line.ask(vec![1], 1, WAIT).await, Err(AskError::Gone));
+    }
+
+    #[tokio::test]
+    async fn a_process_that_ends_while_it_is_asked_has_left() {
+        let (line, asked) = line(HolderSearch::Ready.into(), 1);
+        let mut answer = std::pin::pin!(line.ask(vec![1], 1, WAIT));
+        assert!(tokio::time::timeout(Duration::from_millis(1), &mut answer).await.is_err());
+        drop(asked);
+        assert_eq!(answer.await, Err(AskError::Left));
     }
 
     #[test]
