@@ -152,8 +152,8 @@ mod tests {
     #[test]
     fn a_job_that_failed_is_repaired_first() {
         let repair = "the run failed (ValueError) before enough was seen: repair that first";
-        let told = remedies_of_ended(&["killed by signal 15", "ValueError: shapes"]);
-        assert_eq!(told, [repair, repair, repair, "measure it"]);
+        let remedies = remedies_of_ended(&["killed by signal 15", "ValueError: shapes"]);
+        assert_eq!(remedies, [repair, repair, repair, "measure it"]);
         assert!(remedies_of_ended(&["killed by signal 9"])[0].contains("(SIGKILL)"));
     }
 

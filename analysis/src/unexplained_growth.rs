@@ -30,7 +30,7 @@ pub fn explains(finding: &Finding, rank: u32, site: &Frame, stack: &[Frame]) -> 
 
 /// Whether a frame is at one of the lines of a finding's function.
 fn is_line_of(finding: &Finding, frame: &Frame) -> bool {
-    let is_function = |told: &Frame| (&frame.function, &frame.file) == (&told.function, &told.file);
+    let is_function = |own: &Frame| (&frame.function, &frame.file) == (&own.function, &own.file);
     finding.lines.contains(&frame.line) && finding.site.as_ref().is_some_and(is_function)
 }
 

@@ -255,9 +255,12 @@ fn where_no_free_block_could_serve_a_request_no_size_is_named() {
     let mut reports = [Report { largest_usable_bytes: 0, ..fragmented() }];
     outcome::blame(&mut reports, &found);
     outcome::tell(&mut found, &reports, 1);
-    let told = &found[0].explanation;
-    assert!(told.contains("no free block could serve 1.00 GiB. "), "{told}");
-    assert!(told.contains("1.00 GiB were free beside live blocks, in blocks that could not serve it."), "{told}");
+    let explanation = &found[0].explanation;
+    assert!(explanation.contains("no free block could serve 1.00 GiB. "), "{explanation}");
+    assert!(
+        explanation.contains("1.00 GiB were free beside live blocks, in blocks that could not serve it."),
+        "{explanation}"
+    );
 }
 
 #[test]
