@@ -10,7 +10,7 @@ use crate::coverage::MARK_EPOCHS;
 use crate::wording::plural;
 
 use super::history::{Measured, Per};
-use super::levels::{SECONDS_MIN, measurements};
+use super::levels::{MEASUREMENTS_MIN, SECONDS_MIN, measurements};
 use super::subjects::{self, Subject};
 use super::watch::RankWatch;
 
@@ -22,9 +22,6 @@ const EPOCH_ENDS_SLOW: u32 = 6;
 const STEPS_MIN: u32 = 30;
 /// Windows likewise.
 const WINDOWS_MIN: u32 = 20;
-/// Samples that growth of what is measured takes.
-const SAMPLES_MIN: usize = 6;
-
 /// Kinds of finding that report growth of live tensors.
 pub const GROWTH: [FindingKind; 5] = [
     FindingKind::Leak,
@@ -160,10 +157,10 @@ fn lines(watches: &[&RankWatch], gaps: &mut Vec<NotJudged>) {
 fn unused(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>) {
     let kind = FindingKind::FragmentationGrowth;
     let ends = watches.iter().map(|watch| watch.history.of(Per::Epoch).seen).max().unwrap_or(0);
-    if ends >= SAMPLES_MIN as u32 {
+    if ends >= MEASUREMENTS_MIN as u32 {
         judged.kinds.push(JudgedKind { kind, boundaries: vec![Boundary::EpochEnd] });
     } else {
-        let reason = format!("needs {SAMPLES_MIN} epoch ends, found {ends}");
+        let reason = format!("needs {MEASUREMENTS_MIN} epoch ends, found {ends}");
         gaps.push(gap(kind, Gap::Whole, reason, if ends == 0 { MARK_EPOCHS.into() } else { Remedy::MoreEpochs }));
     }
 }
@@ -184,7 +181,7 @@ fn measured(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudge
             .map(|watch| measurements(watch, read))
             .max_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))
             .unwrap_or_default();
-        let is_enough = !takes_time || (most >= SAMPLES_MIN && seconds >= SECONDS_MIN);
+        let is_enough = !takes_time || (most >= MEASUREMENTS_MIN && seconds >= SECONDS_MIN);
         if known > 0 && is_enough {
             judged.kinds.push(JudgedKind { kind, boundaries: Vec::new() });
         }
@@ -193,7 +190,7 @@ fn measured(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudge
             _ if !is_enough => {
                 let found = format!("found {most} over {seconds:.0} s");
                 let reason = format!(
-                    "needs {SAMPLES_MIN} measurements over {SECONDS_MIN:.0} s between the first and the last step, {found}"
+                    "needs {MEASUREMENTS_MIN} measurements over {SECONDS_MIN:.0} s between the first and the last step, {found}"
                 );
                 gaps.push(gap(kind, Gap::Whole, reason, Remedy::Longer));
             }

@@ -56,6 +56,8 @@ pub(super) struct Leak {
     pub live_bytes: u64,
     pub live_blocks: u64,
     pub beside_bytes: u64,
+    /// Whether the end of the recording shows that it was given back after its last boundary.
+    pub given_back: bool,
     /// Whether its growth leads to anything.
     pub matters: bool,
     pub series: Vec<u64>,
@@ -208,6 +210,9 @@ fn measured(watch: &RankWatch, group: Group, kind: FindingKind) -> Leak {
         Per::Step | Per::Epoch => &by_step,
     };
     let (pattern, hooks) = pattern(watch, kind, &group);
+    let begun = lead.first_level.or(lead.since).map_or(0, |since| since.at.saturating_sub(1));
+    let sites = group.members.iter().map(|member| (member.site, &watch.sites[member.site]));
+    let given_back = super::course::given_back(watch, lead.per, begun, sites);
     Leak {
         who: watch.who(),
         kind,
@@ -229,6 +234,7 @@ fn measured(watch: &RankWatch, group: Group, kind: FindingKind) -> Leak {
         live_bytes: group.live_bytes(),
         live_blocks: group.live_blocks(),
         beside_bytes: group.members.iter().fold(0, |sum, member| sum.saturating_add(member.beside_bytes)),
+        given_back,
         matters: matters(watch, group.bytes_gained(), seconds_of(watch, lead)),
         series: series.iter().map(|&(_, bytes)| bytes).collect(),
         outlook: None,

@@ -25,6 +25,8 @@ struct Value {
 
 /// Rises of a level before it is reported.
 const RISES: u32 = 6;
+/// Measurements, or epoch ends, that so many rises take: the first one is where it stood.
+pub(super) const MEASUREMENTS_MIN: usize = RISES as usize + 1;
 /// Laplace's statistic below which it slows down.
 const SLOWS_BELOW: f64 = -1.3;
 /// Share of the growth that the second half of it has to bring: what fills brings most of it in the first.

@@ -76,8 +76,24 @@ fn a_few_seconds_of_steady_growth_are_enough_and_fewer_are_said_not_to_be() {
     assert_eq!(process.judge(), []);
     let (judged_, gaps) = judged(&[&process.watch]);
     let gap = gaps.iter().find(|gap| gap.kind == FindingKind::HostGrowth).expect("a gap");
-    assert!(gap.reason.starts_with("needs 6 measurements over 5 s"), "{}", gap.reason);
+    assert!(gap.reason.starts_with("needs 7 measurements over 5 s"), "{}", gap.reason);
     assert!(judged_.kinds.iter().all(|judged| judged.kind != FindingKind::HostGrowth));
+}
+
+/// However short a run is, growth at every measurement is found, or it is said that it was not judged.
+#[test]
+fn steady_growth_is_found_or_said_not_to_be_judged() {
+    let mut were_found = Vec::new();
+    for seconds in 3..16 {
+        let mut process = Process::new(0, &[vec![frame("build", "/home/me/model.py", 5)]]);
+        ran(&mut process, seconds, |_| 100 * MIB, |second| (400 + second * 30) * MIB, |_| None);
+        let is_found = process.judge().iter().any(|finding| finding.kind == FindingKind::HostGrowth);
+        let (_, gaps) = judged(&[&process.watch]);
+        let is_gap = gaps.iter().any(|gap| gap.kind == FindingKind::HostGrowth);
+        assert!(is_found != is_gap, "{seconds} seconds: found {is_found}, not judged {is_gap}");
+        were_found.push(is_found);
+    }
+    assert!(were_found.contains(&true) && were_found.contains(&false), "{were_found:?}");
 }
 
 #[test]

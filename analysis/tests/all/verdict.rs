@@ -86,7 +86,11 @@ fn what_the_end_of_the_recording_shows_was_given_back() {
         }
         let verdict = ended(&process);
         assert_eq!(verdict.kind, VerdictKind::Growing, "{verdict:?}");
-        (verdict.sentence.contains("not given back"), verdict.sentence.contains("given back only at the end"))
+        let says = |text: &str| (text.contains("not given back"), text.contains("given back only at the end"));
+        for finding in findings(&[&process.watch], Activity::Ended) {
+            assert_eq!(says(&finding.explanation), says(&verdict.sentence), "{}", finding.explanation);
+        }
+        says(&verdict.sentence)
     };
     assert_eq!(told(Some(0)), (false, true));
     assert_eq!(told(Some(312)), (true, false), "it is still there");

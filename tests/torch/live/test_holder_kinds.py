@@ -56,6 +56,22 @@ def test_hooks_of_a_tensor_are_one_holder() -> None:
     assert _answer._referents(function) == [function.__closure__]
 
 
+def batches(count: int) -> Iterator[list[tuple[int, int]]]:
+    past = [torch.ones(3) for _ in range(count)]
+    yield [block_of(tensor) for tensor in past]
+
+
+def test_a_generator_that_only_a_loop_refers_to_is_a_root() -> None:
+    for blocks in batches(40):
+        told = only(_holders.find(_native, blocks, BUDGET_MS))
+        assert (told["kind"], told["holder"], told["blocks"]) == ("list", "container", 40), told
+        assert told["sentence"] == "list `past`, a local variable of function `batches`, 40 tensors"
+    waiting = batches(2)
+    assert _roots.frame_of(waiting) is None, "it has not begun"
+    assert next(waiting) and _roots.frame_of(waiting) is not None
+    assert next(waiting, None) is None and _roots.frame_of(waiting) is None, "it has ended"
+
+
 class Average:
     def __init__(self) -> None:
         self.total = torch.zeros(())

@@ -1,7 +1,8 @@
-"""Where chains begin: globals of modules and variables of running functions, by names with which each is found again.
+"""Where chains begin: globals of modules, and variables of running functions and of suspended generators, by names with
+which each is found again.
 
-Guarantees: between two slices only names and numbers are kept. The program's own modules come before installed ones,
-and the started module and those next to it come first.
+Guarantees: between two slices only names, numbers and weak references to generators are kept. The program's own
+modules come before installed ones, and the started module and those next to it come first.
 Refuses: this package's own modules and functions.
 """
 
@@ -11,6 +12,7 @@ import gc
 import os
 import sys
 import types
+import weakref
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Optional
@@ -34,7 +36,7 @@ BESIDE, OWN, INSTALLED = 0, 1, 2
 @dataclass(frozen=True)
 class Root:
     """Where a chain begins: `module` and its name, or `local`, the variable and its function. For other threads than
-    the main one: which one, and where it is."""
+    the main one: which one, and where it is. `generator`: the suspended generator or coroutine whose variable it is."""
 
     kind: str
     name: str
@@ -43,6 +45,7 @@ class Root:
     ident: int = 0
     frame: int = 0
     slot: str = ""
+    generator: Optional[weakref.ref[Any]] = None
 
 
 # Names that mark a folder of installed packages, and entries of `sys.path` that are checked.
@@ -142,6 +145,11 @@ class Roots:
                 namespace = _reading.module_dict(dict.get(sys.modules, root.slot))
                 if namespace is not None:
                     found.append((number, namespace))
+            elif root.generator is not None:
+                frame = frame_of(root.generator())
+                if frame is not None:
+                    found += self._values(frame, [(root.slot, number)])
+                    frame = None
             else:
                 variables.setdefault((root.ident, root.frame), []).append((root.slot, number))
         threads = sys._current_frames() if variables else {}
@@ -203,6 +211,35 @@ def variables(
     finally:
         at = spaces = None
     return found[:VARIABLES_MAX][::-1]
+
+
+# Where each kind of generator has its frame.
+_FRAME_NAMES = {
+    types.GeneratorType: "gi_frame",
+    types.CoroutineType: "cr_frame",
+    types.AsyncGeneratorType: "ag_frame",
+}
+
+
+def frame_of(generator: Any) -> Optional[types.FrameType]:
+    """The frame of a generator or coroutine that has begun and not ended."""
+    name = _FRAME_NAMES.get(type(generator))
+    frame = getattr(generator, name) if name is not None else None
+    return frame if frame is not None and frame.f_lasti >= 0 else None
+
+
+def suspended(frames: Frames, generator: Any) -> list[tuple[Root, Any]]:
+    """The variables of a suspended generator or coroutine. A running one is among the functions of its thread."""
+    frame = frame_of(generator)
+    if frame is None or frame.f_back is not None or is_own(frame.f_code):
+        return []
+    function, own, found = _reading.code_name(frame.f_code), weakref.ref(generator), []
+    for slot, value in frames.values(frame):
+        if gc.is_tracked(value):
+            found.append(
+                (Root("local", _reading.plain(slot) or "a variable", function, slot=slot, generator=own), value)
+            )
+    return found[:VARIABLES_MAX]
 
 
 def _is_of_module(namespace: dict[str, Any]) -> bool:

@@ -1,8 +1,9 @@
 """One search, in slices: from where leaks usually are to the whole heap, and then the answer.
 
 The stages: modules by nearness; objects below the globals of the started program; the variables of all threads; graphs
-of the tensors that were found; the program's other modules; wide objects that were deferred; then, for the remaining
-blocks, all tensors of the heap and their referrers; the globals of installed modules; the answer.
+of the tensors that were found; the variables of suspended generators; the program's other modules; wide objects that
+were deferred; then, for the remaining blocks, all tensors of the heap and their referrers; the globals of installed
+modules; the answer.
 Guarantees: between two slices only numbers and texts are kept. A slice ends when its time is over, except for one
 object's visit; results are verified before they are reported. The collector is off within a slice, and restored
 afterwards.
@@ -57,8 +58,9 @@ _SHARES = {
     "_main": 0.3,
     "_variables": 0.5,
     "_graphs": 0.55,
-    "_modules": 0.6,
-    "_beside": 0.65,
+    "_suspended": 0.62,
+    "_modules": 0.64,
+    "_beside": 0.67,
     "_own_modules": 0.7,
     "_rest": 0.75,
     "_heap_tensors": 0.8,
@@ -67,7 +69,7 @@ _SHARES = {
     "_installed": 0.95,
 }
 # Stages that look for chains, and for graphs to which these lead.
-CHAIN_STAGES = {"_main", "_variables", "_graphs", "_modules", "_beside", "_own_modules", "_rest"}
+CHAIN_STAGES = {"_main", "_variables", "_graphs", "_suspended", "_modules", "_beside", "_own_modules", "_rest"}
 # On a busy machine a thread waits more than it works: it stops searching when it has worked for its budget, or when
 # this multiple of it has passed, except for searches with less budget than this.
 WAITS = 2
@@ -99,6 +101,9 @@ class Search:
         self._waiting: dict[str, list[str]] = {}
         self._installed_at = 0
         self._threads: Optional[list[int]] = None
+        # Where generators are looked for, and whether all were seen.
+        self._generators: Any = None
+        self._are_generators_seen = False
         self._starts: Optional[list[int]] = None
         self._starts_seen = 0
         self._in_graph: dict[int, tuple[int, str]] = {}
@@ -127,6 +132,7 @@ class Search:
             self._main,
             self._variables,
             self._graphs,
+            self._suspended,
             self._modules,
             self._beside,
             self._own_modules,
@@ -150,7 +156,8 @@ class Search:
 
     def _forget(self) -> None:
         self._walk = self._native.Walk(self._blocks)
-        self._grouping = self._threads = self._starts = None
+        self._grouping = self._threads = self._starts = self._generators = None
+        self._are_generators_seen = False
         self._roots = Roots(self._frames)
         self._staged, self._waiting, self._in_graph, self._noted = {}, {}, {}, {}
         self._done_nodes.clear()
@@ -243,6 +250,7 @@ class Search:
             "_main",
             "_beside",
             "_variables",
+            "_suspended",
             "_own_modules",
             "_installed",
         ):
@@ -334,6 +342,24 @@ class Search:
             return False
         return self._go_below(now, "variables") and not self._threads
 
+    def _suspended(self, now: Slice) -> bool:
+        """Objects below the variables of suspended generators and coroutines: what a loop iterates has no name."""
+        if not self._missing():
+            return True
+        if self._generators is None:
+            self._generators = self._native.Heap([])
+        if not self._are_generators_seen:
+            self._are_generators_seen, found = self._generators.generators(now.left_us() // 2)
+            while found and now.is_left():
+                for root, value in _roots.suspended(self._frames, found.pop()):
+                    number = self._walk.root(now.rules, value)
+                    if number is not None:
+                        self._put("suspended", number, root)
+            if found:
+                self._cut.add("_suspended")
+            value = None
+        return self._go_below(now, "suspended") and self._are_generators_seen
+
     def _beside(self, now: Slice) -> bool:
         """Objects below the globals of modules next to the started program."""
         return not self._missing() or self._of_modules(now, "beside", self._near[BESIDE])
@@ -350,7 +376,9 @@ class Search:
 
     def _rest(self, now: Slice) -> bool:
         """What was deferred."""
-        return not self._missing() or self._go_below(now, "main", "variables", "beside", "own", is_late=True)
+        return not self._missing() or self._go_below(
+            now, "main", "variables", "suspended", "beside", "own", is_late=True
+        )
 
     def _installed(self, now: Slice) -> bool:
         """Objects below the globals of installed modules, group by group."""

@@ -1,36 +1,24 @@
-//! Walks all objects that the collector tracks, in slices: finds the tensors on some blocks, and the referrers of some
-//! objects.
+//! Walks all objects that the collector tracks, in slices: finds the tensors on some blocks, the referrers of some
+//! objects, and generators.
 //!
-//! The collector keeps its objects in rings, whose heads lie next to each other in the interpreter. The youngest ring
-//! is found from a newly created object, the others at known distances; one that does not look like a ring is left out.
 //! Objects are visited from the newest to the oldest: the program's own come before what it has imported.
 //! Guarantees: rings are read and never changed. Between two slices the position is kept by a weak reference to a
 //! function or class, by a method of a C class, or by a list that holds only numbers and texts; all other objects there
 //! may be freed meanwhile. If these are freed, too, the walk continues at an earlier position, or visits the ring once
 //! more: the newest functions may be those of the search itself. A ring may be visited twice, also after a collection
 //! between two slices: each call returns an object once, because callers count references.
-//! Refuses: interpreters whose rings do not look like this.
 
 use std::time::Instant;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::PyTuple;
 
+use super::rings::{HEAD_BYTES, before, heads};
 use super::rules::{Blocks, Kind, NoCollector, Rules};
 use super::until;
 use super::visit::{Object, Set, references};
 
-/// Bytes before an object in which the collector links it into its ring: the next and the previous one.
-const HEAD_BYTES: usize = 16;
-/// Bits of these words that are not part of the address.
-const FLAGS: usize = 3;
-/// Distances of heads from that of the youngest objects.
-const GENERATIONS: [usize; 3] = [0, 24, 48];
-/// Offset of a pointer to the youngest head in the versions that have one, and then of the head of what `gc.freeze` set
-/// aside.
-const POINTER_AT: usize = 72;
-const FROZEN_AT: [usize; 2] = [80, 72];
 /// Objects between two checks of the clock.
 const BETWEEN_LOOKS: usize = 64;
 /// References of one object that are compared.
@@ -133,6 +121,22 @@ impl Heap {
         // SAFETY: alive within this call; each becomes a reference of its own.
         let bound = |(block, object)| (block, unsafe { Bound::from_borrowed_ptr(py, object) });
         Ok((is_done, found.into_iter().map(bound).collect()))
+    }
+
+    /// Generators, coroutines and asynchronous generators: whether all objects were visited, and those that were seen.
+    fn generators<'py>(&mut self, py: Python<'py>, slice_us: u64) -> (bool, Vec<Bound<'py, PyAny>>) {
+        let end = until(slice_us);
+        let _still = NoCollector::new();
+        let (mut found, mut known) = (Vec::new(), Set::default());
+        let kinds = generator_types(py);
+        let is_done = self.go(py, end, |object| {
+            if kinds.contains(&(super::visit::type_of(object) as usize)) && known.insert(object as usize) {
+                found.push(object);
+            }
+        });
+        // SAFETY: as above.
+        let bound = |object| unsafe { Bound::from_borrowed_ptr(py, object) };
+        (is_done, found.into_iter().map(bound).collect())
     }
 
     /// Referrers of some objects: whether all objects were visited, and pairs of a referrer and the address that it
@@ -260,6 +264,17 @@ impl Heap {
     }
 }
 
+/// The types whose objects are functions that wait between two calls. The stable interface does not name them.
+fn generator_types(py: Python<'_>) -> [usize; 3] {
+    static FOUND: pyo3::sync::PyOnceLock<[usize; 3]> = pyo3::sync::PyOnceLock::new();
+    let look = || -> PyResult<[usize; 3]> {
+        let types = py.import("types")?;
+        let of = |name: &str| -> PyResult<usize> { Ok(types.getattr(name)?.as_ptr() as usize) };
+        Ok([of("GeneratorType")?, of("CoroutineType")?, of("AsyncGeneratorType")?])
+    };
+    FOUND.get_or_try_init(py, look).copied().unwrap_or_default()
+}
+
 /// The type of functions written in Python, which the stable interface does not name.
 fn function_type(py: Python<'_>) -> *mut ffi::PyTypeObject {
     static FOUND: pyo3::sync::PyOnceLock<usize> = pyo3::sync::PyOnceLock::new();
@@ -320,57 +335,4 @@ fn keeper(py: Python<'_>, object: Object, scratch: &mut Vec<(u32, Object)>) -> O
     let is_leaf = count <= 64 && scratch.iter().all(|(_, below)| !super::visit::is_tracked(*below));
     // SAFETY: a live object; this becomes a reference of its own.
     is_leaf.then(|| (unsafe { Bound::from_borrowed_ptr(py, object) }.unbind(), false))
-}
-
-/// The next in a ring.
-fn next(at: usize) -> usize {
-    // SAFETY: a member of a ring, which the interpreter keeps whole while its lock is held.
-    unsafe { (at as *const usize).read() & !FLAGS }
-}
-
-/// The previous one in a ring.
-fn before(at: usize) -> usize {
-    // SAFETY: as above.
-    unsafe { ((at + 8) as *const usize).read() & !FLAGS }
-}
-
-/// The heads of the collector's rings; empty if they do not look like rings.
-fn heads(py: Python<'_>) -> Vec<usize> {
-    let _still = NoCollector::new();
-    // The newest object of all: it is followed by the head of the youngest ring. (It is created and tracked, and
-    // nothing follows it.)
-    let list = PyList::empty(py);
-    let own = list.as_ptr() as usize - HEAD_BYTES;
-    // SAFETY: a live object.
-    if unsafe { ffi::PyObject_GC_IsTracked(list.as_ptr()) } == 0 {
-        return Vec::new();
-    }
-    let youngest = next(own);
-    let has_pointer = is_readable(youngest, POINTER_AT + 8) && {
-        // SAFETY: within memory that was checked to be there.
-        unsafe { ((youngest + POINTER_AT) as *const usize).read() == youngest }
-    };
-    if before(youngest) != own || !is_readable(youngest, FROZEN_AT[0] + HEAD_BYTES) {
-        return Vec::new();
-    }
-    let frozen = FROZEN_AT[usize::from(!has_pointer)];
-    let found: Vec<usize> = GENERATIONS.into_iter().chain([frozen]).map(|distance| youngest + distance).collect();
-    let are_rings = found.iter().all(|head| {
-        let (after, last) = (next(*head), before(*head));
-        is_readable(after, HEAD_BYTES) && is_readable(last, HEAD_BYTES) && before(after) == *head && next(last) == *head
-    });
-    if are_rings { found } else { Vec::new() }
-}
-
-/// Whether this process has memory there: the address comes from a structure of an unknown version.
-fn is_readable(address: usize, bytes: usize) -> bool {
-    if address == 0 || !address.is_multiple_of(8) {
-        return false;
-    }
-    let mut copy = [0_u8; 128];
-    let here = libc::iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: bytes.min(copy.len()) };
-    let there = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.min(copy.len()) };
-    // SAFETY: copies into `copy`, at most its size; an unmapped address is an error and not a crash.
-    let read = unsafe { libc::process_vm_readv(libc::getpid(), &raw const here, 1, &raw const there, 1, 0) };
-    usize::try_from(read).is_ok_and(|read| read == bytes.min(copy.len()))
 }

@@ -12,6 +12,7 @@
 
 mod frames;
 mod heap;
+mod rings;
 mod rules;
 mod visit;
 mod walk;

@@ -199,7 +199,8 @@ impl Words<'_> {
                 shown.group.lead().teeth
             ),
             Pattern::ReplacedByLarger => {
-                format!("A block was replaced by a larger one {times} times{phase}, and the growth was not given back.")
+                let end = self.given_back("the growth was");
+                format!("A block was replaced by a larger one {times} times{phase}, and {end}.")
             }
             Pattern::HooksPileUp => self.hooks(times),
             Pattern::OptimizersMadeAnew => format!(
@@ -211,11 +212,13 @@ impl Words<'_> {
                  memory, and none of these was released."
             ),
             Pattern::TensorsKept | Pattern::CacheEmptied if shown.counters => {
-                format!("Allocated memory reached a new maximum {times} times, and none of it was freed.")
+                let end = self.given_back("it was");
+                format!("Allocated memory reached a new maximum {times} times, and {end}.")
             }
             Pattern::TensorsKept | Pattern::CacheEmptied => {
+                let end = self.given_back("these were");
                 format!(
-                    "At the end of {times} {unit}, more blocks that were allocated there{phase} had stayed alive, and these were not given back."
+                    "At the end of {times} {unit}, more blocks that were allocated there{phase} had stayed alive, and {end}."
                 )
             }
         };
@@ -243,9 +246,14 @@ impl Words<'_> {
             let ((first, few), (last, many)) = (hooks.first, hooks.last);
             format!(": {few:.0} blocks per step in epoch {first}, {many:.0} in epoch {last}")
         });
-        format!(
-            "A hook is registered repeatedly{calls}. What it allocates stayed alive {times} times, and it was not given back."
-        )
+        let end = self.given_back("it was");
+        format!("A hook is registered repeatedly{calls}. What it allocates stayed alive {times} times, and {end}.")
+    }
+
+    /// `these were not given back`, of what is named so.
+    fn given_back(&self, these_were: &str) -> String {
+        let when = if self.shown.given_back { "given back only at the end of the recording" } else { "not given back" };
+        format!("{these_were} {when}")
     }
 
     fn advice(&self) -> String {

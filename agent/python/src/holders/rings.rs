@@ -1,0 +1,75 @@
+//! The rings in which the collector links all objects that it tracks.
+//!
+//! The heads of the rings lie next to each other in the interpreter. The youngest ring is found from a newly created
+//! object, the others at known distances. Guarantees: rings are read and never changed. Refuses: interpreters whose
+//! rings do not look like this.
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use super::rules::NoCollector;
+
+/// Bytes before an object in which the collector links it into its ring: the next and the previous one.
+pub(super) const HEAD_BYTES: usize = 16;
+/// Bits of these words that are not part of the address.
+const FLAGS: usize = 3;
+/// Distances of heads from that of the youngest objects.
+const GENERATIONS: [usize; 3] = [0, 24, 48];
+/// Offset of a pointer to the youngest head in the versions that have one, and then of the head of what `gc.freeze` set
+/// aside.
+const POINTER_AT: usize = 72;
+const FROZEN_AT: [usize; 2] = [80, 72];
+
+/// The next in a ring.
+pub(super) fn next(at: usize) -> usize {
+    // SAFETY: a member of a ring, which the interpreter keeps whole while its lock is held.
+    unsafe { (at as *const usize).read() & !FLAGS }
+}
+
+/// The previous one in a ring.
+pub(super) fn before(at: usize) -> usize {
+    // SAFETY: a member of a ring, which the interpreter keeps whole while its lock is held.
+    unsafe { ((at + 8) as *const usize).read() & !FLAGS }
+}
+
+/// The heads of the collector's rings; empty if they do not look like rings.
+pub(super) fn heads(py: Python<'_>) -> Vec<usize> {
+    let _still = NoCollector::new();
+    // The newest object of all: it is followed by the head of the youngest ring. (It is created and tracked, and
+    // nothing follows it.)
+    let list = PyList::empty(py);
+    let own = list.as_ptr() as usize - HEAD_BYTES;
+    // SAFETY: a live object.
+    if unsafe { ffi::PyObject_GC_IsTracked(list.as_ptr()) } == 0 {
+        return Vec::new();
+    }
+    let youngest = next(own);
+    let has_pointer = is_readable(youngest, POINTER_AT + 8) && {
+        // SAFETY: within memory that was checked to be there.
+        unsafe { ((youngest + POINTER_AT) as *const usize).read() == youngest }
+    };
+    if before(youngest) != own || !is_readable(youngest, FROZEN_AT[0] + HEAD_BYTES) {
+        return Vec::new();
+    }
+    let frozen = FROZEN_AT[usize::from(!has_pointer)];
+    let found: Vec<usize> = GENERATIONS.into_iter().chain([frozen]).map(|distance| youngest + distance).collect();
+    let are_rings = found.iter().all(|head| {
+        let (after, last) = (next(*head), before(*head));
+        is_readable(after, HEAD_BYTES) && is_readable(last, HEAD_BYTES) && before(after) == *head && next(last) == *head
+    });
+    if are_rings { found } else { Vec::new() }
+}
+
+/// Whether this process has memory there: the address comes from a structure of an unknown version.
+fn is_readable(address: usize, bytes: usize) -> bool {
+    if address == 0 || !address.is_multiple_of(8) {
+        return false;
+    }
+    let mut copy = [0_u8; 128];
+    let here = libc::iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: bytes.min(copy.len()) };
+    let there = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.min(copy.len()) };
+    // SAFETY: copies into `copy`, at most its size; an unmapped address is an error and not a crash.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &raw const here, 1, &raw const there, 1, 0) };
+    usize::try_from(read).is_ok_and(|read| read == bytes.min(copy.len()))
+}
