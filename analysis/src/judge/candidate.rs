@@ -90,7 +90,7 @@ const RISES_MIN: u32 = 3;
 
 /// What the lowest ones fall by at most, of what they gain: it is to leave nothing of what comes and goes.
 const LOW_FALLS: f64 = 0.05;
-/// Windows of which the lowest is looked at.
+/// Points of which the lowest is looked at.
 const LOW_OF: usize = 4;
 
 /// Growing sites of a rank that are looked at.
@@ -164,10 +164,12 @@ fn grown(watch: &RankWatch, site: &Site) -> Option<(Per, Shape, Growth)> {
         let clock = Clock::of(watch.history.of(per));
         let points = points(watch, site, per);
         let plain = growth_of(points, clock, site.holds);
-        // What requests under way hold hides what stays: of a few windows the lowest shows most of the latter.
-        let lowest = (per == Per::Window && site.holds == Holds::Blocks)
+        // What requests under way hold hides what stays: of a few windows the lowest shows most of the latter. A block that is
+        // replaced is up to a megabyte larger than requested where the allocator does not split what it found.
+        let lowest = (site.holds == Holds::Blocks)
             .then(|| growth_of(&low_points(points), clock, site.holds))
             .flatten()
+            .filter(|(shape, _)| per == Per::Window || *shape == Shape::Larger)
             .filter(|(_, growth)| growth.drawdown as f64 <= LOW_FALLS * growth.gained as f64);
         let (shape, growth) = lowest.into_iter().chain(plain).max_by_key(|(_, growth)| growth.rises)?;
         Some((per, shape, growth.thinned(site.series(per).density())))

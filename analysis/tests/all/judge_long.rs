@@ -116,3 +116,22 @@ fn a_block_replaced_by_a_longer_one_every_step_of_eight_short_epochs_is_a_leak()
     let rises = found[0].evidence.iter().find(|(name, _)| name == "rises");
     assert!(matches!(rises, Some((_, EvidenceValue::Count(rises))) if *rises > 15), "{rises:?}");
 }
+
+/// `self.stats = torch.cat([self.stats, …])` of a few kilobytes a step: once it is larger than a megabyte, the old and the new
+/// block take turns, and one of the two is 2 MiB that the allocator does not split.
+#[test]
+fn small_growth_that_takes_turns_with_an_unsplit_block_is_seen_and_taking_turns_alone_is_not() {
+    let judged = |grows: u64| {
+        let mut process = training();
+        for step in 1..=120_u64 {
+            let requested = if grows == 0 { MIB + 64 * KIB } else { step * grows };
+            let unsplit = requested > MIB && step % 2 == 1;
+            process.step(&[(1, None, 10, 100 * MIB), (KEPT, None, 1, if unsplit { 2 * MIB } else { requested })]);
+        }
+        process.judge()
+    };
+    let found = judged(16 * KIB);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert_eq!(found[0].pattern, Some(memctl_model::Pattern::ReplacedByLarger), "{found:#?}");
+    assert_eq!(judged(0), []);
+}
