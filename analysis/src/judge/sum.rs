@@ -39,7 +39,7 @@ pub(super) fn sum(watch: &RankWatch) -> Option<Course> {
     let gained = allocated(last).saturating_sub(allocated(begun));
     let since = levels.partition_point(|level| level.time_ns < begun.time_ns);
     let stopped = stopped_at(&levels[since..], sixth / 2);
-    let course = Course {
+    let mut course = Course {
         who: watch.who(),
         stand: if stopped.is_some() { Stand::Stopped } else { Stand::Growing },
         way: Way::Sum,
@@ -55,7 +55,11 @@ pub(super) fn sum(watch: &RankWatch) -> Option<Course> {
     };
     // A rate without a line may be a single small rise: here only a share of the peak matters.
     let goes_on = is_share_of_peak(watch, risen) && gained > 0;
-    let goes_on = goes_on && (stopped.is_some() || levels.len() - since >= rising_min(per, levels, since, gained));
+    let rose_before = has_stood_as_high(levels, since, gained);
+    let goes_on = goes_on && (stopped.is_some() || levels.len() - since >= rising_min(per, levels, rose_before));
+    if course.given_back && have_held_as_much(watch, per, &levels[..=since]) {
+        course.stand = Stand::Released;
+    }
     let goes_on = goes_on && (per != Per::Window || raises_peaks(watch, course.begun_ns, course.gained));
     goes_on.then_some(course)
 }
@@ -63,11 +67,30 @@ pub(super) fn sum(watch: &RankWatch) -> Option<Course> {
 /// Boundaries over which a sum has to rise: of fewer windows, peaks cannot be compared. Where it stood as high before and was
 /// given back (at the end of a request, of an epoch), half of what is known: it was low shortly before the end as well,
 /// wherever in its next rise the job ended.
-fn rising_min(per: Per, levels: &[Level], since: usize, gained: u64) -> usize {
+fn rising_min(per: Per, levels: &[Level], rose_before: bool) -> usize {
     let windows = if per == Per::Window { 3 * WINDOWS_OF_PEAK } else { 0 };
+    if rose_before { windows.max(levels.len() / 2) } else { windows }
+}
+
+/// Whether a sum stood nearly as high before it began to rise as it does now, and fell again.
+fn has_stood_as_high(levels: &[Level], since: usize, gained: u64) -> bool {
     let as_high = levels[since].lowest_allocated_bytes.saturating_add(gained - gained / AS_HIGH_SHARE);
-    let given_back = levels[..since].iter().any(|level| level.lowest_allocated_bytes >= as_high);
-    if given_back { windows.max(levels.len() / 2) } else { windows }
+    levels[..since].iter().any(|level| level.lowest_allocated_bytes >= as_high)
+}
+
+/// Whether the sites that grew since the last of these levels had held nearly as much at the highest of them.
+fn have_held_as_much(watch: &RankWatch, per: Per, levels: &[Level]) -> bool {
+    let highest = levels.iter().max_by_key(|level| allocated(level));
+    let (Some(highest), Some(begun)) = (highest, levels.last()) else { return false };
+    let (mut gained, mut held) = (0_u64, 0_u64);
+    for site in &watch.sites {
+        let series = site.series(per);
+        let (then, now) = (series.bytes_at(begun.at), series.points().last().map_or(0, |point| point.bytes));
+        let grown = now.saturating_sub(then);
+        gained = gained.saturating_add(grown);
+        held = held.saturating_add(grown.min(series.bytes_at(highest.at).saturating_sub(then)));
+    }
+    gained > 0 && held >= gained - gained / AS_HIGH_SHARE
 }
 
 /// The boundary at which levels stopped rising, where they have been flat since: for the last `flat_min` boundaries at least,

@@ -296,6 +296,30 @@ fn a_sum_that_rose_evenly_and_is_flat_has_levelled_off() {
 }
 
 /// Each request needs more with each token and gives all back. The job ends somewhere in one.
+/// A list that is cleared behind every third epoch, the last one included. Its twin was filled once only, beside something
+/// else that stood as high before.
+#[test]
+fn a_sum_that_was_given_back_twice_comes_and_goes() {
+    let ended_with = |first: u32| {
+        let mut process = Process::new(0, &stacks());
+        for step in 0..120_u64 {
+            let (round, kept) = (step / 60, step % 60);
+            let row = if round == 0 { first } else { KEEP };
+            process.step(&[(row, None, kept, kept * MIB), (MODEL, None, 40, 40 * MIB)]);
+            if step % 20 == 19 {
+                process.epoch_end(&[(row, None, kept, kept * MIB), (MODEL, None, 40, 40 * MIB)]);
+            }
+        }
+        process.boundary(Boundary::End, 0.1, 10, &[(MODEL, None, 40, 40 * MIB)]);
+        ended(&process)
+    };
+    let comes_and_goes = ended_with(KEEP);
+    assert_eq!(comes_and_goes.kind, VerdictKind::Released, "{comes_and_goes:?}");
+    assert!(comes_and_goes.sentence.contains("MiB each time"), "{}", comes_and_goes.sentence);
+    let grew = ended_with(3);
+    assert_eq!(grew.kind, VerdictKind::Growing, "{grew:?}");
+}
+
 #[test]
 fn a_sum_that_falls_with_each_request_does_not_grow() {
     for (windows, of_request) in [(13, 8), (14, 8), (16, 8), (30, 20), (40, 26), (90, 40), (95, 40)] {

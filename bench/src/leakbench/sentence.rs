@@ -1,8 +1,11 @@
 //! Whether a run's first sentence is true of what is in its streams.
 //!
 //! A sentence that says that memory grew is true if the place that it names holds as much more as it says, to within two
-//! hundredths, as the tables show or as was put in. One that says that nothing grows is true if the last third of the run
+//! hundredths, as the tables show or as was put in. What the first boundaries of the growth brought may be left out: it is
+//! what a job makes once. One that says that nothing grows is true if the last third of the run
 //! brought nothing that matters. Guarantees: reads the tables and what was added, never what the judge made of them.
+
+use std::borrow::Cow;
 
 use memctl_model::{Boundary, Frame, SiteTable, Verdict, VerdictKind};
 
@@ -47,6 +50,9 @@ fn ranks(run: &Run, verdict: &Verdict) -> impl Iterator<Item = usize> {
     verdict.ranks.iter().map(|&rank| rank as usize).filter(move |&rank| rank < ranks)
 }
 
+/// Boundaries with which what is made once has been made.
+const MAKING: usize = 3;
+
 /// Boundaries at the end of a run of which one is the last that the sentence is about: a training tears down behind it.
 const LAST: usize = 3;
 
@@ -69,12 +75,16 @@ fn rises_between(run: &Run, rank: usize, verdict: &Verdict, said: u64) -> bool {
         let begun_ns = last.time_ns.saturating_sub(took_ns);
         // Seconds are rounded.
         let is_before = |at: usize| stream.table(at).is_some_and(|table| table.time_ns + 1_000 < begun_ns);
-        let Some(first) = stream.table(first_that_is_not(stream.len(), is_before)) else { return false };
+        let begun = first_that_is_not(stream.len(), is_before);
+        let Some(first) = stream.table(begun) else { return false };
+        let early: Vec<Cow<'_, SiteTable>> = (begun..=begun + MAKING).filter_map(|at| stream.table(at)).collect();
         let places = [Place::Line, Place::Function, Place::All];
         first.time_ns.abs_diff(begun_ns) <= 1_000
             && places.into_iter().any(|place| {
                 let held = |table: &SiteTable| held_at(run, rank, table, verdict.site.as_ref(), place);
-                is_near(said, held(&last).saturating_sub(held(&first)))
+                let (now, made) = (held(&last), early.iter().map(|table| held(table)).max().unwrap_or(0));
+                let (most, least) = (now.saturating_sub(held(&first)), now.saturating_sub(made));
+                (least..=most).contains(&said) || is_near(said, most) || is_near(said, least)
             })
     })
 }

@@ -156,8 +156,9 @@ pub(in crate::judge) fn not_enough(inputs: &VerdictInputs<'_>, not: &NotJudged) 
 
 pub(in crate::judge) fn released(inputs: &VerdictInputs<'_>, shown: &Shown<'_>) -> String {
     let course = shown.course;
+    let when = if course.way == Way::Sum { "each time" } else { "within each epoch" };
     format!(
-        "{}Live memory rises by {} within each epoch{}{}, and is given back.",
+        "{}Live memory rises by {} {when}{}{}, and is given back.",
         worst(inputs).unwrap_or_default(),
         HumanBytes::of(course.gained),
         on(inputs, shown),
