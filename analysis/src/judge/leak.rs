@@ -13,6 +13,7 @@ use super::candidate::{Candidate, Shape, candidates};
 use super::evidence::{is_confirmed, is_confirmed_near_the_end, is_steady};
 use super::foresight::foresight;
 use super::group::{Group, groups};
+use super::held::given_back;
 use super::history::Per;
 use super::pattern::{Hooks, pattern};
 use super::recent_growth::has_stopped;
@@ -212,7 +213,7 @@ fn measured(watch: &RankWatch, group: Group, kind: FindingKind) -> Leak {
     let (pattern, hooks) = pattern(watch, kind, &group);
     let begun = lead.first_level.or(lead.since).map_or(0, |since| since.at.saturating_sub(1));
     let sites = group.members.iter().map(|member| (member.site, &watch.sites[member.site]));
-    let given_back = super::course::given_back(watch, lead.per, begun, sites);
+    let given_back = given_back(watch, lead.per, begun, sites);
     Leak {
         who: watch.who(),
         kind,

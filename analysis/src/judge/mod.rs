@@ -19,6 +19,7 @@ mod foresight;
 mod frames;
 mod group;
 mod growth;
+mod held;
 mod history;
 mod holder_advice;
 mod holder_bound;

@@ -7,7 +7,8 @@ use std::collections::HashMap;
 
 use memctl_model::{FindingKind, Frame};
 
-use super::course::{Course, Place, Stand, WINDOWS_OF_PEAK, Way, given_back, raises_peaks};
+use super::course::{Course, Place, Stand, WINDOWS_OF_PEAK, Way, raises_peaks};
+use super::held::given_back;
 use super::history::{Level, Per};
 use super::significance::is_share_of_peak;
 use super::watch::{RankWatch, Site};

@@ -27,7 +27,7 @@ const EVENTS_MIN: u64 = 1 << 17;
 pub(crate) const EVENTS_MAX: u64 = 1 << 21;
 
 /// The first replay saves its state this often, so that the second one is short.
-const STATE_EVERY: u64 = 1 << 17;
+const STATE_EVERY: u64 = if cfg!(test) { 64 } else { 1 << 17 };
 
 /// The state after `at_event` events, and the time of the last of them.
 struct State {
@@ -129,9 +129,9 @@ async fn steps(
                 steady.event(number, event, map.levels());
             }
             before = map.levels();
-            if number + 1 >= next_state {
+            if number >= next_state {
                 next_state += STATE_EVERY;
-                states.push(State { at_event: number + 1, time_ns: event.time_ns, map: map.clone() });
+                states.push(State { at_event: number, time_ns: event.time_ns, map: map.clone() });
             }
             Go::On
         })
@@ -187,4 +187,31 @@ fn room(sample: &Sample, reserved_bytes: u64) -> Option<u64> {
     let used = sample.device_used_bytes?;
     let beside = used.saturating_sub(sample.reserved_bytes.unwrap_or(reserved_bytes));
     Some(sample.device_total_bytes?.saturating_sub(beside).saturating_sub(reserved_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::query::tiles::tests::{events, stored};
+
+    /// Each state that the first replay saves is that of a replay from the keyframe before, and so are those behind it.
+    #[tokio::test]
+    async fn a_saved_state_is_that_after_as_many_events() {
+        let stored = stored(&events(5, 1_000), 50).await;
+        let store: &dyn Store = &stored.store;
+        let job = store.jobs(1).await.unwrap().remove(0);
+        let session = store.sessions(job.key).await.unwrap().remove(0);
+        let times_ns = (0, u64::MAX);
+        let cursor = MarkCursor::between(store, session.key, times_ns).await.unwrap();
+        let (_, states) = steps(store, &session, DeviceIndex(0), (0, 1_000), 0, cursor.clone()).await.unwrap();
+        assert!(states.len() >= 10, "{}", states.len());
+        for state in states {
+            for at in [state.at_event, state.at_event + 7] {
+                let (directly, _) = state_at(store, &session, 0, at, cursor.clone()).await.unwrap();
+                let near = State { at_event: state.at_event, time_ns: state.time_ns, map: state.map.clone() };
+                let (saved, _) = state_from(store, &session, 0, at, cursor.clone(), Some(near)).await.unwrap();
+                assert_eq!(saved, directly, "after {at} events");
+            }
+        }
+    }
 }

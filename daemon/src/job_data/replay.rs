@@ -3,10 +3,12 @@
 //! Guarantees: reads a bounded number of payloads at a time, and pauses between them, so that it ends when its client
 //! disconnects. Expired data is an error, never a wrong state.
 
+use memctl_analysis::initial_state::initial_state;
 use memctl_analysis::{Birth, BlockMap};
-use memctl_model::{Event, Keyframe};
+use memctl_model::{DeviceIndex, Event, Keyframe, KeyframeReason};
 use memctl_proto::chunk::Decoder;
 use memctl_proto::item::Content;
+use memctl_proto::v1::ItemKind;
 
 use super::error::ReadError;
 use super::mark_cursor::MarkCursor;
@@ -51,7 +53,10 @@ impl<'a> Replay<'a> {
         event: u64,
     ) -> Result<Self, ReadError> {
         let mut map = BlockMap::new(&session.info.settings);
-        let keyframe = keyframe_before(store, session.key, device, event).await?;
+        let keyframe = match keyframe_before(store, session.key, device, event).await? {
+            Some(keyframe) => Some(keyframe),
+            None => state_at_start(store, session, device).await?,
+        };
         if let Some(keyframe) = &keyframe {
             map.restore(keyframe);
         }
@@ -98,7 +103,8 @@ impl<'a> Replay<'a> {
         &self.map
     }
 
-    /// Applies events up to (not including) `until`; `visit` gets each one with the state after it.
+    /// Applies events up to (not including) `until`; `visit` gets the number of events that were applied,
+    /// the last one of them, and the state after it.
     pub async fn run(
         &mut self,
         until: u64,
@@ -182,6 +188,36 @@ impl<'a> Replay<'a> {
     }
 }
 
+/// Events before an agent's first keyframe, at most. There are a few where it attached to a process that had allocated before.
+const EVENTS_BEFORE_START: u64 = 4_096;
+
+/// The state before a session's first event, where its first keyframe follows some events: concluded from both. `None` if no
+/// keyframe follows that soon, or if it does not fit the events.
+async fn state_at_start(store: &dyn Store, session: &SessionRow, device: u8) -> Result<Option<Keyframe>, ReadError> {
+    let selection = Selection { events: Some((0, EVENTS_BEFORE_START)), ..Selection::default() };
+    let rows = store.items(session.key, ItemKind::Keyframe, Some(device), selection).await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let Content::Keyframe(keyframe) = open(session.key, row)? else { return Ok(None) };
+    let is_start = keyframe.reason == KeyframeReason::Start && keyframe.at_event <= EVENTS_BEFORE_START;
+    if !is_start || keyframe.at_event == 0 || !keyframe.loose.is_empty() {
+        return Ok(None);
+    }
+    let selection = Selection { events: Some((0, keyframe.at_event - 1)), ..Selection::default() };
+    let chunks = store.chunks(session.key, device, selection).await?;
+    let seqs: Vec<u64> = chunks.iter().map(|chunk| chunk.seq).collect();
+    let mut decoder = Decoder::new().map_err(ReadError::chunk(session.key, 0))?;
+    let mut events = Vec::new();
+    for (seq, payload) in store.payloads(session.key, &seqs).await? {
+        decoder.decode(&payload, &mut events).map_err(ReadError::chunk(session.key, seq))?;
+    }
+    let is_whole = chunks.first().is_some_and(|chunk| chunk.index.first_event == 0);
+    if !is_whole || events.len() as u64 != keyframe.at_event {
+        return Ok(None);
+    }
+    let start = initial_state(&session.info.settings, DeviceIndex(device), &keyframe.segments, events.into_iter());
+    Ok((start.contradictions == 0).then_some(start.keyframe))
+}
+
 /// The last keyframe of a device at or before an event.
 pub(crate) async fn keyframe_before(
     store: &dyn Store,
@@ -193,5 +229,75 @@ pub(crate) async fn keyframe_before(
     match open(session, &row)? {
         Content::Keyframe(keyframe) => Ok(Some(keyframe)),
         _ => Err(ReadError::damaged(session, row.seq, "it is no keyframe")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memctl_model::{Action, Levels, Rollup};
+    use memctl_proto::chunk::{ChunkMeta, Encoder};
+    use memctl_proto::item::Packed;
+
+    use super::*;
+    use crate::query::tiles::tests::append;
+    use crate::store::SqliteStore;
+
+    const MIB: u64 = 1 << 20;
+    const SEGMENT: u64 = 1 << 32;
+
+    fn event(number: u64, action: Action, at_mib: u64, mib: u64) -> Event {
+        Event { time_ns: 1_000 + number, action, addr: SEGMENT + at_mib * MIB, size: mib * MIB, ..Event::default() }
+    }
+
+    fn chunk(events: &[Event], first_event: u64, end: Levels) -> Packed {
+        let mut encoder = Encoder::new(1).unwrap();
+        events.iter().for_each(|event| encoder.push(event).unwrap());
+        let rollup = Rollup { start: end, min: end, max: end, end, exact: true, ..Rollup::default() };
+        Packed::chunk(encoder.finish(&ChunkMeta { device: DeviceIndex(0), first_event, rollup }).unwrap().into())
+    }
+
+    /// An agent that attaches to a process that has allocated sends an event, and then the state behind it.
+    #[tokio::test]
+    async fn what_lived_before_an_agent_attached_is_part_of_every_state() {
+        let before = [
+            event(0, Action::SegmentAlloc, 0, 64),
+            event(1, Action::Alloc, 0, 10),
+            event(2, Action::Alloc, 10, 20),
+            event(3, Action::Alloc, 30, 4),
+        ];
+        let since = [
+            event(4, Action::Alloc, 34, 6),
+            event(5, Action::FreeRequested, 10, 20),
+            event(6, Action::FreeCompleted, 10, 20),
+            event(7, Action::Alloc, 40, 8),
+        ];
+        let mut map = BlockMap::new(&memctl_model::AllocatorSettings::default());
+        before.iter().for_each(|event| map.apply(event, Birth::default()));
+        let mut expected = Vec::new();
+        let mut items = Vec::new();
+        for (number, event) in (1..).zip(&since) {
+            map.apply(event, Birth::default());
+            expected.push((number, map.levels()));
+            if number == 1 {
+                items.push(chunk(&since[..1], 0, map.levels()));
+                items.push(Packed::keyframe(&map.keyframe(DeviceIndex(0), 1, event.time_ns, KeyframeReason::Start)));
+            }
+        }
+        items.push(chunk(&since[1..], 1, map.levels()));
+        let store = SqliteStore::in_memory().await.unwrap();
+        append(&store, 1, &items).await;
+        let store: &dyn Store = &store;
+        let job = store.jobs(1).await.unwrap().remove(0);
+        let session = store.sessions(job.key).await.unwrap().remove(0);
+        let mut replay = Replay::before(store, &session, 0, &[], 0).await.unwrap();
+        assert_eq!(replay.map().levels().allocated_bytes, 34 * MIB, "what lived before the first event");
+        let mut seen = Vec::new();
+        let visit = |number, _: &Event, map: &BlockMap| {
+            seen.push((number, map.levels()));
+            Go::On
+        };
+        replay.run(since.len() as u64, visit).await.unwrap();
+        assert_eq!(seen, expected);
+        assert_eq!(seen[3].1.allocated_bytes, 28 * MIB);
     }
 }

@@ -27,7 +27,7 @@ mod report;
 mod scope;
 mod sites;
 mod sources;
-mod tiles;
+pub(crate) mod tiles;
 mod timeline;
 mod what_if;
 mod worker_threads;

@@ -16,7 +16,7 @@ mod profiles;
 mod recent;
 mod rows;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use memctl_analysis::timeline::{Bucket, Timeline};
 use memctl_answers::SCHEMA;

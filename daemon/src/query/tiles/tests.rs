@@ -27,7 +27,7 @@ impl Drawn {
 }
 
 /// Blocks that are allocated and freed, and segments.
-fn events(seed: u64, count: usize) -> Vec<Event> {
+pub(crate) fn events(seed: u64, count: usize) -> Vec<Event> {
     let (mut drawn, mut time_ns, mut live) = (Drawn(seed), BEGIN_NS, [0_u64; 64]);
     let mut events = Vec::with_capacity(count + 1);
     while events.len() < count {
@@ -65,8 +65,8 @@ fn info() -> SessionInfo {
 }
 
 /// A store with these events, and the levels after each of them.
-struct Stored {
-    store: SqliteStore,
+pub(crate) struct Stored {
+    pub store: SqliteStore,
     levels: Vec<(u64, Levels)>,
 }
 
@@ -104,7 +104,7 @@ fn items(events: &[Event], length: usize, levels: &mut Vec<(u64, Levels)>) -> Ve
     items
 }
 
-async fn append(store: &SqliteStore, first_seq: u64, items: &[Packed]) -> u64 {
+pub(crate) async fn append(store: &SqliteStore, first_seq: u64, items: &[Packed]) -> u64 {
     let key = store.open_session(&info(), 1).await.unwrap().key;
     let mut append = Append {
         session: key,
@@ -129,7 +129,7 @@ async fn append(store: &SqliteStore, first_seq: u64, items: &[Packed]) -> u64 {
     durable_seq + 1
 }
 
-async fn stored(events: &[Event], length: usize) -> Stored {
+pub(crate) async fn stored(events: &[Event], length: usize) -> Stored {
     let (store, mut levels) = (SqliteStore::in_memory().await.unwrap(), Vec::new());
     let mut items = items(events, length, &mut levels);
     let produced = events.len() as u64;

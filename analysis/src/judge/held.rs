@@ -1,0 +1,48 @@
+//! Bytes that sites held when growth began, at a later boundary, and at the end of the recording.
+//!
+//! Guarantees: what the first call at a site makes once is no part of its growth.
+
+use super::history::Per;
+use super::series::{FIRST_LEVEL_FACTOR, Point};
+use super::watch::{RankWatch, Site};
+
+/// The most that is left of what was given back.
+const LEFT_SHARE: u64 = 5;
+
+/// Whether the end of the recording shows that what these sites gained, since a boundary of a kind, was given back.
+pub(super) fn given_back<'w>(
+    watch: &RankWatch,
+    per: Per,
+    begun_at: u32,
+    sites: impl Iterator<Item = (usize, &'w Site)>,
+) -> bool {
+    let (mut gained, mut left) = (0_u64, 0_u64);
+    for (index, site) in sites {
+        let Some(at_end) = watch.held_at_end(index) else { return false };
+        let (then, last) = held(site, (per, begun_at), per);
+        gained = gained.saturating_add(last.saturating_sub(then));
+        left = left.saturating_add(last.min(at_end).saturating_sub(then));
+    }
+    gained > 0 && left <= gained / LEFT_SHARE
+}
+
+/// Bytes that a site held at the boundary, of a kind, at which growth began, and at the last boundary of another kind.
+pub(super) fn held(site: &Site, (began_per, begun_at): (Per, u32), per: Per) -> (u64, u64) {
+    let then = match site.series(began_per).bytes_at(begun_at) {
+        0 => made_once(site.series(began_per).points(), begun_at),
+        then => then,
+    };
+    (then, site.series(per).points().last().map_or(0, |last| last.bytes))
+}
+
+/// Bytes of a site's first level, behind the boundary at which growth began, that are no part of the growth: its first call also
+/// makes what is made once (a library's workspace, gradients). One typical rise of it is growth.
+fn made_once(points: &[Point], begun_at: u32) -> u64 {
+    let held = &points[points.partition_point(|point| point.at <= begun_at || point.bytes == 0)..];
+    let rises: Vec<u64> =
+        held.windows(2).map(|pair| pair[1].bytes.saturating_sub(pair[0].bytes)).filter(|rise| *rise > 0).collect();
+    let (Some(first), Some(largest)) = (held.first(), rises.iter().max()) else { return 0 };
+    let typical = rises.iter().fold(0_u64, |sum, rise| sum.saturating_add(*rise)) / rises.len() as u64;
+    let is_beyond = first.bytes > largest.saturating_mul(FIRST_LEVEL_FACTOR);
+    if is_beyond { first.bytes.saturating_sub(typical) } else { 0 }
+}
