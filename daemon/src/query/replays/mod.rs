@@ -31,6 +31,7 @@ use cache::Cache;
 pub use settings::Wanted;
 pub(super) use settings::replayed;
 pub use sizes::Sizes;
+pub(super) use sizes::{fitted, recorded};
 
 /// How long to wait for a running replay.
 const WAIT_MAX: Duration = Duration::from_secs(5);
@@ -163,19 +164,27 @@ async fn passed<T: Send + 'static>(
 ) -> Result<T, ReadError> {
     let request = v1::ExportRequest { selection: Some(selection.clone()), without_events: false };
     let mut parts = export::export(store.clone(), request).await?;
-    // Dropped with the request.
-    let asker = Arc::new(());
-    let gone = Arc::downgrade(&asker);
-    let passing = tokio::task::spawn_blocking(move || {
+    working(move |wanted| {
         let parts = std::iter::from_fn(move || parts.blocking_recv());
         let mut bodies = parts.filter_map(|part| match part {
-            _ if gone.strong_count() == 0 => Some(Err(ReadError::Fault("the client disconnected".to_owned()))),
+            _ if !wanted() => Some(Err(ReadError::Fault("the client disconnected".to_owned()))),
             Ok(part) => part.body.map(Ok),
-            Err(status) => Some(Err(ReadError::Fault(status.message().to_owned()))),
+            Err(status) => Some(Err(ReadError::Export(status))),
         });
         pass(&mut bodies)
-    });
-    passing.await.map_err(|error| ReadError::Fault(crate::supervise::words(error)))?
+    })
+    .await
+}
+
+/// Works on a thread of its own, with a function that says whether the request still waits for it.
+pub(super) async fn working<T: Send + 'static>(
+    work: impl FnOnce(&dyn Fn() -> bool) -> Result<T, ReadError> + Send + 'static,
+) -> Result<T, ReadError> {
+    // Dropped with the request.
+    let asker = Arc::new(());
+    let waits = Arc::downgrade(&asker);
+    let working = tokio::task::spawn_blocking(move || work(&|| waits.strong_count() > 0));
+    working.await.map_err(|error| ReadError::Fault(crate::supervise::words(error)))?
 }
 
 fn busy() -> ReadError {
