@@ -48,7 +48,7 @@ pub(super) async fn fit(from: &Sources, request: v1::FitRequest) -> Result<Fit, 
         rank = Some(one.row.rank);
         chosen.push(one);
     }
-    let place = from.replays.place().await?;
+    let place = from.replays.long().await?;
     let mut runs = Vec::new();
     for one in chosen {
         runs.push(one.run().await?);

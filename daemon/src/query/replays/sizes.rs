@@ -12,7 +12,7 @@ use memctl_model::SessionId;
 use memctl_proto::v1;
 use memctl_replay::fit::{NUMBER_MAX, REQUESTS_MAX};
 
-use super::{One, Replays, WAIT_MAX, fault, may_be_replayed, passed, too_long, working};
+use super::{Cached, One, Replays, fault, may_be_replayed, passed, too_long, working};
 use crate::job_data::error::ReadError;
 use crate::store::Store;
 use crate::streams::Streams;
@@ -53,7 +53,8 @@ impl Replays {
         }
         let key = (one.session, one.events, one.device, size, limit);
         let is_same = |known: &Key| *known == key;
-        self.done(|replays| &replays.sizes, key, is_same, WAIT_MAX, forecast(store, one, size, limit)).await
+        let replay = forecast(store, one, size, limit);
+        self.done(Cached { cache: |replays| &replays.sizes, key, is_same, replay }).await
     }
 }
 
