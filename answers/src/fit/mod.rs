@@ -116,10 +116,6 @@ enum Line<'a> {
 }
 
 impl Answer for Fit {
-    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::pretty(out, self)
-    }
-
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
         self.recordings.iter().try_for_each(|recording| json::line(out, &Line::Recording(recording)))?;
         self.growing.iter().try_for_each(|growing| json::line(out, &Line::Growing(growing)))?;
