@@ -2,15 +2,12 @@
 //!
 //! Guarantees: as every answer ([`super`]). A token's secret is in the answer to its making and in no other.
 
-use std::io::{self, Write};
-
 use memctl_proto::v1;
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, SCHEMA};
-use crate::format::csv::{self, Cell};
+use super::{Listing, SCHEMA};
+use crate::format::csv::Cell;
 use crate::format::id::Id;
-use crate::format::json;
 use crate::format::time::Time;
 
 /// What a caller may do at most.
@@ -161,31 +158,27 @@ impl Known {
     }
 }
 
-impl Answer for Tokens {
-    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::pretty(out, self)
+impl Listing for Tokens {
+    type Row = Token;
+    const COLUMNS: &'static [&'static str] =
+        &["id", "name", "role", "tenant", "jobs", "state", "created_at", "expires_at", "revoked_at"];
+
+    fn rows(&self) -> &[Token] {
+        &self.tokens
     }
 
-    fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.tokens.iter().try_for_each(|token| json::line(out, token))
-    }
-
-    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
-        csv::header(out, &["id", "name", "role", "tenant", "jobs", "state", "created_at", "expires_at", "revoked_at"])?;
-        self.tokens.iter().try_for_each(|token| {
-            let cells = [
-                Cell::plain(token.id),
-                Cell::text(&*token.name),
-                Cell::maybe(token.role.map(Role::name)),
-                Cell::text(&*token.tenant),
-                Cell::text(&*token.jobs),
-                Cell::plain(token.state.name()),
-                Cell::plain(token.created_at),
-                Cell::maybe(token.expires_at),
-                Cell::maybe(token.revoked_at),
-            ];
-            csv::record(out, &cells)
-        })
+    fn cells(token: &Token) -> Vec<Cell> {
+        vec![
+            Cell::plain(token.id),
+            Cell::text(&*token.name),
+            Cell::maybe(token.role.map(Role::name)),
+            Cell::text(&*token.tenant),
+            Cell::text(&*token.jobs),
+            Cell::plain(token.state.name()),
+            Cell::plain(token.created_at),
+            Cell::maybe(token.expires_at),
+            Cell::maybe(token.revoked_at),
+        ]
     }
 }
 
@@ -219,31 +212,27 @@ pub struct Entry {
     pub outcome: String,
 }
 
-impl Answer for Audit {
-    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::pretty(out, self)
+impl Listing for Audit {
+    type Row = Entry;
+    const COLUMNS: &'static [&'static str] =
+        &["at", "tenant", "caller", "peer", "action", "subject", "refused", "outcome"];
+
+    fn rows(&self) -> &[Entry] {
+        &self.entries
     }
 
-    fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.entries.iter().try_for_each(|entry| json::line(out, entry))
-    }
-
-    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
-        csv::header(out, &["at", "tenant", "caller", "peer", "action", "subject", "refused", "outcome"])?;
-        self.entries.iter().try_for_each(|entry| {
-            let Entry { at, tenant, caller, peer, action, subject, refused, outcome } = entry;
-            let cells = [
-                Cell::plain(at),
-                Cell::text(&**tenant),
-                Cell::text(&**caller),
-                Cell::text(&**peer),
-                Cell::text(&**action),
-                Cell::text(&**subject),
-                Cell::plain(refused),
-                Cell::text(&**outcome),
-            ];
-            csv::record(out, &cells)
-        })
+    fn cells(entry: &Entry) -> Vec<Cell> {
+        let Entry { at, tenant, caller, peer, action, subject, refused, outcome } = entry;
+        vec![
+            Cell::plain(at),
+            Cell::text(&**tenant),
+            Cell::text(&**caller),
+            Cell::text(&**peer),
+            Cell::text(&**action),
+            Cell::text(&**subject),
+            Cell::plain(refused),
+            Cell::text(&**outcome),
+        ]
     }
 }
 

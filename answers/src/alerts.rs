@@ -6,15 +6,13 @@
 //! (Over 400 lines: four answers of one verb, each a list of fields and four ways to print them.)
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 
 use memctl_model::Severity;
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, Job};
-use crate::format::csv::{self, Cell};
+use super::{Job, Listing};
+use crate::format::csv::Cell;
 use crate::format::id::Id;
-use crate::format::json;
 use crate::format::text::rank_list;
 use crate::format::time::Time;
 
@@ -198,54 +196,48 @@ impl Alert {
     }
 }
 
-impl Answer for Alerts {
-    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::pretty(out, self)
+impl Listing for Alerts {
+    type Row = Alert;
+    const COLUMNS: &'static [&'static str] = &[
+        "id",
+        "rule",
+        "state",
+        "job",
+        "run",
+        "attempt",
+        "kind",
+        "severity",
+        "confidence",
+        "ranks",
+        "fired_at",
+        "resolved_at",
+        "seen_at",
+        "silenced_by",
+        "title",
+    ];
+
+    fn rows(&self) -> &[Alert] {
+        &self.alerts
     }
 
-    fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.alerts.iter().try_for_each(|alert| json::line(out, alert))
-    }
-
-    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
-        let names = [
-            "id",
-            "rule",
-            "state",
-            "job",
-            "run",
-            "attempt",
-            "kind",
-            "severity",
-            "confidence",
-            "ranks",
-            "fired_at",
-            "resolved_at",
-            "seen_at",
-            "silenced_by",
-            "title",
-        ];
-        csv::header(out, &names)?;
-        self.alerts.iter().try_for_each(|alert| {
-            let cells = [
-                Cell::plain(alert.id),
-                Cell::text(&alert.rule),
-                Cell::plain(alert.state.name()),
-                Cell::text(&alert.job),
-                Cell::maybe(alert.run),
-                Cell::plain(alert.attempt),
-                Cell::text(&alert.finding.kind),
-                Cell::plain(alert.finding.severity.name()),
-                Cell::plain(alert.finding.confidence),
-                Cell::text(rank_list(&alert.finding.ranks)),
-                Cell::maybe(alert.fired_at),
-                Cell::maybe(alert.resolved_at),
-                Cell::plain(alert.seen_at),
-                Cell::maybe(alert.silenced_by.as_ref()),
-                Cell::text(&alert.finding.title),
-            ];
-            csv::record(out, &cells)
-        })
+    fn cells(alert: &Alert) -> Vec<Cell> {
+        vec![
+            Cell::plain(alert.id),
+            Cell::text(&alert.rule),
+            Cell::plain(alert.state.name()),
+            Cell::text(&alert.job),
+            Cell::maybe(alert.run),
+            Cell::plain(alert.attempt),
+            Cell::text(&alert.finding.kind),
+            Cell::plain(alert.finding.severity.name()),
+            Cell::plain(alert.finding.confidence),
+            Cell::text(rank_list(&alert.finding.ranks)),
+            Cell::maybe(alert.fired_at),
+            Cell::maybe(alert.resolved_at),
+            Cell::plain(alert.seen_at),
+            Cell::maybe(alert.silenced_by.as_ref()),
+            Cell::text(&alert.finding.title),
+        ]
     }
 }
 
@@ -304,28 +296,23 @@ impl Silence {
     }
 }
 
-impl Answer for Silences {
-    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::pretty(out, self)
+impl Listing for Silences {
+    type Row = Silence;
+    const COLUMNS: &'static [&'static str] = &["id", "matches", "created_at", "ends_at", "author", "comment"];
+
+    fn rows(&self) -> &[Silence] {
+        &self.silences
     }
 
-    fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.silences.iter().try_for_each(|silence| json::line(out, silence))
-    }
-
-    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
-        csv::header(out, &["id", "matches", "created_at", "ends_at", "author", "comment"])?;
-        self.silences.iter().try_for_each(|silence| {
-            let cells = [
-                Cell::text(&silence.id),
-                Cell::text(silence.matches()),
-                Cell::plain(silence.created_at),
-                Cell::plain(silence.ends_at),
-                Cell::maybe_text(silence.author.as_deref()),
-                Cell::maybe_text(silence.comment.as_deref()),
-            ];
-            csv::record(out, &cells)
-        })
+    fn cells(silence: &Silence) -> Vec<Cell> {
+        vec![
+            Cell::text(&silence.id),
+            Cell::text(silence.matches()),
+            Cell::plain(silence.created_at),
+            Cell::plain(silence.ends_at),
+            Cell::maybe_text(silence.author.as_deref()),
+            Cell::maybe_text(silence.comment.as_deref()),
+        ]
     }
 }
 
@@ -353,27 +340,22 @@ pub struct Tested {
     pub seconds: f64,
 }
 
-impl Answer for Answers {
-    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::pretty(out, self)
+impl Listing for Answers {
+    type Row = Tested;
+    const COLUMNS: &'static [&'static str] = &["receiver", "type", "delivered", "seconds", "answer"];
+
+    fn rows(&self) -> &[Tested] {
+        &self.receivers
     }
 
-    fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.receivers.iter().try_for_each(|receiver| json::line(out, receiver))
-    }
-
-    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
-        csv::header(out, &["receiver", "type", "delivered", "seconds", "answer"])?;
-        self.receivers.iter().try_for_each(|tested| {
-            let cells = [
-                Cell::text(&tested.receiver),
-                Cell::text(&tested.r#type),
-                Cell::plain(tested.delivered),
-                Cell::plain(tested.seconds),
-                Cell::text(&tested.answer),
-            ];
-            csv::record(out, &cells)
-        })
+    fn cells(tested: &Tested) -> Vec<Cell> {
+        vec![
+            Cell::text(&tested.receiver),
+            Cell::text(&tested.r#type),
+            Cell::plain(tested.delivered),
+            Cell::plain(tested.seconds),
+            Cell::text(&tested.answer),
+        ]
     }
 }
 
@@ -420,29 +402,25 @@ pub struct Rule {
     pub receivers: Vec<String>,
 }
 
-impl Answer for Rules {
-    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::pretty(out, self)
+impl Listing for Rules {
+    type Row = Rule;
+    const COLUMNS: &'static [&'static str] =
+        &["name", "kinds", "severity", "confidence", "for_seconds", "repeat_seconds", "receivers"];
+
+    fn rows(&self) -> &[Rule] {
+        &self.rules
     }
 
-    fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.rules.iter().try_for_each(|rule| json::line(out, rule))
-    }
-
-    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
-        csv::header(out, &["name", "kinds", "severity", "confidence", "for_seconds", "repeat_seconds", "receivers"])?;
-        self.rules.iter().try_for_each(|rule| {
-            let cells = [
-                Cell::text(&rule.name),
-                Cell::text(rule.kinds.join(" ")),
-                Cell::plain(rule.severity.name()),
-                Cell::plain(rule.confidence),
-                Cell::plain(rule.for_seconds),
-                Cell::plain(rule.repeat_seconds),
-                Cell::text(rule.receivers.join(" ")),
-            ];
-            csv::record(out, &cells)
-        })
+    fn cells(rule: &Rule) -> Vec<Cell> {
+        vec![
+            Cell::text(&rule.name),
+            Cell::text(rule.kinds.join(" ")),
+            Cell::plain(rule.severity.name()),
+            Cell::plain(rule.confidence),
+            Cell::plain(rule.for_seconds),
+            Cell::plain(rule.repeat_seconds),
+            Cell::text(rule.receivers.join(" ")),
+        ]
     }
 }
 

@@ -249,10 +249,6 @@ enum Line<'a> {
 }
 
 impl Answer for Fragmentation {
-    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::pretty(out, self)
-    }
-
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
         json::line(out, &Line::Job { job: &self.job, scope: &self.scope })?;
         self.ranks.iter().try_for_each(|rank| json::line(out, &Line::Rank(rank)))?;

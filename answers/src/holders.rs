@@ -167,10 +167,6 @@ struct Line<'a> {
 }
 
 impl Answer for Holders {
-    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::pretty(out, self)
-    }
-
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
         let of = |holder| Line { rank: self.rank, process: &self.process, holder };
         self.holders.iter().try_for_each(|holder| json::line(out, &of(holder)))

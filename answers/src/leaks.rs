@@ -67,10 +67,6 @@ impl Leaks {
 }
 
 impl Answer for Leaks {
-    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::pretty(out, self)
-    }
-
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
         self.findings.iter().try_for_each(|finding| json::line(out, finding))
     }

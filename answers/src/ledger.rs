@@ -257,10 +257,6 @@ enum Line<'a> {
 }
 
 impl Answer for Ledger {
-    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::pretty(out, self)
-    }
-
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
         json::line(out, &Line::Job { job: &self.job, not_judged: &self.not_judged })?;
         for Listed { rank, blocks } in &self.ranks {

@@ -49,6 +49,8 @@ use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
+use format::csv::{self, Cell};
+use format::json;
 use format::time::Time;
 use verdict::Verdict;
 
@@ -56,12 +58,14 @@ use verdict::Verdict;
 pub const SCHEMA: u32 = 2;
 
 /// Something that can be written as data, in every format.
-pub trait Answer {
+pub trait Answer: Serialize + Sized {
     /// One object.
     ///
     /// # Errors
     /// The writer's.
-    fn json(&self, out: &mut dyn Write) -> io::Result<()>;
+    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
+        json::pretty(out, self)
+    }
 
     /// One object a line.
     ///
@@ -74,6 +78,29 @@ pub trait Answer {
     /// # Errors
     /// The writer's.
     fn csv(&self, out: &mut dyn Write) -> io::Result<()>;
+}
+
+/// An answer that is a list: a row is one line of NDJSON and one record of CSV.
+trait Listing: Serialize {
+    type Row: Serialize;
+    /// The names of CSV.
+    const COLUMNS: &'static [&'static str];
+
+    fn rows(&self) -> &[Self::Row];
+
+    /// By column.
+    fn cells(row: &Self::Row) -> Vec<Cell>;
+}
+
+impl<T: Listing> Answer for T {
+    fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.rows().iter().try_for_each(|row| json::line(out, row))
+    }
+
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        csv::header(out, T::COLUMNS)?;
+        self.rows().iter().try_for_each(|row| csv::record(out, &T::cells(row)))
+    }
 }
 
 /// A job.

@@ -190,10 +190,6 @@ enum Line<'a> {
 }
 
 impl Answer for Oom {
-    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::pretty(out, self)
-    }
-
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
         json::line(out, &Line::Job { job: &self.job, scope: &self.scope })?;
         self.failures.iter().try_for_each(|failure| json::line(out, &Line::Failure(failure)))?;

@@ -148,10 +148,6 @@ enum Record<'a> {
 }
 
 impl Answer for Ranks {
-    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::pretty(out, self)
-    }
-
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
         self.ranks.iter().try_for_each(|rank| json::line(out, &Record::Rank(rank)))?;
         self.spread.iter().try_for_each(|spread| json::line(out, &Record::Spread(spread)))?;

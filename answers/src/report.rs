@@ -346,10 +346,6 @@ enum Record<'a> {
 }
 
 impl Answer for Report {
-    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::pretty(out, self)
-    }
-
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { job, completeness, boundaries, scope, .. } = self;
         json::line(out, &Record::Job { schema: SCHEMA, job, completeness, boundaries, scope })?;

@@ -172,10 +172,6 @@ struct Line<'a> {
 }
 
 impl Answer for Sites {
-    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::pretty(out, self)
-    }
-
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
         for of in &self.ranks {
             // Levels are the whole rank's, and a line is one site's.

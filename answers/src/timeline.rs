@@ -94,10 +94,6 @@ struct Line<'a, T> {
 }
 
 impl Answer for Timeline {
-    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::pretty(out, self)
-    }
-
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
         self.ranks.iter().try_for_each(|of| {
             let RankTimeline { rank, process, device, points, marks } = of;

@@ -184,10 +184,6 @@ impl WhatIf {
 }
 
 impl Answer for WhatIf {
-    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::pretty(out, self)
-    }
-
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
         json::line(out, &Line::Job { job: &self.job, not_looked_at: &self.not_looked_at })?;
         self.ranks.iter().try_for_each(|rank| json::line(out, &Line::Rank(rank)))

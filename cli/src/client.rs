@@ -17,7 +17,7 @@ use memctl_answers::wire::from_wire;
 use memctl_proto::v1;
 use memctl_proto::v1::access_client::AccessClient;
 use serde::de::DeserializeOwned;
-use tonic::{Response, Status};
+use tonic::{Response, Status, Streaming};
 
 use crate::args::Global;
 use crate::connect::{Connection, WhenMissing, connect};
@@ -55,6 +55,21 @@ pub fn answered<T: DeserializeOwned>(
 ) -> Result<T, Failure> {
     let response = response.map_err(|status| connection.failure(&status))?;
     Ok(from_wire(response.get_ref())?)
+}
+
+/// What a call answered whose answer may take long.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn streamed<T: DeserializeOwned>(
+    response: Result<Response<Streaming<v1::Answer>>, Status>,
+    connection: &Connection,
+) -> Result<T, Failure> {
+    let first = async {
+        let part = response?.into_inner().message().await?;
+        part.map(Response::new).ok_or_else(|| Status::internal("the daemon sent no answer"))
+    };
+    answered(first.await, connection)
 }
 
 /// The caller, as the daemon sees it.

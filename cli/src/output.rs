@@ -11,7 +11,7 @@ use crate::render::screen::Screen;
 ///
 /// # Errors
 /// The writer's.
-pub fn print(answer: &dyn Page, format: Format, screen: &Screen, out: &mut dyn Write) -> io::Result<()> {
+pub fn print(answer: &impl Page, format: Format, screen: &Screen, out: &mut dyn Write) -> io::Result<()> {
     match format {
         Format::Table => out.write_all(answer.page(screen).as_bytes()),
         Format::Json => answer.json(out),
@@ -24,6 +24,6 @@ pub fn print(answer: &dyn Page, format: Format, screen: &Screen, out: &mut dyn W
 ///
 /// # Errors
 /// The output cannot be written.
-pub fn show(answer: &dyn Page, global: &Global, screen: &Screen, out: &mut dyn Write) -> Result<(), Failure> {
+pub fn show(answer: &impl Page, global: &Global, screen: &Screen, out: &mut dyn Write) -> Result<(), Failure> {
     print(answer, global.output, screen, out).map_err(|error| Failure::output("standard output", &error))
 }

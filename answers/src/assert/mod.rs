@@ -10,7 +10,6 @@ mod against;
 mod growth;
 
 use std::cmp::Reverse;
-use std::io::{self, Write};
 
 use memctl_analysis::coverage::MARK_EPOCHS;
 use memctl_analysis::proof_limits;
@@ -22,10 +21,9 @@ use super::judged::Scope;
 use super::leaks::grows;
 use super::report::{EpochEnd, Rank, Report};
 use super::verdict::Verdict;
-use super::{Answer, Completeness, Job, SCHEMA};
+use super::{Completeness, Job, Listing, SCHEMA};
 use crate::conditions::{Asks, Condition, Limit, Tolerance};
-use crate::format::csv::{self, Cell};
-use crate::format::json;
+use crate::format::csv::Cell;
 use crate::format::text::{plural, rank_list};
 
 /// How the conditions are meant.
@@ -522,29 +520,25 @@ fn unused(report: &Report, limit: Limit<f64>, terms: &Terms) -> Checked {
     told_of_all(report, limit, (ratio, rank), |rank| of(rank).is_some())
 }
 
-impl Answer for Verdicts {
-    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::pretty(out, self)
+impl Listing for Verdicts {
+    type Row = Checked;
+    const COLUMNS: &'static [&'static str] =
+        &["condition", "verdict", "because", "value_bytes", "value_ratio", "rank", "findings"];
+
+    fn rows(&self) -> &[Checked] {
+        &self.conditions
     }
 
-    fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.conditions.iter().try_for_each(|checked| json::line(out, checked))
-    }
-
-    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
-        csv::header(out, &["condition", "verdict", "because", "value_bytes", "value_ratio", "rank", "findings"])?;
-        self.conditions.iter().try_for_each(|checked| {
-            let cells = [
-                Cell::text(&checked.condition),
-                Cell::plain(checked.verdict.words()),
-                Cell::text(&checked.because),
-                Cell::maybe(checked.value_bytes),
-                Cell::maybe(checked.value_ratio),
-                Cell::maybe(checked.rank),
-                Cell::text(checked.findings.join(" ")),
-            ];
-            csv::record(out, &cells)
-        })
+    fn cells(checked: &Checked) -> Vec<Cell> {
+        vec![
+            Cell::text(&checked.condition),
+            Cell::plain(checked.verdict.words()),
+            Cell::text(&checked.because),
+            Cell::maybe(checked.value_bytes),
+            Cell::maybe(checked.value_ratio),
+            Cell::maybe(checked.rank),
+            Cell::text(checked.findings.join(" ")),
+        ]
     }
 }
 

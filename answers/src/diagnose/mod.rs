@@ -294,10 +294,6 @@ impl Usage {
 }
 
 impl Answer for Diagnosis {
-    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::pretty(out, self)
-    }
-
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
         json::line(out, self)
     }

@@ -3,12 +3,14 @@
 //! Guarantees: every figure is a replay's, and arithmetic is shown with the figure. Refuses to add measures up: two that save do
 //! not save the sum.
 
-use serde::Serialize;
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
 
 use crate::Frame;
 
 /// The peak if the blocks of a site did not exist.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Without {
     /// The site, as it was asked for.
     pub site: String,
@@ -27,7 +29,7 @@ pub struct Without {
 }
 
 /// The peak with activation checkpointing.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Checkpoint {
     /// The modules, as they were asked for.
     pub modules: String,
@@ -46,7 +48,7 @@ pub struct Checkpoint {
 }
 
 /// What lives when most is allocated.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Peak {
     /// Allocated then.
     pub allocated_bytes: u64,
@@ -67,7 +69,7 @@ pub struct Peak {
 }
 
 /// Blocks of a class or a module.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Held {
     /// The class or the module; null for blocks of no module.
     pub name: Option<String>,
@@ -78,12 +80,12 @@ pub struct Held {
 }
 
 /// Blocks of one site that are for the same.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Holder {
     /// Who allocated them; null when no stack was recorded, as in the backward pass of a snapshot.
     pub site: Option<Frame>,
     /// Their class.
-    pub class: &'static str,
+    pub class: Cow<'static, str>,
     /// Blocks.
     pub blocks: u64,
     /// Their bytes.
@@ -91,7 +93,7 @@ pub struct Holder {
 }
 
 /// What had no room.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct LeftOut {
     /// How many.
     pub count: u64,
@@ -100,7 +102,7 @@ pub struct LeftOut {
 }
 
 /// What gets a training under a number of bytes.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Under {
     /// The number.
     pub limit_bytes: u64,
@@ -119,7 +121,7 @@ pub struct Under {
 }
 
 /// Something that goes.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Gone {
     /// What.
     #[serde(flatten)]
@@ -129,10 +131,10 @@ pub struct Gone {
 }
 
 /// One measure by itself.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Measure {
     /// `allocator_setting`, `checkpointing`, `smaller_size`, `optimizer_8_bit` or `optimizer_sharded`.
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     /// What to do.
     pub what: String,
     /// Highest reserved bytes with it.

@@ -10,14 +10,14 @@ use std::io::{self, Write};
 
 pub use changes::{Checkpoint, Gone, Held, Holder, LeftOut, Measure, Peak, Under, Without};
 pub use recording::{Growing, Recording, Replayed};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Answer, SCHEMA};
 use crate::format::csv::{self, Cell};
 use crate::format::json;
 
 /// What other sizes would hold.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Fit {
     /// See [`SCHEMA`].
     pub schema: u32,
@@ -48,7 +48,7 @@ pub struct Fit {
 }
 
 /// How requests were aligned, counted in the larger recording.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Aligned {
     /// Requests for memory.
     pub requests: u64,
@@ -67,7 +67,7 @@ pub struct Aligned {
 }
 
 /// How the requests of one recording are taken to scale.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Scaled {
     /// Requests for memory.
     pub requests: u64,
@@ -86,7 +86,7 @@ pub struct Scaled {
 }
 
 /// One size.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct At {
     /// The number.
     pub size: u64,
@@ -116,10 +116,6 @@ enum Line<'a> {
 }
 
 impl Answer for Fit {
-    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::pretty(out, self)
-    }
-
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
         self.recordings.iter().try_for_each(|recording| json::line(out, &Line::Recording(recording)))?;
         self.growing.iter().try_for_each(|growing| json::line(out, &Line::Growing(growing)))?;

@@ -5,12 +5,12 @@
 //! long a run will last: a figure is for as many steps as were recorded.
 
 use memctl_model::{HumanBytes, VerdictKind};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::report::{Rank, Report};
 
 /// A recording and its size.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Recording {
     /// The job's name.
     pub job: String,
@@ -35,7 +35,7 @@ pub struct Recording {
 }
 
 /// A recording's replay without a change.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Replayed {
     /// Highest reserved bytes.
     pub peak_reserved_bytes: u64,
@@ -50,7 +50,7 @@ pub struct Replayed {
 }
 
 /// Memory that grows in a recording.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Growing {
     /// The job's name.
     pub job: String,

@@ -1,24 +1,28 @@
 //! One rank's recorded requests, as an export streams them in, kept as a script: behind `memctl fit` and the page.
 //!
-//! `meaning` determines what each request was for, and in which module it was made; `sizes` determines what other sizes
-//! would hold.
+//! `meaning` determines what each request was for, and in which module it was made; `sizes` what other sizes would hold,
+//! `changes` and `under` what changes would; `question` answers with all of them.
 //!
 //! Guarantees: one device, the first that comes; memory bounded by the requests that a script keeps. Refuses an allocator that
 //! packs inside the driver, and recordings with holes: their requests do not add up.
 
+mod changes;
 mod meaning;
+mod question;
 mod sizes;
+mod under;
 
 use std::collections::HashMap;
 
-pub use meaning::Meaning;
+use meaning::Meaning;
 use memctl_model::{Action, Event, Mark, MarkKind, Phase, Phases, SegmentState, SessionInfo, StackId};
 use memctl_proto::chunk::Decoder;
 use memctl_proto::convert::{self, StackDictionary};
 use memctl_proto::v1::export_part::Body;
 use memctl_replay::fit::{Script, TooLong, found, stack_key};
 use memctl_replay::{Conf, ConfError, Follow, Limit, Version};
-pub use sizes::{Fitted, OUTSIDE, alone, two};
+pub use question::{Change, Question, Refused, Run, Sizes, Wanted, answer};
+pub use sizes::OUTSIDE;
 
 use crate::fit::{Recording, Replayed};
 pub use crate::replaying::ReplayError;

@@ -7,6 +7,7 @@
 use memctl_model::HumanBytes;
 use memctl_replay::fit::{self as replay, FitError};
 
+use super::question::{Refused, Wanted};
 use super::{Meaning, Recorded};
 use crate::fit::{Aligned, At, Fit, Recording, Replayed, Scaled};
 
@@ -24,20 +25,25 @@ const ALONE: &str = "What scales is concluded from what each request was for, be
 const QUARTERS: [u64; 12] = [2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32];
 
 /// An answer under way, and what its figures come from.
-pub struct Fitted {
+pub(super) struct Fitted {
     /// The result so far.
-    pub answer: Fit,
+    pub(super) answer: Fit,
     /// The requests, and how they follow the size.
-    pub fit: replay::Fit,
+    pub(super) fit: replay::Fit,
     /// What they were for: of two recordings, those of the larger.
-    pub meaning: Meaning,
+    pub(super) meaning: Meaning,
 }
 
 /// What one recording shows; `scales` says whether other sizes are asked about.
 ///
 /// # Errors
 /// The number that it was recorded at is none.
-pub fn alone(recording: Recording, recorded: Recorded, memory: Option<u64>, scales: bool) -> Result<Fitted, FitError> {
+pub(super) fn alone(
+    recording: Recording,
+    recorded: Recorded,
+    memory: Option<u64>,
+    scales: bool,
+) -> Result<Fitted, FitError> {
     let meaning = recorded.meaning(recording.size);
     let mut answer = Fit::new(Vec::new(), memory);
     answer.not_looked_at = caveats(&recording, &recorded);
@@ -56,7 +62,7 @@ pub fn alone(recording: Recording, recorded: Recorded, memory: Option<u64>, scal
 ///
 /// # Errors
 /// They are not of one training.
-pub fn two(
+pub(super) fn two(
     small: (Recording, Recorded),
     large: (Recording, Recorded),
     memory: Option<u64>,
@@ -77,22 +83,28 @@ pub fn two(
 
 impl Fitted {
     /// The peaks at these sizes, and the largest that fits.
-    pub fn sizes(&mut self, sizes: &[u64]) {
+    pub(super) fn sizes(&mut self, sizes: &[u64], wanted: Wanted<'_>) -> Result<(), Refused> {
         let memory = self.answer.device_memory_bytes;
-        self.answer.at = sizes.iter().map(|&size| at(&self.fit, size, memory)).collect();
-        self.answer.largest_that_fits = memory.and_then(|memory| self.fit.largest(memory));
+        for &size in sizes {
+            wanted.check()?;
+            self.answer.at.push(at(&self.fit, size, memory));
+        }
+        self.answer.largest_that_fits = memory.and_then(|memory| self.fit.largest(memory, wanted.0));
         self.answer.not_looked_at.extend(OTHER_SIZES.map(str::to_owned));
+        wanted.check()
     }
 
-    /// The peaks around a size, and at the largest that fits.
-    pub fn curve(&mut self, size: u64) {
-        self.sizes(&around(size));
+    /// The peaks around the size of the larger recording, and at the largest that fits.
+    pub(super) fn curve(&mut self, wanted: Wanted<'_>) -> Result<(), Refused> {
+        let size = self.answer.recordings.last().and_then(|recording| recording.size).unwrap_or(1);
+        self.sizes(&around(size), wanted)?;
         let points = &mut self.answer.at;
-        let Some(largest) = self.answer.largest_that_fits else { return };
+        let Some(largest) = self.answer.largest_that_fits else { return Ok(()) };
         let place = points.partition_point(|point| point.size < largest);
         if points.get(place).is_none_or(|point| point.size != largest) {
             points.insert(place, at(&self.fit, largest, self.answer.device_memory_bytes));
         }
+        Ok(())
     }
 }
 

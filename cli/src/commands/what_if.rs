@@ -5,11 +5,10 @@
 use std::io::Write;
 
 use memctl_answers::what_if::WhatIf;
-use memctl_answers::wire::from_wire;
 use memctl_proto::v1;
 
 use crate::args::{self, Global};
-use crate::client::{asking, hint};
+use crate::client::{asking, hint, streamed};
 use crate::exit::Failure;
 use crate::output::show;
 use crate::render::screen::Screen;
@@ -35,12 +34,8 @@ pub async fn run(
         until: args.until,
     };
     let answer = asking(global, async |connection| {
-        let asked = async {
-            let mut parts = connection.query.get_what_if(request).await?.into_inner();
-            parts.message().await?.ok_or_else(|| tonic::Status::internal("the daemon sent no answer"))
-        };
-        let answer = asked.await.map_err(|status| connection.failure(&status))?;
-        Ok(WhatIf { hint: hint(connection, global), ..from_wire(&answer)? })
+        let response = connection.query.get_what_if(request).await;
+        Ok(WhatIf { hint: hint(connection, global), ..streamed(response, connection).await? })
     });
     show(&answer.await?, global, screen, out)
 }

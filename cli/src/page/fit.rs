@@ -325,7 +325,7 @@ mod tests {
         answer.growing =
             vec![Growing { job: "oom".to_owned(), sentence, steps: 240, is_leak: true, is_bounded: false, advice }];
         let measure = Measure {
-            kind: "optimizer_sharded",
+            kind: "optimizer_sharded".into(),
             what: "optimizer state sharded over 2 ranks, which is a name that has to be wrapped".to_owned(),
             peak_reserved_bytes: MIB,
             saves_bytes: 0,

@@ -120,6 +120,9 @@ pub enum ReadError {
     /// The daemon has a fault.
     #[error("internal error of the daemon: {0}")]
     Fault(String),
+    /// An export that this daemon reads itself failed.
+    #[error("{}", .0.message())]
+    Export(Status),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -166,6 +169,7 @@ impl From<ReadError> for Status {
             ReadError::Damaged { .. } => Self::data_loss(message),
             ReadError::TooLarge { .. } => Self::resource_exhausted(message),
             ReadError::Fault(_) => Self::internal(message),
+            ReadError::Export(status) => status,
             ReadError::Store(error) if error.is_refusal() => Self::permission_denied(message),
             ReadError::Store(_) | ReadError::Busy(_) => Self::unavailable(message),
         }

@@ -42,12 +42,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Bytes of a response passed to a connection at a time: one HTTP/2 frame.
 const PIECE: usize = 16 << 10;
 /// Calls with a streamed response, which buffer little, and how long that little may wait for the peer.
-const STREAMS: [(&str, Option<Duration>); 5] = [
+const STREAMS: [(&str, Option<Duration>); 6] = [
     ("/memctl.v1.Ingest/Push", None),
     // It may be read by a person with a pager.
     ("/memctl.v1.Query/Export", Some(IDLE_MAX)),
     // One answer, which may be long in the making.
     ("/memctl.v1.Query/GetWhatIf", Some(STALLED_MAX)),
+    ("/memctl.v1.Query/GetFit", Some(STALLED_MAX)),
     ("/grpc.health.v1.Health/Watch", None),
     ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Some(IDLE_MAX)),
 ];

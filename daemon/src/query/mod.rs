@@ -14,6 +14,7 @@ mod blocks;
 mod classes;
 mod diagnosis;
 mod export;
+mod fit;
 mod fragmentation;
 mod growth;
 mod holders;
@@ -162,8 +163,7 @@ impl QueryService {
     /// # Errors
     /// As for every request.
     pub async fn answer<Q: Question>(&self, caller: &Caller, question: Q) -> Result<Q::Answer, Status> {
-        let job = question.selection().map_or("", |selection| &selection.job);
-        let from = self.sources(self.seen(caller, job).await?);
+        let from = self.sources(caller, &question).await?;
         Ok(apart(None, question.answer(from)).await?.into_inner())
     }
 
@@ -176,19 +176,52 @@ impl QueryService {
         let caller = Caller::of(&request)?;
         let permit = Some(permit(&self.answers, &caller).await?);
         let question = request.into_inner();
-        let job = question.selection().map_or("", |selection| &selection.job);
-        let from = self.sources(self.seen(&caller, job).await?);
+        let from = self.sources(&caller, &question).await?;
         apart(permit, async move { answer::to_wire(&question.answer(from).await?) }).await
     }
 
-    fn sources(&self, store: Arc<dyn Store>) -> Sources {
-        Sources {
+    /// The same for an answer that may take long: it ends with its request.
+    async fn at_length<Q>(
+        &self,
+        request: Request<Q>,
+    ) -> Result<Response<ReceiverStream<Result<v1::Answer, Status>>>, Status>
+    where
+        Q: Question,
+        Q::Answer: Serialize,
+    {
+        let caller = Caller::of(&request)?;
+        let permit = permit(&self.asking, &caller).await?;
+        let question = request.into_inner();
+        let from = self.sources(&caller, &question).await?;
+        let (out, parts) = tokio::sync::mpsc::channel(1);
+        tokio::spawn(async move {
+            let answer = apart(Some(permit), async move { answer::to_wire(&question.answer(from).await?) });
+            tokio::select! {
+                answer = answer => {
+                    // An error means that the reader disconnected.
+                    let _ = out.send(answer.map(Response::into_inner)).await;
+                }
+                () = out.closed() => {}
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(self.guarded(caller, parts))))
+    }
+
+    async fn sources(&self, caller: &Caller, question: &impl Question) -> Result<Sources, ReadError> {
+        let job = |selection: Option<&v1::Selection>| selection.map_or_else(String::new, |it| it.job.clone());
+        let store = self.seen(caller, &job(question.selection())).await?;
+        let other = match question.other() {
+            Some(selection) => self.seen(caller, &selection.job).await?,
+            None => store.clone(),
+        };
+        Ok(Sources {
             store,
+            other,
             streams: self.streams.clone(),
             judge: self.judge.clone(),
             tiles: self.tiles.clone(),
             replays: self.replays.clone(),
-        }
+        })
     }
 
     /// Ends a stream once its caller loses access.
@@ -394,6 +427,7 @@ fn gone(JobRow { tenant, name, .. }: &JobRow, run: u32, started_ns: u64, attempt
 impl Query for QueryService {
     type ExportStream = ReceiverStream<Result<v1::ExportPart, Status>>;
     type GetWhatIfStream = ReceiverStream<Result<v1::Answer, Status>>;
+    type GetFitStream = ReceiverStream<Result<v1::Answer, Status>>;
 
     async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Result<Response<v1::Answer>, Status> {
         let caller = Caller::of(&request)?;
@@ -439,23 +473,11 @@ impl Query for QueryService {
         &self,
         request: Request<v1::WhatIfRequest>,
     ) -> Result<Response<Self::GetWhatIfStream>, Status> {
-        let caller = Caller::of(&request)?;
-        let permit = permit(&self.asking, &caller).await?;
-        let request = request.into_inner();
-        let job = request.selection.as_ref().map_or("", |selection| &selection.job);
-        let from = self.sources(self.seen(&caller, job).await?);
-        let (out, parts) = tokio::sync::mpsc::channel(1);
-        tokio::spawn(async move {
-            let answer = apart(Some(permit), async move { answer::to_wire(&request.answer(from).await?) });
-            tokio::select! {
-                answer = answer => {
-                    // An error means that the reader disconnected.
-                    let _ = out.send(answer.map(Response::into_inner)).await;
-                }
-                () = out.closed() => {}
-            }
-        });
-        Ok(Response::new(ReceiverStream::new(self.guarded(caller, parts))))
+        self.at_length(request).await
+    }
+
+    async fn get_fit(&self, request: Request<v1::FitRequest>) -> Result<Response<Self::GetFitStream>, Status> {
+        self.at_length(request).await
     }
 
     async fn get_ledger(&self, request: Request<v1::LedgerRequest>) -> Result<Response<v1::Answer>, Status> {

@@ -23,7 +23,7 @@ use super::blocks::At;
 use super::replays::{Sizes, Wanted};
 use super::sources::Sources;
 use super::tiles::Place;
-use super::{advice, anatomy, blocks, classes, diagnosis, ledger, report, sites, timeline, what_if};
+use super::{advice, anatomy, blocks, classes, diagnosis, fit, ledger, report, sites, timeline, what_if};
 use crate::job_data::ReadError;
 
 /// See the module.
@@ -33,6 +33,11 @@ pub trait Question: Send + 'static {
 
     /// The part of a job that it is about; `None` is the newest job.
     fn selection(&self) -> Option<&v1::Selection>;
+
+    /// The part of another job that it compares with.
+    fn other(&self) -> Option<&v1::Selection> {
+        None
+    }
 
     /// Answers it.
     fn answer(self, from: Sources) -> impl Future<Output = Result<Self::Answer, ReadError>> + Send;
@@ -119,6 +124,22 @@ impl Question for v1::WhatIfRequest {
 
     async fn answer(self, from: Sources) -> Result<WhatIf, ReadError> {
         what_if::what_if(&from, self).await
+    }
+}
+
+impl Question for v1::FitRequest {
+    type Answer = Fit;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        self.recordings.first()?.selection.as_ref()
+    }
+
+    fn other(&self) -> Option<&v1::Selection> {
+        self.recordings.get(1)?.selection.as_ref()
+    }
+
+    async fn answer(self, from: Sources) -> Result<Fit, ReadError> {
+        fit::fit(&from, self).await
     }
 }
 

@@ -18,6 +18,8 @@ use crate::streams::Streams;
 pub struct Sources {
     /// The store, as the caller sees it.
     pub(super) store: Arc<dyn Store>,
+    /// The same for the question's other job, if it has one: to a caller of all tenants it may be of another tenant.
+    pub(super) other: Arc<dyn Store>,
     pub(super) streams: Streams,
     pub(super) judge: Judge,
     pub(super) tiles: Arc<Tiles>,

@@ -1,6 +1,6 @@
 //! `memctl what-if`: chosen ranks of a job, one after the other, under chosen settings, limits and steps.
 //!
-//! Guarantees: one replay at a time in the whole daemon; without a limit on its events, and nothing of it is cached. A
+//! Guarantees: one such replay at a time in the whole daemon; without a limit on its events, and nothing of it is cached. A
 //! replay ends with the request.
 //! Refuses: settings that the allocator of the recording would refuse, and more than [`TRIALS_MAX`].
 
@@ -45,7 +45,7 @@ pub(super) async fn what_if(from: &Sources, request: v1::WhatIfRequest) -> Resul
             question.is_interval = question.limits.len() > 1;
         }
         is_limited &= !question.limits.is_empty();
-        let _place = from.replays.place().await?;
+        let _place = from.replays.long().await?;
         let replaying = replayed(&from.store, &part, question).await?;
         if let Some(refused) = replaying.refused {
             return Err(ReadError::Invalid(refused));

@@ -1734,6 +1734,48 @@ pub struct WhatIfRequest {
     #[prost(uint64, optional, tag = "5")]
     pub until: ::core::option::Option<u64>,
 }
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FitRequest {
+    /// One, or two at different sizes.
+    #[prost(message, repeated, tag = "1")]
+    pub recordings: ::prost::alloc::vec::Vec<SizedRecording>,
+    /// The one with the highest peak when absent.
+    #[prost(uint32, optional, tag = "2")]
+    pub rank: ::core::option::Option<u32>,
+    /// Sizes from 1 to 16777216, at most 1024 of them. They need the size of each recording.
+    #[prost(uint64, repeated, tag = "3")]
+    pub at: ::prost::alloc::vec::Vec<u64>,
+    /// Bytes that the process may reserve.
+    #[prost(uint64, optional, tag = "4")]
+    pub device_memory: ::core::option::Option<u64>,
+    /// What is changed in the only recording, or in the larger one.
+    #[prost(oneof = "fit_request::Change", tags = "5, 6, 7")]
+    pub change: ::core::option::Option<fit_request::Change>,
+}
+/// Nested message and enum types in `FitRequest`.
+pub mod fit_request {
+    /// What is changed in the only recording, or in the larger one.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Change {
+        /// The blocks of this site do not exist: FILE:LINE, or a function.
+        #[prost(string, tag = "5")]
+        Without(::prost::alloc::string::String),
+        /// Activation checkpointing of these modules: a class, FILE:LINE of the call, or `all`.
+        #[prost(string, tag = "6")]
+        Checkpoint(::prost::alloc::string::String),
+        /// What gets the peak under so many bytes.
+        #[prost(uint64, tag = "7")]
+        Under(u64),
+    }
+}
+/// A recording, and the size (batch, sequence, layers) that it was made at.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SizedRecording {
+    #[prost(message, optional, tag = "1")]
+    pub selection: ::core::option::Option<Selection>,
+    #[prost(uint64, optional, tag = "2")]
+    pub size: ::core::option::Option<u64>,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LedgerRequest {
     #[prost(message, optional, tag = "1")]
@@ -2101,6 +2143,28 @@ pub mod query_client {
             req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "GetWhatIf"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// One or two recordings of a training at other sizes, or with a change: one answer, as above.
+        pub async fn get_fit(
+            &mut self,
+            request: impl tonic::IntoRequest<super::FitRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::Answer>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Bounded::default();
+            let path = http::uri::PathAndQuery::from_static("/memctl.v1.Query/GetFit");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "GetFit"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// The uses of a device's memory, rank by rank.
         pub async fn get_ledger(
             &mut self,
@@ -2266,6 +2330,17 @@ pub mod query_server {
             &self,
             request: tonic::Request<super::WhatIfRequest>,
         ) -> std::result::Result<tonic::Response<Self::GetWhatIfStream>, tonic::Status>;
+        /// Server streaming response type for the GetFit method.
+        type GetFitStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::Answer, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// One or two recordings of a training at other sizes, or with a change: one answer, as above.
+        async fn get_fit(
+            &self,
+            request: tonic::Request<super::FitRequest>,
+        ) -> std::result::Result<tonic::Response<Self::GetFitStream>, tonic::Status>;
         /// The uses of a device's memory, rank by rank.
         async fn get_ledger(
             &self,
@@ -2789,6 +2864,52 @@ pub mod query_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetWhatIfSvc(inner);
+                        let codec = crate::codec::Bounded::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Query/GetFit" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetFitSvc<T: Query>(pub Arc<T>);
+                    impl<
+                        T: Query,
+                    > tonic::server::ServerStreamingService<super::FitRequest>
+                    for GetFitSvc<T> {
+                        type Response = super::Answer;
+                        type ResponseStream = T::GetFitStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::FitRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Query>::get_fit(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetFitSvc(inner);
                         let codec = crate::codec::Bounded::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -28,16 +28,22 @@ const GOING_MAX: usize = 12;
 
 /// The holders that must go for the peak of reserved bytes to be at most `limit`: the largest holder at the peak, then
 /// the largest at the peak of the rest, and so on. `holder` returns a request's holder; requests without one stay. The
-/// last entry shows whether it is enough.
+/// last entry shows whether it is enough, unless `goes_on`, which is asked before each replay, ended it.
 #[must_use]
-pub fn must_go(script: &Script, conf: &Conf, limit: u64, holder: impl Fn(usize) -> Option<u32>) -> Vec<Going> {
+pub fn must_go(
+    script: &Script,
+    conf: &Conf,
+    limit: u64,
+    holder: impl Fn(usize) -> Option<u32>,
+    goes_on: impl Fn() -> bool,
+) -> Vec<Going> {
     let (mut gone, mut going) = (HashSet::new(), Vec::new());
     let mut rest = script.clone();
     let mut peak = rest.peak(conf);
     let sizes = script.sizes(conf);
     let unchanged: HashMap<usize, u64> =
         sizes.iter().enumerate().map(|(request, &bytes)| (script.origin(request), bytes)).collect();
-    while peak.outcome.counts.peak_reserved_bytes > limit && going.len() < GOING_MAX {
+    while peak.outcome.counts.peak_reserved_bytes > limit && going.len() < GOING_MAX && goes_on() {
         let mut held: HashMap<u32, (u64, u64)> = HashMap::new();
         for &(request, bytes) in &peak.live {
             if let Some(holder) = holder(rest.origin(request)) {
@@ -123,7 +129,7 @@ mod tests {
         let (script, conf) = script(&[100, 20, 300, 40]);
         let going = |limit: u64, stays: usize| {
             let holder = |request: usize| (request != stays).then_some(request as u32);
-            must_go(&script, &conf, limit * MIB, holder)
+            must_go(&script, &conf, limit * MIB, holder, || true)
                 .iter()
                 .map(|it| (it.holder, it.bytes / MIB))
                 .collect::<Vec<_>>()

@@ -294,9 +294,10 @@ impl Fit {
     }
 
     /// The largest whole number that fits, with everything that is asked for by then; `None` where not even 1 does.
+    /// `goes_on` is asked before each replay; if it ends the search, the result means nothing.
     #[must_use]
-    pub fn largest(&self, limit: u64) -> Option<u64> {
-        let fits = |number: u64| self.at(number as f64, Some(limit)).fits == Some(true);
+    pub fn largest(&self, limit: u64, goes_on: impl Fn() -> bool) -> Option<u64> {
+        let fits = |number: u64| goes_on() && self.at(number as f64, Some(limit)).fits == Some(true);
         if !fits(1) {
             return None;
         }

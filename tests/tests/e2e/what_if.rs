@@ -141,3 +141,31 @@ fn a_part_of_the_steps_is_replayed() {
     let refused = memctl().args(line).output().unwrap();
     assert_eq!(refused.status.code(), Some(2));
 }
+
+/// The most trials, and the most sizes, are known before a job is looked for.
+#[test]
+fn more_than_a_daemon_replays_at_once_is_refused() {
+    let store = tempfile::tempdir().unwrap();
+    let daemon = DaemonProcess::sqlite(store.path(), free_port());
+    let trials = |settings: u32, limits: u32| -> Vec<String> {
+        let settings = (0..settings).map(|at| format!("--set=max_split_size_mb:{}", 21 + at));
+        let limits = (0..limits).map(|at| format!("--limit={}MiB", 1 + at));
+        ["what-if".to_owned(), "--job=none".to_owned()].into_iter().chain(settings).chain(limits).collect()
+    };
+    let sizes = |sizes: u32| -> Vec<String> {
+        let sizes: Vec<String> = (1..=sizes).map(|size| size.to_string()).collect();
+        vec!["fit".to_owned(), "--job=none=4".to_owned(), format!("--at={}", sizes.join(","))]
+    };
+    for (line, code, words) in [
+        (trials(32, 32), 4, "no job"),
+        (trials(32, 33), 2, "more than 1024 settings and limits"),
+        (trials(1025, 0), 2, "more than 1024 settings and limits"),
+        (sizes(1024), 4, "no job"),
+        (sizes(1025), 2, "more than 1024 sizes"),
+    ] {
+        let refused = memctl().args(line).args(["--daemon", &daemon.url]).output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(code), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+}

@@ -1,8 +1,9 @@
 //! Replays of recordings: memory under other allocator settings, for the page and advice (`settings`), and at other
-//! sizes (`sizes`) as `memctl fit` computes it; `query/what_if.rs` replays for `memctl what-if`.
+//! sizes (`sizes`). `query/what_if.rs` and `query/fit.rs` replay for `memctl what-if` and `memctl fit`.
 //!
-//! Guarantees: one replay at a time in the whole daemon, on a thread of its own, with a limit on its events (but for
-//! `memctl what-if`). A request that finds another replay running waits briefly, advice not at all, and then gets an error; one
+//! Guarantees: in the whole daemon one replay at a time with a limit on its events, for the page and advice, and one without,
+//! for the two commands: these may take minutes, and the page does not wait for them. Each is on a thread of its own.
+//! A request that finds another replay running waits briefly and then gets an error; one
 //! that finds the same replay running waits for its result. Results are cached by session and by the number of stored
 //! events: a repeated request is free, and one about a job that has grown is replayed again. A replay continues after its
 //! client disconnects, since the next request would start it again.
@@ -31,6 +32,7 @@ use cache::Cache;
 pub use settings::Wanted;
 pub(super) use settings::replayed;
 pub use sizes::Sizes;
+pub(super) use sizes::{fitted, recorded};
 
 /// How long to wait for a running replay.
 const WAIT_MAX: Duration = Duration::from_secs(5);
@@ -39,9 +41,23 @@ const SAME_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// See the module.
 pub(super) struct Replays {
-    one: Arc<Semaphore>,
+    /// The place of replays with a limit on their events, and how long to wait for it.
+    short: Arc<Semaphore>,
+    wait: Duration,
+    /// The place of those without.
+    long: Arc<Semaphore>,
     settings: Cache<settings::Key, settings::Done>,
     sizes: Cache<sizes::Key, memctl_answers::fit::Fit>,
+}
+
+/// A replay with a limit on its events, whose result is cached.
+struct Cached<K, V, S, R> {
+    /// The results of its kind.
+    cache: fn(&Replays) -> &Cache<K, V>,
+    key: K,
+    /// Whether the result of another replay serves.
+    is_same: S,
+    replay: R,
 }
 
 /// The device whose events are replayed.
@@ -61,44 +77,47 @@ struct One {
 
 impl Replays {
     pub(super) fn new() -> Self {
-        Self { one: Arc::new(Semaphore::new(1)), settings: Cache::new(), sizes: Cache::new() }
+        Self::waiting(WAIT_MAX)
     }
 
-    /// The right to replay, without a limit on the wait.
-    pub(super) async fn place(&self) -> Result<OwnedSemaphorePermit, ReadError> {
-        self.one.clone().acquire_owned().await.map_err(|_| busy())
+    fn waiting(wait: Duration) -> Self {
+        let place = || Arc::new(Semaphore::new(1));
+        Self { short: place(), wait, long: place(), settings: Cache::new(), sizes: Cache::new() }
     }
 
-    /// A cached result that serves (`is_same`), or else that of a new replay.
+    /// The right to a replay without a limit on its events. Waits for it without a limit.
+    pub(super) async fn long(&self) -> Result<OwnedSemaphorePermit, ReadError> {
+        self.long.clone().acquire_owned().await.map_err(|_| busy())
+    }
+
+    /// A cached result that serves, or else that of a new replay.
     async fn done<K, V>(
         self: Arc<Self>,
-        kept: fn(&Self) -> &Cache<K, V>,
-        key: K,
-        is_same: impl Fn(&K) -> bool,
-        wait: Duration,
-        replay: impl Future<Output = Result<V, ReadError>> + Send + 'static,
+        wanted: Cached<K, V, impl Fn(&K) -> bool, impl Future<Output = Result<V, ReadError>> + Send + 'static>,
     ) -> Result<V, ReadError>
     where
         K: Clone + PartialEq + Send + Sync + 'static,
         V: Clone + Send + 'static,
     {
-        if let Some(done) = kept(&self).known(&is_same) {
+        let Cached { cache, key, is_same, replay } = wanted;
+        if let Some(done) = cache(&self).known(&is_same) {
             return Ok(done);
         }
-        let wait = if kept(&self).is_running(&is_same) { SAME_WAIT_MAX } else { wait };
-        let place = tokio::time::timeout(wait, self.place()).await.map_err(|_| busy())??;
+        let wait = if cache(&self).is_running(&is_same) { SAME_WAIT_MAX } else { self.wait };
+        let place = tokio::time::timeout(wait, self.short.clone().acquire_owned()).await;
+        let place = place.map_err(|_| busy())?.map_err(|_| busy())?;
         // The previous holder of the permit may have replayed the same.
-        if let Some(done) = kept(&self).known(&is_same) {
+        if let Some(done) = cache(&self).known(&is_same) {
             return Ok(done);
         }
-        kept(&self).runs(Some(key.clone()));
+        cache(&self).runs(Some(key.clone()));
         // In a task of its own: the client may disconnect, and the permit is released when the work is done.
         let replayed = tokio::spawn(async move {
             let done = replay.await;
             if let Ok(done) = &done {
-                kept(&self).keep(key, done.clone());
+                cache(&self).keep(key, done.clone());
             }
-            kept(&self).runs(None);
+            cache(&self).runs(None);
             drop(place);
             done
         });
@@ -163,19 +182,27 @@ async fn passed<T: Send + 'static>(
 ) -> Result<T, ReadError> {
     let request = v1::ExportRequest { selection: Some(selection.clone()), without_events: false };
     let mut parts = export::export(store.clone(), request).await?;
-    // Dropped with the request.
-    let asker = Arc::new(());
-    let gone = Arc::downgrade(&asker);
-    let passing = tokio::task::spawn_blocking(move || {
+    working(move |wanted| {
         let parts = std::iter::from_fn(move || parts.blocking_recv());
         let mut bodies = parts.filter_map(|part| match part {
-            _ if gone.strong_count() == 0 => Some(Err(ReadError::Fault("the client disconnected".to_owned()))),
+            _ if !wanted() => Some(Err(ReadError::Fault("the client disconnected".to_owned()))),
             Ok(part) => part.body.map(Ok),
-            Err(status) => Some(Err(ReadError::Fault(status.message().to_owned()))),
+            Err(status) => Some(Err(ReadError::Export(status))),
         });
         pass(&mut bodies)
-    });
-    passing.await.map_err(|error| ReadError::Fault(crate::supervise::words(error)))?
+    })
+    .await
+}
+
+/// Works on a thread of its own, with a function that says whether the request still waits for it.
+pub(super) async fn working<T: Send + 'static>(
+    work: impl FnOnce(&dyn Fn() -> bool) -> Result<T, ReadError> + Send + 'static,
+) -> Result<T, ReadError> {
+    // Dropped with the request.
+    let asker = Arc::new(());
+    let waits = Arc::downgrade(&asker);
+    let working = tokio::task::spawn_blocking(move || work(&|| waits.strong_count() > 0));
+    working.await.map_err(|error| ReadError::Fault(crate::supervise::words(error)))?
 }
 
 fn busy() -> ReadError {
@@ -225,5 +252,64 @@ mod tests {
         assert!(said(whole, 0).unwrap_err().contains("only counters"));
         assert!(said(Completeness { gaps: 1, ..whole }, 7).unwrap_err().contains("missing"));
         assert!(said(Completeness { events_expired: 1, ..whole }, 7).unwrap_err().contains("retention"));
+    }
+
+    const NO_WAIT: Duration = Duration::from_millis(1);
+
+    fn key(size: u64) -> sizes::Key {
+        (SessionId([0; 16]), 7, 0, size, None)
+    }
+
+    /// A replay at a size, whose answer has that size.
+    async fn replayed(
+        replays: &Arc<Replays>,
+        size: u64,
+        first: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<Option<u64>, ReadError> {
+        let replay = async move {
+            first.await;
+            Ok(memctl_answers::fit::Fit::new(Vec::new(), Some(size)))
+        };
+        let is_same = move |known: &sizes::Key| *known == key(size);
+        let wanted = Cached { cache: |replays| &replays.sizes, key: key(size), is_same, replay };
+        replays.clone().done(wanted).await.map(|answer| answer.device_memory_bytes)
+    }
+
+    #[tokio::test]
+    async fn a_replay_that_finds_another_one_running_is_refused_but_a_long_one_does_not_matter() {
+        let replays = Arc::new(Replays::waiting(NO_WAIT));
+        let _long = replays.long().await.unwrap();
+        let done = async || replayed(&replays, 4, async {}).await;
+        let other = replays.short.clone().acquire_owned().await.unwrap();
+        let refused = done().await.unwrap_err();
+        assert!(matches!(refused, ReadError::Busy(_)), "{refused}");
+        assert!(refused.to_string().contains("another replay is running"), "{refused}");
+        drop(other);
+        assert_eq!(done().await.unwrap(), Some(4));
+        let _other = replays.short.clone().acquire_owned().await.unwrap();
+        assert_eq!(done().await.unwrap(), Some(4), "it is kept");
+        assert!(replayed(&replays, 5, async {}).await.is_err(), "this one is not");
+    }
+
+    #[tokio::test]
+    async fn a_replay_that_finds_the_same_one_running_waits_for_its_result() {
+        let replays = Arc::new(Replays::waiting(NO_WAIT));
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        let (begin, begun) = tokio::sync::oneshot::channel::<()>();
+        let first = tokio::spawn({
+            let replays = replays.clone();
+            async move {
+                let until = async {
+                    begin.send(()).unwrap();
+                    ended.await.unwrap();
+                };
+                replayed(&replays, 4, until).await
+            }
+        });
+        begun.await.unwrap();
+        assert!(replayed(&replays, 5, async {}).await.is_err(), "another one does not wait for it");
+        let second = replayed(&replays, 4, async { unreachable!("it is replayed once") });
+        let (second, ()) = tokio::join!(second, async { end.send(()).unwrap() });
+        assert_eq!((first.await.unwrap().unwrap(), second.unwrap()), (Some(4), Some(4)));
     }
 }

@@ -5,7 +5,6 @@
 //! Refuses: a device without a result, with the reason.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use memctl_answers::advice::Advice;
 use memctl_answers::advising::Subject;
@@ -14,13 +13,18 @@ use memctl_answers::what_if::{NEVER, Rank, WhatIf};
 use memctl_model::{JobState, SessionId};
 use memctl_proto::v1;
 
-use super::{One, Replays, WAIT_MAX, fault, lacks_events, may_be_replayed, passed, too_long};
+use super::{Cached, One, Replays, fault, lacks_events, may_be_replayed, passed, too_long};
 use crate::job_data::error::ReadError;
 use crate::store::Store;
 use crate::streams::Streams;
 
 /// A running job's advice is replayed again once its events have grown by one part in so many.
 const GROWN_PART: u64 = 4;
+
+/// How many of a device's events may have come since the replay that advice rests on.
+fn may_have_grown(state: JobState, events: u64) -> u64 {
+    if state == JobState::Running { events / (GROWN_PART + 1) } else { 0 }
+}
 
 /// Identifies a replay.
 #[derive(Clone, PartialEq)]
@@ -69,7 +73,7 @@ impl Replays {
         let Wanted { selection, limits } = wanted;
         let one = One::find(&*store, streams, &selection).await?;
         may_be_replayed(&one.completeness, one.events)?;
-        let done = self.usual(store, &one, &limits, &one.command("what-if", ""), WAIT_MAX, 0).await?;
+        let done = self.usual(store, &one, &limits, &one.command("what-if", ""), 0).await?;
         let mut answer = WhatIf::new(one.job, one.completeness, done.ranks, one.left_out);
         answer.not_looked_at = done.not_looked_at;
         if limits.is_empty() {
@@ -79,8 +83,7 @@ impl Replays {
         Ok(answer)
     }
 
-    /// What settings would do for a device of this selection, or why that is not known; `flags` reach the store. Waits for
-    /// no other replay than the same one.
+    /// What settings would do for a device of this selection, or why that is not known; `flags` reach the store.
     pub(in super::super) async fn advice(
         self: Arc<Self>,
         store: Arc<dyn Store>,
@@ -94,9 +97,9 @@ impl Replays {
         let replayed = async {
             let one = One::find(&*store, streams, &selection).await?;
             lacks_events(&one.completeness, one.events)?;
-            let grown = if one.job.state == JobState::Running { one.events / (GROWN_PART + 1) } else { 0 };
+            let grown = may_have_grown(one.job.state, one.events);
             let command = one.command("what-if", flags);
-            self.usual(store.clone(), &one, &subject.limits, &command, Duration::ZERO, grown).await
+            self.usual(store.clone(), &one, &subject.limits, &command, grown).await
         };
         let replayed = replayed.await.map_err(|why: ReadError| why.to_string());
         let first = replayed.and_then(|Done { ranks, not_looked_at }| {
@@ -113,7 +116,6 @@ impl Replays {
         one: &One,
         limits: &[Limit],
         command: &str,
-        wait: Duration,
         grown: u64,
     ) -> Result<Done, ReadError> {
         let refusal = too_long(EVENTS_MAX, command);
@@ -134,7 +136,7 @@ impl Replays {
                 replaying => Done::of(replaying),
             }
         };
-        self.done(|replays| &replays.settings, key.clone(), is_same, wait, replay).await
+        self.done(Cached { cache: |replays| &replays.settings, key: key.clone(), is_same, replay }).await
     }
 }
 
@@ -173,5 +175,40 @@ impl Done {
             return Err(ReadError::NotNow(why.to_owned()));
         }
         Ok(Self { ranks, not_looked_at })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::query::replays::cache::Cache;
+
+    #[test]
+    fn an_answer_about_a_running_job_is_kept_until_its_events_have_grown_by_a_quarter() {
+        let key = |events: u64, limits: &[Limit]| Key {
+            session: SessionId([0; 16]),
+            part: v1::Selection::default(),
+            limits: limits.to_vec(),
+            events,
+        };
+        let kept = Cache::new();
+        kept.keep(key(1000, &[]), ());
+        let serves = |state: JobState, now: Key| {
+            let grown = may_have_grown(state, now.events);
+            kept.known(|known| known.covers(&now, grown)).is_some()
+        };
+        for (state, events, is_served) in [
+            (JobState::Running, 1000, true),
+            (JobState::Running, 1250, true),
+            (JobState::Running, 1251, false),
+            (JobState::Running, 999, false),
+            (JobState::Finished, 1000, true),
+            (JobState::Finished, 1001, false),
+        ] {
+            assert_eq!(serves(state, key(events, &[])), is_served, "{state:?} {events}");
+        }
+        assert!(!serves(JobState::Running, key(1000, &[Limit::Share(1)])), "it is of other limits");
+        let other = v1::Selection { ranks: vec![1], ..v1::Selection::default() };
+        assert!(!serves(JobState::Running, Key { part: other, ..key(1000, &[]) }), "it is of another part");
     }
 }

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use memctl_answers::fit::Fit;
-use memctl_answers::fitting::{Fitting, OUTSIDE, alone};
+use memctl_answers::fitting::{self, Fitting, OUTSIDE, Question, Recorded, Refused, Run, Wanted};
 use memctl_answers::naming::shell_word;
 use memctl_model::SessionId;
 use memctl_proto::v1;
 use memctl_replay::fit::{NUMBER_MAX, REQUESTS_MAX};
 
-use super::{One, Replays, WAIT_MAX, fault, may_be_replayed, passed, too_long};
+use super::{Cached, One, Replays, fault, may_be_replayed, passed, too_long, working};
 use crate::job_data::error::ReadError;
 use crate::store::Store;
 use crate::streams::Streams;
@@ -53,7 +53,8 @@ impl Replays {
         }
         let key = (one.session, one.events, one.device, size, limit);
         let is_same = |known: &Key| *known == key;
-        self.done(|replays| &replays.sizes, key, is_same, WAIT_MAX, forecast(store, one, size, limit)).await
+        let replay = forecast(store, one, size, limit);
+        self.done(Cached { cache: |replays| &replays.sizes, key, is_same, replay }).await
     }
 }
 
@@ -82,24 +83,47 @@ fn refusal(command: Option<&str>) -> String {
 }
 
 async fn forecast(store: Arc<dyn Store>, one: One, size: u64, limit: Option<u64>) -> Result<Fit, ReadError> {
-    let selection = one.part.clone();
+    let recorded = recorded(&store, &one.part, "it").await?;
+    let recording = recorded.named(one.job.id, one.job.attempt, one.rank, Some(size));
+    // (A curve is not about a run: it says nothing of growth.)
+    let run = Run { recording, recorded, growing: None, world: 1 };
+    let question = Question { sizes: fitting::Sizes::Around, device_memory: limit, change: None };
+    let mut answer = working(move |wanted| fitted(run, None, &question, wanted)).await?;
+    answer.not_looked_at.push(format!("{OUTSIDE} The limit is what the process may reserve."));
+    Ok(answer)
+}
+
+/// The requests of one device of a selection; `called` is what a refusal calls its job.
+pub(in super::super) async fn recorded(
+    store: &Arc<dyn Store>,
+    part: &v1::Selection,
+    called: &str,
+) -> Result<Recorded, ReadError> {
+    let called = called.to_owned();
     let pass = move |parts: &mut dyn Iterator<Item = Result<_, ReadError>>| {
         let mut fitting = Fitting::new().map_err(fault)?;
         for part in parts {
             fitting.part(part?).map_err(fault)?;
             if let Some(why) = &fitting.refused {
-                return Err(ReadError::NotNow(format!("it cannot be replayed: {why}")));
+                return Err(ReadError::NotNow(format!("{called} cannot be replayed: {why}")));
             }
         }
-        let recorded = fitting.recorded().ok_or_else(|| ReadError::NotNow("nothing of it is stored".to_owned()))?;
-        let recording = recorded.named(one.job.id, one.job.attempt, one.rank, Some(size));
-        let fitted = alone(recording, recorded, limit, true);
-        let mut fitted = fitted.map_err(|error| ReadError::Invalid(error.to_string()))?;
-        fitted.curve(size);
-        fitted.answer.not_looked_at.push(format!("{OUTSIDE} The limit is what the process may reserve."));
-        Ok(fitted.answer)
+        fitting.recorded().ok_or_else(|| ReadError::NotNow(format!("no allocator events of {called} are stored")))
     };
-    passed(&store, &selection, pass).await
+    passed(store, part, pass).await
+}
+
+/// The answer from replays of one recording or of two.
+pub(in super::super) fn fitted(
+    run: Run,
+    larger: Option<Run>,
+    question: &Question,
+    wanted: &dyn Fn() -> bool,
+) -> Result<Fit, ReadError> {
+    fitting::answer(run, larger, question, Wanted(wanted)).map_err(|refused| match refused {
+        Refused::Unwanted => ReadError::Fault(refused.to_string()),
+        refused => ReadError::NotNow(refused.to_string()),
+    })
 }
 
 #[cfg(test)]

@@ -8,22 +8,23 @@ use std::hash::Hash;
 
 use memctl_analysis::classes::Class;
 use memctl_analysis::modules;
-use memctl_answers::fit::{Gone, Growing, Held, Holder, LeftOut, Measure, Peak, Under};
-use memctl_answers::fitting::Meaning;
 use memctl_model::HumanBytes;
 use memctl_replay::advice::{recommended, tried};
 use memctl_replay::fit::Fit;
 use memctl_replay::fit::measures::{Form, Going, QUANTIZED, QUANTIZED_MIN, RANKS_ASSUMED, must_go, with_state};
 use memctl_replay::{Conf, Limit, Version};
 
-use super::Ran;
-use super::changes::{checkpointed, less, outcome, shown};
+use super::Meaning;
+use super::changes::{checkpointed, less, outcome};
+use super::question::{Refused, Wanted};
+use crate::Frame;
+use crate::fit::{Gone, Growing, Held, Holder, LeftOut, Measure, Peak, Under};
 
 /// Sites and modules that an answer has at most.
 const LISTED_MAX: usize = 40;
 
 /// What lives at the peak.
-pub fn peak(fit: &Fit, meaning: &Meaning) -> Peak {
+pub(super) fn peak(fit: &Fit, meaning: &Meaning) -> Peak {
     let peak = fit.script().peak(fit.conf());
     let live: Vec<(usize, u64)> =
         peak.live.iter().map(|&(request, bytes)| (fit.script().origin(request), bytes)).collect();
@@ -48,8 +49,9 @@ pub fn peak(fit: &Fit, meaning: &Meaning) -> Peak {
 
 fn holder(id: Option<u32>, blocks: u64, bytes: u64, meaning: &Meaning) -> Holder {
     let place = id.and_then(|id| meaning.places.get(id as usize));
-    let (site, class) = place.map_or((None, Class::Unknown), |(frame, class)| (frame.as_ref().map(shown), *class));
-    Holder { site, class: class.name(), blocks, bytes }
+    let (site, class) =
+        place.map_or((None, Class::Unknown), |(frame, class)| (frame.as_ref().map(Frame::from), *class));
+    Holder { site, class: class.name().into(), blocks, bytes }
 }
 
 /// Blocks and bytes by what `of` says, most bytes first.
@@ -71,14 +73,37 @@ fn listed<K>(mut sums: Summed<K>) -> (Summed<K>, LeftOut) {
     (sums, LeftOut { count: rest.len() as u64, bytes: rest.iter().map(|(_, (_, bytes))| bytes).sum() })
 }
 
+/// How a recording ran.
+pub(super) struct Ran {
+    /// What grows in it.
+    pub growing: Option<Growing>,
+    /// Ranks of the job.
+    pub world: u32,
+    /// The oldest version of PyTorch that it may be of.
+    pub oldest: Version,
+}
+
+/// What is asked of a recording.
+pub(super) struct Asked<'a> {
+    /// Reserved bytes.
+    pub limit: u64,
+    /// The size that was recorded.
+    pub size: Option<u64>,
+    /// How it ran.
+    pub ran: &'a Ran,
+    pub wanted: Wanted<'a>,
+}
+
 /// What gets the peak under a limit, and what was not looked at.
-pub fn under(limit: u64, fit: &Fit, meaning: &Meaning, size: Option<u64>, ran: &Ran) -> (Under, Vec<String>) {
+pub(super) fn under(asked: &Asked<'_>, fit: &Fit, meaning: &Meaning) -> Result<(Under, Vec<String>), Refused> {
+    let Asked { limit, size, ran, wanted } = *asked;
     let (_, reserved) = outcome(fit, fit.script());
     let goes = |request: usize| {
         let stays = matches!(meaning.class(request), Class::Parameters | Class::Gradients);
         meaning.holders.get(request).copied().filter(|_| !stays)
     };
-    let going = must_go(fit.script(), fit.conf(), limit, goes);
+    let going = must_go(fit.script(), fit.conf(), limit, goes, wanted.0);
+    wanted.check()?;
     let reached = going.last().map_or(reserved, |last| last.peak_reserved_bytes);
     let gone = |&Going { holder: id, blocks, bytes, peak_reserved_bytes }: &Going| Gone {
         holder: holder(Some(id), blocks, bytes, meaning),
@@ -89,8 +114,11 @@ pub fn under(limit: u64, fit: &Fit, meaning: &Meaning, size: Option<u64>, ran: &
         .remarks
         .push("Parameters and gradients are never among what must go: without them nothing trains.".to_owned());
     weighing.setting(ran.oldest);
+    wanted.check()?;
     weighing.checkpointing();
-    weighing.smaller(size);
+    wanted.check()?;
+    weighing.smaller(size, wanted);
+    wanted.check()?;
     weighing.optimizer(ran.world);
     let Weighing { mut measures, remarks, .. } = weighing;
     measures.sort_by_key(|measure| (!measure.is_enough, measure.peak_reserved_bytes));
@@ -103,7 +131,7 @@ pub fn under(limit: u64, fit: &Fit, meaning: &Meaning, size: Option<u64>, ran: &
         first: ran.growing.as_ref().map(first),
         measures,
     };
-    (under, remarks)
+    Ok((under, remarks))
 }
 
 /// What comes before the measures where memory grows.
@@ -130,7 +158,14 @@ impl Weighing<'_> {
     fn add(&mut self, kind: &'static str, what: String, peak_reserved_bytes: u64, arithmetic: String) {
         let is_enough = peak_reserved_bytes <= self.limit;
         let saves_bytes = less(self.reserved, peak_reserved_bytes);
-        self.measures.push(Measure { kind, what, peak_reserved_bytes, saves_bytes, is_enough, arithmetic });
+        self.measures.push(Measure {
+            kind: kind.into(),
+            what,
+            peak_reserved_bytes,
+            saves_bytes,
+            is_enough,
+            arithmetic,
+        });
     }
 
     /// The allocator setting that `memctl what-if` would take.
@@ -176,7 +211,7 @@ impl Weighing<'_> {
     }
 
     /// The largest smaller number that is enough, else 1.
-    fn smaller(&mut self, size: Option<u64>) {
+    fn smaller(&mut self, size: Option<u64>, wanted: Wanted<'_>) {
         let Some(size) = size else {
             let way = "name the number that was recorded: --job A=4";
             return self.remarks.push(format!("A smaller batch is not among the measures: {way}."));
@@ -186,7 +221,7 @@ impl Weighing<'_> {
         if size <= 1 || reserved(size) <= self.limit {
             return;
         }
-        while above - enough > 1 {
+        while above - enough > 1 && (wanted.0)() {
             let middle = u64::midpoint(enough, above);
             if reserved(middle) <= self.limit { enough = middle } else { above = middle }
         }

@@ -7,20 +7,20 @@ use std::collections::HashMap;
 
 use memctl_analysis::classes::Class;
 use memctl_analysis::modules::{self, Pass};
-use memctl_answers::Frame;
-use memctl_answers::fit::{Checkpoint, Without};
-use memctl_answers::fitting::Meaning;
-use memctl_answers::naming::{is_named, place};
 use memctl_replay::Limit;
 use memctl_replay::fit::{self as replay, Fit, Script};
 
-use crate::exit::Failure;
+use super::Meaning;
+use super::question::Refused;
+use crate::Frame;
+use crate::fit::{Checkpoint, Without};
+use crate::naming::{is_named, place};
 
 /// What a peak without a site does not say.
-pub const WITHOUT: &str =
+pub(super) const WITHOUT: &str =
     "What the program would do instead: memory that moves to the host may come back for a moment.";
 /// What a peak with checkpointing does not say.
-pub const CHECKPOINT: [&str; 2] = [
+pub(super) const CHECKPOINT: [&str; 2] = [
     "Time: the repeated share is of the bytes that forward passes ask for, not of their work.",
     "Which of a module's blocks is its result is concluded: the largest of the last call that stays. What the second forward needs besides, such as saved states of random numbers, is not counted.",
 ];
@@ -31,16 +31,17 @@ const NAMED_MAX: usize = 8;
 ///
 /// # Errors
 /// No request is of the site.
-pub fn without(site: &str, fit: &Fit, meaning: &Meaning) -> Result<(Without, Script), Failure> {
-    let is_it: Vec<bool> =
-        meaning.places.iter().map(|(frame, _)| frame.as_ref().is_some_and(|it| is_named(&shown(it), site))).collect();
+pub(super) fn without(site: &str, fit: &Fit, meaning: &Meaning) -> Result<(Without, Script), Refused> {
+    let is_it: Vec<bool> = meaning
+        .places
+        .iter()
+        .map(|(frame, _)| frame.as_ref().is_some_and(|it| is_named(&Frame::from(it), site)))
+        .collect();
     let of_site = |request: usize| meaning.holders.get(request).is_some_and(|&holder| is_it[holder as usize]);
     let requests = (0..fit.script().requests()).filter(|&request| of_site(fit.script().origin(request))).count();
     if requests == 0 {
         let known = largest(fit, meaning).join(", ");
-        return Err(Failure::input(format!(
-            "no request was made at {site}; those that hold most at the peak: {known}"
-        )));
+        return Err(Refused::NoSite { site: site.to_owned(), known });
     }
     let script = fit.script().without(|request| of_site(fit.script().origin(request)));
     let (before, after) = (outcome(fit, fit.script()), outcome(fit, &script));
@@ -48,7 +49,7 @@ pub fn without(site: &str, fit: &Fit, meaning: &Meaning) -> Result<(Without, Scr
     for frame in
         meaning.places.iter().zip(&is_it).filter(|(_, is_it)| **is_it).filter_map(|((frame, _), _)| frame.as_ref())
     {
-        let frame = shown(frame);
+        let frame = Frame::from(frame);
         if !places.contains(&frame) {
             places.push(frame);
         }
@@ -69,13 +70,10 @@ pub fn without(site: &str, fit: &Fit, meaning: &Meaning) -> Result<(Without, Scr
 ///
 /// # Errors
 /// No such module, or no backward pass that can be distinguished from a forward pass.
-pub fn checkpoint(name: &str, fit: &Fit, meaning: &Meaning) -> Result<(Checkpoint, Script), Failure> {
+pub(super) fn checkpoint(name: &str, fit: &Fit, meaning: &Meaning) -> Result<(Checkpoint, Script), Refused> {
     let all = meaning.modules.all();
     if all.is_empty() {
-        return Err(Failure::input(
-            "no request was made in a module's forward, so forward and backward passes cannot be distinguished; record with \
-             memctl run, or with _record_memory_history(context=\"all\", stacks=\"python\")",
-        ));
+        return Err(Refused::NoModules);
     }
     let calls = modules::chosen(&all, name);
     if calls.is_empty() {
@@ -87,14 +85,11 @@ pub fn checkpoint(name: &str, fit: &Fit, meaning: &Meaning) -> Result<(Checkpoin
         }
         known.truncate(NAMED_MAX);
         let known = if known.is_empty() { "none that calls others".to_owned() } else { known.join(", ") };
-        return Err(Failure::input(format!("no module {name} was called; modules of this recording: {known}")));
+        return Err(Refused::NoModule { name: name.to_owned(), known });
     }
     let edited = checkpointed(fit.script(), &calls, meaning);
     if edited.calls == 0 {
-        return Err(Failure::input(format!(
-            "nothing that {name} made was given back in a backward pass: the recording has none behind it, or these modules \
-             are checkpointed already"
-        )));
+        return Err(Refused::NothingKept(name.to_owned()));
     }
     let (before, after) = (outcome(fit, fit.script()), outcome(fit, &edited.script));
     let checkpoint = Checkpoint {
@@ -110,7 +105,11 @@ pub fn checkpoint(name: &str, fit: &Fit, meaning: &Meaning) -> Result<(Checkpoin
 }
 
 /// The requests with calls checkpointed.
-pub fn checkpointed(script: &Script, calls: &[std::ops::Range<usize>], meaning: &Meaning) -> replay::Checkpointed {
+pub(super) fn checkpointed(
+    script: &Script,
+    calls: &[std::ops::Range<usize>],
+    meaning: &Meaning,
+) -> replay::Checkpointed {
     let pass = |request: usize| match meaning.modules.pass(request) {
         Pass::Forward => replay::Pass::Forward,
         Pass::Backward => replay::Pass::Backward,
@@ -125,21 +124,15 @@ pub fn checkpointed(script: &Script, calls: &[std::ops::Range<usize>], meaning: 
 }
 
 /// Peaks of allocated and reserved bytes.
-pub fn outcome(fit: &Fit, script: &Script) -> (u64, u64) {
+pub(super) fn outcome(fit: &Fit, script: &Script) -> (u64, u64) {
     let counts = script.outcome(fit.conf(), Limit::None).counts;
     (counts.peak_allocated_bytes, counts.peak_reserved_bytes)
 }
 
 /// By how much the second is less than the first.
-pub fn less(before: u64, after: u64) -> i64 {
+pub(super) fn less(before: u64, after: u64) -> i64 {
     let difference = i128::from(before) - i128::from(after);
     i64::try_from(difference).unwrap_or(if difference < 0 { i64::MIN } else { i64::MAX })
-}
-
-/// A frame as answers have it.
-pub fn shown(frame: &memctl_model::Frame) -> Frame {
-    let memctl_model::Frame { function, file, line } = frame;
-    Frame { function: function.to_string(), file: file.to_string(), line: Some(*line).filter(|&line| line > 0) }
 }
 
 /// The sites that hold most at the peak.
@@ -147,7 +140,7 @@ fn largest(fit: &Fit, meaning: &Meaning) -> Vec<String> {
     let mut held: HashMap<String, u64> = HashMap::new();
     for &(request, bytes) in &fit.script().peak(fit.conf()).live {
         if let Some((Some(frame), _)) = meaning.holder(fit.script().origin(request)) {
-            *held.entry(place(&shown(frame))).or_default() += bytes;
+            *held.entry(place(&Frame::from(frame))).or_default() += bytes;
         }
     }
     let mut held: Vec<(String, u64)> = held.into_iter().collect();
