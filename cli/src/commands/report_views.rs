@@ -108,7 +108,7 @@ impl Views<'_> {
     /// Everything that is shown of a rank: its course, the peak, what changed; of the one that matters most its blocks.
     async fn rank(&mut self, report: &Report, row: &Rank, matters: bool) -> Result<(), Failure> {
         let rank = row.rank.to_string();
-        self.put("timeline", &[("rank", &rank), ("points", POINTS)]).await?;
+        self.put("timeline", &[("rank", &rank), ("points", POINTS), ("floor", "true")]).await?;
         if let (Some(early), Some(late)) = (span(report, row).early, span(report, row).late) {
             self.change(report, row, early, late).await?;
         }

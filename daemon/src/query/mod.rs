@@ -14,6 +14,7 @@ mod blocks;
 mod classes;
 mod diagnosis;
 mod export;
+mod floor;
 mod fragmentation;
 mod growth;
 mod holders;
@@ -46,10 +47,14 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 pub use blocks::At;
-pub use question::{AnatomyQuestion, BlocksQuestion, ClassesQuestion, Question, TileQuestion};
+pub use question::{
+    AnatomyQuestion, BlocksQuestion, ClassesQuestion, CourseQuestion, LedgerQuestion, Question, StepEndQuestion,
+    TileQuestion,
+};
 pub use replays::{Sizes, Wanted};
 pub use sources::Sources;
 pub use tiles::Place;
+pub use timeline::WhichStep;
 
 use crate::access::{Caller, Gate};
 use crate::alerts::machine::EVERY_RUN;

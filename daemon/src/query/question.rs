@@ -23,6 +23,7 @@ use super::blocks::At;
 use super::replays::{Sizes, Wanted};
 use super::sources::Sources;
 use super::tiles::Place;
+use super::timeline::{Floors, WhichStep};
 use super::{advice, anatomy, blocks, classes, diagnosis, ledger, report, sites, timeline, what_if};
 use crate::job_data::ReadError;
 
@@ -58,7 +59,7 @@ impl Question for v1::TimelineRequest {
     }
 
     async fn answer(self, Sources { store, streams, .. }: Sources) -> Result<Timeline, ReadError> {
-        timeline::timeline(&*store, &streams, self).await
+        timeline::timeline(&*store, &streams, self, Floors::Left).await
     }
 }
 
@@ -130,7 +131,78 @@ impl Question for v1::LedgerRequest {
     }
 
     async fn answer(self, Sources { store, streams, .. }: Sources) -> Result<Ledger, ReadError> {
+        ledger::ledger(&*store, &streams, LedgerQuestion::from(self)).await
+    }
+}
+
+/// A ledger at any moment.
+pub struct LedgerQuestion {
+    /// Any part of a job.
+    pub selection: v1::Selection,
+    /// Of each device.
+    pub at: At,
+    /// Every live block as well.
+    pub blocks: bool,
+}
+
+impl From<v1::LedgerRequest> for LedgerQuestion {
+    fn from(request: v1::LedgerRequest) -> Self {
+        use v1::ledger_request::Moment;
+        let at = match request.moment {
+            None | Some(Moment::Peak(_)) => At::Peak,
+            Some(Moment::EpochEnd(epoch)) => At::EpochEnd(epoch),
+            Some(Moment::End(_)) => At::End,
+        };
+        Self { selection: request.selection.unwrap_or_default(), at, blocks: request.blocks }
+    }
+}
+
+impl Question for LedgerQuestion {
+    type Answer = Ledger;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        Some(&self.selection)
+    }
+
+    async fn answer(self, Sources { store, streams, .. }: Sources) -> Result<Ledger, ReadError> {
         ledger::ledger(&*store, &streams, self).await
+    }
+}
+
+/// A timeline with the floor of each device.
+pub struct CourseQuestion(pub v1::TimelineRequest);
+
+impl Question for CourseQuestion {
+    type Answer = Timeline;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        self.0.selection.as_ref()
+    }
+
+    async fn answer(self, Sources { store, streams, .. }: Sources) -> Result<Timeline, ReadError> {
+        timeline::timeline(&*store, &streams, self.0, Floors::Shown).await
+    }
+}
+
+/// When a step of an epoch ended, in nanoseconds since the Unix epoch.
+pub struct StepEndQuestion {
+    /// One process.
+    pub selection: v1::Selection,
+    /// The epoch.
+    pub epoch: u32,
+    /// Its step.
+    pub which: WhichStep,
+}
+
+impl Question for StepEndQuestion {
+    type Answer = u64;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        Some(&self.selection)
+    }
+
+    async fn answer(self, Sources { store, .. }: Sources) -> Result<u64, ReadError> {
+        timeline::step_end(&*store, &self.selection, self.epoch, self.which).await
     }
 }
 

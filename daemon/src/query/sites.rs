@@ -179,26 +179,12 @@ impl Question<'_> {
     }
 
     async fn at_time(&self, session: &SessionRow, device: u8, time_ns: u64) -> Result<Option<State>, ReadError> {
-        if time_ns < session.info.started_ns {
-            let rank = session.info.rank;
-            return Err(ReadError::Invalid(format!("the recording of rank {rank} had not begun at that time")));
+        match events_until(self.store, session, device, time_ns).await? {
+            Some(EventsUntil { chunk, at, time_ns }) => {
+                self.replayed(session, device, at, Some((&chunk, time_ns))).await
+            }
+            None => self.replayed(session, device, 0, None).await,
         }
-        let before = Selection { times_ns: Some((0, time_ns)), ..Selection::default() };
-        let chunks = self.store.chunks(session.key, device, before).await?;
-        let Some(last) = chunks.last() else { return self.replayed(session, device, 0, None).await };
-        // The last event at or before the moment, within the last chunk that begins before it.
-        let mut replay = Replay::before(self.store, session, device, self.epoch_ends, last.index.first_event).await?;
-        let mut state = (replay.at_event(), last.index.first_ns);
-        replay
-            .run(last.index.first_event + last.index.count, |number, event, _| {
-                if event.time_ns > time_ns {
-                    return Go::Stop;
-                }
-                state = (number, event.time_ns);
-                Go::On
-            })
-            .await?;
-        self.replayed(session, device, state.0, Some((last, state.1))).await
     }
 
     async fn at_peak(&self, session: &SessionRow, device: u8) -> Result<Option<State>, ReadError> {
@@ -271,6 +257,45 @@ impl Question<'_> {
             exact: chunk.is_none_or(|chunk| chunk.levels.exact) && !replay.jumped(),
         }))
     }
+}
+
+/// The stored events of a device up to a time.
+pub(super) struct EventsUntil {
+    /// That of the last of them.
+    pub chunk: ChunkRow,
+    /// Their number.
+    pub at: u64,
+    /// The time of the last of them.
+    pub time_ns: u64,
+}
+
+/// The events at or before a time: those up to the last one within the last chunk that begins before it. `None` if there
+/// are none.
+pub(super) async fn events_until(
+    store: &dyn Store,
+    session: &SessionRow,
+    device: u8,
+    time_ns: u64,
+) -> Result<Option<EventsUntil>, ReadError> {
+    if time_ns < session.info.started_ns {
+        let rank = session.info.rank;
+        return Err(ReadError::Invalid(format!("the recording of rank {rank} had not begun at that time")));
+    }
+    let before = Selection { times_ns: Some((0, time_ns)), ..Selection::default() };
+    let Some(chunk) = store.chunks(session.key, device, before).await?.pop() else { return Ok(None) };
+    let mut replay = Replay::before(store, session, device, &[], chunk.index.first_event).await?;
+    let mut last = (replay.at_event(), chunk.index.first_ns);
+    replay
+        .run(chunk.index.first_event + chunk.index.count, |number, event, _| {
+            if event.time_ns > time_ns {
+                return Go::Stop;
+            }
+            last = (number, event.time_ns);
+            Go::On
+        })
+        .await?;
+    let (at, time_ns) = last;
+    Ok(Some(EventsUntil { chunk, at, time_ns }))
 }
 
 /// Refuses if retention removed the peak.

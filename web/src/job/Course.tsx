@@ -9,7 +9,7 @@ import { useMemo, useRef, useState } from 'preact/hooks';
 import { useAsked } from '../api/ask';
 import type { FailedRequest, Finding, Rank, RankTimeline, Timeline } from '../api/types';
 import { placed, stacked, stretchOf } from '../draw/classes';
-import { UNITS, bands, clamp, floorPath, floors, height, labelled, nearest, overlay, panned, ranksIn, samples, share, spansOf, whole, zoomed, type Stretch } from '../draw/course';
+import { UNITS, bands, clamp, floorOf, floorPath, height, labelled, nearest, overlay, panned, ranksIn, samples, share, spansOf, whole, zoomed, type Stretch } from '../draw/course';
 import { colourOf } from '../draw/ledger';
 import { Link } from '../parts/parts';
 import { useHeard } from '../parts/heard';
@@ -91,11 +91,7 @@ export function Course(of: Of): JSX.Element {
   const isOneOfSeveral = of.ranks.filter((rank) => rank.rank === of.line.rank).length > 1;
   const { points: fine, marks: told } = useTiles(of.job, of.line, isOneOfSeveral ? of.line.process : null, course, view);
   const shown = useMemo(() => fine.filter((point) => point.to > view.from && point.from < view.to), [fine, view]);
-  const until = useMemo(() => {
-    const last = of.rank?.epoch_ends.at(-1);
-    return last ? moment(last.at) : Infinity;
-  }, [of.rank]);
-  const floor = useMemo(() => floors(course, until), [course, until]);
+  const floor = useMemo(() => floorOf(of.line), [of.line]);
   const limit = of.rank?.device_total_bytes ?? null;
   const known = new Set(of.ranks.map((rank) => rank.rank));
   const wantedOver = ranksIn(of.over, OVER_MOST).filter((rank) => rank !== of.line.rank && known.has(rank));
@@ -115,7 +111,7 @@ export function Course(of: Of): JSX.Element {
   );
   // (The picture is as high as the highest of them.)
   const { top, showsLimit } = useMemo(() => height([...course, ...over.flatMap((rank) => rank.samples)], limit), [course, over, limit]);
-  const drawn = useMemo(() => floorPath(course, floor, view, top), [course, floor, view, top]);
+  const drawn = useMemo(() => floorPath(floor, all.from, view, top), [floor, all, view, top]);
   const epochs = useMemo(() => bands(course), [course]);
   const spans = epochs.filter((band) => band.to > view.from && band.from < view.to);
   const marked = useMemo(() => {

@@ -32,7 +32,7 @@ export function Job({ job, since, until, over, classes }: { job: JobAddress; sin
   // A rank in the address is requested at once, before the job's ranks are known.
   const rank = report.answer === null ? job.rank : chosenRank(report.answer, job.rank);
   const of = rank === null || report.answer?.ranks.length === 0 ? null : { rank: String(rank) };
-  const course = useAsked<Timeline>(of && question(job, 'timeline', { ...of, points: '600' }), runs, own);
+  const course = useAsked<Timeline>(of && question(job, 'timeline', { ...of, points: '600', floor: 'true' }), runs, own);
   const failures = useAsked<Oom>(question(job, 'oom'));
   const heat = useAsked<Heat>(report.answer !== null && report.answer.ranks.length > 1 ? question(job, 'heat') : null);
   const of_job = report.answer?.job ?? note.answer?.job ?? null;
