@@ -27,11 +27,10 @@ export interface Known {
 const NONE: ClassPoint[] = [];
 
 /** See the module. */
-export function useClasses(of: { job: JobAddress; line: RankTimeline }, isOneOfSeveral: boolean, wants: boolean, view: Stretch, all: Stretch): Known {
+export function useClasses(of: { job: JobAddress; line: RankTimeline }, own: Record<string, string | null>, wants: boolean, view: Stretch, all: Stretch): Known {
   const wanted = around(view, all);
   const more: Record<string, string | null> = {
-    rank: String(of.line.rank),
-    process: isOneOfSeveral ? of.line.process : null,
+    ...own,
     ...(wanted === null ? {} : { since: rfc3339(wanted.from), until: rfc3339(wanted.to) }),
   };
   const path = wants ? question(of.job, 'classes', more) : null;
