@@ -13,6 +13,7 @@ mod answer;
 mod blocks;
 mod classes;
 mod diagnosis;
+mod events_until;
 mod export;
 mod floor;
 mod fragmentation;

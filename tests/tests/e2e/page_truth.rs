@@ -40,7 +40,6 @@ impl Truth {
     fn at(&self, time_ns: u64) -> Level {
         self.levels[self.levels.partition_point(|level| level.time_ns <= time_ns) - 1]
     }
-
 }
 
 /// Nanoseconds since the Unix epoch.
@@ -53,11 +52,14 @@ async fn truths(folder: &Path, job: &str) -> Vec<Truth> {
     let store = SqliteStore::open(&folder.join("memctl.db"), "a test").await.unwrap();
     let job = store.job(&Which::written(job), None).await.unwrap().unwrap();
     let ends = store.epoch_ends(job.key).await.unwrap();
+    let devices = store.devices(job.key).await.unwrap();
     let mut all = Vec::new();
     for session in store.sessions(job.key).await.unwrap() {
-        let chunks = store.chunks(session.key, 0, Selection::default()).await.unwrap();
+        let own = devices.iter().filter(|device| device.session == session.key);
+        let device = own.max_by_key(|device| device.events).unwrap().info.index.0;
+        let chunks = store.chunks(session.key, device, Selection::default()).await.unwrap();
         let mut map = BlockMap::new(&session.info.settings);
-        if let Some(row) = store.keyframe_before(session.key, 0, 0).await.unwrap() {
+        if let Some(row) = store.keyframe_before(session.key, device, 0).await.unwrap() {
             let kind = ItemKind::try_from(row.kind).unwrap();
             let packed = Packed { kind, payload: row.payload, unpacked_bytes: row.unpacked_bytes };
             let Content::Keyframe(keyframe) = packed.open().unwrap() else { panic!("no keyframe") };
@@ -77,7 +79,7 @@ async fn truths(folder: &Path, job: &str) -> Vec<Truth> {
                 levels.push(level(event.time_ns, &map));
             }
         }
-        let own = ends.iter().filter(|end| end.session == session.key).cloned().collect();
+        let own = ends.iter().filter(|end| (end.session, end.device) == (session.key, device)).cloned().collect();
         all.push(Truth { rank: session.info.rank, levels, ends: own });
     }
     store.close().await.unwrap();
@@ -145,9 +147,7 @@ fn differences(asked: &Asked<'_>, truth: &Truth) {
 fn ledgers(asked: &Asked<'_>, truth: &Truth) {
     let (first_ns, last_ns) = (truth.levels[1].time_ns, truth.levels.last().unwrap().time_ns);
     let between = |part: u64| first_ns + (last_ns - first_ns) / 7 * part;
-    let times = [1, 3, 5, 6].map(between).map(|time_ns| {
-        (rfc3339(time_ns), truth.at(time_ns))
-    });
+    let times = [1, 3, 5, 6].map(between).map(|time_ns| (rfc3339(time_ns), truth.at(time_ns)));
     let ends = truth.ends.iter().map(|end| (format!("epoch:{}", end.epoch), truth.at_end(end)));
     for (at, level) in times.into_iter().chain(ends) {
         let told = asked.view(&format!("ledger?rank={}&at={at}", truth.rank));
@@ -246,10 +246,12 @@ fn what_grew_is_shown_between_moments_at_which_it_grew() {
             if !kinds.contains(&finding["kind"].as_str().unwrap()) || finding["site"].is_null() {
                 continue;
             }
-            let rank = rows(&report["ranks"]).iter().find(|rank| rows(&finding["ranks"]).contains(&rank["rank"])).unwrap();
+            let rank =
+                rows(&report["ranks"]).iter().find(|rank| rows(&finding["ranks"]).contains(&rank["rank"])).unwrap();
             let (from, at) = compared(finding, rank).unwrap();
             let told = asked.view(&format!("flame?rank={}&from={from}&at={at}", rank["rank"]));
-            let all = number(&told["calls"][0]["grown_bytes"]) as i64 - number(&told["calls"][0]["shrunk_bytes"]) as i64;
+            let all =
+                number(&told["calls"][0]["grown_bytes"]) as i64 - number(&told["calls"][0]["shrunk_bytes"]) as i64;
             let own = grown_through(rows(&told["calls"]), &finding["site"]);
             assert!(told["from"]["at"].as_str() < told["at"]["at"].as_str(), "{job}: time runs forwards");
             assert!(own > 0 && all > 0 && 10 * own > 9 * all, "{job} {from} {at}: {own} of {all}");

@@ -15,9 +15,10 @@ use memctl_proto::StackDictionary;
 
 use super::answer;
 use super::blocks::At;
+use super::events_until::{EventsUntil, events_until};
 use super::question::LedgerQuestion;
 use super::scope::Scope;
-use super::sites::{EventsUntil, events_until, part_is_stored, peak_is_stored};
+use super::sites::{part_is_stored, peak_is_stored};
 use super::timeline::{chosen, span};
 use crate::event_analysis::classed::{Classed, Until};
 use crate::event_analysis::measured;
