@@ -11,6 +11,7 @@ mod advice;
 mod anatomy;
 mod answer;
 mod blocks;
+mod class_slots;
 mod classes;
 mod diagnosis;
 mod events_until;

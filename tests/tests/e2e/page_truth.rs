@@ -37,6 +37,14 @@ impl Truth {
         self.levels[end.at_event as usize]
     }
 
+    /// The most that was allocated from a time on, its end excluded unless it is that of the recording.
+    fn most(&self, from_ns: u64, until_ns: u64) -> u64 {
+        let first = self.levels.partition_point(|level| level.time_ns < from_ns).saturating_sub(1);
+        let is_last = self.levels.last().is_some_and(|last| last.time_ns == until_ns);
+        let end = self.levels.partition_point(|level| level.time_ns < until_ns || is_last);
+        self.levels[first..end.max(first + 1)].iter().map(|level| level.allocated).max().unwrap()
+    }
+
     fn at(&self, time_ns: u64) -> Level {
         self.levels[self.levels.partition_point(|level| level.time_ns <= time_ns) - 1]
     }
@@ -161,7 +169,7 @@ fn ledgers(asked: &Asked<'_>, truth: &Truth) {
     }
 }
 
-/// The classes of a moment sum to what is allocated then.
+/// The classes of a boundary sum to what is allocated then, and those of a slot to the most that was allocated within it.
 fn classes(asked: &Asked<'_>, truth: &Truth) {
     let told = asked.view(&format!("classes?rank={}", truth.rank));
     let points = rows(&told["points"]);
@@ -170,6 +178,21 @@ fn classes(asked: &Asked<'_>, truth: &Truth) {
         let all: u64 = rows(&point["bytes"]).iter().map(number).sum();
         let (time_ns, what) = (time_ns(&point["at"]), format!("{} {point}", asked.job));
         assert_eq!(all, truth.at(time_ns).allocated, "{what}");
+    }
+    let (first_ns, last_ns) = (truth.levels[1].time_ns, truth.levels.last().unwrap().time_ns);
+    let part = (last_ns - first_ns) / 3;
+    let closer = format!("&since={}&until={}", rfc3339(first_ns + part), rfc3339(first_ns + part + part / 9));
+    for range in [String::new(), closer] {
+        let told = asked.view(&format!("classes?rank={}{range}", truth.rank));
+        let mut until_ns = None;
+        for slot in rows(&told["slots"]) {
+            let [from, until] = ["from", "until"].map(|name| time_ns(&slot[name]));
+            assert!(until_ns.is_none_or(|before| before == from), "{} {slot}: slots follow each other", asked.job);
+            until_ns = Some(until);
+            let all: u64 = rows(&slot["bytes"]).iter().map(number).sum();
+            assert_eq!(all, truth.most(from, until), "{} rank {} {slot}", asked.job, truth.rank);
+        }
+        assert!(until_ns.is_some(), "{}", asked.job);
     }
 }
 

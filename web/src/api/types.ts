@@ -440,6 +440,8 @@ export interface Classes {
   classes: string[];
   points: { at: string; boundary: string; epoch: number; step: number; exact: boolean; bytes: number[] }[];
   points_left_out: number;
+  /** Consecutive stretches with the classes of their highest moments; empty where there are too many events. */
+  slots?: { from: string; until: string; bytes: number[] }[];
   looked_until: string | null;
 }
 

@@ -8,7 +8,7 @@ import type { JSX } from 'preact';
 import { useMemo, useRef, useState } from 'preact/hooks';
 import { useAsked } from '../api/ask';
 import type { FailedRequest, Finding, Rank, RankTimeline, Timeline } from '../api/types';
-import { placed, stacked, stretchOf } from '../draw/classes';
+import { ceiling, placed, stacked, stretchOf } from '../draw/classes';
 import { UNITS, bands, clamp, floorOf, floorPath, height, labelled, nearest, overlay, panned, ranksIn, samples, share, spansOf, whole, zoomed, type Stretch } from '../draw/course';
 import { colourOf } from '../draw/ledger';
 import { DeviceChoice } from '../parts/DeviceChoice';
@@ -125,7 +125,8 @@ export function Course(of: Of): JSX.Element {
   // (Without zoom the envelope is enough.)
   const wantsClasses = of.classes === null ? !isWhole : of.classes === 'on';
   const classed = useClasses(of, own, wantsClasses, view, all);
-  const areas = useMemo(() => stacked(classed.points, top), [classed.points, top]);
+  const areas = useMemo(() => stacked(classed.drawn, top), [classed.drawn, top]);
+  const roof = useMemo(() => (classed.isFine ? '' : ceiling(course, stretchOf(classed.drawn), top)), [classed.isFine, classed.drawn, course, top]);
   const isNear = (point: { time: number }): boolean => point.time >= view.from && point.time <= view.to;
   const boundaries = classed.points.filter(isNear).length;
   const isStacked = wantsClasses && areas.some((area) => area !== '');
@@ -316,6 +317,7 @@ export function Course(of: Of): JSX.Element {
             <pattern id="inexact" width="8" height="8" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
               <path class="hatch" d="M0 0V8" />
             </pattern>
+            {roof !== '' && <clipPath id="ceiling"><path d={roof} /></clipPath>}
           </defs>
           <svg width="100%" height="240" viewBox={`0 0 ${UNITS} ${UNITS}`} preserveAspectRatio="none">
             {spans.filter((band) => band.epoch % 2 === 1).map((band) => (
@@ -325,7 +327,7 @@ export function Course(of: Of): JSX.Element {
               <path key={step.from} class="step" d={`M${UNITS * share(view, step.from)} 0V${UNITS}`} />
             ))}
             {isStacked ? (
-              <g transform={placed(stretchOf(classed.points), view)}>
+              <g transform={placed(stretchOf(classed.drawn), view)} clip-path={roof === '' ? undefined : 'url(#ceiling)'}>
                 {areas.map((area, at) => area !== '' && <path key={at} class={`stacked ${colourOf(classed.names[at] ?? null)}`} d={area} />)}
               </g>
             ) : null}
