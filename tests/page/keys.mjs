@@ -57,7 +57,7 @@ await walked(chromium, [
       await press('ArrowDown');
       await page.locator(`[role=treeitem][aria-level="${level + 1}"]:focus`).waitFor();
     }
-    assert.match(seen.at(-1), /^remember_features\s+scenarios\.py:47: 15\.9 MiB more, 0 B less/);
+    assert.match(seen.at(-1), /^remember_features\s+scenarios\.py:47: 12\.9 MiB more, 0 B less/);
     await press('Enter');
     assert.equal(await focused('aria-selected'), 'true');
     await press('Escape');

@@ -10,11 +10,13 @@ use memctl_answers::format::time::Time;
 use memctl_answers::timeline::FloorStep;
 use memctl_model::{Mark, MarkKind};
 
-use super::timeline::REPLAY_CHUNKS;
 use crate::job_data::error::ReadError;
 use crate::job_data::replay::{Go, Replay};
 use crate::store::{ChunkRow, EpochEndRow, SessionRow, Store};
 
+/// The most chunks replayed per rank: two million events, some tens of milliseconds. Beyond that, rollups are fine
+/// enough.
+pub(super) const REPLAY_CHUNKS: usize = 32;
 /// The most steps in an answer.
 const STEPS_MAX: usize = 2_048;
 

@@ -21,6 +21,7 @@ mod fragmentation;
 mod growth;
 mod holders;
 mod ledger;
+mod moment;
 mod oom;
 mod question;
 mod rank;
@@ -48,10 +49,10 @@ use serde::Serialize;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-pub use blocks::At;
+pub use ledger::LedgerQuestion;
+pub use moment::At;
 pub use question::{
-    AnatomyQuestion, BlocksQuestion, ClassesQuestion, CourseQuestion, LedgerQuestion, Question, StepEndQuestion,
-    TileQuestion,
+    AnatomyQuestion, BlocksQuestion, ClassesQuestion, CourseQuestion, Question, StepEndQuestion, TileQuestion,
 };
 pub use replays::{Sizes, Wanted};
 pub use sources::Sources;

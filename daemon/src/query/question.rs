@@ -19,7 +19,8 @@ use memctl_answers::timeline::Timeline;
 use memctl_answers::what_if::WhatIf;
 use memctl_proto::v1;
 
-use super::blocks::At;
+use super::ledger::LedgerQuestion;
+use super::moment::At;
 use super::replays::{Sizes, Wanted};
 use super::sources::Sources;
 use super::tiles::Place;
@@ -132,28 +133,6 @@ impl Question for v1::LedgerRequest {
 
     async fn answer(self, Sources { store, streams, .. }: Sources) -> Result<Ledger, ReadError> {
         ledger::ledger(&*store, &streams, LedgerQuestion::from(self)).await
-    }
-}
-
-/// A ledger at any moment.
-pub struct LedgerQuestion {
-    /// Any part of a job.
-    pub selection: v1::Selection,
-    /// Of each device.
-    pub at: At,
-    /// Every live block as well.
-    pub blocks: bool,
-}
-
-impl From<v1::LedgerRequest> for LedgerQuestion {
-    fn from(request: v1::LedgerRequest) -> Self {
-        use v1::ledger_request::Moment;
-        let at = match request.moment {
-            None | Some(Moment::Peak(_)) => At::Peak,
-            Some(Moment::EpochEnd(epoch)) => At::EpochEnd(epoch),
-            Some(Moment::End(_)) => At::End,
-        };
-        Self { selection: request.selection.unwrap_or_default(), at, blocks: request.blocks }
     }
 }
 

@@ -11,7 +11,7 @@ use memctl_proto::v1;
 use memctl_proto::v1::ItemKind;
 
 use super::answer;
-use super::floor::floor;
+use super::floor::{REPLAY_CHUNKS, floor};
 use crate::job_data::error::ReadError;
 use crate::job_data::job::{Found, find};
 use crate::job_data::mark_cursor::MarkCursor;
@@ -22,9 +22,6 @@ use crate::streams::Streams;
 
 /// Points per rank if the request gives no number.
 const POINTS: u32 = 240;
-/// The most chunks replayed per rank: two million events, some tens of milliseconds. Beyond that, rollups are fine
-/// enough.
-pub(super) const REPLAY_CHUNKS: usize = 32;
 /// Points in a response: each takes 100 bytes, and three times that as JSON.
 const ANSWER_POINTS: usize = 32_768;
 /// Marks in a response, per device and in total.

@@ -11,12 +11,11 @@ use memctl_analysis::ledger::{HeldThen, Ledger as Figures};
 use memctl_answers::SCHEMA;
 use memctl_answers::ledger::{Ledger, Listed, Rank, View};
 use memctl_model::{FindingKind, Gap, Keyframe, Stack, StackId};
-use memctl_proto::StackDictionary;
+use memctl_proto::{StackDictionary, v1};
 
 use super::answer;
-use super::blocks::At;
 use super::events_until::{EventsUntil, events_until};
-use super::question::LedgerQuestion;
+use super::moment::At;
 use super::scope::Scope;
 use super::sites::{part_is_stored, peak_is_stored};
 use super::timeline::{chosen, span};
@@ -30,6 +29,28 @@ use crate::job_data::replay::{Go, Replay, keyframe_before};
 use crate::job_data::stacks::dictionary;
 use crate::store::{ChunkRow, DeviceRow, EpochEndRow, Selection, SessionRow, Store};
 use crate::streams::Streams;
+
+/// A ledger at any moment.
+pub struct LedgerQuestion {
+    /// Any part of a job.
+    pub selection: v1::Selection,
+    /// Of each device.
+    pub at: At,
+    /// Every live block as well.
+    pub blocks: bool,
+}
+
+impl From<v1::LedgerRequest> for LedgerQuestion {
+    fn from(request: v1::LedgerRequest) -> Self {
+        use v1::ledger_request::Moment;
+        let at = match request.moment {
+            None | Some(Moment::Peak(_)) => At::Peak,
+            Some(Moment::EpochEnd(epoch)) => At::EpochEnd(epoch),
+            Some(Moment::End(_)) => At::End,
+        };
+        Self { selection: request.selection.unwrap_or_default(), at, blocks: request.blocks }
+    }
+}
 
 /// Answers a ledger request.
 pub(super) async fn ledger(
