@@ -161,6 +161,7 @@ export function FlameGraph({ flame, title, finding }: { flame: Flame; title: str
         >
           {shown.map(({ box, x, width: wide }) => {
             const classNames = [...(grown === null ? [colour(box.call, isChange)] : grown.boxes.has(box.at) ? ['leak', ...(grown.outermost.includes(box.at) ? ['outer'] : [])] : ['other']), box.call.own ? 'own' : 'lib', ...(found.has(box.at) ? ['hit'] : wanted.trim() === '' ? [] : ['dim'])];
+            // (A pointer that rests where a box appears has not chosen it.)
             return (
               <g
                 key={box.at}
@@ -172,7 +173,7 @@ export function FlameGraph({ flame, title, finding }: { flame: Flame; title: str
                 tabindex={box.at === reachable ? 0 : -1}
                 data-at={box.at}
                 onClick={() => { zoomTo(box.at); }}
-                onPointerEnter={() => { setHover(box.at); }}
+                onPointerMove={() => { setHover(box.at); }}
                 onFocus={() => { setFocus(box.at); }}
               >
                 <rect x={x} y={box.call.depth * ROW} width={wide} height={ROW - 1} />
