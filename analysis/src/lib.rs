@@ -13,6 +13,7 @@ pub mod classes;
 pub mod coverage;
 pub mod deaths;
 pub mod display_threshold;
+pub mod floor;
 pub mod fragmentation;
 pub mod growth;
 pub mod holders;

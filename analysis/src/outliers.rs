@@ -1,8 +1,9 @@
 //! Ranks side by side: what is usual among them, and which figures of which rank stand out.
 //!
-//! A figure stands out if it is further from the ranks' median than 3.5 times their median absolute deviation (scaled
-//! to a normal distribution's standard deviation), with a floor below which differences do not matter. That is a
-//! measurement: ranks of different roles (pipeline stages) differ by design, and findings decide whether it is wrong.
+//! A figure stands out if it is further above the ranks' median than 3.5 times their median absolute deviation (scaled
+//! to a normal distribution's standard deviation), with a least distance below which differences do not matter: a share
+//! of the median, some bytes, and a share of the device. A rank that has less does no harm. That is a measurement: ranks
+//! of different roles (pipeline stages) differ by design, and findings decide whether it is wrong.
 
 use memctl_model::{Finding, FindingKind};
 
@@ -16,6 +17,8 @@ const DEVIATIONS_MAX: f64 = 3.5;
 const SHARE_MIN: f64 = 0.01;
 /// One deviation is at least this much: half a small segment of the allocator.
 const BYTES_MIN: f64 = (1 << 20) as f64;
+/// A level that stands out differs by at least this share of the device.
+const DEVICE_SHARE_MIN: f64 = 0.001;
 /// The same for growth, which adds up.
 const GROWTH_MIN: f64 = (1 << 16) as f64;
 
@@ -35,7 +38,7 @@ pub struct Spread {
     pub median: f64,
     /// The median absolute deviation.
     pub mad: f64,
-    /// Further from the median than this stands out.
+    /// Further above the median than this stands out.
     pub limit: f64,
 }
 
@@ -56,10 +59,16 @@ impl Spread {
         Some(Self { median: middle, mad, limit: DEVIATIONS_MAX * deviation })
     }
 
-    /// Whether a value is further from the median than the others explain.
+    /// Of a level on devices of this size.
+    #[must_use]
+    pub fn on_device(self, total_bytes: u64) -> Self {
+        Self { limit: self.limit.max(total_bytes as f64 * DEVICE_SHARE_MIN), ..self }
+    }
+
+    /// Whether a value is further above the median than the others explain.
     #[must_use]
     pub fn is_odd(&self, value: f64) -> bool {
-        (value - self.median).abs() > self.limit
+        value - self.median > self.limit
     }
 }
 
@@ -84,7 +93,16 @@ mod tests {
     fn one_that_differs_stands_out_and_equal_ones_do_not() {
         let spread = Spread::of(&[92.0 * MIB, 80.0 * MIB, 80.0 * MIB, 80.0 * MIB], Measure::Bytes).unwrap();
         assert_eq!((spread.median, spread.mad), (80.0 * MIB, 0.0));
-        assert!(spread.is_odd(92.0 * MIB) && spread.is_odd(68.0 * MIB) && !spread.is_odd(81.0 * MIB));
+        assert!(spread.is_odd(92.0 * MIB) && !spread.is_odd(81.0 * MIB));
+        assert!(!spread.is_odd(68.0 * MIB), "one that has less does no harm");
+    }
+
+    #[test]
+    fn a_difference_that_the_device_does_not_notice_is_not_odd() {
+        let spread = Spread::of(&[186.0 * MIB, 187.0 * MIB, 186.0 * MIB, 186.0 * MIB], Measure::Bytes).unwrap();
+        assert!(!spread.is_odd(187.0 * MIB) && spread.is_odd(200.0 * MIB));
+        let spread = spread.on_device(80 << 30);
+        assert!(!spread.is_odd(200.0 * MIB) && spread.is_odd(300.0 * MIB));
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! What a device's live memory was for, at every boundary of which a site table is stored: the stacked classes of a course.
 //!
-//! Guarantees: the bytes of a point sum to what was live then; points are in the order of time. Between two points nothing is
-//! known of classes, and nothing is said.
+//! Guarantees: the bytes of a point sum to what was live then; points are in the order of time. Between two points classes are
+//! known where the range has few enough events for slots: the bytes of a slot sum to what was allocated at its highest moment.
 
 use serde::Serialize;
 
+use crate::format::time::Time;
 use crate::{Completeness, Job};
 
 /// See the module.
@@ -28,6 +29,8 @@ pub struct Classes {
     pub points: Vec<Point>,
     /// Boundaries between them that had no room in the answer.
     pub points_left_out: u64,
+    /// Consecutive stretches of time, each with the classes of its highest moment; empty where there are too many events.
+    pub slots: Vec<Slot>,
     /// Up to when steps were looked at, where there were too many; null where all were.
     pub looked_until: Option<String>,
 }
@@ -46,5 +49,16 @@ pub struct Point {
     /// Whether the figures are exact.
     pub exact: bool,
     /// Live bytes of each class.
+    pub bytes: Vec<u64>,
+}
+
+/// A stretch of time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Slot {
+    /// Its beginning.
+    pub from: Time,
+    /// Its end.
+    pub until: Time,
+    /// Allocated bytes of each class at its highest moment.
     pub bytes: Vec<u64>,
 }

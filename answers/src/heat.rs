@@ -29,7 +29,9 @@ pub struct Heat {
     pub epochs: Vec<u32>,
     /// The ranks' median at each epoch's end; null where too few ranks ended it.
     pub median_bytes: Vec<Option<u64>>,
-    /// Odd ranks first: those that failed, then those that left the others first.
+    /// A rank that is further above the median than this is odd; null where too few ranks ended the epoch.
+    pub limit_bytes: Vec<Option<u64>>,
+    /// Odd ranks first: those that failed, then those that left the others, the earliest first.
     pub ranks: Vec<Row>,
 }
 
@@ -48,7 +50,8 @@ pub struct Row {
     pub failure: Option<String>,
     /// Figures by which it stands out among the ranks.
     pub stands_out: Vec<String>,
-    /// The first epoch at whose end it was further from the median than the others explain; null where it never was.
+    /// The epoch from whose end on it is further above the median than the others explain, up to its last one; null where
+    /// it never was, or came back.
     pub diverges_at: Option<u32>,
     /// Allocated at each epoch's end.
     pub allocated_bytes: Vec<Option<u64>>,
@@ -61,24 +64,31 @@ impl Heat {
         let all: BTreeSet<u32> = report.ranks.iter().flat_map(|rank| &rank.epoch_ends).map(|end| end.epoch).collect();
         let epochs = chosen(all.into_iter().collect());
         let columns: BTreeMap<u32, usize> = epochs.iter().enumerate().map(|(at, epoch)| (*epoch, at)).collect();
+        let total = report.ranks.iter().filter_map(|rank| rank.device_total_bytes).max().unwrap_or(0);
         let mut ranks: Vec<Row> = report.ranks.into_iter().map(|rank| row(rank, &columns)).collect();
-        let mut median_bytes = Vec::with_capacity(epochs.len());
-        for (at, epoch) in epochs.iter().enumerate() {
+        let spread = |at: usize| {
             let values: Vec<f64> =
                 ranks.iter().filter_map(|row| row.allocated_bytes[at]).map(|bytes| bytes as f64).collect();
-            let spread = Spread::of(&values, Measure::Bytes);
-            median_bytes.push(spread.map(|spread| spread.median as u64));
+            Some(Spread::of(&values, Measure::Bytes)?.on_device(total))
+        };
+        let spreads: Vec<Option<Spread>> = (0..epochs.len()).map(spread).collect();
+        for (at, (epoch, spread)) in epochs.iter().zip(&spreads).enumerate() {
             let Some(spread) = spread else { continue };
-            for row in ranks.iter_mut().filter(|row| row.diverges_at.is_none()) {
-                let is_odd = row.allocated_bytes[at].is_some_and(|bytes| spread.is_odd(bytes as f64));
-                row.diverges_at = is_odd.then_some(*epoch);
+            for row in &mut ranks {
+                let Some(bytes) = row.allocated_bytes[at] else { continue };
+                row.diverges_at = spread.is_odd(bytes as f64).then_some(row.diverges_at.unwrap_or(*epoch));
             }
         }
+        let of = |read: fn(&Spread) -> f64| {
+            spreads.iter().map(|spread| spread.as_ref().map(|spread| read(spread) as u64)).collect()
+        };
+        let (median_bytes, limit_bytes) = (of(|spread| spread.median), of(|spread| spread.limit));
         ranks.sort_by_key(|row| {
             let diverges = row.diverges_at.unwrap_or(u32::MAX);
             (row.failure.is_none(), diverges, Reverse(row.stands_out.len()), row.rank, row.device)
         });
-        Self { schema: SCHEMA, job: report.job, completeness: report.completeness, epochs, median_bytes, ranks }
+        let (job, completeness) = (report.job, report.completeness);
+        Self { schema: SCHEMA, job, completeness, epochs, median_bytes, limit_bytes, ranks }
     }
 }
 
@@ -126,16 +136,16 @@ mod tests {
     }
 
     #[test]
-    fn the_rank_that_left_the_others_first_comes_first() {
+    fn the_rank_that_left_the_others_comes_first_and_one_that_came_back_is_not_odd() {
         let steady = [100 * MIB, 100 * MIB, 100 * MIB];
         let mut ranks: Vec<_> = (0..6).map(|number| rank(number, &steady)).collect();
         ranks.push(rank(6, &[100 * MIB, 100 * MIB, 300 * MIB]));
         ranks.push(rank(7, &[100 * MIB, 200 * MIB, 100 * MIB]));
         let heat = Heat::new(Report { ranks, ..Report::default() });
         let order: Vec<(u32, Option<u32>)> = heat.ranks.iter().map(|row| (row.rank, row.diverges_at)).take(3).collect();
-        assert_eq!(order, [(7, Some(1)), (6, Some(2)), (0, None)]);
+        assert_eq!(order, [(6, Some(2)), (0, None), (1, None)]);
         assert_eq!(heat.median_bytes, [Some(100 * MIB); 3]);
-        assert_eq!(heat.ranks[1].allocated_bytes[2], Some(300 * MIB));
+        assert_eq!(heat.ranks[0].allocated_bytes[2], Some(300 * MIB));
     }
 
     #[test]

@@ -44,6 +44,18 @@ pub struct RankTimeline {
     pub points: Vec<Point>,
     /// In the order of time.
     pub marks: Vec<Mark>,
+    /// For the page: the lowest level from each moment up to the last boundary, in the order of time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub floor: Vec<FloorStep>,
+}
+
+/// A step of the floor: it holds from the previous step's end to its own.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct FloorStep {
+    /// Its end; that of the last step is the last boundary.
+    pub until: Time,
+    /// The lowest level from anywhere within it up to the last boundary.
+    pub allocated_bytes: u64,
 }
 
 /// What happened within one stretch of time.
@@ -96,7 +108,7 @@ struct Line<'a, T> {
 impl Answer for Timeline {
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
         self.ranks.iter().try_for_each(|of| {
-            let RankTimeline { rank, process, device, points, marks } = of;
+            let RankTimeline { rank, process, device, points, marks, floor: _ } = of;
             let (rank, device) = (*rank, *device);
             let point = |what| Line { record: "point", rank, process, device, what };
             let mark = |what| Line { record: "mark", rank, process, device, what };

@@ -101,6 +101,41 @@ await walked(chromium, [
     const mib = (bytes) => (bytes / 2 ** 20).toPrecision(3);
     await says([`largest hole in segments of larger blocks of the default stream has ${mib(of_rank[0].largest_usable_bytes)} MiB`]);
   }],
+  ['a failure is shown at its moment, with the request that does not fit', async () => {
+    const [failure] = ask('oom', '--job', 'oom_by_fragmentation').failures.filter((one) => one.rank === 1);
+    await open('/jobs/oom_by_fragmentation');
+    await page.getByRole('application', { name: /^Memory of rank 1 / }).waitFor();
+    await page.getByRole('link', { name: 'Show me what was live when it failed' }).first().click();
+    await page.locator('svg.no-room rect.request').waitFor();
+    const mib = (bytes) => (bytes / 2 ** 20).toPrecision(3);
+    await says(['1.00 GiB did not fit.', `the largest usable hole has ${mib(failure.largest_usable_bytes)} MiB`]);
+    const shown = await exact(page.locator('section[aria-labelledby=ledger]'));
+    const cached = failure.free_in_cache_bytes - failure.flushed_bytes;
+    for (const bytes of [cached, ...failure.classes.map((one) => one.live_bytes)]) assert.ok(shown.includes(bytes), `${bytes} among ${shown}`);
+    await page.getByRole('link', { name: 'Blocks at this moment' }).click();
+    await page.getByText(/^1.00 GiB does not fit/).waitFor();
+  }],
+  ["what grew is the finding's, and its line is named where one lands", async () => {
+    const [finding] = ask('query', '--job', 'gpt_val_graph_leak').findings;
+    await open('/jobs/gpt_val_graph_leak');
+    await page.getByRole('link', { name: 'Show me what grew' }).first().click();
+    await page.locator('.tree g.leak.outer').first().waitFor({ state: 'attached' });
+    assert.match(page.url(), /from=epoch(:|%3A)1&at=epoch(:|%3A)\d+&finding=/);
+    const text = words(await page.locator('figure.flame figcaption').innerText());
+    assert.match(text, new RegExp(`^${finding.site.function}\\s+\\S+:${finding.site.line} \\+[\\d.]+ MiB in \\d+ blocks`));
+    assert.match(text, /MiB to [\d.]+ MiB allocated, \+[\d.]+ MiB: /);
+    assert.equal(await page.locator('.tree g.grown, .tree g.shrunk').count(), 0);
+    assert.ok((await page.locator('.tree g.leak').count()) > 1);
+  }],
+  ['a rank that is not there is an error', async () => {
+    for (const view of ['', '/moment', '/blocks', '/settings']) {
+      await page.goto(`${of.http}/jobs/gpt_val_graph_leak${view}?rank=99`);
+      await page.getByText('There is no rank 99 in this job; it has ranks 0-3.').first().waitFor();
+      assert.equal(await page.locator('svg.course').count(), 0);
+    }
+    // (A rank in the address is asked for at once: the browser reports that it was refused.)
+    assert.ok(complaints.splice(0).every((text) => text.includes('400')));
+  }],
   ['settings hold what their replays came to', async () => {
     const { ranks: [device], not_looked_at } = ask('what-if', '--job', 'gpt_val_graph_leak', '--rank', '0', '--limit', '700MiB');
     await open('/jobs/gpt_val_graph_leak/settings?rank=0&limit=700MiB');

@@ -44,7 +44,7 @@ function View({ at }: { at: Route }): JSX.Element {
     case 'job':
       return <Job job={at.job} since={at.since} until={at.until} over={at.over ?? ''} classes={at.classes ?? null} />;
     case 'moment':
-      return <Moment job={at.job} at={at.at} from={at.from} />;
+      return <Moment job={at.job} at={at.at} from={at.from} finding={at.finding ?? null} />;
     case 'blocks':
       return <Blocks key={at.job.name} job={at.job} at={at.at} event={at.event} />;
     case 'settings':

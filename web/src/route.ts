@@ -9,7 +9,7 @@ import { file } from './report/file';
 export type Route =
   | { view: 'jobs'; filter: string; tenant: string | null }
   | { view: 'job'; job: JobAddress; since: string | null; until: string | null; over?: string; classes?: 'on' | 'off' }
-  | { view: 'moment'; job: JobAddress; at: string; from: string | null }
+  | { view: 'moment'; job: JobAddress; at: string; from: string | null; finding?: string }
   | { view: 'blocks'; job: JobAddress; at: string; event: number | null }
   | { view: 'settings'; job: JobAddress; limit: string; size?: string }
   | { view: 'alerts'; tenant: string | null }
@@ -21,6 +21,9 @@ export interface JobAddress {
   attempt: string | null;
   rank: number | null;
   tenant: string | null;
+  /** The process, if the rank has several; the device, if the process has several. */
+  process?: string;
+  device?: number;
 }
 
 /** The view of an address. */
@@ -41,11 +44,14 @@ export function routeOf(path: string, query: string): Route {
     const value = text(name);
     return value !== null && /^\d{1,15}$/.test(value) ? Number(value) : null;
   };
+  const [process, device] = [text('process'), whole('device')];
   const job: JobAddress = {
     name: decoded,
     attempt: text('attempt'),
     rank: whole('rank'),
     tenant: text('tenant'),
+    ...(process === null ? {} : { process }),
+    ...(device === null ? {} : { device }),
   };
   if (view === undefined) {
     const over = text('over');
@@ -53,7 +59,10 @@ export function routeOf(path: string, query: string): Route {
     const shown = classes === 'on' || classes === 'off' ? { classes } as const : {};
     return { view: 'job', job, since: text('since'), until: text('until'), ...(over === null ? {} : { over }), ...shown };
   }
-  if (view === 'moment') return { view: 'moment', job, at: text('at') ?? 'peak', from: text('from') };
+  if (view === 'moment') {
+    const finding = text('finding');
+    return { view: 'moment', job, at: text('at') ?? 'peak', from: text('from'), ...(finding === null ? {} : { finding }) };
+  }
   if (view === 'blocks') return { view: 'blocks', job, at: text('at') ?? 'peak', event: whole('event') };
   if (view === 'settings') {
     const size = text('size');
@@ -82,8 +91,9 @@ function pathOf(route: Exclude<Route, { view: 'nowhere' }>): string {
     return `/${behind(asked)}`;
   }
   if (route.view === 'alerts') return `/alerts${behind([['tenant', route.tenant]])}`;
-  const { name, attempt, rank, tenant } = route.job;
+  const { name, attempt, rank, tenant, process, device } = route.job;
   asked.push(['attempt', attempt], ['rank', rank === null ? null : String(rank)], ['tenant', tenant]);
+  asked.push(['process', process ?? null], ['device', device === undefined ? null : String(device)]);
   const at = `/jobs/${encodeURIComponent(name)}`;
   if (route.view === 'job') return at + behind([...asked, ['since', route.since], ['until', route.until], ['over', route.over ?? null], ['classes', route.classes ?? null]]);
   if (route.view === 'settings') return `${at}/settings${behind([...asked, ['limit', route.limit || null], ['size', route.size ?? null]])}`;
@@ -91,7 +101,7 @@ function pathOf(route: Exclude<Route, { view: 'nowhere' }>): string {
     const event = route.event === null ? null : String(route.event);
     return `${at}/blocks${behind([...asked, ['at', event === null && route.at !== 'peak' ? route.at : null], ['event', event]])}`;
   }
-  return `${at}/moment${behind([...asked, ['from', route.from], ['at', route.at]])}`;
+  return `${at}/moment${behind([...asked, ['from', route.from], ['at', route.at], ['finding', route.finding ?? null]])}`;
 }
 
 function behind(asked: [string, string | null][]): string {
@@ -111,7 +121,7 @@ export function routeIn(job: string, rank: number | null, hash: string): Route {
   const meant = routeOf(path, query);
   const of = { name: job, attempt: null, rank, tenant: null };
   if (!('job' in meant)) return { view: 'job', job: of, since: null, until: null };
-  return { ...meant, job: { ...of, rank: meant.job.rank ?? rank } };
+  return { ...meant, job: { ...meant.job, ...of, rank: meant.job.rank ?? rank } };
 }
 
 function here(): Route {

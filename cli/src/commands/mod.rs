@@ -20,6 +20,7 @@ mod leaks;
 pub mod questions;
 mod ranks;
 mod report;
+mod report_moments;
 mod report_views;
 mod run;
 pub mod service;

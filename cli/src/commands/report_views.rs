@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use memctl_answers::dossier::{Dossier, drawn, span};
+use memctl_answers::dossier::{Dossier, drawn};
 use memctl_answers::format::time;
 use memctl_answers::report::{Rank, Report};
 use memctl_proto::v1::page_client::PageClient;
@@ -16,6 +16,7 @@ use memctl_proto::v1::{self, PageQuestion};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
+use super::report_moments::{Compared, compared, row_of, since};
 use crate::connect::{ANSWER_BYTES_MAX, Connection};
 use crate::exit::{Failure, Outcome};
 use crate::hosting::Asking;
@@ -82,8 +83,7 @@ pub async fn ask(
     }
     if let Some(main) = main {
         let row = report.ranks.iter().find(|row| row.rank == main.rank).unwrap_or(main);
-        let compared = span(report, row);
-        let both = compared.early.zip(compared.late);
+        let both = compared(row, since(report));
         views.inlined.rank = Some(main.rank);
         (views.inlined.early, views.inlined.late) = (both.map(|(early, _)| early), both.map(|(_, late)| late));
         views.rank(report, row, true).await?;
@@ -108,9 +108,9 @@ impl Views<'_> {
     /// Everything that is shown of a rank: its course, the peak, what changed; of the one that matters most its blocks.
     async fn rank(&mut self, report: &Report, row: &Rank, matters: bool) -> Result<(), Failure> {
         let rank = row.rank.to_string();
-        self.put("timeline", &[("rank", &rank), ("points", POINTS)]).await?;
-        if let (Some(early), Some(late)) = (span(report, row).early, span(report, row).late) {
-            self.change(report, row, early, late).await?;
+        self.put("timeline", &[("rank", &rank), ("points", POINTS), ("floor", "true")]).await?;
+        if let Some(compared) = Compared::ends(compared(row, since(report))) {
+            self.change(report, row, &compared).await?;
         }
         self.moment(report, row, "peak").await?;
         if matters {
@@ -136,53 +136,43 @@ impl Views<'_> {
     async fn evidence(&mut self, report: &Report) -> Result<(), Failure> {
         let failures = self.failures().await?;
         for finding in report.findings.iter().take(FINDINGS_MOST) {
-            let named = rank_named(&finding.explanation);
-            let own = || report.ranks.iter().filter(|row| finding.ranks.contains(&row.rank));
-            let Some(row) = own().find(|row| Some(row.rank) == named).or(own().next()) else { continue };
-            if let ("oom" | "fragmentation", Some(at)) = (finding.kind.as_str(), failures.get(&row.rank)) {
-                for verb in ["flame", "sites", "blocks"] {
+            let Some(row) = row_of(finding, report) else { continue };
+            let failed = failures.get(&(row.rank, row.process.clone(), row.device));
+            if let ("oom" | "fragmentation", Some(at)) = (finding.kind.as_str(), failed) {
+                for verb in ["flame", "sites", "ledger", "blocks"] {
                     self.of(verb, report, row, &[("at", at)]).await?;
                 }
                 continue;
             }
-            let ends: Vec<u32> = row.epoch_ends.iter().map(|end| end.epoch).collect();
-            let since = finding.first_seen.epoch.unwrap_or(0);
-            match ends.split_last() {
-                Some((late, before)) if !before.is_empty() => {
-                    let early = before.iter().find(|epoch| **epoch >= since).unwrap_or(&before[0]);
-                    if finding.kind == "hidden_chain" {
-                        let early = format!("epoch:{early}");
-                        self.of("flame", report, row, &[("from", &early), ("at", "peak")]).await?;
-                        self.of("sites", report, row, &[("at", &early)]).await?;
-                    } else {
-                        self.change(report, row, *early, *late).await?;
-                    }
-                }
-                _ => self.moment(report, row, "peak").await?,
+            match Compared::of(finding, row) {
+                Some(compared) => self.change(report, row, &compared).await?,
+                None => self.moment(report, row, "peak").await?,
             }
         }
         Ok(())
     }
 
-    /// When the first request of each rank failed.
-    async fn failures(&mut self) -> Result<BTreeMap<u32, String>, Failure> {
+    /// When the first request of each device failed.
+    async fn failures(&mut self) -> Result<Failures, Failure> {
         let Ok(content) = self.answer("oom", &[]).await? else { return Ok(BTreeMap::new()) };
         let answer: Value = serde_json::from_slice(&content).unwrap_or_default();
         let mut failures = BTreeMap::new();
         for failure in answer["failures"].as_array().into_iter().flatten() {
-            if let (Some(rank), Some(at)) = (failure["rank"].as_u64(), failure["at"].as_str()) {
-                failures.entry(u32::try_from(rank).unwrap_or(u32::MAX)).or_insert_with(|| at.to_owned());
+            let number = |name: &str| failure[name].as_u64().and_then(|number| u32::try_from(number).ok());
+            let (process, at) = (failure["process"].as_str(), failure["at"].as_str());
+            if let (Some(rank), Some(process), Some(device), Some(at)) = (number("rank"), process, number("device"), at)
+            {
+                failures.entry((rank, process.to_owned(), device)).or_insert_with(|| at.to_owned());
             }
         }
         Ok(failures)
     }
 
-    async fn change(&mut self, report: &Report, row: &Rank, early: u32, late: u32) -> Result<(), Failure> {
-        let (early, late) = (format!("epoch:{early}"), format!("epoch:{late}"));
-        self.of("flame", report, row, &[("from", &early), ("at", &late)]).await?;
-        self.of("sites", report, row, &[("at", &early)]).await?;
-        self.of("sites", report, row, &[("at", &late)]).await?;
-        self.of("ledger", report, row, &[("at", &late)]).await
+    async fn change(&mut self, report: &Report, row: &Rank, Compared { from, at }: &Compared) -> Result<(), Failure> {
+        self.of("flame", report, row, &[("from", from), ("at", at)]).await?;
+        self.of("sites", report, row, &[("at", from)]).await?;
+        self.of("sites", report, row, &[("at", at)]).await?;
+        self.of("ledger", report, row, &[("at", at)]).await
     }
 
     async fn moment(&mut self, report: &Report, row: &Rank, at: &str) -> Result<(), Failure> {
@@ -192,13 +182,18 @@ impl Views<'_> {
         Ok(())
     }
 
-    /// A question about one rank, whose process is named where it has several.
+    /// A question about one device: its process is named where its rank has several, its index where the process has.
     async fn of(&mut self, verb: &str, report: &Report, row: &Rank, more: &[(&str, &str)]) -> Result<(), Failure> {
-        let rank = row.rank.to_string();
-        let has_several = report.ranks.iter().filter(|known| known.rank == row.rank).count() > 1;
-        let process = [("process", row.process.as_str())];
-        let process = if has_several { &process[..] } else { &[] };
-        self.put(verb, &[&[("rank", rank.as_str())], process, more].concat()).await
+        let (rank, device) = (row.rank.to_string(), row.device.to_string());
+        let own = || report.ranks.iter().filter(|known| known.rank == row.rank);
+        let mut asked = vec![("rank", rank.as_str())];
+        if own().any(|known| known.process != row.process) {
+            asked.push(("process", row.process.as_str()));
+        }
+        if own().any(|known| known.process == row.process && known.device != row.device) {
+            asked.push(("device", device.as_str()));
+        }
+        self.put(verb, &[&asked[..], more].concat()).await
     }
 
     async fn put(&mut self, verb: &str, asked: &[(&str, &str)]) -> Result<(), Failure> {
@@ -269,12 +264,8 @@ impl Views<'_> {
     }
 }
 
-/// The rank that a finding's words are about.
-fn rank_named(explanation: &str) -> Option<u32> {
-    let mut words = explanation.split(|letter: char| !letter.is_ascii_alphanumeric());
-    words.by_ref().find(|word| word.eq_ignore_ascii_case("rank"))?;
-    words.next()?.parse().ok()
-}
+/// When the first request of a rank, a process and a device of it failed.
+type Failures = BTreeMap<(u32, String, u32), String>;
 
 /// A question's name in the file, as the page makes it.
 fn key(verb: &str, asked: &[(&str, &str)]) -> String {
@@ -340,13 +331,6 @@ mod tests {
             "flame?at=epoch:3&from=epoch:0&rank=0"
         );
         assert_eq!(encoded("a b&c=ü"), "a%20b%26c%3D%C3%BC");
-    }
-
-    #[test]
-    fn a_finding_is_shown_on_the_rank_of_which_it_speaks() {
-        assert_eq!(rank_named("On rank 2, 5.04 GiB were reserved, 3 GiB on rank 1"), Some(2));
-        assert_eq!(rank_named("Rank 1 had 2.42 GiB reserved"), Some(1));
-        assert_eq!(rank_named("All 4 ranks hold as much"), None);
     }
 
     #[test]

@@ -177,7 +177,7 @@ fn standing_out(ranks: &Ranks, screen: &Screen) -> String {
     }
     let by_figure = ranks.ranks.iter().any(|rank| !rank.stands_out.is_empty());
     let text = match (by_figure, ranks.findings.is_empty()) {
-        (true, _) => "* stands out: far from the ranks' median. Ranks of different roles usually differ.",
+        (true, _) => "* stands out: far above the ranks' median. Ranks of different roles usually differ.",
         (false, true) => "No rank stands out from the others' median.",
         (false, false) => "No figure stands out from the ranks' median, but findings distinguish ranks:",
     };

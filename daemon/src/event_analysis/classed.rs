@@ -19,7 +19,7 @@ use crate::job_data::replay::{Go, Replay};
 use crate::store::{ChunkRow, SessionRow, Store};
 
 /// Events before the moment.
-const BEFORE: u64 = 1 << 18;
+pub(crate) const BEFORE: u64 = 1 << 18;
 /// Events after it, which show which blocks stay.
 const AFTER: u64 = 1 << 17;
 
@@ -107,6 +107,28 @@ impl Classed {
         allocated(keyframe).map(|block| (class(block), block)).collect()
     }
 
+    /// Allocated bytes of each class, in the order of [`Class::ALL`], after so many events; the moments ascend.
+    pub fn at_each(&self, moments: &[u64]) -> Vec<Vec<u64>> {
+        let number = |class: Class| Class::ALL.iter().position(|known| *known == class).unwrap_or_default();
+        let lives = self.blocks.iter().zip(&self.classes).filter(|(block, _)| block.from < block.freed);
+        let changes = lives.flat_map(|(block, &class)| {
+            let (class, bytes) = (number(class), block.bytes);
+            let come = Change { at: block.from, comes: true, class, bytes };
+            [come, Change { at: block.freed, comes: false, ..come }]
+        });
+        let mut changes: Vec<Change> = changes.collect();
+        changes.sort_unstable_by_key(|change| (change.at, !change.comes));
+        let (mut sums, mut changes) = (vec![0_u64; Class::ALL.len()], changes.into_iter().peekable());
+        let mut at = |moment: u64| {
+            while let Some(Change { comes, class, bytes, .. }) = changes.next_if(|change| change.at <= moment) {
+                let sum = &mut sums[class];
+                *sum = if comes { sum.saturating_add(bytes) } else { sum.saturating_sub(bytes) };
+            }
+            sums.clone()
+        };
+        moments.iter().map(|&moment| at(moment)).collect()
+    }
+
     /// By stack, the class of most bytes of the blocks that stay.
     pub fn by_stack(&self) -> HashMap<StackId, Class> {
         let staying = self.stays.iter().zip(self.blocks.iter().zip(&self.classes));
@@ -124,6 +146,17 @@ impl Classed {
         };
         sums.iter().map(|(stack, by_class)| (*stack, nearly_all(by_class))).collect()
     }
+}
+
+/// A block that comes or goes.
+#[derive(Clone, Copy)]
+struct Change {
+    /// Behind this event.
+    at: u64,
+    comes: bool,
+    /// Its place in [`Class::ALL`].
+    class: usize,
+    bytes: u64,
 }
 
 /// Share of a stack's bytes that one class has to have for the stack to be of it.

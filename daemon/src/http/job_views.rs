@@ -28,7 +28,10 @@ use super::Room;
 use super::api::{Answered, Trouble, respond};
 use super::params::{Moment, Params};
 use crate::access::Caller;
-use crate::query::{AnatomyQuestion, At, BlocksQuestion, ClassesQuestion, QueryService, Question, Sizes, Wanted};
+use crate::query::{
+    AnatomyQuestion, At, BlocksQuestion, ClassesQuestion, CourseQuestion, LedgerQuestion, QueryService, Question,
+    Sizes, StepEndQuestion, Wanted, WhichStep,
+};
 
 /// Default number of points of a timeline.
 const POINTS: u32 = 500;
@@ -87,7 +90,7 @@ impl JobViews<'_> {
     /// No view has this name; a parameter that it does not take; and as for every request.
     pub(super) async fn answer(&self, view: &str) -> Result<Vec<u8>, Trouble> {
         let own: &[&str] = match view {
-            "timeline" => &["points"],
+            "timeline" => &["points", "floor"],
             "sites" => &["at"],
             "ledger" => &["at", "blocks"],
             "flame" => &["at", "from"],
@@ -110,7 +113,7 @@ impl JobViews<'_> {
             }
             "oom" => text(&self.oom(true).await?),
             "flame" => text(&self.flame().await?),
-            "blocks" => text(&self.ask(self.blocks()?).await?),
+            "blocks" => text(&self.ask(self.blocks().await?).await?),
             "classes" => text(&self.ask(ClassesQuestion(self.selection.clone())).await?),
             "anatomy" => text(&self.ask(AnatomyQuestion(self.whole()?)).await?),
             "what-if" => text(&self.ask(self.what_if().await?).await?),
@@ -133,26 +136,35 @@ impl JobViews<'_> {
 
     async fn live(&self, selection: v1::Selection, moment: Option<Moment>) -> Result<Sites, Trouble> {
         use v1::sites_request::Moment as Wire;
-        let moment = moment.map(|moment| match moment {
-            Moment::Peak => Wire::Peak(true),
-            Moment::End => Wire::End(true),
-            Moment::EpochEnd(epoch) => Wire::EpochEnd(epoch),
-            Moment::At(ns) => Wire::AtNs(ns),
-        });
+        let moment = match moment {
+            None => None,
+            Some(Moment::Peak) => Some(Wire::Peak(true)),
+            Some(Moment::End) => Some(Wire::End(true)),
+            Some(Moment::EpochEnd(epoch)) => Some(Wire::EpochEnd(epoch)),
+            Some(Moment::StepEnd(epoch, which)) => Some(Wire::AtNs(self.step_end(epoch, which).await?)),
+            Some(Moment::At(ns)) => Some(Wire::AtNs(ns)),
+        };
         self.ask(v1::SitesRequest { selection: Some(selection), moment }).await
     }
 
     async fn ledger(&self, selection: v1::Selection, moment: Option<Moment>, blocks: bool) -> Result<Ledger, Trouble> {
-        use v1::ledger_request::Moment as Wire;
-        let moment = match moment {
-            None | Some(Moment::Peak) => Wire::Peak(true),
-            Some(Moment::End) => Wire::End(true),
-            Some(Moment::EpochEnd(epoch)) => Wire::EpochEnd(epoch),
-            Some(Moment::At(_)) => {
-                return Err("a ledger is at the peak, at the end of an epoch, or at the end".to_owned().into());
-            }
-        };
-        self.ask(v1::LedgerRequest { selection: Some(selection), moment: Some(moment), blocks }).await
+        let at = self.at(moment).await?;
+        self.ask(LedgerQuestion { selection, at, blocks }).await
+    }
+
+    /// A moment of one process or of several; the default is the peak.
+    async fn at(&self, moment: Option<Moment>) -> Result<At, Trouble> {
+        Ok(match moment {
+            None | Some(Moment::Peak) => At::Peak,
+            Some(Moment::End) => At::End,
+            Some(Moment::EpochEnd(epoch)) => At::EpochEnd(epoch),
+            Some(Moment::StepEnd(epoch, which)) => At::Time(self.step_end(epoch, which).await?),
+            Some(Moment::At(ns)) => At::Time(ns),
+        })
+    }
+
+    async fn step_end(&self, epoch: u32, which: WhichStep) -> Result<u64, Trouble> {
+        self.ask(StepEndQuestion { selection: self.selection.clone(), epoch, which }).await
     }
 
     async fn diagnosis(&self) -> Result<Diagnosis, Trouble> {
@@ -162,7 +174,12 @@ impl JobViews<'_> {
 
     async fn timeline(&self) -> Result<Timeline, Trouble> {
         let points = self.params.number("points")?.unwrap_or(POINTS);
-        self.ask(v1::TimelineRequest { selection: Some(self.selection.clone()), points }).await
+        let request = v1::TimelineRequest { selection: Some(self.selection.clone()), points };
+        if self.params.flag("floor")? {
+            self.whole()?;
+            return self.ask(CourseQuestion(request)).await;
+        }
+        self.ask(request).await
     }
 
     /// The timeline of one process in a few columns.
@@ -207,13 +224,10 @@ impl JobViews<'_> {
     }
 
     /// A stretch of one device's allocator around a moment, block by block.
-    fn blocks(&self) -> Result<BlocksQuestion, Trouble> {
+    async fn blocks(&self) -> Result<BlocksQuestion, Trouble> {
         let at = match (self.params.large("event")?, self.params.moment("at")?) {
             (Some(event), None) => At::Event(event),
-            (None, None | Some(Moment::Peak)) => At::Peak,
-            (None, Some(Moment::End)) => At::End,
-            (None, Some(Moment::EpochEnd(epoch))) => At::EpochEnd(epoch),
-            (None, Some(Moment::At(ns))) => At::Time(ns),
+            (None, moment) => self.at(moment).await?,
             (Some(_), Some(_)) => return Err("a moment is given by at=… or by event=N".to_owned().into()),
         };
         Ok(BlocksQuestion { selection: self.selection.clone(), at })

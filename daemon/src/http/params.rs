@@ -7,6 +7,7 @@ use axum::http::Uri;
 use jiff::Timestamp;
 use memctl_proto::v1;
 
+use crate::query::WhichStep;
 use crate::url_text;
 
 /// Names that every request accepts, in addition to its own.
@@ -25,6 +26,8 @@ pub enum Moment {
     End,
     /// The end of an epoch.
     EpochEnd(u32),
+    /// The end of an epoch's first or last step.
+    StepEnd(u32, WhichStep),
     /// A time.
     At(u64),
 }
@@ -143,9 +146,11 @@ impl Params {
         let moment = match text {
             "peak" => Moment::Peak,
             "end" => Moment::End,
-            text => match text.strip_prefix("epoch:") {
-                Some(epoch) => Moment::EpochEnd(whole(name, epoch)?),
-                None => Moment::At(time(name, text)?),
+            text => match text.strip_prefix("epoch:").map(|epoch| epoch.split_once(':').unwrap_or((epoch, ""))) {
+                Some((epoch, "")) => Moment::EpochEnd(whole(name, epoch)?),
+                Some((epoch, "first-step")) => Moment::StepEnd(whole(name, epoch)?, WhichStep::First),
+                Some((epoch, "last-step")) => Moment::StepEnd(whole(name, epoch)?, WhichStep::Last),
+                _ => Moment::At(time(name, text)?),
             },
         };
         Ok(Some(moment))
@@ -160,7 +165,7 @@ fn time(name: &str, text: &str) -> Result<u64, String> {
     let time = text.parse::<Timestamp>().ok().and_then(|time| u64::try_from(time.as_nanosecond()).ok());
     time.ok_or_else(|| {
         format!(
-            "{name}={}: expected a time such as 2026-01-31T12:00:00Z; a moment may also be peak, end or epoch:N",
+            "{name}={}: expected a time such as 2026-01-31T12:00:00Z; a moment may also be peak, end or epoch:N (of its first or last step epoch:N:first-step, epoch:N:last-step)",
             text.escape_debug()
         )
     })
@@ -213,6 +218,9 @@ mod tests {
         {
             assert_eq!(asked(&format!("at={text}")).unwrap().moment("at").unwrap(), Some(moment));
         }
+        let step = |text: &str| asked(&format!("at={text}")).unwrap().moment("at");
+        assert_eq!(step("epoch:3:last-step"), Ok(Some(Moment::StepEnd(3, WhichStep::Last))));
+        assert!(step("epoch:3:next-step").is_err());
         assert!(asked("at=epoch:-1").unwrap().moment("at").is_err());
         assert!(asked("blocks=maybe").unwrap().flag("blocks").is_err());
     }

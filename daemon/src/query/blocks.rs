@@ -18,6 +18,7 @@ use memctl_proto::{StackDictionary, v1};
 
 use super::answer;
 use super::ledger::owners;
+use super::moment::At;
 use crate::event_analysis::classed::{Classed, Until};
 use crate::job_data::error::ReadError;
 use crate::job_data::job::{Found, find};
@@ -33,21 +34,6 @@ pub(super) const STRETCH: u64 = 1 << 15;
 const BLOCKS_MAX: usize = 150_000;
 /// Points of the timeline.
 const POINTS: u64 = 1_024;
-
-/// A moment of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum At {
-    /// When allocated bytes were highest.
-    Peak,
-    /// The end of the recording.
-    End,
-    /// The end of an epoch.
-    EpochEnd(u32),
-    /// A time, in nanoseconds since the Unix epoch.
-    Time(u64),
-    /// After this many events.
-    Event(u64),
-}
 
 /// The device, and what is stored of it.
 struct Device<'a> {

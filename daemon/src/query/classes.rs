@@ -17,6 +17,7 @@ use memctl_proto::item::Content;
 use memctl_proto::v1::{self, ItemKind};
 
 use super::answer;
+use super::class_slots::class_slots;
 use super::ledger::peak;
 use crate::event_analysis::classed::{Classed, Until};
 use crate::job_data::error::ReadError;
@@ -74,6 +75,7 @@ pub(super) async fn classes(
         Ok(None) | Err(ReadError::Expired { .. }) => HashMap::new(),
         Err(error) => return Err(error),
     };
+    let slots = class_slots(store, (session, device), &chunks, times_ns, &stacks).await?.unwrap_or_default();
     let mut reading = Reading { session, device, times_ns, stacks, known, points: BTreeMap::new() };
     let ends = store.epoch_ends(found.job.key).await?;
     let ends: Vec<&EpochEndRow> =
@@ -91,6 +93,7 @@ pub(super) async fn classes(
         classes: Class::ALL.iter().map(|class| class.name()).collect(),
         points,
         points_left_out,
+        slots,
         looked_until: looked_until.map(rfc3339),
     })
 }

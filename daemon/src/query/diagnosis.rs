@@ -30,7 +30,7 @@ pub(super) async fn diagnosis(from: &Sources, request: v1::DiagnosisRequest) -> 
     let sites = sites::sites(&**store, streams, v1::SitesRequest { selection: of(), moment: None }).await?;
     // If its events are no longer stored, the note goes without them.
     let peak = v1::LedgerRequest { selection: of(), moment: Some(Moment::Peak(true)), blocks: false };
-    let peak = ledger::ledger(&**store, streams, peak).await.ok();
+    let peak = ledger::ledger(&**store, streams, peak.into()).await.ok();
     Ok(Diagnosis::new(report, Some(&sites), peak.as_ref(), replay, &flags))
 }
 

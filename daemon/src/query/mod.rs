@@ -11,14 +11,18 @@ mod advice;
 mod anatomy;
 mod answer;
 mod blocks;
+mod class_slots;
 mod classes;
 mod diagnosis;
+mod events_until;
 mod export;
 mod fit;
+mod floor;
 mod fragmentation;
 mod growth;
 mod holders;
 mod ledger;
+mod moment;
 mod oom;
 mod question;
 mod rank;
@@ -46,11 +50,15 @@ use serde::Serialize;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-pub use blocks::At;
-pub use question::{AnatomyQuestion, BlocksQuestion, ClassesQuestion, Question, TileQuestion};
+pub use ledger::LedgerQuestion;
+pub use moment::At;
+pub use question::{
+    AnatomyQuestion, BlocksQuestion, ClassesQuestion, CourseQuestion, Question, StepEndQuestion, TileQuestion,
+};
 pub use replays::{Sizes, Wanted};
 pub use sources::Sources;
 pub use tiles::Place;
+pub use timeline::WhichStep;
 
 use crate::access::{Caller, Gate};
 use crate::alerts::machine::EVERY_RUN;

@@ -19,10 +19,12 @@ use memctl_answers::timeline::Timeline;
 use memctl_answers::what_if::WhatIf;
 use memctl_proto::v1;
 
-use super::blocks::At;
+use super::ledger::LedgerQuestion;
+use super::moment::At;
 use super::replays::{Sizes, Wanted};
 use super::sources::Sources;
 use super::tiles::Place;
+use super::timeline::{Floors, WhichStep};
 use super::{advice, anatomy, blocks, classes, diagnosis, fit, ledger, report, sites, timeline, what_if};
 use crate::job_data::ReadError;
 
@@ -63,7 +65,7 @@ impl Question for v1::TimelineRequest {
     }
 
     async fn answer(self, Sources { store, streams, .. }: Sources) -> Result<Timeline, ReadError> {
-        timeline::timeline(&*store, &streams, self).await
+        timeline::timeline(&*store, &streams, self, Floors::Left).await
     }
 }
 
@@ -151,7 +153,56 @@ impl Question for v1::LedgerRequest {
     }
 
     async fn answer(self, Sources { store, streams, .. }: Sources) -> Result<Ledger, ReadError> {
+        ledger::ledger(&*store, &streams, LedgerQuestion::from(self)).await
+    }
+}
+
+impl Question for LedgerQuestion {
+    type Answer = Ledger;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        Some(&self.selection)
+    }
+
+    async fn answer(self, Sources { store, streams, .. }: Sources) -> Result<Ledger, ReadError> {
         ledger::ledger(&*store, &streams, self).await
+    }
+}
+
+/// A timeline with the floor of each device.
+pub struct CourseQuestion(pub v1::TimelineRequest);
+
+impl Question for CourseQuestion {
+    type Answer = Timeline;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        self.0.selection.as_ref()
+    }
+
+    async fn answer(self, Sources { store, streams, .. }: Sources) -> Result<Timeline, ReadError> {
+        timeline::timeline(&*store, &streams, self.0, Floors::Shown).await
+    }
+}
+
+/// When a step of an epoch ended, in nanoseconds since the Unix epoch.
+pub struct StepEndQuestion {
+    /// One process.
+    pub selection: v1::Selection,
+    /// The epoch.
+    pub epoch: u32,
+    /// Its step.
+    pub which: WhichStep,
+}
+
+impl Question for StepEndQuestion {
+    type Answer = u64;
+
+    fn selection(&self) -> Option<&v1::Selection> {
+        Some(&self.selection)
+    }
+
+    async fn answer(self, Sources { store, .. }: Sources) -> Result<u64, ReadError> {
+        timeline::step_end(&*store, &self.selection, self.epoch, self.which).await
     }
 }
 

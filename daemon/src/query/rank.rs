@@ -27,6 +27,8 @@ pub(super) struct Rank<'a> {
     device: &'a DeviceRow,
     epoch_ends: Vec<&'a EpochEndRow>,
     pub process: String,
+    /// Its process's role: ranks are compared with those of the same one.
+    pub role: Option<String>,
     state: JobState,
     completeness: Completeness,
     /// At the boundary of [`Self::levels_at`].
@@ -66,6 +68,7 @@ impl<'a> Rank<'a> {
         });
         Self {
             process: found.process_name(session),
+            role: found.process(session.key).role.clone(),
             state: state(session, streams),
             completeness: completeness(session, streams),
             levels,
@@ -96,9 +99,13 @@ impl<'a> Rank<'a> {
 
     /// Free bytes of the device, if they were measured.
     pub fn device_free_bytes(&self) -> Option<u64> {
-        let total = self.sample.and_then(|sample| sample.device_total_bytes).or(self.device.info.total_bytes)?;
         let used = self.device_used_bytes()?;
-        Some(total.saturating_sub(used))
+        Some(self.device_total_bytes()?.saturating_sub(used))
+    }
+
+    /// The size of its device, if known.
+    pub fn device_total_bytes(&self) -> Option<u64> {
+        self.sample.and_then(|sample| sample.device_total_bytes).or(self.device.info.total_bytes)
     }
 
     /// Shows a session that has ended at its last boundary: at the end of the recording only what teardown left is live.

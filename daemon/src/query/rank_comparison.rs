@@ -13,43 +13,59 @@ struct Figure {
     name: &'static str,
     read: fn(&Rank<'_>) -> Option<f64>,
     measure: Measure,
+    /// Whether a rank stands out by it: by its floor, its peaks, its growth, and what others use on its device.
+    matters: bool,
+}
+
+impl Figure {
+    const fn new(name: &'static str, read: fn(&Rank<'_>) -> Option<f64>) -> Self {
+        Self { name, read, measure: Measure::Bytes, matters: true }
+    }
+
+    /// What is usual among these ranks; `None` for too few.
+    fn spread<'r, 'a: 'r>(&self, ranks: impl Iterator<Item = &'r Rank<'a>> + Clone) -> Option<Spread> {
+        let values: Vec<f64> = ranks.clone().filter_map(self.read).filter(|value| value.is_finite()).collect();
+        let spread = Spread::of(&values, self.measure)?;
+        let device = ranks.filter_map(Rank::device_total_bytes).max();
+        Some(device.filter(|_| self.measure == Measure::Bytes).map_or(spread, |total| spread.on_device(total)))
+    }
 }
 
 fn bytes(value: Option<u64>) -> Option<f64> {
     value.map(|value| value as f64)
 }
 
+/// The levels of a rank are those at its last boundary: there `allocated_bytes` is the floor.
 const FIGURES: [Figure; 7] = [
-    Figure { name: "allocated_bytes", read: |rank| bytes(rank.levels.allocated_bytes), measure: Measure::Bytes },
-    Figure { name: "reserved_bytes", read: |rank| bytes(rank.levels.reserved_bytes), measure: Measure::Bytes },
-    Figure { name: "peak_allocated_bytes", read: |rank| bytes(rank.peaks.allocated_bytes), measure: Measure::Bytes },
-    Figure { name: "peak_reserved_bytes", read: |rank| bytes(rank.peaks.reserved_bytes), measure: Measure::Bytes },
-    Figure { name: "growth_bytes_per_epoch", read: |rank| rank.growth_bytes_per_epoch, measure: Measure::Growth },
-    Figure { name: "device_free_bytes", read: |rank| bytes(rank.device_free_bytes()), measure: Measure::Bytes },
-    Figure {
-        name: "foreign_used_bytes",
-        read: |rank| bytes(rank.sample.and_then(|sample| sample.foreign_used_bytes)),
-        measure: Measure::Bytes,
-    },
+    Figure::new("allocated_bytes", |rank| bytes(rank.levels.allocated_bytes)),
+    Figure { matters: false, ..Figure::new("reserved_bytes", |rank| bytes(rank.levels.reserved_bytes)) },
+    Figure::new("peak_allocated_bytes", |rank| bytes(rank.peaks.allocated_bytes)),
+    Figure::new("peak_reserved_bytes", |rank| bytes(rank.peaks.reserved_bytes)),
+    Figure { measure: Measure::Growth, ..Figure::new("growth_bytes_per_epoch", |rank| rank.growth_bytes_per_epoch) },
+    Figure { matters: false, ..Figure::new("device_free_bytes", |rank| bytes(rank.device_free_bytes())) },
+    Figure::new("foreign_used_bytes", |rank| bytes(rank.sample.and_then(|sample| sample.foreign_used_bytes))),
 ];
 
-/// Marks figures that stand out, and returns the usual values.
+/// Marks figures that stand out among the ranks of the same role, and returns the usual values of all ranks.
 pub(super) fn compare(ranks: &mut [Rank<'_>]) -> Vec<report::Spread> {
     let mut all = Vec::new();
-    for Figure { name, read, measure } in FIGURES {
-        let values: Vec<f64> = ranks.iter().filter_map(read).filter(|value| value.is_finite()).collect();
-        let Some(spread) = Spread::of(&values, measure) else { continue };
-        for rank in ranks.iter_mut().filter(|rank| read(rank).is_some_and(|value| spread.is_odd(value))) {
-            rank.stands_out.push(name);
-        }
-        let Spread { median, mad, limit } = spread;
+    let roles: BTreeSet<Option<String>> = ranks.iter().map(|rank| rank.role.clone()).collect();
+    for figure in &FIGURES {
+        let Some(Spread { median, mad, limit }) = figure.spread(ranks.iter()) else { continue };
         let bytes = |figure| whole(figure).unwrap_or(0);
         all.push(report::Spread {
-            figure: name.to_owned(),
+            figure: figure.name.to_owned(),
             median_bytes: bytes(median),
             mad_bytes: bytes(mad),
             limit_bytes: bytes(limit),
         });
+        for role in roles.iter().filter(|_| figure.matters) {
+            let Some(spread) = figure.spread(ranks.iter().filter(|rank| rank.role == *role)) else { continue };
+            let is_odd = |rank: &&mut Rank<'_>| {
+                rank.role == *role && (figure.read)(rank).is_some_and(|value| spread.is_odd(value))
+            };
+            ranks.iter_mut().filter(is_odd).for_each(|rank| rank.stands_out.push(figure.name));
+        }
     }
     all
 }

@@ -15,6 +15,7 @@ use memctl_proto::v1::ItemKind;
 use memctl_proto::v1::sites_request::Moment;
 
 use super::answer;
+use super::events_until::{EventsUntil, events_until};
 use super::report::wanted;
 use super::timeline::{Span, chosen, devices_of, span};
 use crate::event_analysis::classed::{Classed, Until};
@@ -179,26 +180,12 @@ impl Question<'_> {
     }
 
     async fn at_time(&self, session: &SessionRow, device: u8, time_ns: u64) -> Result<Option<State>, ReadError> {
-        if time_ns < session.info.started_ns {
-            let rank = session.info.rank;
-            return Err(ReadError::Invalid(format!("the recording of rank {rank} had not begun at that time")));
+        match events_until(self.store, session, device, time_ns).await? {
+            Some(EventsUntil { chunk, at, time_ns }) => {
+                self.replayed(session, device, at, Some((&chunk, time_ns))).await
+            }
+            None => self.replayed(session, device, 0, None).await,
         }
-        let before = Selection { times_ns: Some((0, time_ns)), ..Selection::default() };
-        let chunks = self.store.chunks(session.key, device, before).await?;
-        let Some(last) = chunks.last() else { return self.replayed(session, device, 0, None).await };
-        // The last event at or before the moment, within the last chunk that begins before it.
-        let mut replay = Replay::before(self.store, session, device, self.epoch_ends, last.index.first_event).await?;
-        let mut state = (replay.at_event(), last.index.first_ns);
-        replay
-            .run(last.index.first_event + last.index.count, |number, event, _| {
-                if event.time_ns > time_ns {
-                    return Go::Stop;
-                }
-                state = (number, event.time_ns);
-                Go::On
-            })
-            .await?;
-        self.replayed(session, device, state.0, Some((last, state.1))).await
     }
 
     async fn at_peak(&self, session: &SessionRow, device: u8) -> Result<Option<State>, ReadError> {

@@ -11,6 +11,7 @@ use memctl_proto::v1;
 use memctl_proto::v1::ItemKind;
 
 use super::answer;
+use super::floor::{REPLAY_CHUNKS, floor};
 use crate::job_data::error::ReadError;
 use crate::job_data::job::{Found, find};
 use crate::job_data::mark_cursor::MarkCursor;
@@ -21,20 +22,25 @@ use crate::streams::Streams;
 
 /// Points per rank if the request gives no number.
 const POINTS: u32 = 240;
-/// The most chunks replayed per rank: two million events, some tens of milliseconds. Beyond that, rollups are fine
-/// enough.
-const REPLAY_CHUNKS: usize = 32;
 /// Points in a response: each takes 100 bytes, and three times that as JSON.
 const ANSWER_POINTS: usize = 32_768;
 /// Marks in a response, per device and in total.
 const MARKS_MAX: usize = 2_000;
 const ANSWER_MARKS: usize = 16_384;
 
+/// Whether an answer has the floor of each device, which is of the whole recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Floors {
+    Left,
+    Shown,
+}
+
 /// Answers a timeline request.
 pub(super) async fn timeline(
     store: &dyn Store,
     streams: &Streams,
     request: v1::TimelineRequest,
+    floors: Floors,
 ) -> Result<Answer, ReadError> {
     let selection = request.selection.unwrap_or_default();
     let points = match request.points {
@@ -58,6 +64,10 @@ pub(super) async fn timeline(
             let chunks = store.chunks(session.key, device, chosen).await?;
             let span = span(&selection, &epoch_ends, session, device);
             let buckets = buckets(store, session, device, &chunks, &epoch_ends, (span, points)).await?;
+            let floor = match floors {
+                Floors::Shown => floor(store, (session, device), &chunks, &epoch_ends, &marks).await?,
+                Floors::Left => Vec::new(),
+            };
             ranks.push(RankTimeline {
                 rank: session.info.rank,
                 device: u32::from(device),
@@ -70,6 +80,7 @@ pub(super) async fn timeline(
                 ),
                 marks: shown(&marks, chosen, (span, marks_max)),
                 process: found.process_name(session),
+                floor,
             });
         }
     }
@@ -233,6 +244,47 @@ pub(super) async fn stored_marks(
         }
     }
     Ok(all)
+}
+
+/// A step of an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhichStep {
+    /// The first one.
+    First,
+    /// The last one.
+    Last,
+}
+
+/// When a step of an epoch ended: two of them are the same phase of the loop, so memory that is kept within an epoch shows
+/// between them.
+pub(super) async fn step_end(
+    store: &dyn Store,
+    selection: &v1::Selection,
+    epoch: u32,
+    which: WhichStep,
+) -> Result<u64, ReadError> {
+    let found = find(store, selection).await?;
+    let [session] = found.sessions.as_slice() else {
+        return Err(ReadError::Invalid("a step is of one process: rank=N, and process=NAME if it has several".into()));
+    };
+    let mut marks = stored_marks(store, session, Selection::default()).await?;
+    marks.sort_by_key(|mark| mark.time_ns);
+    let mut now = None;
+    let mut ends = marks.iter().filter_map(|mark| {
+        match mark.kind {
+            MarkKind::EpochBegin(begun) => now = Some(begun),
+            MarkKind::EpochEnd(_) => now = None,
+            MarkKind::StepEnd(_) if now == Some(epoch) => return Some(mark.time_ns),
+            _ => {}
+        }
+        None
+    });
+    let end = match which {
+        WhichStep::First => ends.next(),
+        WhichStep::Last => ends.last(),
+    };
+    let none = || ReadError::Invalid(format!("no step of epoch {epoch} ended on rank {}", session.info.rank));
+    end.ok_or_else(none)
 }
 
 /// Epoch boundaries within a selection, and steps and phases if they are few.

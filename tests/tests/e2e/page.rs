@@ -222,7 +222,7 @@ fn what_cannot_be_asked_is_named() {
         ("query?tenant=a%20b", 403, "not a tenant's name"),
         ("sites?at=soon", 400, "peak, end or epoch:N"),
         ("sites?at=epoch:99999", 400, "it has 0 to 5"),
-        ("ledger?at=2026-01-01T00:00:00Z", 400, "at the peak"),
+        ("ledger?at=2026-01-01T00:00:00Z", 400, "had not begun at that time"),
         ("ledger?blocks=maybe", 400, "true or false"),
         ("flame", 400, "rank=N"),
         ("flame?rank=77", 400, "it has ranks 0-3"),

@@ -79,7 +79,7 @@ fn reports_of_the_recordings_say_what_diagnose_says() {
         let data = inlined(&html);
         let (rank, answers) = (data["rank"].as_u64().expect("a rank"), data["answers"].as_object().unwrap());
         let mut wanted = vec!["diagnose".to_owned(), "query".to_owned(), "heat".to_owned(), "oom".to_owned()];
-        wanted.extend((0..4).map(|rank| format!("timeline?points=600&rank={rank}")));
+        wanted.extend((0..4).map(|rank| format!("timeline?floor=true&points=600&rank={rank}")));
         wanted.extend(["flame", "sites", "ledger", "blocks"].map(|verb| format!("{verb}?at=peak&rank={rank}")));
         // One epoch alone has nothing to be compared with.
         assert_eq!(data["early"].is_null(), name == "oom_by_fragmentation", "{name}");

@@ -92,6 +92,8 @@ export interface Finding {
   title: string;
   explanation: string;
   advice: string;
+  /** Figures and facts; `rank` is the one that the figures are of. */
+  evidence: Record<string, unknown>;
   processes: string[];
   holders: FindingHolders | null;
 }
@@ -194,6 +196,8 @@ export interface RankTimeline {
   device: number;
   points: Point[];
   marks: Mark[];
+  /** The lowest level up to the last boundary; each step holds until its time. */
+  floor?: { until: string; allocated_bytes: number }[];
 }
 
 export interface Timeline {
@@ -204,9 +208,18 @@ export interface Timeline {
 export interface FailedRequest {
   rank: number;
   process: string;
+  device: number;
   at: string;
   asked_bytes: number;
   cause: string;
+  reserved_bytes: number;
+  allocated_bytes: number;
+  largest_usable_bytes: number;
+  flushed_bytes: number;
+  stranded_bytes: number;
+  device_free_bytes: number;
+  limit_at_least_bytes: number | null;
+  limit_below_bytes: number | null;
 }
 
 export interface Oom {
@@ -224,6 +237,7 @@ export interface Site {
 export interface RankSites {
   rank: number;
   process: string;
+  device: number;
   at: string;
   epoch: number;
   step: number;
@@ -238,6 +252,8 @@ export interface Sites {
 
 export interface LedgerRank {
   rank: number;
+  process: string;
+  device: number;
   at: string;
   epoch: number;
   step: number;
@@ -321,6 +337,8 @@ export interface HeatRow {
 export interface Heat {
   epochs: number[];
   median_bytes: (number | null)[];
+  /** Further above the median than this is odd. */
+  limit_bytes: (number | null)[];
   ranks: HeatRow[];
 }
 
@@ -422,6 +440,8 @@ export interface Classes {
   classes: string[];
   points: { at: string; boundary: string; epoch: number; step: number; exact: boolean; bytes: number[] }[];
   points_left_out: number;
+  /** Consecutive stretches with the classes of their highest moments; empty where there are too many events. */
+  slots?: { from: string; until: string; bytes: number[] }[];
   looked_until: string | null;
 }
 

@@ -8,14 +8,14 @@ import type { JSX } from 'preact';
 import { useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { useAsked } from '../api/ask';
 import type { Blocks as Answer, Report } from '../api/types';
-import { fit, holes, levels, sizeOf, stretch, type Stretch } from '../draw/blocks';
+import { fit, holes, levels, sizeOf, sizeText, stretch, type Stretch } from '../draw/blocks';
 import { place } from '../draw/flame';
-import { chosenRank } from '../job/Job';
+import { DeviceChoice } from '../parts/DeviceChoice';
 import { Link, Waiting } from '../parts/parts';
 import { useFollowed, useSettled } from '../parts/settled';
 import { go, question, type JobAddress } from '../route';
 import { bytes, count, duration, exactly, plural } from '../words/numbers';
-import { nameOf } from '../words/verdict';
+import { addressIn, chosen as chosenDevice, isSame, keyOf, labelOf, missing, selectionOf } from '../words/devices';
 import { BY, meaning, type By } from './paint';
 import { Picture } from './Picture';
 
@@ -86,15 +86,17 @@ function FitSaid({ of, event, asked, stream }: { of: Stretch; event: number; ask
 }
 
 /** The stretch under the scrubber. */
-function Scrubbed({ answer, event, go: to, load }: { answer: Answer; event: number; go: (event: number) => void; load: (event: number) => void }): JSX.Element {
+function Scrubbed({ answer, event, isAt, go: to, load }: { answer: Answer; event: number; isAt: boolean; go: (event: number) => void; load: (event: number) => void }): JSX.Element {
   const of = useMemo(() => stretch(answer), [answer]);
   const [by, setBy] = useState<By>('class');
   const [chosen, setChosen] = useState<number | null>(null);
   const [hovered, setHovered] = useState<number | null>(null);
   const [speed, setSpeed] = useState(1000);
   const [plays, setPlays] = useState<0 | 1 | -1>(0);
-  const [wanted, setWanted] = useState('');
-  const [stream, setStream] = useState('0');
+  // (A stretch at the moment of a failure opens with the request that failed.)
+  const failure = answer.failures.find((one) => isAt && answer.at_event - one.event >= 0 && answer.at_event - one.event <= 1);
+  const [wanted, setWanted] = useState(failure === undefined ? '' : sizeText(failure.bytes));
+  const [stream, setStream] = useState(failure?.stream ?? '0');
   const colours = useMemo(() => meaning(of, by), [of, by]);
   const streams = useMemo(() => [...new Set(['0', ...of.rows.map((row) => row.stream)])], [of]);
   const asked = sizeOf(wanted);
@@ -157,7 +159,7 @@ function Scrubbed({ answer, event, go: to, load }: { answer: Answer; event: numb
           </label>
         )}
         {answer.failures.slice(0, 4).map((failure) => (
-          <button key={failure.event} type="button" onClick={() => { to(failure.event); setStream(failure.stream); setWanted(String(failure.bytes)); }}>
+          <button key={failure.event} type="button" onClick={() => { to(failure.event); setStream(failure.stream); setWanted(sizeText(failure.bytes)); }}>
             {`Failed: ${bytes(failure.bytes)} at event ${count(failure.event)}`}
           </button>
         ))}
@@ -225,17 +227,15 @@ export function Blocks({ job, at, event: told }: { job: JobAddress; at: string; 
   const written = useFollowed(String(told), () => { setEvent(told); });
   const report = useAsked<Report>(question(job, 'query'));
   const ranks = report.answer?.ranks ?? [];
-  const number = report.answer === null ? job.rank : chosenRank(report.answer, job.rank);
-  const rank = ranks.find((known) => known.rank === number) ?? null;
-  const namesakes = ranks.filter((known) => known.rank === number);
+  const rank = report.answer === null ? null : chosenDevice(report.answer, job);
+  const here = rank === null ? job : addressIn(job, rank, ranks);
+  const trouble = report.answer !== null && rank === null ? missing(ranks, job) : report.trouble;
   // The event around which a stretch is requested; `at` until one is chosen.
   const [around, setAround] = useState(event);
-  const asks = number !== null && report.answer !== null;
   const blocks = useAsked<Answer>(
-    asks
+    rank !== null
       ? question(job, 'blocks', {
-          rank: String(number),
-          process: namesakes.length > 1 ? (rank?.process ?? null) : null,
+          ...selectionOf(rank, ranks),
           at: around === null ? at : null,
           event: around === null ? null : String(around),
         })
@@ -244,45 +244,42 @@ export function Blocks({ job, at, event: told }: { job: JobAddress; at: string; 
   // The previous stretch stays until the next one is there.
   const kept = useRef<Answer | null>(null);
   if (blocks.answer !== null) kept.current = blocks.answer;
-  const answer = blocks.answer ?? (kept.current?.rank === number ? kept.current : null);
+  const answer = blocks.answer ?? (isSame(kept.current, rank) ? kept.current : null);
   const inside = answer === null ? null : Math.min(Math.max(event ?? answer.at_event, answer.first_event), answer.last_event);
   useSettled(event === told, () => {
     written(String(event));
-    go({ view: 'blocks', job: { ...job, rank: number }, at, event }, true);
+    go({ view: 'blocks', job: here, at, event }, true);
   }, [event, told]);
   return (
     <main>
       <p class="trail">
         <Link to={{ view: 'jobs', filter: '', tenant: null }}>Jobs</Link>
         {' › '}
-        <Link to={{ view: 'job', job: { ...job, rank: number }, since: null, until: null }}>{job.name}</Link>
+        <Link to={{ view: 'job', job: here, since: null, until: null }}>{job.name}</Link>
       </p>
-      <h1 tabIndex={-1}>{`Blocks of ${rank === null ? 'a rank' : nameOf(rank.process, rank.rank)}`}</h1>
+      <h1 tabIndex={-1}>{`Blocks of ${rank === null ? 'a rank' : labelOf(rank, ranks)}`}</h1>
       {ranks.length > 1 && (
         <p class="tools">
-          <label>
-            Rank{' '}
-            <select
-              value={String(number ?? 0)}
-              onChange={(change) => {
-                setAround(null);
-                setEvent(null);
-                go({ view: 'blocks', job: { ...job, rank: Number(change.currentTarget.value) }, at, event: null }, true);
-              }}
-            >
-              {[...new Set(ranks.map((known) => known.rank))].map((known) => <option key={known} value={String(known)}>{known}</option>)}
-            </select>
-          </label>
+          <DeviceChoice
+            ranks={ranks}
+            chosen={rank}
+            to={(device) => {
+              setAround(null);
+              setEvent(null);
+              go({ view: 'blocks', job: addressIn(job, device, ranks), at, event: null }, true);
+            }}
+          />
         </p>
       )}
       {answer !== null && blocks.trouble !== null && <Waiting trouble={blocks.trouble} what="the blocks around this event" />}
       {answer === null || inside === null ? (
-        <Waiting trouble={report.trouble ?? blocks.trouble} what="the blocks" />
+        <Waiting trouble={trouble ?? blocks.trouble} what="the blocks" />
       ) : (
         <Scrubbed
-          key={number}
+          key={rank === null ? '' : keyOf(rank)}
           answer={answer}
           event={inside}
+          isAt={around === null && !['peak', 'end'].includes(at)}
           go={setEvent}
           load={(to) => {
             setEvent(to);

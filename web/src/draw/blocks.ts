@@ -4,6 +4,7 @@
 // segment, at any time of the stretch. After the n-th event, the live items are those with `from <= n < to`.
 
 import type { Blocks, SegmentLife } from '../api/types';
+import { bytes as inUnits } from '../words/numbers';
 
 /** A range of addresses, and its contents. */
 export interface Row {
@@ -204,4 +205,10 @@ export function sizeOf(text: string): number | null {
   if (number === undefined) return null;
   const bytes = Math.round(Number(number) * 1024 ** ' kmgt'.indexOf(unit.toLowerCase() || ' '));
   return bytes > 0 && Number.isSafeInteger(bytes) ? bytes : null;
+}
+
+/** The same size as a text: in units where these lose nothing. */
+export function sizeText(size: number): string {
+  const text = inUnits(size);
+  return sizeOf(text) === size ? text : String(size);
 }

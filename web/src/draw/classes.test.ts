@@ -2,7 +2,7 @@
 
 import { expect, test } from 'vitest';
 import type { ClassPoint } from './classes';
-import { around, placed, stacked, stretchOf } from './classes';
+import { around, ceiling, classSlots, corners, placed, stacked, stretchOf } from './classes';
 
 const points: ClassPoint[] = [
   { time: 1000, name: 'end of step 0', bytes: [100, 0, 100] },
@@ -16,6 +16,19 @@ test('an area lies on the ones before it, and a class that never lives has none'
     'M0.000 500.0L1000.000 0.0L1000.000 750.0L0.000 750.0Z',
   ]);
   expect(stacked([], 1)).toEqual([]);
+});
+
+test('areas from events are level within a slot, and jump between two', () => {
+  const at = (ms: number): string => new Date(ms).toISOString();
+  const slots = classSlots({ classes: ['a', 'b'], points: [], points_left_out: 0, looked_until: null, slots: [{ from: at(0), until: at(10), bytes: [1, 2] }, { from: at(10), until: at(20), bytes: [3, 0] }] });
+  expect(stacked(corners(slots), 4)[1]).toBe('M0.000 250.0L500.000 250.0L500.000 250.0L1000.000 250.0L1000.000 250.0L500.000 250.0L500.000 750.0L0.000 750.0Z');
+});
+
+test('areas between boundaries are cut at what was allocated', () => {
+  const sample = (from: number, max: number) => ({ from, to: from + 500, max, min: 0, last: 0, epoch: 0, step: 0, reserved: 0, peakReserved: 0 });
+  const roof = ceiling([sample(1000, 200), sample(1500, 50)], { from: 1000, to: 2000 }, 400);
+  expect(roof).toBe('M0.000 1000L0.000 500.0L500.000 500.0L500.000 875.0L1000.000 875.0L1000.000 1000Z');
+  expect(ceiling([], { from: 0, to: 1 }, 1)).toBe('');
 });
 
 test('one boundary alone is no area', () => {

@@ -1,18 +1,45 @@
 // Live memory by class at the boundaries of a device: from a response to stacked areas.
 //
-// Guarantees: pure. Areas are stacked, and their top is the live memory at each boundary. Edges between two boundaries
-// are straight, since nothing is known there. Coordinates are in a square of UNITS over a stretch that does not move with
-// the view, so zooming creates no new text.
+// Guarantees: pure. Areas are stacked. From events their top is the most that was allocated within each slot; from
+// boundaries it is the live memory at each of them, with straight edges between two, which `ceiling` cuts where less was
+// allocated. Coordinates are in a square of UNITS over a stretch that does not move with the view, so zooming creates no
+// new text.
 
 import type { Classes } from '../api/types';
 import { moment } from '../words/numbers';
-import { UNITS, share, type Stretch } from './course';
+import { UNITS, share, type Sample, type Stretch } from './course';
 
 /** A boundary whose time is a number. */
 export interface ClassPoint {
   time: number;
   name: string;
   bytes: number[];
+}
+
+/** A stretch of time with the classes of its highest moment. */
+export interface ClassSlot extends Stretch {
+  bytes: number[];
+}
+
+/** The slots of a response: none where only boundaries are known. */
+export function classSlots(of: Classes): ClassSlot[] {
+  return (of.slots ?? []).map((slot) => ({ from: moment(slot.from), to: moment(slot.until), bytes: slot.bytes }));
+}
+
+/** The corners of slots: a point at both ends of each. */
+export function corners(of: ClassSlot[]): ClassPoint[] {
+  return of.flatMap(({ from, to, bytes }) => [from, to].map((time) => ({ time, name: '', bytes })));
+}
+
+/** What areas between boundaries may not exceed: the highest allocated level at each time, as a closed path. */
+export function ceiling(course: Sample[], within: Stretch, top: number): string {
+  const x = (time: number): string => (UNITS * share(within, time)).toFixed(3);
+  const y = (value: number): string => (UNITS * (1 - value / top)).toFixed(1);
+  const inside = course.filter((sample) => sample.to >= within.from && sample.from <= within.to);
+  const [first, last] = [inside[0], inside.at(-1)];
+  if (!first || !last) return '';
+  const roof = inside.flatMap((sample) => [`${x(sample.from)} ${y(sample.max)}`, `${x(sample.to)} ${y(sample.max)}`]);
+  return `M${x(first.from)} ${UNITS}L${roof.join('L')}L${x(last.to)} ${UNITS}Z`;
 }
 
 /** The boundaries of a response. */

@@ -1,7 +1,7 @@
 // Paths, floors and zooms, without a browser.
 
 import { describe, expect, test } from 'vitest';
-import { bands, floorPath, floors, height, labelled, nearest, overlay, panned, ranksIn, spansOf, zoomed, type Sample } from './course';
+import { bands, floorOf, floorPath, height, labelled, nearest, overlay, panned, ranksIn, spansOf, zoomed, type Sample } from './course';
 
 const sample = (at: number, epoch: number, min: number, max: number, last = min): Sample => ({
   from: at,
@@ -16,15 +16,19 @@ const sample = (at: number, epoch: number, min: number, max: number, last = min)
 });
 const course = [sample(0, 0, 1, 9), sample(10, 0, 3, 8), sample(20, 1, 2, 9), sample(30, 1, 5, 9), sample(40, 1, 0, 1)];
 
-describe('the floor', () => {
-  test('is the lowest value from there on', () => {
-    expect(floors(course, Infinity)).toEqual([0, 0, 0, 0, 0]);
+test('the floor is drawn up to the last boundary, at its level there, whatever the last point of the picture holds', () => {
+  const at = (ms: number): string => new Date(ms).toISOString();
+  const floor = floorOf({
+    rank: 0,
+    process: 'rank0',
+    device: 0,
+    points: [],
+    marks: [],
+    floor: [{ until: at(10), allocated_bytes: 1 }, { until: at(30), allocated_bytes: 2 }, { until: at(45), allocated_bytes: 5 }],
   });
-
-  test('leaves out what is torn down', () => {
-    expect(floors(course, 40)).toEqual([0, 0, 0, 0, 0]);
-    expect(floors(course, 39)).toEqual([1, 2, 2, 5, NaN]);
-  });
+  const whole = floorPath(floor, 0, { from: 0, to: 50 }, 10);
+  expect(whole).toBe('M0.00 1000L0.00 900.0L200.00 900.0L200.00 800.0L600.00 800.0L600.00 500.0L900.00 500.0L900.00 1000Z');
+  expect(floorOf({ rank: 0, process: '', device: 0, points: [], marks: [] })).toEqual([]);
 });
 
 test('epochs touch each other', () => {
@@ -48,10 +52,11 @@ test('a limit far above is not drawn', () => {
 });
 
 test('only what is in view becomes a path', () => {
-  const drawn = floorPath(course, floors(course, 39), { from: 20, to: 40 }, 10);
+  const floor = [{ until: 10, bytes: 1 }, { until: 30, bytes: 2 }, { until: 40, bytes: 5 }];
+  const drawn = floorPath(floor, 0, { from: 20, to: 40 }, 10);
   expect(drawn).toContain('500.00 500.0');
-  expect(drawn.startsWith('M-500.00 1000L-500.00 800.0L0.00 800.0')).toBe(true);
-  expect(floorPath([], [], { from: 0, to: 50 }, 10)).toBe('');
+  expect(drawn.startsWith('M-500.00 1000L-500.00 800.0L500.00 800.0')).toBe(true);
+  expect(floorPath([], 0, { from: 0, to: 50 }, 10)).toBe('');
 });
 
 describe('zooming', () => {

@@ -1,7 +1,7 @@
 // The timeline of one rank's memory: from points and a stretch of time to paths.
 //
-// Guarantees: pure. Coordinates are in a square of UNITS, which the picture stretches. The floor is the lowest allocated
-// value from a time on, over the whole recording and not only over the view, as the judge uses it.
+// Guarantees: pure. Coordinates are in a square of UNITS, which the picture stretches. The floor is the daemon's: it is of
+// the whole recording and not only of the view, and no point of a picture decides it.
 
 import type { Mark, Point, RankTimeline } from '../api/types';
 import { moment } from '../words/numbers';
@@ -54,17 +54,15 @@ export function whole(of: Sample[]): Stretch {
   return first && last ? { from: first.from, to: Math.max(last.to, first.from + 1) } : { from: 0, to: 1 };
 }
 
-/** The lowest allocated value from each point on, up to `until`: later points belong to the teardown. */
-export function floors(of: Sample[], until: number): number[] {
-  let lowest = Infinity;
-  const found = new Array<number>(of.length).fill(NaN);
-  for (let at = of.length - 1; at >= 0; at -= 1) {
-    const sample = of[at];
-    if (!sample || sample.from > until) continue;
-    lowest = Math.min(lowest, sample.to <= until ? Math.min(sample.min, sample.last) : sample.min);
-    found[at] = lowest;
-  }
-  return found;
+/** A step of the floor with numeric times: it holds from the previous one's end to its own. */
+export interface FloorLevel {
+  until: number;
+  bytes: number;
+}
+
+/** The floor of a rank: what did not come back until the last boundary, where the last step ends. */
+export function floorOf(rank: RankTimeline): FloorLevel[] {
+  return (rank.floor ?? []).map((step) => ({ until: moment(step.until), bytes: step.allocated_bytes }));
 }
 
 /** Consecutive epochs. */
@@ -104,19 +102,20 @@ export function share(view: Stretch, time: number): number {
   return (time - view.from) / Math.max(view.to - view.from, 1e-6);
 }
 
-/** The floor as a closed path. */
-export function floorPath(course: Sample[], floor: number[], view: Stretch, top: number): string {
+/** The floor as a closed path, from a time on. */
+export function floorPath(floor: FloorLevel[], begin: number, view: Stretch, top: number): string {
   const x = (time: number): string => (UNITS * clamp(share(view, time), -1, 2)).toFixed(2);
   const y = (value: number): string => (UNITS * (1 - value / top)).toFixed(1);
   const lowest: string[] = [];
-  let [first, last] = ['', ''];
-  course.forEach((sample, at) => {
-    const value = floor[at];
-    if (value === undefined || Number.isNaN(value) || sample.to < view.from || sample.from > view.to) return;
-    first ||= x(sample.from);
-    last = x(sample.to);
-    lowest.push(`${x(sample.from)} ${y(value)}`, `${last} ${y(value)}`);
-  });
+  let [first, last, from] = ['', '', begin];
+  for (const step of floor) {
+    if (step.until >= view.from && from <= view.to) {
+      first ||= x(from);
+      last = x(step.until);
+      lowest.push(`${x(from)} ${y(step.bytes)}`, `${last} ${y(step.bytes)}`);
+    }
+    from = step.until;
+  }
   return lowest.length === 0 ? '' : `M${first} ${UNITS}L${lowest.join('L')}L${last} ${UNITS}Z`;
 }
 

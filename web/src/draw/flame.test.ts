@@ -2,7 +2,7 @@
 
 import { expect, test } from 'vitest';
 import type { FlameCall, Frame } from '../api/types';
-import { boxes, drawn, hits, label, shareOf, stackOf } from './flame';
+import { boxes, drawn, grownThrough, hits, label, shareOf, stackOf } from './flame';
 
 const frame = (name: string, file = '/home/me/train.py'): Frame => ({ function: name, file, line: 7 });
 const call = (depth: number, bytes: number, name: string): FlameCall => ({
@@ -56,4 +56,10 @@ test('names', () => {
   expect(label({ ...call(1, 1, ''), kind: 'no_stack', frames: [] })).toBe('without a recorded stack');
   expect(label({ ...call(1, 1, ''), kind: 'owner', owner: 'KV cache', frames: [] })).toBe('[KV cache]');
   expect(label(calls[1] ?? call(0, 0, ''))).toBe('main  train.py:7');
+});
+
+test("a finding's calls are those that pass through its site, whichever line allocates", () => {
+  const through = grownThrough(boxes(calls), frame('main'));
+  expect([[...through.boxes], through.outermost, through.bytes]).toEqual([[1, 2, 3], [1], 8]);
+  expect(grownThrough(boxes(calls), { ...frame('main'), line: 8 }).bytes).toBe(0);
 });

@@ -112,6 +112,32 @@ export function stackOf(of: Box[], at: number): Frame[] {
   return frames;
 }
 
+/** The calls of a finding: those that pass through its site, and how much they grew. */
+export interface Grown {
+  boxes: Set<number>;
+  /** The outermost of them. */
+  outermost: number[];
+  bytes: number;
+  blocks: number;
+}
+
+/** See `Grown`. */
+export function grownThrough(of: Box[], site: Frame): Grown {
+  const found: Grown = { boxes: new Set(), outermost: [], bytes: 0, blocks: 0 };
+  const isIt = (frame: Frame): boolean => frame.function === site.function && frame.file === site.file && frame.line === site.line;
+  for (const box of of) {
+    if (found.boxes.has(box.parent)) {
+      found.boxes.add(box.at);
+    } else if (box.call.frames.some(isIt)) {
+      found.boxes.add(box.at);
+      found.outermost.push(box.at);
+      found.bytes += box.call.grown_bytes - box.call.shrunk_bytes;
+      found.blocks += box.call.live_blocks;
+    }
+  }
+  return found;
+}
+
 /** Boxes with a text in their frames. */
 export function hits(of: Box[], wanted: string): Set<number> {
   const text = wanted.trim().toLowerCase();

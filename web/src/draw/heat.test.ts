@@ -7,11 +7,19 @@ const row = (rank: number, allocated_bytes: (number | null)[]) => ({
 
 test('a cell says how far its rank is from the median', () => {
   const MIB = 1 << 20;
-  const heat = { epochs: [0, 1], median_bytes: [4 * MIB, null], ranks: [row(7, [12 * MIB, 1]), row(0, [4 * MIB, null]), row(1, [2 * MIB, null])] };
+  const heat = { epochs: [0, 1], median_bytes: [4 * MIB, null], limit_bytes: [4 * MIB, null], ranks: [row(7, [12 * MIB, 1]), row(0, [4 * MIB, null]), row(1, [2 * MIB, null])] };
   expect(furthest(heat)).toBe(8 * MIB);
   const pixels = new Uint32Array(6);
   paintCells(heat, heat.ranks, furthest(heat), (step) => 100 + step, pixels);
   expect([...pixels]).toEqual([104, 0, 100, 0, 99, 0]);
+});
+
+test('a small difference is never bright', () => {
+  const MIB = 1 << 20;
+  const heat = { epochs: [0], median_bytes: [186 * MIB], limit_bytes: [6.5 * MIB], ranks: [row(0, [187 * MIB]), row(1, [186 * MIB]), row(2, [186 * MIB])] };
+  const pixels = new Uint32Array(3);
+  paintCells(heat, heat.ranks, furthest(heat), (step) => 100 + step, pixels);
+  expect(pixels[0]).toBeLessThanOrEqual(101);
 });
 
 test('what is not known is no distance', () => {

@@ -14,9 +14,10 @@ export function distance(value: number | null, median: number | null, far: numbe
   return Math.max(-STEPS, Math.min(STEPS, steps));
 }
 
-/** The distance of the last colour: that of the cell furthest from its median, and at least a MiB. */
+/** The distance of the last colour: that of the cell furthest from its median, and at least one that makes a rank odd, so that
+ * no small difference is bright. */
 export function furthest(heat: Heat): number {
-  let far = 1 << 20;
+  let far = Math.max(1 << 20, ...heat.limit_bytes.map((limit) => limit ?? 0));
   for (const row of heat.ranks) {
     row.allocated_bytes.forEach((value, at) => {
       const median = heat.median_bytes[at] ?? null;

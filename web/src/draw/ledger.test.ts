@@ -1,11 +1,13 @@
 // The bar ends where the device ends, for any known parts.
 
 import { expect, test } from 'vitest';
-import type { LedgerRank } from '../api/types';
-import { notes, parts, sum } from './ledger';
+import type { FailedRequest, LedgerRank } from '../api/types';
+import { noRoom, notes, parts, sum } from './ledger';
 
 const rank: LedgerRank = {
   rank: 0,
+  process: 'rank0',
+  device: 0,
   at: '2026-01-01T00:00:00Z',
   epoch: 1,
   step: 2,
@@ -46,4 +48,13 @@ test('what was not measured is not called free', () => {
   expect(parts(unmeasured).at(-1)?.name).toBe('free, or used by what was not measured');
   expect(notes({ ...unmeasured, exact: false, device_total_bytes: null }).length).toBe(3);
   expect(notes({ ...rank, device_total_bytes: 50 })[0]).toContain('exceed');
+});
+
+test('a failed request is the piece that ends beyond the limit', () => {
+  const failed = { asked_bytes: 30, largest_usable_bytes: 4, limit_at_least_bytes: 80, device_free_bytes: 0 } as unknown as FailedRequest;
+  const at = noRoom(rank, failed);
+  expect(at.held.map((part) => part.bytes)).toEqual([40, 15, 5, 10]);
+  expect([sum(at.held), at.request.bytes, at.limit, at.end, at.hole, at.fits]).toEqual([70, 30, 80, 100, 4, 10]);
+  expect(sum(at.held) + at.request.bytes).toBeGreaterThan(at.limit);
+  expect(noRoom(rank, { ...failed, limit_at_least_bytes: null, device_free_bytes: 2 }).limit).toBe(72);
 });

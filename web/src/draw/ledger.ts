@@ -2,7 +2,7 @@
 //
 // Guarantees: the parts add up to the sum below them; unmeasured memory is a part with that name, never left out.
 
-import type { LedgerRank } from '../api/types';
+import type { FailedRequest, LedgerRank } from '../api/types';
 
 /** The classes in display order; the index is the number of the colour. */
 export const CLASSES = ['parameters', 'gradients', 'optimizer_state', 'activations', 'temporaries', 'workspace', 'unknown'];
@@ -60,4 +60,35 @@ export function notes(rank: LedgerRank): string[] {
   }
   if (!rank.exact) said.push("NOT EXACT: events are missing, so the allocator's part may be wrong.");
   return said;
+}
+
+/** A failed request on the bar: what was held, and the request as the piece that does not fit. */
+export interface NoRoom {
+  /** Held when it failed, without what is free. */
+  held: Part[];
+  request: Part;
+  /** The most that the process may hold, or the device's room for it; the request ends beyond. */
+  limit: number;
+  /** The right end of the bar. */
+  end: number;
+  /** The largest free piece in the cache that could have served it. */
+  hole: number;
+  /** The largest request that would have found a place: in that piece, or as a new segment. */
+  fits: number;
+}
+
+/** The allocator's part of a ledger at a failure, with the request behind it. */
+export function noRoom(rank: LedgerRank, failed: FailedRequest): NoRoom {
+  const isHeld = (part: Part): boolean => part.colour.startsWith('c') && part.colour !== 'context';
+  const held = parts({ ...rank, device_total_bytes: null, device_used_bytes: null }).filter((part) => isHeld(part) || part.name === 'allocated, of no class');
+  const reserved = sum(held);
+  const limit = Math.max(failed.limit_at_least_bytes ?? reserved + failed.device_free_bytes, reserved);
+  return {
+    held,
+    request: { name: 'requested', colour: 'request', bytes: failed.asked_bytes },
+    limit,
+    end: Math.max(limit, reserved + failed.asked_bytes),
+    hole: failed.largest_usable_bytes,
+    fits: Math.max(failed.largest_usable_bytes, limit - reserved),
+  };
 }

@@ -8,9 +8,10 @@ import type { JSX } from 'preact';
 import { useMemo, useRef, useState } from 'preact/hooks';
 import { useAsked } from '../api/ask';
 import type { FailedRequest, Finding, Rank, RankTimeline, Timeline } from '../api/types';
-import { placed, stacked, stretchOf } from '../draw/classes';
-import { UNITS, bands, clamp, floorPath, floors, height, labelled, nearest, overlay, panned, ranksIn, samples, share, spansOf, whole, zoomed, type Stretch } from '../draw/course';
+import { ceiling, placed, stacked, stretchOf } from '../draw/classes';
+import { UNITS, bands, clamp, floorOf, floorPath, height, labelled, nearest, overlay, panned, ranksIn, samples, share, spansOf, whole, zoomed, type Stretch } from '../draw/course';
 import { colourOf } from '../draw/ledger';
+import { DeviceChoice } from '../parts/DeviceChoice';
 import { Link } from '../parts/parts';
 import { useHeard } from '../parts/heard';
 import { pin, pinsOf } from '../parts/pins';
@@ -18,7 +19,7 @@ import { go, question, type JobAddress } from '../route';
 import { useFollowed, useSettled } from '../parts/settled';
 import { useTiles } from '../tiles/use';
 import { bytes, count, duration, moment, plural, rfc3339 } from '../words/numbers';
-import { nameOf } from '../words/verdict';
+import { addressIn, labelOf, selectionOf } from '../words/devices';
 import { Painted } from './Painted';
 import { useClasses } from './classes';
 
@@ -39,12 +40,10 @@ const SIGNS: [sign: string, text: string][] = [['✖', 'out of memory'], ['▲',
 /** The most ranks overlaid on this one, and their colours. */
 const OVER_MOST = 6;
 const OVER = ['over0', 'over1', 'over2', 'over3', 'over4', 'over5'];
-/** The most ranks in the menu. */
-const LISTED = 512;
 
 interface Of {
   job: JobAddress;
-  rank: Rank | null;
+  rank: Rank;
   name: string;
   line: RankTimeline;
   ranks: Rank[];
@@ -88,15 +87,11 @@ export function Course(of: Of): JSX.Element {
   const [drag, setDrag] = useState<{ from: number; to: number } | null>(null);
   const plot = useRef<SVGSVGElement>(null);
 
-  const isOneOfSeveral = of.ranks.filter((rank) => rank.rank === of.line.rank).length > 1;
-  const { points: fine, marks: told } = useTiles(of.job, of.line, isOneOfSeveral ? of.line.process : null, course, view);
+  const own = selectionOf(of.rank, of.ranks);
+  const { points: fine, marks: told } = useTiles(of.job, of.line, own.process, course, view);
   const shown = useMemo(() => fine.filter((point) => point.to > view.from && point.from < view.to), [fine, view]);
-  const until = useMemo(() => {
-    const last = of.rank?.epoch_ends.at(-1);
-    return last ? moment(last.at) : Infinity;
-  }, [of.rank]);
-  const floor = useMemo(() => floors(course, until), [course, until]);
-  const limit = of.rank?.device_total_bytes ?? null;
+  const floor = useMemo(() => floorOf(of.line), [of.line]);
+  const limit = of.rank.device_total_bytes ?? null;
   const known = new Set(of.ranks.map((rank) => rank.rank));
   const wantedOver = ranksIn(of.over, OVER_MOST).filter((rank) => rank !== of.line.rank && known.has(rank));
   const unknownOver = ranksIn(of.over, OVER_MOST).filter((rank) => !known.has(rank));
@@ -110,12 +105,12 @@ export function Course(of: Of): JSX.Element {
         }),
   );
   const over = useMemo(
-    () => (others.answer?.ranks ?? []).slice(0, OVER_MOST).map((rank, at) => ({ name: nameOf(rank.process, rank.rank), samples: samples(rank), colour: OVER[at] ?? '' })),
+    () => (others.answer?.ranks ?? []).slice(0, OVER_MOST).map((rank, at) => ({ name: labelOf(rank, of.ranks), samples: samples(rank), colour: OVER[at] ?? '' })),
     [others.answer],
   );
   // (The picture is as high as the highest of them.)
   const { top, showsLimit } = useMemo(() => height([...course, ...over.flatMap((rank) => rank.samples)], limit), [course, over, limit]);
-  const drawn = useMemo(() => floorPath(course, floor, view, top), [course, floor, view, top]);
+  const drawn = useMemo(() => floorPath(floor, all.from, view, top), [floor, all, view, top]);
   const epochs = useMemo(() => bands(course), [course]);
   const spans = epochs.filter((band) => band.to > view.from && band.from < view.to);
   const marked = useMemo(() => {
@@ -123,14 +118,15 @@ export function Course(of: Of): JSX.Element {
     const steps = spansOf(told, 'step', all.to).filter(isInView);
     return { phases: spansOf(told, 'phase', all.to).filter(isInView), steps: steps.length > STEPS ? [] : steps };
   }, [told, view.from, view.to, all]);
-  const inDoubt = of.rank !== null && !of.rank.completeness.exact;
+  const inDoubt = !of.rank.completeness.exact;
   const phases = Object.keys(PHASES).filter((name) => marked.phases.some((phase) => phase.name === name));
 
   const isWhole = view.from <= all.from && view.to >= all.to;
   // (Without zoom the envelope is enough.)
   const wantsClasses = of.classes === null ? !isWhole : of.classes === 'on';
-  const classed = useClasses(of, isOneOfSeveral, wantsClasses, view, all);
-  const areas = useMemo(() => stacked(classed.points, top), [classed.points, top]);
+  const classed = useClasses(of, own, wantsClasses, view, all);
+  const areas = useMemo(() => stacked(classed.drawn, top), [classed.drawn, top]);
+  const roof = useMemo(() => (classed.isFine ? '' : ceiling(course, stretchOf(classed.drawn), top)), [classed.isFine, classed.drawn, course, top]);
   const isNear = (point: { time: number }): boolean => point.time >= view.from && point.time <= view.to;
   const boundaries = classed.points.filter(isNear).length;
   const isStacked = wantsClasses && areas.some((area) => area !== '');
@@ -162,7 +158,7 @@ export function Course(of: Of): JSX.Element {
     else look(zoomed(view, all, event.deltaY > 0 ? 1 / CLOSER : CLOSER, timeAt(event)));
   });
 
-  const epoch_left = of.rank?.epoch_ends.find((end) => end.epoch === of.diverges);
+  const epoch_left = of.rank.epoch_ends.find((end) => end.epoch === of.diverges);
   const every_mark = [
     ...of.failures.map((failure) => ({ time: moment(failure.at), text: `Out of memory: ${bytes(failure.asked_bytes)} requested`, sign: '✖' })),
     ...of.findings
@@ -202,6 +198,7 @@ export function Course(of: Of): JSX.Element {
     if (highest) setCursor((highest.from + highest.to) / 2);
   };
   const middle = cursor ?? (view.from + view.to) / 2;
+  const moments = addressIn(of.job, of.rank, of.ranks);
   // Keys that work everywhere, and keys of the plot.
   const everywhere: Record<string, () => void> = {
     '+': () => { look(zoomed(view, all, CLOSER, middle)); },
@@ -234,7 +231,7 @@ export function Course(of: Of): JSX.Element {
       },
       ',': () => { look(panned(view, all, -0.25)); },
       '.': () => { look(panned(view, all, 0.25)); },
-      Enter: () => { go({ view: 'moment', job: { ...of.job, rank: of.line.rank }, at: pinned(middle), from: null }); },
+      Enter: () => { go({ view: 'moment', job: moments, at: pinned(middle), from: null }); },
     });
   };
   useHeard(null, 'keydown', (event) => {
@@ -255,25 +252,10 @@ export function Course(of: Of): JSX.Element {
     at === null
       ? `${plural(shown.length, 'point')} in view, ${duration(view.to - view.from)}. Highest ${bytes(shown.reduce((most, one) => Math.max(most, one.max), 0))} allocated.`
       : `Epoch ${at.epoch}, step ${count(at.step)}, ${duration(at.from - all.from)} after the start: ${bytes(at.last)} allocated (${bytes(at.min)} to ${bytes(at.max)} within this point), ${bytes(at.reserved)} reserved.${near === undefined ? '' : ` ${near.sign} ${near.text}.`}`;
-  const moments = { ...of.job, rank: of.line.rank };
   return (
     <figure class="course-of">
       <figcaption class="tools">
-        <label>
-          Rank{' '}
-          <select
-            value={String(of.line.rank)}
-            onChange={(event) => {
-              go({ view: 'job', job: { ...of.job, rank: Number(event.currentTarget.value) }, since: null, until: null }, true);
-            }}
-          >
-            {[...new Map(of.ranks.slice(0, LISTED).map((rank) => [rank.rank, rank])).values()].map((rank) => (
-              <option key={rank.rank} value={String(rank.rank)}>
-                {nameOf(rank.process, rank.rank)}
-              </option>
-            ))}
-          </select>
-        </label>
+        <DeviceChoice ranks={of.ranks} chosen={of.rank} to={(device) => { go({ view: 'job', job: addressIn(of.job, device, of.ranks), since: null, until: null }, true); }} />
         {of.ranks.length > 1 && (
           <label>
             With ranks{' '}
@@ -335,6 +317,7 @@ export function Course(of: Of): JSX.Element {
             <pattern id="inexact" width="8" height="8" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
               <path class="hatch" d="M0 0V8" />
             </pattern>
+            {roof !== '' && <clipPath id="ceiling"><path d={roof} /></clipPath>}
           </defs>
           <svg width="100%" height="240" viewBox={`0 0 ${UNITS} ${UNITS}`} preserveAspectRatio="none">
             {spans.filter((band) => band.epoch % 2 === 1).map((band) => (
@@ -344,7 +327,7 @@ export function Course(of: Of): JSX.Element {
               <path key={step.from} class="step" d={`M${UNITS * share(view, step.from)} 0V${UNITS}`} />
             ))}
             {isStacked ? (
-              <g transform={placed(stretchOf(classed.points), view)}>
+              <g transform={placed(stretchOf(classed.drawn), view)} clip-path={roof === '' ? undefined : 'url(#ceiling)'}>
                 {areas.map((area, at) => area !== '' && <path key={at} class={`stacked ${colourOf(classed.names[at] ?? null)}`} d={area} />)}
               </g>
             ) : null}

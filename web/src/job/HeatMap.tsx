@@ -5,14 +5,14 @@
 
 import type { JSX } from 'preact';
 import { useMemo, useRef, useState } from 'preact/hooks';
-import type { Heat, HeatRow } from '../api/types';
+import type { Heat, HeatRow, Rank } from '../api/types';
 import { STEPS, arranged, furthest, paintCells } from '../draw/heat';
 import { pixel } from '../draw/raster';
 import { Pixels, within } from '../parts/Pixels';
 import { Link } from '../parts/parts';
 import { go, type JobAddress } from '../route';
 import { bytes, change, plural } from '../words/numbers';
-import { nameOf } from '../words/verdict';
+import { addressIn, labelOf } from '../words/devices';
 
 /** The least and the most pixels of a row, and the height of the scrolling part. */
 const ROW_LEAST = 3;
@@ -32,14 +32,14 @@ const MIDDLE = '#f0f0f0';
 function why(row: HeatRow): string {
   const said = [
     ...(row.failure === null ? [] : [row.failure]),
-    ...(row.diverges_at === null ? [] : [`left the others at the end of epoch ${row.diverges_at}`]),
+    ...(row.diverges_at === null ? [] : [`above the others from the end of epoch ${row.diverges_at} on`]),
     ...(row.stands_out.length === 0 ? [] : [`stands out by ${row.stands_out.map((name) => name.replaceAll('_', ' ')).join(', ')}`]),
   ];
   return said.join('; ');
 }
 
 /** See the module. */
-export function HeatMap({ heat, job }: { heat: Heat; job: JobAddress }): JSX.Element | null {
+export function HeatMap({ heat, ranks: known, job }: { heat: Heat; ranks: Rank[]; job: JobAddress }): JSX.Element | null {
   const [upper, lower, scroller] = [useRef<HTMLCanvasElement>(null), useRef<HTMLCanvasElement>(null), useRef<HTMLDivElement>(null)];
   const [at, setAt] = useState<{ x: number; y: number } | null>(null);
   const [epochs, ranks] = [heat.epochs.length, heat.ranks.length];
@@ -60,7 +60,7 @@ export function HeatMap({ heat, job }: { heat: Heat; job: JobAddress }): JSX.Ele
     if (found) setAt({ x: part(found.x, epochs), y: first + part(found.y, count) });
   };
   const open = (row: HeatRow | null | undefined): void => {
-    if (row) go({ view: 'job', job: { ...job, rank: row.rank }, since: null, until: null });
+    if (row) go({ view: 'job', job: addressIn(job, row, known), since: null, until: null });
   };
   const key = (event: KeyboardEvent): void => {
     const here = at ?? { x: epochs - 1, y: -1 };
@@ -85,13 +85,13 @@ export function HeatMap({ heat, job }: { heat: Heat; job: JobAddress }): JSX.Ele
       <figcaption>
         <p>
           {`${plural(ranks, 'rank')} by ${plural(epochs, 'epoch')}, odd ranks on top: allocated at each epoch's end, against the median of all ranks.`}
-          {odd.length === 0 && ' No rank leaves the others.'}
+          {odd.length === 0 && ' No rank holds more than the others.'}
         </p>
         {odd.length > 0 && (
           <ul>
             {odd.slice(0, TOLD).map((row) => (
               <li key={`${row.rank} ${row.process} ${row.device}`}>
-                <Link to={{ view: 'job', job: { ...job, rank: row.rank }, since: null, until: null }}>{nameOf(row.process, row.rank)}</Link>
+                <Link to={{ view: 'job', job: addressIn(job, row, known), since: null, until: null }}>{labelOf(row, known)}</Link>
                 {` ${why(row)}`}
               </li>
             ))}
@@ -119,7 +119,7 @@ export function HeatMap({ heat, job }: { heat: Heat; job: JobAddress }): JSX.Ele
       >
         {pinned.length > 0 && (
           <div class="heat-rows">
-            <div class="heat-names">{pinned.map((row) => <span key={`${row.rank} ${row.process} ${row.device}`} style={{ height: `${ROW_MOST}px` }}>{nameOf(row.process, row.rank)}</span>)}</div>
+            <div class="heat-names">{pinned.map((row) => <span key={`${row.rank} ${row.process} ${row.device}`} style={{ height: `${ROW_MOST}px` }}>{labelOf(row, known)}</span>)}</div>
             <Pixels
               canvas={upper}
               class="heat"
@@ -154,7 +154,7 @@ export function HeatMap({ heat, job }: { heat: Heat; job: JobAddress }): JSX.Ele
       </div>
       <p id="heat-said" class="said" role="status">
         {told && at
-          ? `${nameOf(told.process, told.rank)}${told.host === null ? '' : ` on ${told.host}`}, end of epoch ${heat.epochs[at.x] ?? 0}: ${bytes(value)}${
+          ? `${labelOf(told, known)}${told.host === null ? '' : ` on ${told.host}`}, end of epoch ${heat.epochs[at.x] ?? 0}: ${bytes(value)}${
               value != null && median != null ? `, ${change(value - median)} against the median` : ''
             }. ${why(told)}`
           : epochs === 1 ? `Epoch ${heat.epochs[0] ?? 0}.` : `Epochs ${heat.epochs[0] ?? 0} to ${heat.epochs.at(-1) ?? 0} from left to right.`}

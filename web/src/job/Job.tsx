@@ -9,19 +9,12 @@ import type { Diagnosis, Heat, Oom, Report, Timeline } from '../api/types';
 import { Link, Waiting } from '../parts/parts';
 import { question, type JobAddress } from '../route';
 import { date, duration, moment, plural } from '../words/numbers';
-import { nameOf, ranksOf } from '../words/verdict';
+import { chosen, isSame, keyOf, labelOf, missing } from '../words/devices';
+import { ranksOf } from '../words/verdict';
 import { Course } from './Course';
 import { HeatMap } from './HeatMap';
 import { Ranks } from './Ranks';
 import { Verdict } from './Verdict';
-
-/** The rank to show if none is chosen: one of the worst finding, or else the first. */
-export function chosenRank(report: Report, asked: number | null): number {
-  const has = (rank: number): boolean => report.ranks.some((known) => known.rank === rank);
-  const [worst] = report.findings;
-  const wanted = asked ?? worst?.ranks.find(has) ?? 0;
-  return has(wanted) ? wanted : (report.ranks[0]?.rank ?? 0);
-}
 
 /** See the module. */
 export function Job({ job, since, until, over, classes }: { job: JobAddress; since: string | null; until: string | null; over: string; classes: 'on' | 'off' | null }): JSX.Element {
@@ -30,14 +23,15 @@ export function Job({ job, since, until, over, classes }: { job: JobAddress; sin
   const note = useAsked<Diagnosis>(question(job, 'diagnose'), runs, own);
   const report = useAsked<Report>(question(job, 'query'), runs, own);
   // A rank in the address is requested at once, before the job's ranks are known.
-  const rank = report.answer === null ? job.rank : chosenRank(report.answer, job.rank);
-  const of = rank === null || report.answer?.ranks.length === 0 ? null : { rank: String(rank) };
-  const course = useAsked<Timeline>(of && question(job, 'timeline', { ...of, points: '600' }), runs, own);
+  const ranks = report.answer?.ranks ?? [];
+  const shown = report.answer === null ? null : chosen(report.answer, job);
+  const rank = report.answer === null ? job.rank : (shown?.rank ?? null);
+  const of = rank === null ? null : { rank: String(rank) };
+  const course = useAsked<Timeline>(of && question(job, 'timeline', { ...of, points: '600', floor: 'true' }), runs, own);
   const failures = useAsked<Oom>(question(job, 'oom'));
   const heat = useAsked<Heat>(report.answer !== null && report.answer.ranks.length > 1 ? question(job, 'heat') : null);
   const of_job = report.answer?.job ?? note.answer?.job ?? null;
-  const shown = report.answer?.ranks.find((known) => known.rank === rank) ?? null;
-  const line = course.answer?.ranks.find((known) => shown === null || known.process === shown.process) ?? course.answer?.ranks[0];
+  const line = course.answer?.ranks.find((known) => isSame(known, shown));
   return (
     <main>
       <p class="trail">
@@ -67,23 +61,25 @@ export function Job({ job, since, until, over, classes }: { job: JobAddress; sin
       </section>
       <section class="stays" aria-labelledby="course">
         <h2 id="course">Memory over time</h2>
-        {line === undefined || report.answer === null || rank === null ? (
+        {report.answer !== null && shown === null ? (
+          <p class="prose trouble" role="alert">{missing(ranks, job)}</p>
+        ) : line === undefined || report.answer === null || shown === null ? (
           <Waiting trouble={report.trouble ?? course.trouble} what="the course" />
         ) : (
           <Course
-            key={`${rank} ${line.process}`}
+            key={keyOf(line)}
             job={job}
             rank={shown}
-            name={nameOf(line.process, line.rank)}
+            name={labelOf(shown, ranks)}
             line={line}
             ranks={report.answer.ranks}
             findings={report.answer.findings}
-            failures={failures.answer?.failures.filter((failure) => failure.rank === rank) ?? []}
+            failures={failures.answer?.failures.filter((failure) => isSame(failure, shown)) ?? []}
             since={since}
             until={until}
             over={over}
             classes={classes}
-            diverges={heat.answer?.ranks.find((row) => row.rank === rank && row.process === line.process)?.diverges_at ?? null}
+            diverges={heat.answer?.ranks.find((row) => isSame(row, line))?.diverges_at ?? null}
           />
         )}
       </section>
@@ -93,8 +89,8 @@ export function Job({ job, since, until, over, classes }: { job: JobAddress; sin
           <Waiting trouble={report.trouble} what="the ranks" />
         ) : (
           <>
-            {heat.answer !== null && <HeatMap heat={heat.answer} job={job} />}
-            <Ranks report={report.answer} job={job} chosen={rank ?? 0} />
+            {heat.answer !== null && <HeatMap heat={heat.answer} ranks={ranks} job={job} />}
+            <Ranks report={report.answer} job={job} chosen={shown} />
           </>
         )}
       </section>

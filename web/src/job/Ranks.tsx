@@ -5,7 +5,7 @@ import type { Rank, Report } from '../api/types';
 import { Bytes, Change, Link, Table } from '../parts/parts';
 import type { JobAddress } from '../route';
 import { count, percent, plural } from '../words/numbers';
-import { nameOf } from '../words/verdict';
+import { addressIn, keyOf, labelOf } from '../words/devices';
 
 /** Rows of the table. */
 const SHOWN = 200;
@@ -30,21 +30,21 @@ function oddness(rank: Rank): number {
 }
 
 /** See the module. */
-export function Ranks({ report, job, chosen }: { report: Report; job: JobAddress; chosen: number }): JSX.Element {
+export function Ranks({ report, job, chosen }: { report: Report; job: JobAddress; chosen: Rank | null }): JSX.Element {
   const rows = report.ranks.toSorted((a, b) => oddness(b) - oddness(a)).slice(0, SHOWN);
   const more = report.ranks.length - rows.length;
   return (
     <>
       <Table caption="Ranks, those that are odd first" heads={HEADS}>
         {rows.map((rank) => (
-          <tr key={`${rank.rank} ${rank.process} ${rank.device}`} class={rank.rank === chosen ? 'chosen' : undefined}>
+          <tr key={keyOf(rank)} class={rank === chosen ? 'chosen' : undefined}>
             <th scope="row">
               <Link
-                to={{ view: 'job', job: { ...job, rank: rank.rank }, since: null, until: null }}
-                current={rank.rank === chosen}
-                label={`Show ${nameOf(rank.process, rank.rank)} over time`}
+                to={{ view: 'job', job: addressIn(job, rank, report.ranks), since: null, until: null }}
+                current={rank === chosen}
+                label={`Show ${labelOf(rank, report.ranks)} over time`}
               >
-                {nameOf(rank.process, rank.rank)}
+                {labelOf(rank, report.ranks)}
               </Link>
             </th>
             <td class={`state ${rank.state}`}>

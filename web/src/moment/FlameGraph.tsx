@@ -5,11 +5,11 @@
 
 import type { JSX } from 'preact';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
-import type { Flame, FlameCall } from '../api/types';
-import { boxes, drawn, hits, label, place, shareOf, stackOf, type Drawn } from '../draw/flame';
+import type { Finding, Flame, FlameCall } from '../api/types';
+import { boxes, drawn, grownThrough, hits, label, place, shareOf, stackOf, type Drawn } from '../draw/flame';
 import { CLASSES, colourOf } from '../draw/ledger';
 import { useSlash } from '../parts/slash';
-import { bytes, count, exactly, percent, plural } from '../words/numbers';
+import { bytes, change, count, exactly, percent, plural } from '../words/numbers';
 
 /** Height of a row, and pixels a letter. */
 const ROW = 20;
@@ -17,9 +17,14 @@ const LETTER = 7;
 
 function figures(call: FlameCall, whole: number, isChange: boolean): string {
   const blocks = plural(call.live_blocks, 'block');
-  if (isChange) return `${bytes(call.grown_bytes)} more, ${bytes(call.shrunk_bytes)} less, ${blocks} now`;
+  if (isChange) return `${bytes(call.grown_bytes)} more, ${bytes(call.shrunk_bytes)} less, ${blocks} now in ${call.kind === 'all' ? 'all stacks' : 'stacks of it'} that changed`;
   const mostly = call.class === null ? '' : `, mostly ${call.class.replaceAll('_', ' ')}`;
   return `${bytes(call.bytes)}, ${percent(call.bytes, whole)}, ${blocks}${mostly}`;
+}
+
+/** `258 MiB to 478 MiB, `, if both are known. */
+function totals({ from, at }: Flame): string {
+  return from?.allocated_bytes == null || at.allocated_bytes === null ? '' : `${bytes(from.allocated_bytes)} to ${bytes(at.allocated_bytes)} allocated, `;
 }
 
 function colour(call: FlameCall, isChange: boolean): string {
@@ -45,9 +50,11 @@ function useWidth(): [number, { current: HTMLDivElement | null }] {
   return [width, of];
 }
 
-/** See the module. */
-export function FlameGraph({ flame, title }: { flame: Flame; title: string }): JSX.Element {
+/** See the module. Of a comparison, `finding` is the one that it shows: its calls have one colour, all others none. */
+export function FlameGraph({ flame, title, finding }: { flame: Flame; title: string; finding: Finding | null }): JSX.Element {
   const of = useMemo(() => boxes(flame.calls), [flame]);
+  const site = finding?.site ?? null;
+  const grown = useMemo(() => (site === null ? null : grownThrough(of, site)), [of, site]);
   const [zoom, setZoom] = useState(0);
   const [focus, setFocus] = useState(0);
   const [hover, setHover] = useState<number | null>(null);
@@ -63,7 +70,7 @@ export function FlameGraph({ flame, title }: { flame: Flame; title: string }): J
     root === undefined
       ? ''
       : isChange
-        ? `${bytes(root.grown_bytes)} more, ${bytes(root.shrunk_bytes)} less, ${bytes(flame.unchanged_bytes)} in stacks that did not change.`
+        ? `${totals(flame)}${change(root.grown_bytes - root.shrunk_bytes)}: ${bytes(root.grown_bytes)} more, ${bytes(root.shrunk_bytes)} less, ${bytes(flame.unchanged_bytes)} in stacks that did not change.`
         : `${bytes(root.bytes)} in ${plural(root.live_blocks, 'block')}.`;
   if (root === undefined || whole === 0) {
     return <p>{sums} {isChange ? 'No stack holds more or less than before.' : 'Nothing was live.'}</p>;
@@ -102,12 +109,19 @@ export function FlameGraph({ flame, title }: { flame: Flame; title: string }): J
     event.preventDefault();
     act();
   };
-  const told = of[hover ?? focus] ?? of[0];
+  // (Where one lands the call of the finding is described.)
+  const told = of[hover ?? (focus === 0 ? (grown?.outermost[0] ?? 0) : focus)] ?? of[0];
   const classes = CLASSES.filter((name) => flame.calls.some((call) => call.class === name));
   const reachable = byAt.has(focus) ? focus : (shown[0]?.box.at ?? 0);
   return (
     <figure class="flame">
       <figcaption>
+        {grown !== null && site !== null && (
+          <p>
+            <strong class="code">{place(site)}</strong>
+            {grown.boxes.size === 0 ? ' is in no stack that changed between these moments.' : <>{' '}<strong>{change(grown.bytes)}</strong>{` in ${plural(grown.blocks, 'block')} of its stacks: outlined below.`}</>}
+          </p>
+        )}
         <strong>{sums}</strong>{' '}
         <span class="faint">
           Callers above, what they call below; width is bytes; your own code is bold.
@@ -115,7 +129,7 @@ export function FlameGraph({ flame, title }: { flame: Flame; title: string }): J
         </span>
         <ul class="legend">
           {isChange
-            ? [['grown', 'holds more'], ['shrunk', 'holds less']].map(([name, text]) => (
+            ? (grown === null ? [['grown', 'holds more'], ['shrunk', 'holds less']] : [['leak', "the finding's calls"], ['other', 'everything else that changed']]).map(([name, text]) => (
                 <li key={name}><i class={`key ${name ?? ''}`} />{text}</li>
               ))
             : classes.map((name) => (
@@ -146,7 +160,8 @@ export function FlameGraph({ flame, title }: { flame: Flame; title: string }): J
           onPointerLeave={() => { setHover(null); }}
         >
           {shown.map(({ box, x, width: wide }) => {
-            const classNames = [colour(box.call, isChange), box.call.own ? 'own' : 'lib', ...(found.has(box.at) ? ['hit'] : wanted.trim() === '' ? [] : ['dim'])];
+            const classNames = [...(grown === null ? [colour(box.call, isChange)] : grown.boxes.has(box.at) ? ['leak', ...(grown.outermost.includes(box.at) ? ['outer'] : [])] : ['other']), box.call.own ? 'own' : 'lib', ...(found.has(box.at) ? ['hit'] : wanted.trim() === '' ? [] : ['dim'])];
+            // (A pointer that rests where a box appears has not chosen it.)
             return (
               <g
                 key={box.at}
@@ -158,7 +173,7 @@ export function FlameGraph({ flame, title }: { flame: Flame; title: string }): J
                 tabindex={box.at === reachable ? 0 : -1}
                 data-at={box.at}
                 onClick={() => { zoomTo(box.at); }}
-                onPointerEnter={() => { setHover(box.at); }}
+                onPointerMove={() => { setHover(box.at); }}
                 onFocus={() => { setFocus(box.at); }}
               >
                 <rect x={x} y={box.call.depth * ROW} width={wide} height={ROW - 1} />

@@ -5,13 +5,14 @@
 import type { JSX } from 'preact';
 import { Anatomy } from '../anatomy/Anatomy';
 import { useAsked } from '../api/ask';
-import type { Anatomy as AnatomyAnswer, Flame, FlameMoment, Ledger, Report, Sites } from '../api/types';
-import { chosenRank } from '../job/Job';
+import type { Anatomy as AnatomyAnswer, Flame, FlameMoment, Ledger, Oom, Rank, Report, Sites } from '../api/types';
+import { DeviceChoice } from '../parts/DeviceChoice';
 import { Link, Waiting } from '../parts/parts';
 import { pinName, pinsOf, type Pins } from '../parts/pins';
 import { go, question, type JobAddress } from '../route';
 import { count } from '../words/numbers';
-import { nameOf, span } from '../words/verdict';
+import { addressIn, chosen, isSame, keyOf, labelOf, missing, selectionOf } from '../words/devices';
+import { span } from '../words/grown';
 import { FlameGraph } from './FlameGraph';
 import { LedgerBar } from './LedgerBar';
 import { SiteTable } from './SiteTable';
@@ -25,6 +26,8 @@ function saysOf(asked: string, pins: Pins): string {
   if (asked === 'peak') return 'when most was allocated';
   if (asked === 'end') return 'at the end of the recording';
   const epoch = /^epoch:(\d+)$/.exec(asked);
+  const step = /^epoch:(\d+):(first|last)-step$/.exec(asked);
+  if (step) return `at the end of the ${step[2] ?? ''} step of epoch ${step[1] ?? ''}`;
   return epoch ? `at the end of epoch ${epoch[1] ?? ''}` : `at ${asked.replace('T', ' ').replace(/(\.\d{3})\d*Z$/, '$1 UTC')}`;
 }
 
@@ -58,31 +61,29 @@ function momentOf(of: FlameMoment): string {
 }
 
 /** See the module. */
-export function Moment({ job, at, from }: { job: JobAddress; at: string; from: string | null }): JSX.Element {
+export function Moment({ job, at, from, finding }: { job: JobAddress; at: string; from: string | null; finding: string | null }): JSX.Element {
   const report = useAsked<Report>(question(job, 'query'));
   const ranks = report.answer?.ranks ?? [];
-  const number = report.answer === null ? job.rank : chosenRank(report.answer, job.rank);
-  const rank = ranks.find((known) => known.rank === number) ?? null;
-  // A rank may have several processes, and a process several devices.
-  const namesakes = ranks.filter((known) => known.rank === number);
-  const more: Record<string, string | null> = {
-    rank: number === null ? null : String(number),
-    process: namesakes.length > 1 ? (rank?.process ?? null) : null,
-  };
-  const asks = number !== null && report.answer !== null;
+  const rank = report.answer === null ? null : chosen(report.answer, job);
+  const here = rank === null ? job : addressIn(job, rank, ranks);
+  const trouble = report.answer !== null && rank === null ? missing(ranks, job) : report.trouble;
+  const more: Record<string, string | null> = rank === null ? {} : selectionOf(rank, ranks);
+  const asks = rank !== null;
   const flame = useAsked<Flame>(asks ? question(job, 'flame', { ...more, from, at }) : null);
   const sites = useAsked<Sites>(asks ? question(job, 'sites', { ...more, at }) : null);
   const before = useAsked<Sites>(asks && from !== null ? question(job, 'sites', { ...more, at: from }) : null);
-  const of_ledger = at === 'end' || at.startsWith('epoch:') ? at : 'peak';
-  const ledger = useAsked<Ledger>(asks ? question(job, 'ledger', { ...more, at: of_ledger }) : null);
+  const ledger = useAsked<Ledger>(asks ? question(job, 'ledger', { ...more, at }) : null);
+  const failures = useAsked<Oom>(question(job, 'oom'));
+  const failed = failures.answer?.failures.find((failure) => failure.at === at && isSame(failure, rank)) ?? null;
+  const about = report.answer?.findings.find((known) => known.id === finding) ?? null;
   const isPeak = at === 'peak' && from === null;
   const anatomy = useAsked<AnatomyAnswer>(asks && isPeak ? question(job, 'anatomy', more) : null);
   const epochs = (rank?.epoch_ends ?? []).map((end) => end.epoch).slice(-LISTED);
-  const show = (to: { at?: string; from?: string | null; rank?: number }): void => {
+  const show = (to: { at?: string; from?: string | null; device?: Rank }): void => {
     go(
       {
         view: 'moment',
-        job: { ...job, rank: to.rank ?? number },
+        job: to.device === undefined ? here : addressIn(job, to.device, ranks),
         at: to.at ?? at,
         from: to.from === undefined ? from : to.from,
       },
@@ -91,41 +92,27 @@ export function Moment({ job, at, from }: { job: JobAddress; at: string; from: s
   };
   const pins = pinsOf(job);
   const compared = rank === null ? null : span(rank, report.answer?.findings[0]?.first_seen.epoch ?? null);
-  const name = rank === null ? 'this rank' : nameOf(rank.process, rank.rank);
+  const name = rank === null ? 'this rank' : labelOf(rank, ranks);
   const what = from === null ? `${name} ${saysOf(at, pins)}` : `${name}: what changed, from ${saysOf(from, pins).replace(/^at /, '')} to ${saysOf(at, pins).replace(/^at /, '')}`;
   return (
     <main>
       <p class="trail">
         <Link to={{ view: 'jobs', filter: '', tenant: null }}>Jobs</Link>
         {' › '}
-        <Link to={{ view: 'job', job: { ...job, rank: number }, since: null, until: null }}>{job.name}</Link>
+        <Link to={{ view: 'job', job: here, since: null, until: null }}>{job.name}</Link>
       </p>
       <h1 tabIndex={-1}>{what.charAt(0).toUpperCase() + what.slice(1)}</h1>
       {report.answer === null ? (
         <Waiting trouble={report.trouble} what="the job" />
       ) : (
         <div class="tools">
-          <label>
-            Rank{' '}
-            <select
-              value={String(number ?? 0)}
-              onChange={(event) => {
-                show({ rank: Number(event.currentTarget.value) });
-              }}
-            >
-              {[...new Set(ranks.map((known) => known.rank))].map((known) => (
-                <option key={known} value={String(known)}>
-                  {known}
-                </option>
-              ))}
-            </select>
-          </label>
+          <DeviceChoice ranks={ranks} chosen={rank} to={(device) => { show({ device }); }} />
           <Choice label="At" value={at} none={null} epochs={epochs} pins={pins} to={(value) => { show({ at: value ?? 'peak' }); }} />
           <Choice label="Compared with" value={from} none="nothing" epochs={epochs} pins={pins} to={(value) => { show({ from: value }); }} />
-          <Link to={{ view: 'blocks', job: { ...job, rank: number }, at, event: null }}>Blocks at this moment</Link>
-          {isPeak && <Link to={{ view: 'settings', job: { ...job, rank: number }, limit: '' }}>Under other settings</Link>}
+          <Link to={{ view: 'blocks', job: here, at, event: null }}>Blocks at this moment</Link>
+          {isPeak && <Link to={{ view: 'settings', job: here, limit: '' }}>Under other settings</Link>}
           {from === null && compared !== null && (
-            <Link to={{ view: 'moment', job: { ...job, rank: number }, at: `epoch:${compared.late}`, from: `epoch:${compared.early}` }} class="act">
+            <Link to={{ view: 'moment', job: here, at: `epoch:${compared.late}`, from: `epoch:${compared.early}` }} class="act">
               What changed over the epochs
             </Link>
           )}
@@ -134,7 +121,7 @@ export function Moment({ job, at, from }: { job: JobAddress; at: string; from: s
       <section aria-labelledby="flame">
         <h2 id="flame">{from === null ? 'Live memory by call' : 'What changed, by call'}</h2>
         {flame.answer === null ? (
-          <Waiting trouble={report.trouble ?? flame.trouble} what="the flame graph" />
+          <Waiting trouble={trouble ?? flame.trouble} what="the flame graph" />
         ) : (
           <>
             <p class="faint">
@@ -142,20 +129,20 @@ export function Moment({ job, at, from }: { job: JobAddress; at: string; from: s
                 ? momentOf(flame.answer.at)
                 : `From ${momentOf(flame.answer.from)} to ${momentOf(flame.answer.at)}`}
             </p>
-            <FlameGraph key={`${number ?? ''} ${at} ${from ?? ''}`} flame={flame.answer} title={what} />
+            <FlameGraph key={`${rank === null ? '' : keyOf(rank)} ${at} ${from ?? ''}`} flame={flame.answer} title={what} finding={from === null ? null : about} />
           </>
         )}
       </section>
       {isPeak && (
         <section aria-labelledby="anatomy">
           <h2 id="anatomy">The peak by class, module and site</h2>
-          {anatomy.answer === null ? <Waiting trouble={report.trouble ?? anatomy.trouble} what="the peak's anatomy" /> : <Anatomy of={anatomy.answer} />}
+          {anatomy.answer === null ? <Waiting trouble={trouble ?? anatomy.trouble} what="the peak's anatomy" /> : <Anatomy of={anatomy.answer} />}
         </section>
       )}
       <section aria-labelledby="sites">
         <h2 id="sites">Sites</h2>
         {sites.answer === null || (from !== null && before.answer === null) ? (
-          <Waiting trouble={report.trouble ?? sites.trouble ?? before.trouble} what="the sites" />
+          <Waiting trouble={trouble ?? sites.trouble ?? before.trouble} what="the sites" />
         ) : (
           <SiteTable late={sites.answer.ranks[0] ?? null} early={before.answer?.ranks[0] ?? null} compares={from !== null} />
         )}
@@ -163,11 +150,10 @@ export function Moment({ job, at, from }: { job: JobAddress; at: string; from: s
       <section aria-labelledby="ledger">
         <h2 id="ledger">The device's memory</h2>
         {ledger.answer === null ? (
-          <Waiting trouble={report.trouble ?? ledger.trouble} what="the ledger" />
+          <Waiting trouble={trouble ?? ledger.trouble} what="the ledger" />
         ) : (
           <>
-            {of_ledger !== at && <p class="faint">The ledger is told at the peak, not at this time.</p>}
-            <LedgerBar rank={ledger.answer.ranks[0] ?? null} />
+            <LedgerBar rank={ledger.answer.ranks[0] ?? null} failed={failed} />
           </>
         )}
       </section>

@@ -18,8 +18,8 @@ const FILE: ReportFile = {
   device_memory: null,
   left_out: [],
   answers: {
-    'timeline?points=600&rank=0': await packed({ ranks: [{ rank: 0 }] }),
-    'timeline?points=600&rank=1': await packed({ ranks: [{ rank: 1 }] }),
+    'timeline?floor=true&points=600&rank=0': await packed({ ranks: [{ rank: 0 }] }),
+    'timeline?floor=true&points=600&rank=1': await packed({ ranks: [{ rank: 1 }] }),
     'blocks?at=peak&rank=0': await packed({ first_event: 10, last_event: 20 }),
   },
   reasons: { 'ledger?at=peak&rank=0': 'no event is stored' },

@@ -106,7 +106,8 @@ export async function said(of: ReportFile, path: string): Promise<ArrayBuffer | 
   const packed = of.answers[keyOf(question)] ?? null;
   if (packed !== null) return unpacked(packed);
   if (verb === 'timeline') {
-    const several = await courses(of, question);
+    // (Ranks that are laid over have no floor of their own: their courses in the file do.)
+    const several = await courses(of, { verb, asked: new Map([...asked, ['floor', 'true']]) });
     if (several !== null) return several;
   }
   if (verb === 'blocks' && asked.has('event')) {

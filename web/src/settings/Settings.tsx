@@ -6,19 +6,16 @@
 
 import { Fragment, type JSX } from 'preact';
 import { useAsked } from '../api/ask';
-import type { Replayed, Report, Setting, WhatIf } from '../api/types';
+import type { Rank, Replayed, Report, Setting, WhatIf } from '../api/types';
 import { fileName } from '../draw/flame';
-import { chosenRank } from '../job/Job';
+import { DeviceChoice } from '../parts/DeviceChoice';
 import { Bytes, Link, Table, Waiting } from '../parts/parts';
 import { file } from '../report/file';
 import { go, question, type JobAddress } from '../route';
 import { bytes, count } from '../words/numbers';
 import { groups, limitOf, nameOfSetting, type Group } from '../words/settings';
-import { nameOf } from '../words/verdict';
+import { addressIn, chosen, labelOf, missing, selectionOf } from '../words/devices';
 import { Sizes } from './Sizes';
-
-/** The most ranks in the menu. */
-const LISTED = 512;
 
 function Bar({ of, most }: { of: Setting; most: number }): JSX.Element {
   const x = (value: number): number => (1000 * value) / Math.max(most, 1);
@@ -120,18 +117,18 @@ function Device({ of, isAsked }: { of: Replayed; isAsked: boolean }): JSX.Elemen
 export function Settings({ job, limit, size }: { job: JobAddress; limit: string; size: string }): JSX.Element {
   const report = useAsked<Report>(question(job, 'query'));
   const ranks = report.answer?.ranks ?? [];
-  const number = report.answer === null ? job.rank : chosenRank(report.answer, job.rank);
-  const rank = ranks.find((known) => known.rank === number) ?? null;
-  const several = ranks.filter((known) => known.rank === number).length > 1;
+  const rank = report.answer === null ? null : chosen(report.answer, job);
+  const here = rank === null ? job : addressIn(job, rank, ranks);
+  const trouble = report.answer !== null && rank === null ? missing(ranks, job) : report.trouble;
   const most = limitOf(limit);
-  const asked = { rank: number === null ? null : String(number), process: several ? (rank?.process ?? null) : null };
+  const asked = rank === null ? { rank: null, process: null, device: null } : selectionOf(rank, ranks);
   const isSize = limit === '' || most !== null;
   const limited = { ...asked, limit: most === null ? null : String(most) };
-  const settings = useAsked<WhatIf>(number !== null && report.answer !== null && isSize ? question(job, 'what-if', limited) : null);
-  const name = rank === null ? 'this rank' : nameOf(rank.process, rank.rank);
-  const show = (to: { rank?: number; limit?: string; size?: string }): void => {
+  const settings = useAsked<WhatIf>(rank !== null && isSize ? question(job, 'what-if', limited) : null);
+  const name = rank === null ? 'this rank' : labelOf(rank, ranks);
+  const show = (to: { device?: Rank; limit?: string; size?: string }): void => {
     const at = to.size ?? size;
-    go({ view: 'settings', job: { ...job, rank: to.rank ?? number }, limit: to.limit ?? limit, ...(at === '' ? {} : { size: at }) }, true);
+    go({ view: 'settings', job: to.device === undefined ? here : addressIn(job, to.device, ranks), limit: to.limit ?? limit, ...(at === '' ? {} : { size: at }) }, true);
   };
   // (A daemon replays one process at a time: the second request would only wait for the first.)
   const isReplayed = settings.answer !== null || settings.trouble !== null;
@@ -140,17 +137,12 @@ export function Settings({ job, limit, size }: { job: JobAddress; limit: string;
       <p class="trail">
         <Link to={{ view: 'jobs', filter: '', tenant: null }}>Jobs</Link>
         {' › '}
-        <Link to={{ view: 'job', job: { ...job, rank: number }, since: null, until: null }}>{job.name}</Link>
+        <Link to={{ view: 'job', job: here, since: null, until: null }}>{job.name}</Link>
       </p>
       <h1 tabIndex={-1}>{`${name.charAt(0).toUpperCase()}${name.slice(1)} under other allocator settings`}</h1>
       {report.answer !== null && (
         <div class="tools">
-          <label>
-            Rank{' '}
-            <select value={String(number ?? 0)} onChange={(event) => { show({ rank: Number(event.currentTarget.value) }); }}>
-              {[...new Set(ranks.slice(0, LISTED).map((known) => known.rank))].map((known) => <option key={known} value={String(known)}>{known}</option>)}
-            </select>
-          </label>
+          <DeviceChoice ranks={ranks} chosen={rank} to={(device) => { show({ device }); }} />
           {file === null && (
             <label>
               The process may have{' '}
@@ -164,7 +156,7 @@ export function Settings({ job, limit, size }: { job: JobAddress; limit: string;
         {!isSize ? (
           <p class="prose trouble" role="alert">{`${limit} is no size; one is written as 40GiB or 512MiB.`}</p>
         ) : settings.answer === null ? (
-          <Waiting trouble={report.trouble ?? settings.trouble} what="the replay" />
+          <Waiting trouble={trouble ?? settings.trouble} what="the replay" />
         ) : (
           <>
             {settings.answer.ranks.map((device) => <Device key={device.device} of={device} isAsked={most !== null} />)}
@@ -172,7 +164,7 @@ export function Settings({ job, limit, size }: { job: JobAddress; limit: string;
           </>
         )}
       </section>
-      <Sizes job={job} asked={asked} limit={most} size={size} isFree={isSize && isReplayed} waits={isSize && !isReplayed && report.trouble === null} show={(to) => { show({ size: to }); }} />
+      <Sizes job={job} asked={asked} limit={most} size={size} isFree={isSize && isReplayed} waits={isSize && !isReplayed && trouble === null} show={(to) => { show({ size: to }); }} />
     </main>
   );
 }

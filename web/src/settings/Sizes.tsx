@@ -99,7 +99,7 @@ function Told({ of, isAsked }: { of: Fit; isAsked: boolean }): JSX.Element {
 interface Asking {
   job: JobAddress;
   /** The process. */
-  asked: { rank: string | null; process: string | null };
+  asked: Record<'rank' | 'process' | 'device', string | null>;
   /** The process's limit in bytes. */
   limit: number | null;
   /** The size, as typed. */

@@ -8,6 +8,7 @@ const frame = (line: number): Frame => ({ function: 'f', file: '/a.py', line });
 const sites = (of: [number | null, number][]): RankSites => ({
   rank: 0,
   process: '',
+  device: 0,
   at: '',
   epoch: 0,
   step: 0,

@@ -1,8 +1,8 @@
 // An all-clear needs something that was judged.
 
 import { describe, expect, test } from 'vitest';
-import type { NotJudged, Rank, Verdict } from '../api/types';
-import { completeness, inShort, notJudged, span } from './verdict';
+import type { NotJudged, Verdict } from '../api/types';
+import { completeness, inShort, notJudged } from './verdict';
 
 const verdict = (of: Partial<Verdict>): Verdict => ({ severity: null, finding: null, title: null, findings: 0, inconclusive: null, ...of });
 const gap = (kind: string, reason: string, of: 'whole' | 'part' = 'whole'): NotJudged => ({ kind, reason, remedy: null, gap: of, decides: false });
@@ -35,12 +35,4 @@ test('how complete it is', () => {
   expect(completeness({ ...all, events_stored: 0 }, true)).toBe('No allocator event is stored.');
   expect(completeness({ ...all, exact: false, gaps: 2 }, false)).toBe('NOT EXACT: 2 items missing; 1 event stored.');
   expect(completeness({ ...all, exact: false }, false)).toContain('has not delivered');
-});
-
-test('what is compared begins with the finding', () => {
-  const rank = (epochs: number): Rank => ({ epoch_ends: Array.from({ length: epochs }, (_, epoch) => ({ epoch, at: '', allocated_bytes: 0 })) }) as unknown as Rank;
-  expect(span(rank(9), 3)).toEqual({ early: 3, late: 8 });
-  expect(span(rank(9), 8)).toEqual({ early: 0, late: 8 });
-  expect(span(rank(9), null)).toEqual({ early: 0, late: 8 });
-  expect(span(rank(1), null)).toBeNull();
 });

@@ -3,7 +3,7 @@
 // Guarantees: "no finding" appears as healthy only if the job was judged; gaps are named with their reasons; the sentence
 // of a finding is the daemon's.
 
-import type { Completeness, Diagnosis, JobRow, Memory, NotJudged, Rank, Severity, Verdict } from '../api/types';
+import type { Completeness, Diagnosis, JobRow, Memory, NotJudged, Severity, Verdict } from '../api/types';
 import { plural } from './numbers';
 
 /** A severity: sign, word and the name of its colour. */
@@ -130,13 +130,4 @@ export function ranksOf(job: JobRow): string {
 /** `rank 3`, or the process's own name if a rank has several. */
 export function nameOf(process: string, rank: number): string {
   return process === '' || process === `rank${rank}` || /^rank[ -]?\d+$/.test(process) ? `rank ${rank}` : process;
-}
-
-/** The epochs at whose ends a rank is compared: from the first with the worst finding to the last that ended. */
-export function span(rank: Rank, since: number | null): { early: number; late: number } | null {
-  const ends = rank.epoch_ends.map((end) => end.epoch);
-  const late = ends.at(-1);
-  const before = ends.filter((epoch) => late !== undefined && epoch < late);
-  const early = before.find((epoch) => epoch >= (since ?? 0)) ?? before[0];
-  return late === undefined || early === undefined ? null : { early, late };
 }

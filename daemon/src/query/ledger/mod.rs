@@ -11,10 +11,11 @@ use memctl_analysis::ledger::{HeldThen, Ledger as Figures};
 use memctl_answers::SCHEMA;
 use memctl_answers::ledger::{Ledger, Listed, Rank, View};
 use memctl_model::{FindingKind, Gap, Keyframe, Stack, StackId};
-use memctl_proto::v1::ledger_request::Moment;
 use memctl_proto::{StackDictionary, v1};
 
 use super::answer;
+use super::events_until::{EventsUntil, events_until};
+use super::moment::At;
 use super::scope::Scope;
 use super::sites::{part_is_stored, peak_is_stored};
 use super::timeline::{chosen, span};
@@ -29,25 +30,45 @@ use crate::job_data::stacks::dictionary;
 use crate::store::{ChunkRow, DeviceRow, EpochEndRow, Selection, SessionRow, Store};
 use crate::streams::Streams;
 
+/// A ledger at any moment.
+pub struct LedgerQuestion {
+    /// Any part of a job.
+    pub selection: v1::Selection,
+    /// Of each device.
+    pub at: At,
+    /// Every live block as well.
+    pub blocks: bool,
+}
+
+impl From<v1::LedgerRequest> for LedgerQuestion {
+    fn from(request: v1::LedgerRequest) -> Self {
+        use v1::ledger_request::Moment;
+        let at = match request.moment {
+            None | Some(Moment::Peak(_)) => At::Peak,
+            Some(Moment::EpochEnd(epoch)) => At::EpochEnd(epoch),
+            Some(Moment::End(_)) => At::End,
+        };
+        Self { selection: request.selection.unwrap_or_default(), at, blocks: request.blocks }
+    }
+}
+
 /// Answers a ledger request.
 pub(super) async fn ledger(
     store: &dyn Store,
     streams: &Streams,
-    request: v1::LedgerRequest,
+    LedgerQuestion { selection, at, blocks }: LedgerQuestion,
 ) -> Result<Ledger, ReadError> {
-    let selection = request.selection.unwrap_or_default();
-    let moment = request.moment.unwrap_or(Moment::Peak(true));
     let found = find(store, &selection).await?;
     let epoch_ends = store.epoch_ends(found.job.key).await?;
     let mut ranks = Vec::new();
-    let mut room = request.blocks.then_some(blocks::ANSWER_BLOCKS_MAX);
+    let mut room = blocks.then_some(blocks::ANSWER_BLOCKS_MAX);
     for session in &found.sessions {
         for device in found.devices_of(session.key).iter() {
             let ends =
                 || epoch_ends.iter().filter(|end| end.session == session.key && end.device == device.info.index.0);
             let chunks = store.chunks(session.key, device.info.index.0, chosen(&selection)?).await?;
-            let position = match moment {
-                Moment::Peak(_) => {
+            let position = match at {
+                At::Peak => {
                     let everything = selection.first_epoch.is_none() && selection.since_ns.is_none();
                     if !everything {
                         let span = span(&selection, &epoch_ends, session, device.info.index.0);
@@ -55,12 +76,19 @@ pub(super) async fn ledger(
                     }
                     peak(store, session, device, &chunks, everything).await?
                 }
-                Moment::EpochEnd(epoch) => {
+                At::EpochEnd(epoch) => {
                     let end = ends().rfind(|end| end.epoch == epoch);
                     Some(position(end.ok_or_else(|| no_epoch(&found.job.name, session.info.rank, epoch))?))
                 }
-                Moment::End(_) => {
-                    chunks.last().map(|chunk| Position { at: end_of(chunk), exact: chunk.levels.exact, ended: None })
+                At::End => chunks.last().map(|chunk| Position::behind(chunk, end_of(chunk))),
+                At::Event(event) => {
+                    let within = chunks.iter().rfind(|chunk| chunk.index.first_event < event);
+                    within.map(|chunk| Position::behind(chunk, event.min(end_of(chunk))))
+                }
+                At::Time(time_ns) => {
+                    let device = device.info.index.0;
+                    let until = events_until(store, session, device, time_ns).await?;
+                    until.map(|EventsUntil { chunk, at, .. }| Position::behind(&chunk, at))
                 }
             };
             if let Some(position) = position {
@@ -99,6 +127,13 @@ pub(super) struct Position {
     pub exact: bool,
     /// Epoch and step that ended there, if known.
     ended: Option<(u32, u64)>,
+}
+
+impl Position {
+    /// After so many events, the last of which is in this chunk.
+    fn behind(chunk: &ChunkRow, at: u64) -> Self {
+        Self { at, exact: chunk.levels.exact, ended: None }
+    }
 }
 
 fn position(end: &EpochEndRow) -> Position {
