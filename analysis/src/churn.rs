@@ -55,7 +55,7 @@ pub struct RankChurn {
     pub allocations_per_step: f64,
     /// Times the allocator emptied its cache and tried again, over the same time; `None` where it was not measured.
     pub retries: Option<u64>,
-    /// Subject gives most of it back, where one place does.
+    /// The place that gives most of it back, if one does.
     pub emptied: Option<Emptied>,
 }
 

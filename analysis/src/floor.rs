@@ -1,6 +1,6 @@
 //! The floor of a device: from each moment on, the lowest level up to a last moment.
 //!
-//! Guarantees: exact for the levels that are pushed, up to [`STEPS_MAX`] steps; with more, neighbours become one step of
+//! Guarantees: exact for the levels that are pushed, up to `STEPS_MAX` steps; with more, neighbours become one step of
 //! the lower level, except the last step.
 
 /// The most steps in memory, before neighbours are merged.

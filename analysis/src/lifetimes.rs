@@ -23,7 +23,7 @@ pub struct BlockLife {
     pub bytes: u64,
     /// As asked for.
     pub requested_bytes: u64,
-    /// Subject allocated it.
+    /// The stack that allocated it.
     pub stack: StackId,
     /// When, as the training loop counts.
     pub birth: Birth,

@@ -30,7 +30,7 @@ const SEEN_MIN: u64 = 4;
 pub struct Request {
     /// Bytes after rounding.
     pub rounded_bytes: u64,
-    /// Subject asked.
+    /// The stack that asked.
     pub stack: StackId,
     /// On which stream.
     pub stream: u64,
@@ -123,7 +123,7 @@ pub struct Steady {
     step_calls: DriverCalls,
     /// By whom memory was given back in the steady part.
     returning: HashMap<StackId, Returning>,
-    /// Subject gives back right now, segment after segment.
+    /// The stack that gives back segments now, one after the other.
     burst: Option<StackId>,
     /// Steps that took memory from the driver.
     pub steps_taking: u64,
@@ -294,7 +294,7 @@ impl Steady {
         if self.steady_highest.at.is_some() { self.steady_highest } else { self.seen_highest }
     }
 
-    /// Subject gave memory back to the driver in the steady part, most bytes first; ties by stack.
+    /// The stacks that gave memory back to the driver in the steady part, most bytes first; ties by stack.
     #[must_use]
     pub fn returning(&self) -> Vec<(StackId, Returning)> {
         let mut all: Vec<_> = self.returning.iter().map(|(&stack, &returning)| (stack, returning)).collect();

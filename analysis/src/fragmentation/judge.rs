@@ -95,14 +95,14 @@ pub struct Facts<'a> {
 pub struct Holder {
     /// The blocks.
     pub pin: Pin,
-    /// Subject allocated them.
+    /// The stack that allocated them.
     pub stack: Stack,
 }
 
 /// A site whose request sizes vary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Varying {
-    /// Subject asks.
+    /// The stack that asks.
     pub stack: Stack,
     /// Smallest request above 1 MiB.
     pub smallest_bytes: u64,

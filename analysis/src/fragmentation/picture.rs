@@ -39,7 +39,7 @@ pub struct FreeList {
 /// Live blocks of one site that lie beside free memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pin {
-    /// Subject allocated them.
+    /// The stack that allocated them.
     pub stack: StackId,
     /// Blocks in partly used segments.
     pub blocks: u64,

@@ -43,7 +43,7 @@ impl fmt::Display for Asked {
 /// What was foreseen.
 #[derive(Clone, Debug)]
 pub struct Foreseen {
-    /// Subject it will happen to.
+    /// The device to which it will happen.
     pub who: Subject,
     /// In how many steps.
     pub steps: u32,

@@ -193,8 +193,8 @@ fn is_graph(watch: &RankWatch, group: &Group) -> bool {
 }
 
 /// Whether a group is the graph of a model whose layers keep what one line made (linear layers and one activation): a pass
-/// leaves several blocks of that line, and its caller several more (the input, what the loss keeps, the loss). Subject collects
-/// outputs and labels leaves one of each.
+/// leaves several blocks of that line, and its caller several more (the input, what the loss keeps, the loss). A program
+/// that collects outputs and labels leaves one of each.
 fn is_small_graph(watch: &RankWatch, group: &Group, all: &[Group]) -> bool {
     let lead = group.lead();
     let stacks = || group.members.iter().flat_map(|member| member.stacks.iter().copied());

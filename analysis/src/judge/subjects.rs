@@ -1,4 +1,4 @@
-//! Subject is judged: a device of a process of a rank, and how findings speak of several of them.
+//! What is judged: a device of a process of a rank, and how findings speak of several of them.
 //!
 //! Guarantees: processes that are called by their ranks are spoken of as ranks, others by their names; a device is named
 //! only where the rest of its process's devices do not show the same. Lists are sorted.

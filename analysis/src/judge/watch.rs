@@ -217,7 +217,7 @@ impl RankWatch {
         Some(total.saturating_sub(self.history.outside_bytes().unwrap_or(0)))
     }
 
-    /// Subject it is.
+    /// The device that is watched.
     #[must_use]
     pub fn who(&self) -> Subject {
         Subject { rank: self.facts.rank, process: self.facts.process.clone(), device: self.facts.device }

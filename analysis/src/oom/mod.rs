@@ -58,7 +58,7 @@ impl OomCause {
 /// Live memory of one site when the request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SiteUse {
-    /// Subject allocated it.
+    /// The stack that allocated it.
     pub stack: Stack,
     /// Live bytes.
     pub bytes: u64,
@@ -110,7 +110,7 @@ pub struct Facts {
     pub stream: u64,
     /// Its pool.
     pub pool: PoolId,
-    /// Subject asked.
+    /// The stack that asked.
     pub stack: Stack,
     /// What the driver said was free on the device, behind the flush.
     pub device_free_bytes: u64,

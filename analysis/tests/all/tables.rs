@@ -17,7 +17,7 @@ fn birth_at(position: usize) -> Birth {
     Birth { epoch: position as u32 / 30, step: position as u64 / 5, phase: Phase::of_number(position as u32 / 3 % 6) }
 }
 
-/// Subject reads the map as a live session does: whole now and then, changes in between.
+/// Reads the map as a live session does: whole now and then, changes in between.
 #[derive(Default)]
 struct Reader {
     rows: Rows,

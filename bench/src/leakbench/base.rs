@@ -49,7 +49,7 @@ pub struct Life {
     pub died: Option<usize>,
     /// Requested bytes.
     pub size: u64,
-    /// Subject allocated it.
+    /// The stack that allocated it.
     pub stack: StackId,
     /// Phase of birth.
     pub phase: Option<Phase>,

@@ -22,7 +22,7 @@ pub enum Change {
     Capture {
         /// Bytes that it asks for.
         size: u64,
-        /// Subject captures it.
+        /// The stack that captures it.
         stack: StackId,
     },
     /// It is given back.

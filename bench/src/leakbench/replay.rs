@@ -17,7 +17,7 @@ use super::overlay::Overlay;
 pub struct Settled {
     /// Tables that came before it.
     pub tables_before: usize,
-    /// Subject allocated it.
+    /// The stack that allocated it.
     pub stack: StackId,
     /// Whether it was given back before the next new high.
     pub freed: bool,

@@ -16,7 +16,7 @@ use crate::access::settings::AccessLayer;
 pub struct Layer {
     /// Addresses to listen at: one, or a list.
     pub listen: Option<Listed>,
-    /// Subject may connect to sockets that are named, `0600`, `0660` or `0666`.
+    /// Mode of the sockets in `listen`: `0600`, `0660` or `0666`.
     pub socket_mode: Option<String>,
     /// The store, `sqlite:PATH` or `postgres://…`.
     pub store: Option<String>,

@@ -16,7 +16,7 @@ pub enum Listen {
         path: PathBuf,
         /// Whether the folder is private to memctl: it is created, and no other user may enter it.
         own_folder: bool,
-        /// Subject may connect.
+        /// The mode of the socket's file: which users may connect.
         access: SocketAccess,
     },
     /// A port.
