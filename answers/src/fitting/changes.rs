@@ -11,7 +11,7 @@ use memctl_replay::Limit;
 use memctl_replay::fit::{self as replay, Fit, Script};
 
 use super::Meaning;
-use super::question::Refused;
+use super::refused::Refused;
 use crate::Frame;
 use crate::fit::{Checkpoint, Without};
 use crate::naming::{is_named, place};

@@ -9,6 +9,7 @@
 mod changes;
 mod meaning;
 mod question;
+mod refused;
 mod sizes;
 mod under;
 
@@ -21,7 +22,8 @@ use memctl_proto::convert::{self, StackDictionary};
 use memctl_proto::v1::export_part::Body;
 use memctl_replay::fit::{Script, TooLong, found, stack_key};
 use memctl_replay::{Conf, ConfError, Follow, Limit, Version};
-pub use question::{Change, Question, Refused, Run, Sizes, Wanted, answer};
+pub use question::{Change, Question, Run, Sizes, answer};
+pub use refused::{Refused, Wanted};
 pub use sizes::OUTSIDE;
 
 use crate::fit::{Recording, Replayed};

@@ -3,9 +3,8 @@
 //! Guarantees: the command line and the page get their figures here. Refuses two recordings that are not of one training, and a
 //! change of something that the recording does not have, and names what it has. Ends soon after the answer is no longer wanted.
 
-use memctl_replay::fit::FitError;
-
 use super::changes::{self, CHECKPOINT, WITHOUT};
+use super::refused::{Refused, Wanted};
 use super::sizes::{Fitted, alone, two};
 use super::{Recorded, under};
 use crate::fit::{Fit, Growing, Recording};
@@ -57,61 +56,6 @@ pub struct Run {
     pub growing: Option<Growing>,
     /// Ranks of the job.
     pub world: u32,
-}
-
-/// Why there is no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum Refused {
-    /// The recordings, or their sizes.
-    #[error("{jobs}: {error}")]
-    Recordings {
-        /// Their names.
-        jobs: String,
-        /// What is wrong.
-        error: FitError,
-    },
-    /// No request is of the site.
-    #[error("no request was made at {site}; those that hold most at the peak: {known}")]
-    NoSite {
-        /// As it was asked for.
-        site: String,
-        /// Sites that there are.
-        known: String,
-    },
-    /// Nothing is known of modules.
-    #[error(
-        "no request was made in a module's forward, so forward and backward passes cannot be distinguished; record with \
-         memctl run, or with _record_memory_history(context=\"all\", stacks=\"python\")"
-    )]
-    NoModules,
-    /// There is no such module.
-    #[error("no module {name} was called; modules of this recording: {known}")]
-    NoModule {
-        /// As it was asked for.
-        name: String,
-        /// Modules that there are.
-        known: String,
-    },
-    /// The modules keep nothing for a backward pass.
-    #[error(
-        "nothing that {0} made was given back in a backward pass: the recording has none behind it, or these modules are \
-         checkpointed already"
-    )]
-    NothingKept(String),
-    /// The answer is no longer wanted.
-    #[error("the client disconnected")]
-    Unwanted,
-}
-
-/// Whether an answer is still wanted.
-#[derive(Clone, Copy)]
-pub struct Wanted<'a>(pub &'a dyn Fn() -> bool);
-
-impl Wanted<'_> {
-    /// Asked before each replay that is not the only one.
-    pub(super) fn check(self) -> Result<(), Refused> {
-        if (self.0)() { Ok(()) } else { Err(Refused::Unwanted) }
-    }
 }
 
 /// Answers a question about one recording, or about two, the one with the smaller size first.

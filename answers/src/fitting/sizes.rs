@@ -7,7 +7,7 @@
 use memctl_model::HumanBytes;
 use memctl_replay::fit::{self as replay, FitError};
 
-use super::question::{Refused, Wanted};
+use super::refused::{Refused, Wanted};
 use super::{Meaning, Recorded};
 use crate::fit::{Aligned, At, Fit, Recording, Replayed, Scaled};
 

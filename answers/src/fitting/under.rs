@@ -16,7 +16,7 @@ use memctl_replay::{Conf, Limit, Version};
 
 use super::Meaning;
 use super::changes::{checkpointed, less, outcome};
-use super::question::{Refused, Wanted};
+use super::refused::{Refused, Wanted};
 use crate::Frame;
 use crate::fit::{Gone, Growing, Held, Holder, LeftOut, Measure, Peak, Under};
 
