@@ -120,8 +120,8 @@ fn sum(of: &Value, name: &str) -> u64 {
 
 /// The floor at every epoch's end is the lowest level from there to the last one, and ends with its level.
 fn floors(asked: &Asked<'_>, truth: &Truth) {
-    let told = asked.view(&format!("timeline?rank={}&points=600&floor=true", truth.rank));
-    let floor: Vec<(u64, u64)> = rows(&told["ranks"][0]["floor"])
+    let answer = asked.view(&format!("timeline?rank={}&points=600&floor=true", truth.rank));
+    let floor: Vec<(u64, u64)> = rows(&answer["ranks"][0]["floor"])
         .iter()
         .map(|step| (time_ns(&step["until"]), number(&step["allocated_bytes"])))
         .collect();
@@ -131,8 +131,8 @@ fn floors(asked: &Asked<'_>, truth: &Truth) {
     assert_eq!(floor.last(), Some(&(last.time_ns, last.counters.allocated_bytes)), "{name}");
     for end in &truth.ends {
         let lowest = truth.levels[end.at_event as usize..=last.at_event as usize].iter().map(|level| level.allocated);
-        let told = floor.iter().find(|(until_ns, _)| end.time_ns < *until_ns).or(floor.last());
-        assert_eq!(told.map(|(_, bytes)| *bytes), lowest.min(), "{name}, end of epoch {}", end.epoch);
+        let answer = floor.iter().find(|(until_ns, _)| end.time_ns < *until_ns).or(floor.last());
+        assert_eq!(answer.map(|(_, bytes)| *bytes), lowest.min(), "{name}, end of epoch {}", end.epoch);
         assert_eq!(truth.at_end(end).allocated, end.counters.allocated_bytes, "{name}, end of epoch {}", end.epoch);
     }
 }
@@ -142,12 +142,13 @@ fn differences(asked: &Asked<'_>, truth: &Truth) {
     for pair in truth.ends.windows(2) {
         let [early, late] = pair else { continue };
         let path = format!("flame?rank={}&from=epoch:{}&at=epoch:{}", truth.rank, early.epoch, late.epoch);
-        let told = asked.view(&path);
-        let net = number(&told["calls"][0]["grown_bytes"]) as i64 - number(&told["calls"][0]["shrunk_bytes"]) as i64;
+        let answer = asked.view(&path);
+        let net =
+            number(&answer["calls"][0]["grown_bytes"]) as i64 - number(&answer["calls"][0]["shrunk_bytes"]) as i64;
         let exact = truth.at_end(late).allocated as i64 - truth.at_end(early).allocated as i64;
         assert_eq!(net, exact, "{} {path}", asked.job);
-        assert_eq!(told["from"]["allocated_bytes"].as_u64(), Some(truth.at_end(early).allocated), "{path}");
-        assert_eq!(told["at"]["allocated_bytes"].as_u64(), Some(truth.at_end(late).allocated), "{path}");
+        assert_eq!(answer["from"]["allocated_bytes"].as_u64(), Some(truth.at_end(early).allocated), "{path}");
+        assert_eq!(answer["at"]["allocated_bytes"].as_u64(), Some(truth.at_end(late).allocated), "{path}");
     }
 }
 
@@ -158,12 +159,12 @@ fn ledgers(asked: &Asked<'_>, truth: &Truth) {
     let times = [1, 3, 5, 6].map(between).map(|time_ns| (rfc3339(time_ns), truth.at(time_ns)));
     let ends = truth.ends.iter().map(|end| (format!("epoch:{}", end.epoch), truth.at_end(end)));
     for (at, level) in times.into_iter().chain(ends) {
-        let told = asked.view(&format!("ledger?rank={}&at={at}", truth.rank));
-        let told = &told["ranks"][0];
+        let answer = asked.view(&format!("ledger?rank={}&at={at}", truth.rank));
+        let answer = &answer["ranks"][0];
         let sums = [
-            number(&told["allocated_bytes"]),
-            sum(&told["classes"], "live_bytes"),
-            number(&told["allocated_bytes"]) + number(&told["cached_bytes"]),
+            number(&answer["allocated_bytes"]),
+            sum(&answer["classes"], "live_bytes"),
+            number(&answer["allocated_bytes"]) + number(&answer["cached_bytes"]),
         ];
         assert_eq!(sums, [level.allocated, level.allocated, level.reserved], "{} rank {} {at}", asked.job, truth.rank);
     }
@@ -171,8 +172,8 @@ fn ledgers(asked: &Asked<'_>, truth: &Truth) {
 
 /// The classes of a boundary sum to what is allocated then, and those of a slot to the most that was allocated within it.
 fn classes(asked: &Asked<'_>, truth: &Truth) {
-    let told = asked.view(&format!("classes?rank={}", truth.rank));
-    let points = rows(&told["points"]);
+    let answer = asked.view(&format!("classes?rank={}", truth.rank));
+    let points = rows(&answer["points"]);
     assert!(points.len() > truth.ends.len(), "{}", asked.job);
     for point in points {
         let all: u64 = rows(&point["bytes"]).iter().map(number).sum();
@@ -183,9 +184,9 @@ fn classes(asked: &Asked<'_>, truth: &Truth) {
     let part = (last_ns - first_ns) / 3;
     let closer = format!("&since={}&until={}", rfc3339(first_ns + part), rfc3339(first_ns + part + part / 9));
     for range in [String::new(), closer] {
-        let told = asked.view(&format!("classes?rank={}{range}", truth.rank));
+        let answer = asked.view(&format!("classes?rank={}{range}", truth.rank));
         let mut until_ns = None;
-        for slot in rows(&told["slots"]) {
+        for slot in rows(&answer["slots"]) {
             let [from, until] = ["from", "until"].map(|name| time_ns(&slot[name]));
             assert!(until_ns.is_none_or(|before| before == from), "{} {slot}: slots follow each other", asked.job);
             until_ns = Some(until);
@@ -218,10 +219,10 @@ async fn every_picture_says_what_the_stored_events_say() {
         }
         for failure in rows(&asked.view("oom")["failures"]) {
             let at = format!("rank={}&at={}", failure["rank"], failure["at"].as_str().unwrap());
-            let told = &asked.view(&format!("ledger?{at}"))["ranks"][0];
-            assert_eq!(told["allocated_bytes"], failure["allocated_bytes"], "{job} {at}");
+            let answer = &asked.view(&format!("ledger?{at}"))["ranks"][0];
+            assert_eq!(answer["allocated_bytes"], failure["allocated_bytes"], "{job} {at}");
             let cached = number(&failure["free_in_cache_bytes"]) - number(&failure["flushed_bytes"]);
-            assert_eq!(number(&told["cached_bytes"]), cached, "{job} {at}");
+            assert_eq!(number(&answer["cached_bytes"]), cached, "{job} {at}");
         }
     }
     assert_eq!(daemon.terminate(), 0);
@@ -272,11 +273,11 @@ fn what_grew_is_shown_between_moments_at_which_it_grew() {
             let rank =
                 rows(&report["ranks"]).iter().find(|rank| rows(&finding["ranks"]).contains(&rank["rank"])).unwrap();
             let (from, at) = compared(finding, rank).unwrap();
-            let told = asked.view(&format!("flame?rank={}&from={from}&at={at}", rank["rank"]));
+            let answer = asked.view(&format!("flame?rank={}&from={from}&at={at}", rank["rank"]));
             let all =
-                number(&told["calls"][0]["grown_bytes"]) as i64 - number(&told["calls"][0]["shrunk_bytes"]) as i64;
-            let own = grown_through(rows(&told["calls"]), &finding["site"]);
-            assert!(told["from"]["at"].as_str() < told["at"]["at"].as_str(), "{job}: time runs forwards");
+                number(&answer["calls"][0]["grown_bytes"]) as i64 - number(&answer["calls"][0]["shrunk_bytes"]) as i64;
+            let own = grown_through(rows(&answer["calls"]), &finding["site"]);
+            assert!(answer["from"]["at"].as_str() < answer["at"]["at"].as_str(), "{job}: time runs forwards");
             assert!(own > 0 && all > 0 && 10 * own > 9 * all, "{job} {from} {at}: {own} of {all}");
             shown.push(job);
         }

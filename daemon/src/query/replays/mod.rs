@@ -3,10 +3,10 @@
 //!
 //! Guarantees: in the whole daemon one replay at a time with a limit on its events, for the page and advice, and one without,
 //! for the two commands: these may take minutes, and the page does not wait for them. Each is on a thread of its own.
-//! A request that finds another replay running waits briefly and then gets an error; one
-//! that finds the same replay running waits for its result. Results are cached by session and by the number of stored
-//! events: a repeated request is free, and one about a job that has grown is replayed again. A replay continues after its
-//! client disconnects, since the next request would start it again.
+//! A request that finds another replay with a limit running waits briefly and then gets an error; one that finds the
+//! same replay running waits for its result. These results are cached by session and by the number of stored events: a
+//! repeated request is free, and one about a job that has grown is replayed again. Such a replay continues after its
+//! client disconnects, since the next request would start it again; one of the commands ends.
 //! Refuses: recordings that lack events or are too large, and more than one process at a time.
 
 mod cache;
