@@ -131,8 +131,8 @@ fn floors(asked: &Asked<'_>, truth: &Truth) {
     assert_eq!(floor.last(), Some(&(last.time_ns, last.counters.allocated_bytes)), "{name}");
     for end in &truth.ends {
         let lowest = truth.levels[end.at_event as usize..=last.at_event as usize].iter().map(|level| level.allocated);
-        let answer = floor.iter().find(|(until_ns, _)| end.time_ns < *until_ns).or(floor.last());
-        assert_eq!(answer.map(|(_, bytes)| *bytes), lowest.min(), "{name}, end of epoch {}", end.epoch);
+        let step = floor.iter().find(|(until_ns, _)| end.time_ns < *until_ns).or(floor.last());
+        assert_eq!(step.map(|(_, bytes)| *bytes), lowest.min(), "{name}, end of epoch {}", end.epoch);
         assert_eq!(truth.at_end(end).allocated, end.counters.allocated_bytes, "{name}, end of epoch {}", end.epoch);
     }
 }
