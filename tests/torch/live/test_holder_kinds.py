@@ -72,6 +72,24 @@ def test_a_generator_that_only_a_loop_refers_to_is_a_root() -> None:
     assert next(waiting, None) is None and _roots.frame_of(waiting) is None, "it has ended"
 
 
+def endless(tensor: torch.Tensor) -> Iterator[None]:
+    while tensor is not None:
+        yield
+
+
+def test_more_generators_than_fit_into_one_slice_are_all_searched() -> None:
+    """A batch of them that did not fit was left out, and the search was not complete."""
+    waiting = [endless(torch.ones(3)) for _ in range(2_000)]
+    for one in waiting:
+        next(one)
+    hidden, waiting = iter(waiting), []
+    search = _holders.begin(_native, [(8, 8)], BUDGET_MS)
+    while search.answer is None:
+        search.slice(0.3)
+    assert search.answer["complete"] and search.answer["holders"][0]["holder"] == "cpp", search.answer
+    assert len(list(hidden)) == 2_000
+
+
 class Average:
     def __init__(self) -> None:
         self.total = torch.zeros(())

@@ -18,6 +18,7 @@ import functools
 import gc
 import sys
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
@@ -103,6 +104,7 @@ class Search:
         self._threads: Optional[list[int]] = None
         # Where generators are looked for, and whether all were seen.
         self._generators: Any = None
+        self._seen_generators: list[Any] = []
         self._are_generators_seen = False
         self._starts: Optional[list[int]] = None
         self._starts_seen = 0
@@ -157,7 +159,7 @@ class Search:
     def _forget(self) -> None:
         self._walk = self._native.Walk(self._blocks)
         self._grouping = self._threads = self._starts = self._generators = None
-        self._are_generators_seen = False
+        self._seen_generators, self._are_generators_seen = [], False
         self._roots = Roots(self._frames)
         self._staged, self._waiting, self._in_graph, self._noted = {}, {}, {}, {}
         self._done_nodes.clear()
@@ -348,17 +350,19 @@ class Search:
             return True
         if self._generators is None:
             self._generators = self._native.Heap([])
-        if not self._are_generators_seen:
+        if not self._are_generators_seen and not self._seen_generators:
             self._are_generators_seen, found = self._generators.generators(now.left_us() // 2)
-            while found and now.is_left():
-                for root, value in _roots.suspended(self._frames, found.pop()):
-                    number = self._walk.root(now.rules, value)
-                    if number is not None:
-                        self._put("suspended", number, root)
-            if found:
-                self._cut.add("_suspended")
-            value = None
-        return self._go_below(now, "suspended") and self._are_generators_seen
+            # Weakly: those that do not fit into this slice are the next one's.
+            self._seen_generators = [weakref.ref(generator) for generator in found]
+            found.clear()
+        while self._seen_generators and now.is_left():
+            for root, value in _roots.suspended(self._frames, self._seen_generators.pop()()):
+                number = self._walk.root(now.rules, value)
+                if number is not None:
+                    self._put("suspended", number, root)
+        value = None
+        is_seen = self._are_generators_seen and not self._seen_generators
+        return self._go_below(now, "suspended") and is_seen
 
     def _beside(self, now: Slice) -> bool:
         """Objects below the globals of modules next to the started program."""
