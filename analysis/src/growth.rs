@@ -12,6 +12,9 @@ use memctl_model::{Boundary, DeviceIndex, SiteTable, StackId};
 
 use crate::statistics::{self, cautious_median};
 
+/// A first level of more than so many of the largest rise behind it is not made of such rises.
+pub(crate) const FIRST_LEVEL_FACTOR: u64 = 4;
+
 /// Live bytes at the end of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

@@ -129,7 +129,7 @@ fn sentence(asked: &HoldersAsked, growth: &[Option<HolderGrowth>]) -> String {
     let of = match u64::from(found.asked_blocks) {
         _ if found.live_blocks == 1 => "the one block that lived there".to_owned(),
         all if all >= found.live_blocks => format!("all {} blocks that lived there", grouped(found.live_blocks)),
-        some => format!("the oldest {} of {} blocks that lived there", grouped(some), grouped(found.live_blocks)),
+        some => format!("{} of the {} blocks that lived there", grouped(some), grouped(found.live_blocks)),
     };
     let who = &asked.process;
     let cut = if found.complete { "" } else { " The search is not complete." };
@@ -259,7 +259,7 @@ mod tests {
     fn a_holder_is_named_with_what_was_asked() {
         assert_eq!(
             told(&[asked(1, Ok(found(3, vec![list(1_440)])))]).unwrap(),
-            "Held in epoch 3 by list `KEPT` of module `__main__`, 1,440 tensors. Rank 0 was asked about the oldest 256 of 1,440 \
+            "Held in epoch 3 by list `KEPT` of module `__main__`, 1,440 tensors. Rank 0 was asked about 256 of the 1,440 \
              blocks that lived there."
         );
         let few = TensorHolder { blocks: 6, tensors: None, sentence: "a dict".into(), kind: "dict".into(), ..list(1) };
@@ -284,7 +284,7 @@ mod tests {
         let none = asked(2, Ok(HoldersFound { not_looked_at, ..found(3, vec![]) }));
         assert_eq!(
             told(std::slice::from_ref(&none)).unwrap(),
-            "No Python object was found that holds these blocks; rank 0 was asked in epoch 3 about the oldest 256 of 1,440 \
+            "No Python object was found that holds these blocks; rank 0 was asked in epoch 3 about 256 of the 1,440 \
              blocks that lived there. Not looked at: Objects of C extensions."
         );
         let failed = asked(3, Err("it did not answer.".into()));

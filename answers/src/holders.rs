@@ -35,7 +35,7 @@ pub struct Holders {
     pub live_blocks: u64,
     /// Their bytes.
     pub live_bytes: u64,
-    /// The oldest of them, which were asked about.
+    /// Those of them whose holders were searched: the oldest ones without what was made once, at most 256.
     pub asked_blocks: u32,
     /// Of these, how many a holder was found for.
     pub found_blocks: u32,

@@ -32,8 +32,8 @@ pub async fn take_in(connection: &Connection, global: &Global) {
         let process = session.pid.map_or_else(|| "a process".to_owned(), |pid| format!("process {pid}"));
         let job = safe(&session.job);
         say(format!(
-            "{process} records job {job} to disk, because no daemon takes it: this answer lacks it until the process ends or \
-             `memctl daemon` is started"
+            "{process} records job {job} to disk: it reached no daemon, or the daemon refused it. This answer lacks it until it is \
+             delivered; `memctl spool` lists it"
         ));
     }
     let bytes = host::spooled_bytes(&folder);

@@ -5,7 +5,7 @@
 
 use crate::stack::Frame;
 
-/// Blocks that a process is asked about at most, the oldest of a site: of fewer it was asked about all.
+/// Blocks that a process is asked about at most: the oldest of a site without what was made once.
 pub const BLOCKS_MAX: usize = 256;
 
 /// The result of a search in a process.
@@ -15,7 +15,7 @@ pub struct HoldersFound {
     pub live_blocks: u64,
     /// Their bytes.
     pub live_bytes: u64,
-    /// The oldest of them, which the request was about.
+    /// Those of them that the request was about: the oldest without what was made once.
     pub asked_blocks: u32,
     /// How many of these have a holder that was found.
     pub found_blocks: u32,

@@ -3,8 +3,9 @@
 //! Guarantees: what the first call at a site makes once is no part of its growth.
 
 use super::history::Per;
-use super::series::{FIRST_LEVEL_FACTOR, Point};
+use super::series::Point;
 use super::watch::{RankWatch, Site};
+use crate::growth::FIRST_LEVEL_FACTOR;
 
 /// The most that is left of what was given back.
 const LEFT_SHARE: u64 = 5;

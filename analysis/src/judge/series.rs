@@ -5,6 +5,8 @@
 //! boundaries. The first two points always stay: they show when growth began. A quantity that does not change costs one
 //! point. Refuses to interpolate.
 
+use crate::growth::FIRST_LEVEL_FACTOR;
+
 /// Points kept.
 pub const POINTS_MAX: usize = 192;
 /// The first points, which are never thinned: where it stood, and its first change.
@@ -192,9 +194,6 @@ fn outline(points: &[Point]) -> Vec<Point> {
     kept.dedup();
     kept.into_iter().map(|index| points[index]).collect()
 }
-
-/// A first level of more than so many of the largest rise behind it is not made of such rises.
-pub(super) const FIRST_LEVEL_FACTOR: u64 = 4;
 
 /// The site's first level, where that is the first of these rises and far above all later ones: a line's first call also makes what
 /// is made once (a library's workspace, gradients).

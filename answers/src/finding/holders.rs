@@ -31,7 +31,7 @@ pub struct FindingHolders {
     pub live_blocks: Option<u64>,
     /// Their bytes.
     pub live_bytes: Option<u64>,
-    /// The oldest of them, which were asked about.
+    /// Those of them whose holders were searched: the oldest ones without what was made once, at most 256.
     pub asked_blocks: Option<u32>,
     /// Of these, how many a holder was found for.
     pub found_blocks: Option<u32>,

@@ -58,17 +58,10 @@ fn of_holder(holder: &Holder, answer: &Holders, screen: &Screen) -> String {
 /// How far the answer goes, and what it cost.
 fn coverage(answer: &Holders) -> String {
     let asked = plural(u64::from(answer.asked_blocks), "block");
-    let live = format!("{} of {} that live there", asked, count(answer.live_blocks));
+    let live = format!("{} live there, {}", count(answer.live_blocks), HumanBytes::of(answer.live_bytes));
     let found = match answer.found_blocks {
-        0 => format!(
-            "No Python object was found that holds one of the oldest {live} ({})",
-            HumanBytes::of(answer.live_bytes)
-        ),
-        found => format!(
-            "A holder was found for {} of the oldest {live} ({})",
-            count(u64::from(found)),
-            HumanBytes::of(answer.live_bytes)
-        ),
+        0 => format!("No Python object was found that holds one of {asked} ({live})"),
+        found => format!("A holder was found for {} of {asked} ({live})", count(u64::from(found))),
     };
     let cut = if answer.complete { "" } else { " The search is not complete." };
     format!(

@@ -338,13 +338,13 @@ pub(crate) fn state(session: &SessionRow, streams: &Streams) -> JobState {
     }
 }
 
-/// The completeness of a session. After its end, produced = stored + dropped must hold; a lost session did not report
-/// what it produced.
+/// The completeness of a session. After its end, produced = stored + dropped must hold. A session that neither streams nor
+/// has ended may have recorded more than it delivered.
 pub(crate) fn completeness(session: &SessionRow, streams: &Streams) -> Completeness {
     let dropped = session.end.as_ref().map_or(session.dropped, |end| end.dropped).total();
     let whole = match &session.end {
         Some(end) => end.produced == session.events.saturating_add(dropped),
-        None => state(session, streams) != JobState::Lost,
+        None => streams.is_streaming(session.key),
     };
     Completeness {
         exact: dropped == 0 && session.missing_items == 0 && session.expired_events == 0 && whole,

@@ -620,7 +620,7 @@ pub struct HoldersFound {
     pub live_blocks: u64,
     #[prost(uint64, tag = "2")]
     pub live_bytes: u64,
-    /// The request was about the oldest of these, 256 at most.
+    /// The request was about the oldest of these without what was made once, 256 at most.
     #[prost(uint32, tag = "3")]
     pub asked_blocks: u32,
     /// Blocks of the request for which a holder was found.

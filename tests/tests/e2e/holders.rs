@@ -107,7 +107,7 @@ fn a_running_process_says_what_holds_its_tensors() {
         &format!("list: list `KEPT` of module `__main__`, {asked} tensors"),
         &format!("module `__main__` → global `KEPT` → list, {asked} items → Tensor"),
         &format!("{asked} of {asked} blocks, "),
-        &format!("A holder was found for {asked} of the oldest {asked} blocks of "),
+        &format!("A holder was found for {asked} of {asked} blocks ("),
         "1,200,345 objects were looked at; the process stood still for 81.2 ms, of 100 ms",
         "Objects of C extensions",
     ] {

@@ -134,8 +134,8 @@ fn of_status(status: &v1::Status) -> Vec<Check> {
         plural(status.sessions_streaming, "session"),
         HumanBytes::of(status.queued_bytes)
     );
-    let mut losses = ok(
-        "losses",
+    let mut gaps = ok(
+        "gaps",
         format!(
             "{} missing, {} expired, {} recognised",
             plural(status.gaps, "item"),
@@ -144,12 +144,12 @@ fn of_status(status: &v1::Status) -> Vec<Check> {
         ),
     );
     if status.gaps > 0 {
-        losses.verdict = Outcome::Warning;
-        losses.advice = Some(
+        gaps.verdict = Outcome::Warning;
+        gaps.advice = Some(
             "items were lost on the way; `memctl query` says of which job, whose figures are then not exact".to_owned(),
         );
     }
-    let mut checks = vec![version, ok("store", store), ok("contents", held), losses];
+    let mut checks = vec![version, ok("store", store), ok("contents", held), gaps];
     checks.extend(damage(status.items_damaged));
     checks.extend(tasks(status));
     checks
@@ -332,7 +332,7 @@ mod tests {
         ok    store       sqlite 3.51.3, schema 1
         ok    contents    2 jobs, 12,345 events in 9.00 MiB (12.0 MiB on disk), 0
                           sessions streaming, 0 B queued
-        note  losses      1 item missing, 0 events expired, 0 duplicates recognised
+        note  gaps        1 item missing, 0 events expired, 0 duplicates recognised
                           items were lost on the way; `memctl query` says of which job,
                           whose figures are then not exact
         note  damage      3 items found that are not what was stored
