@@ -69,8 +69,8 @@ pub struct Counted {
     pub ooms: u64,
     /// The first measurement that counts one.
     pub first: Sample,
-    /// Whether the process ended by one.
-    pub ended_by_it: bool,
+    /// Whether the process ended by one; `None` where it goes on, or where its end is unknown.
+    pub ended_by_it: Option<bool>,
 }
 
 /// A rank whose allocator counts failed requests, and of which no events are recorded.
@@ -87,7 +87,11 @@ pub fn counted(counted: &Counted, known: usize) -> Finding {
     ];
     let held = first.reserved_bytes.or(first.allocated_bytes);
     let held = held.map_or(String::new(), |held| format!(" with {} in use", bytes(held)));
-    let (severity, ended) = if ended_by_it { (Severity::Critical, " and ended") } else { (Severity::Warning, "") };
+    let (severity, ended) = match ended_by_it {
+        Some(true) => (Severity::Critical, " and ended"),
+        Some(false) => (Severity::Info, ", which was caught"),
+        None => (Severity::Warning, ""),
+    };
     Finding {
         first_seen: Moment { time_ns: Some(first.time_ns), ..Moment::default() },
         subject: format!("rank {rank}"),
@@ -103,6 +107,12 @@ pub fn counted(counted: &Counted, known: usize) -> Finding {
 }
 
 fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
+    // Beside failures that ended processes, those that were caught are not reported.
+    let ended: Vec<&Report> = reports.iter().copied().filter(|report| !report.facts.went_on).collect();
+    let (reports, severity, caught) = match ended.is_empty() {
+        true => (reports, Severity::Info, ", which was caught"),
+        false => (&*ended, Severity::Critical, ""),
+    };
     // The first failure speaks: what comes later is often its consequence.
     let first = *reports.iter().min_by_key(|report| (report.facts.time_ns, report.facts.rank))?;
     let facts = &first.facts;
@@ -117,7 +127,7 @@ fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
         processes: Vec::new(),
         bytes_per_minute: None,
         holders: None,
-        severity: Severity::Critical,
+        severity,
         confidence: if facts.exact { 1.0 } else { 0.8 },
         all_ranks: numbers.len() > 1 && numbers.len() == known,
         first_seen: Moment { epoch: facts.epoch, step: facts.step, time_ns: Some(facts.time_ns), boundary: None },
@@ -128,7 +138,7 @@ fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
         time_to_oom_seconds: None,
         epochs_to_oom: None,
         title: format!(
-            "Out of memory on {on}{}: {} requested in {}, {}",
+            "Out of memory on {on}{}{caught}: {} requested in {}, {}",
             moment(facts.epoch, facts.step),
             bytes(facts.asked_bytes),
             requested_in(&facts.stack),

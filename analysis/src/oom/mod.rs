@@ -136,6 +136,8 @@ pub struct Facts {
     pub settings: AllocatorSettings,
     /// Whether the figures are exact.
     pub exact: bool,
+    /// Whether the process caught the failure: it ended without one, or began and ended a step or an epoch afterwards.
+    pub went_on: bool,
 }
 
 /// One failed request, explained.

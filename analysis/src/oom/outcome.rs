@@ -58,7 +58,8 @@ pub fn tells(finding: &Finding) -> bool {
 
 /// Finds for each failed request the leak that it is the outcome of; `findings` are those about the same job.
 pub fn blame(reports: &mut [Report], findings: &[Finding]) {
-    for report in reports {
+    // What was caught is no outcome: the leak goes on.
+    for report in reports.iter_mut().filter(|report| !report.facts.went_on) {
         let rank = report.facts.rank;
         let used = report.facts.found.active_bytes.max(1) as f64;
         let own = findings.iter().filter(|finding| finding.kind.fills() && finding.ranks.contains(&rank));

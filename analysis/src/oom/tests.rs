@@ -71,6 +71,7 @@ fn facts(found: Picture, asked_bytes: u64, device_free_bytes: u64) -> Facts {
         sites: Vec::new(),
         peers: Vec::new(),
         settings: AllocatorSettings::default(),
+        went_on: false,
         exact: true,
     }
 }

@@ -58,6 +58,7 @@ fn failed(keyframe: &Keyframe, settings: &AllocatorSettings, asked_bytes: u64, d
         holders: Vec::new(),
         peers: Vec::new(),
         settings: settings.clone(),
+        went_on: false,
         exact: true,
         found,
     })

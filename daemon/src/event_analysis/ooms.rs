@@ -12,7 +12,7 @@ use memctl_analysis::deaths::says_out_of_memory;
 use memctl_analysis::fragmentation::Picture;
 use memctl_analysis::fragmentation::judge::holders;
 use memctl_analysis::oom::{self, Facts, Peer, SiteUse};
-use memctl_model::{Action, BlockUse, Event, Finding, Keyframe, KeyframeReason, Sample, Stack, StackId};
+use memctl_model::{Action, BlockUse, Event, Finding, Keyframe, KeyframeReason, Sample, SourceKind, Stack, StackId};
 use memctl_proto::item::Content;
 use memctl_proto::v1::ItemKind;
 
@@ -66,6 +66,7 @@ pub(crate) async fn of_device(
     let stacks = dictionary(store, session.key).await?;
     let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
     let (places, reserved_peak) = places(store, session, device, (first, last), cursor.clone(), reserved_peak).await?;
+    let later = later_spans(store, session, places.first().map(|place| place.event.time_ns)).await?;
     let mut reports = Vec::new();
     // Failures of one chunk are close together, so the other ranks are read once, at the first of them.
     let first_ns = places.first().map_or(0, |place| place.event.time_ns);
@@ -99,10 +100,28 @@ pub(crate) async fn of_device(
             peers: peers.clone(),
             settings: session.info.settings.clone(),
             exact: last.levels.exact,
+            went_on: went_on(session, &later, place.event.time_ns),
             found: picture,
         }));
     }
     Ok(reports)
+}
+
+/// Begin and end of steps and epochs since a failed request.
+async fn later_spans(
+    store: &dyn Store,
+    session: &SessionRow,
+    failed_ns: Option<u64>,
+) -> Result<Vec<(u64, u64)>, ReadError> {
+    let Some(failed_ns) = failed_ns else { return Ok(Vec::new()) };
+    Ok(MarkCursor::between(store, session.key, (failed_ns, u64::MAX)).await?.spans())
+}
+
+/// Whether a process caught a failed request. The step that a failure leaves ends as well, so only one that began afterwards
+/// shows that the process went on. `spans` are begins and ends of steps and epochs. (A snapshot has no end of its process.)
+fn went_on(session: &SessionRow, spans: &[(u64, u64)], failed_ns: u64) -> bool {
+    let ended_well = session.end.as_ref().is_some_and(|end| end.failure.is_none());
+    (ended_well && session.info.source == SourceKind::Live) || spans.iter().any(|(begun_ns, _)| *begun_ns > failed_ns)
 }
 
 /// Finds the failures of the last chunk, and the highest reserved bytes before the last of them.
@@ -281,7 +300,7 @@ pub(crate) async fn counted(store: &dyn Store, found: &Found) -> Result<Vec<Find
             rank: session.info.rank,
             ooms: most,
             first: *first,
-            ended_by_it: failure.is_some_and(says_out_of_memory),
+            ended_by_it: session.end.as_ref().map(|_| failure.is_some_and(says_out_of_memory)),
         };
         findings.push(oom::finding::counted(&counted, found.sessions.len()));
     }

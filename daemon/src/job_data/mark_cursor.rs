@@ -4,6 +4,7 @@
 //! Refuses: to claim an unmarked phase, with one exception: allocations of a thread without Python frames, between a
 //! forward pass and the optimizer, belong to the backward pass, because autograd's threads have no frames.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use memctl_analysis::Birth;
@@ -125,6 +126,23 @@ impl MarkCursor {
                 _ => {}
             }
         }
+    }
+
+    /// Begin and end of each step and epoch that has both among these marks.
+    pub fn spans(&self) -> Vec<(u64, u64)> {
+        let (mut steps, mut epochs) = (BTreeMap::new(), BTreeMap::new());
+        let mut spans = Vec::new();
+        for Mark { time_ns, kind, .. } in self.marks.iter() {
+            let begun = match kind {
+                MarkKind::StepBegin(step) => steps.insert(*step, *time_ns).and(None),
+                MarkKind::EpochBegin(epoch) => epochs.insert(*epoch, *time_ns).and(None),
+                MarkKind::StepEnd(step) => steps.remove(step),
+                MarkKind::EpochEnd(epoch) => epochs.remove(epoch),
+                _ => None,
+            };
+            spans.extend(begun.map(|begun_ns| (begun_ns, *time_ns)));
+        }
+        spans
     }
 
     /// The current epoch, if a mark gave it.
