@@ -35,7 +35,8 @@ fn about(holder: &TensorHolder) -> Option<String> {
         },
         (HolderKind::Container | HolderKind::Cache, _) => format!(
             "Give {name} a bound, clear it when its items are no longer needed, or keep numbers or host copies in it \
-             (.item(), .detach().cpu())."
+             (.item(), .detach().cpu()).{}",
+            if holder.kind == "dict" { " If it caches a finite set, it stops growing when each item was stored." } else { "" }
         ),
         (HolderKind::Graph, _) => format!(
             "Detach what goes into {name}, or keep numbers: `total += loss.item()` instead of `total = total + loss`. A sum \

@@ -3,7 +3,8 @@
 //! The rules, each of what a process answered: a container without a bound that has become longer, or that has an item for each
 //! block, is a leak; one with a bound stops there; a cycle that the collector never frees, threads that wait, and what
 //! `backward(create_graph=True)` or an autocast that is not left leave behind are leaks. How long a container is says nothing
-//! where a tensor in it is replaced by a larger one. Guarantees: nothing is called bounded or unbounded but by an answer
+//! where a tensor in it is replaced by a larger one. A dict may be the cache of a data set, which the first epoch fills: where
+//! epochs are marked, it is a leak once it has grown over several. Guarantees: nothing is called bounded or unbounded but by an answer
 //! that found holders of most of the blocks that were asked about.
 
 use memctl_model::finding::SUSPECTED;
@@ -40,7 +41,18 @@ pub(super) fn bound(finding: &Finding) -> Bound {
     let is_replaced = finding.pattern == Some(Pattern::ReplacedByLarger);
     let in_windows = finding.first_seen.boundary == Some(Boundary::WindowEnd);
     let items_min = if in_windows { ITEMS_MIN_IN_WINDOWS } else { ITEMS_MIN };
-    finding.holders.as_ref().map_or(Bound::Unknown, |holders| of_holders(holders, is_replaced, items_min))
+    match finding.holders.as_ref().map_or(Bound::Unknown, |holders| of_holders(holders, is_replaced, items_min)) {
+        Bound::None if may_fill_in_an_epoch(finding) => Bound::Unknown,
+        bound => bound,
+    }
+}
+
+/// Whether a dict holds most, and growth was not seen over several of the epochs that are marked: it may be a cache of the items
+/// of one epoch.
+fn may_fill_in_an_epoch(finding: &Finding) -> bool {
+    let most = finding.holders.as_ref().and_then(FindingHolders::most);
+    let is_dict = most.is_some_and(|(_, holder, found)| holder.kind == "dict" && found.epoch.is_some());
+    is_dict && finding.bytes_per_epoch.is_none()
 }
 
 /// As [`bound`]. `is_replaced`: a tensor is replaced by a larger one again and again, and no more of them are held.
@@ -106,6 +118,10 @@ pub fn decide(findings: &mut [Finding]) {
                 if let Some(behind) = finding.title.find(AHEAD) {
                     finding.title.truncate(behind);
                 }
+            }
+            _ if may_fill_in_an_epoch(finding) && !finding.is_suspected() => {
+                finding.evidence.push((SUSPECTED.to_owned(), EvidenceValue::Count(1)));
+                finding.severity = Severity::Info;
             }
             _ => {}
         }
@@ -203,6 +219,24 @@ mod tests {
             found.holders.push(state);
         }
         assert_eq!(of_holders(&answer, false, ITEMS_MIN), Bound::At(Some(1_500 << 18)));
+    }
+
+    #[test]
+    fn a_dict_may_be_a_cache_that_the_first_epoch_fills() {
+        let dict = TensorHolder { kind: "dict".into(), ..list(40, HolderBound::Unbounded) };
+        let of = |epoch| {
+            let mut holders = answer(dict.clone(), None);
+            holders.asked.outcome.as_mut().unwrap().epoch = epoch;
+            Finding { holders: Some(holders), ..Finding::new(FindingKind::Leak, Severity::Warning, 0.9, vec![0]) }
+        };
+        let mut in_first = [of(Some(0))];
+        decide(&mut in_first);
+        assert_eq!((in_first[0].severity, in_first[0].is_suspected()), (Severity::Info, true));
+        assert!(in_first[0].advice.contains("finite set"), "{}", in_first[0].advice);
+        let rate = Some(memctl_model::Rate { value: 1e6, low: 1e6, high: 1e6 });
+        let mut later = [Finding { bytes_per_epoch: rate, ..of(Some(2)) }, of(None)];
+        decide(&mut later);
+        assert!(later.iter().all(|finding| bound(finding) == Bound::None && finding.severity == Severity::Warning));
     }
 
     #[test]

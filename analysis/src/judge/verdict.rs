@@ -24,6 +24,7 @@ pub fn verdict(inputs: &VerdictInputs<'_>) -> Verdict {
         .or_else(|| filling(inputs, courses))
         .or_else(|| not_enough(inputs))
         .or_else(|| of_course(inputs, courses, Stand::Released))
+        .or_else(|| more_work(inputs))
         .or_else(|| of_course(inputs, courses, Stand::Stopped))
         .or_else(|| risen(inputs))
         .unwrap_or_else(|| steady(inputs))
@@ -174,6 +175,20 @@ fn of_course(inputs: &VerdictInputs<'_>, courses: &[Course], stand: Stand) -> Op
         Stand::Stopped | Stand::Growing => (VerdictKind::LevelledOff, words::levelled_off(inputs, &shown)),
     };
     Some(Verdict { sentence, ..shown.measured(kind) })
+}
+
+/// Where nothing more stays and each step needs more at its highest: inputs that become larger end in an out of memory, too.
+fn more_work(inputs: &VerdictInputs<'_>) -> Option<Verdict> {
+    let rooms = inputs.courses.devices.iter().filter_map(|room| Some((room, room.risen_peaks?)));
+    let (room, (early, late)) = rooms.max_by_key(|(_, (early, late))| late - early)?;
+    Some(Verdict {
+        cause: Some(Cause::Open),
+        memory: Some(MemoryKind::Device),
+        grown_bytes: Some(late - early),
+        ranks: vec![room.who.rank],
+        processes: vec![room.who.name()],
+        ..Verdict::new(VerdictKind::Growing, words::more_work(inputs, &room.who, (early, late)))
+    })
 }
 
 /// Where memory only rose over the last third, and no place of it is known to grow.

@@ -29,6 +29,8 @@ pub(super) struct Room {
     pub swing_bytes: Option<(u64, u64)>,
     /// Whether it only rose then.
     pub rose: bool,
+    /// A step's highest level early and late in the last third, if it rose all the time.
+    pub risen_peaks: Option<(u64, u64)>,
 }
 
 impl Courses {
@@ -43,6 +45,7 @@ impl Courses {
                 limit_bytes: watch.limit_bytes(),
                 swing_bytes,
                 rose: swing_bytes.is_some_and(|swing| only_rose(last_third(watch), swing)),
+                risen_peaks: risen_peaks(watch),
             }
         };
         let courses = watches.iter().flat_map(|watch| courses(watch)).collect();
@@ -87,6 +90,25 @@ fn only_rose(levels: &[Level], (lowest, highest): (u64, u64)) -> bool {
         top = top.max(level.highest_allocated_bytes);
     }
     (fall as f64) < FALL_SHARE * (highest - lowest) as f64
+}
+
+/// Steps of the last third from which a rise of peaks is no chance: of 30 that vary at random, the last ten are all higher than
+/// the first ten in fewer than one of 10^7 runs.
+const PEAKS_MIN: usize = 30;
+
+/// The highest of a step's peaks in the first third of the last third of steps, and the lowest in its last third, if that is
+/// higher by more than what is flat. What a step needs at its highest is its work; of a window it is chance.
+fn risen_peaks(watch: &RankWatch) -> Option<(u64, u64)> {
+    let levels = watch.history.levels(Per::Step);
+    let last = &levels[levels.len() - levels.len().div_ceil(3)..];
+    if last.len() < PEAKS_MIN {
+        return None;
+    }
+    let peaks = |levels: &[Level]| -> Vec<u64> { levels.iter().map(|level| level.peak_allocated_bytes).collect() };
+    let third = last.len() / 3;
+    let early = peaks(&last[..third]).into_iter().max()?;
+    let late = peaks(&last[last.len() - third..]).into_iter().min()?;
+    (late.saturating_sub(early) as f64 > FLAT_SHARE * peak_bytes(watch) as f64).then_some((early, late))
 }
 
 fn swing_bytes(watch: &RankWatch) -> Option<(u64, u64)> {

@@ -148,7 +148,7 @@ fn kept_by(pattern: Option<Pattern>) -> Remedy {
     let proof = Proof::NoLeak;
     match pattern {
         Some(Pattern::ReplacedByLarger) => Remedy {
-            pattern: "A tensor is extended repeatedly.",
+            pattern: "A tensor is replaced by a larger one.",
             before: &["self.history = torch.cat([self.history, new])"],
             after: &["self.history[n : n + len(new)] = new.detach()  # allocated once, of a fixed size"],
             proof,

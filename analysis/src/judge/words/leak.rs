@@ -271,7 +271,8 @@ impl Words<'_> {
                  retain_graph=True."
             ),
             Pattern::ReplacedByLarger => format!(
-                "Look for a tensor that {site} extends (torch.cat); write into one of fixed size, or move it to the host."
+                "If {site} extends a tensor (torch.cat), write into one of fixed size, or move it to the host; if the program works on more \
+                 each time, memory grows until that stops."
             ),
             Pattern::HooksPileUp => format!(
                 "Register the hook with {site} once, or keep the handle that registering returns and call handle.remove() \

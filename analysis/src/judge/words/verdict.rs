@@ -9,7 +9,7 @@ use super::{places, until};
 use crate::holders::without_count;
 use crate::judge::Activity;
 use crate::judge::course::{Course, Way};
-use crate::judge::subjects;
+use crate::judge::subjects::{self, Subject};
 use crate::judge::verdict_inputs::{Shown, VerdictInputs};
 use crate::wording::{opening_letter, plural, sentence};
 
@@ -194,6 +194,21 @@ pub(in crate::judge) fn steady(inputs: &VerdictInputs<'_>, swing_bytes: Option<(
     }
     let so_far = if inputs.activity == Activity::Running { " so far" } else { "" };
     format!("Nothing wrong was found{so_far}: {flat}.")
+}
+
+/// `The peak of a step rose from 286 MiB to 495 MiB on rank 0 over the last 18 of 52 steps, and what stays after a step did not:
+/// each step works on more. …`
+pub(in crate::judge) fn more_work(inputs: &VerdictInputs<'_>, who: &Subject, (early, late): (u64, u64)) -> String {
+    let all = inputs.courses.subjects();
+    let on = if all.len() < 2 { String::new() } else { format!(" on {}", subjects::on(&[who], &all)) };
+    format!(
+        "{}The peak of a step rose from {} to {}{on} over the last {}, and what stays after a step did not: each step works on \
+         more. It stops when the inputs stop growing.",
+        worst(inputs).unwrap_or_default(),
+        HumanBytes::of(early),
+        HumanBytes::of(late),
+        last_third(inputs.judged)
+    )
 }
 
 /// `Inconclusive: live memory rose from 286 MiB to 495 MiB over the last 18 of 52 windows, and too little was seen to say
