@@ -8,9 +8,6 @@ use memctl_model::{Frame, HumanBytes, Stack};
 /// What advises about allocator settings; a part of a sentence.
 pub(crate) const REPLAYED: &str = "`memctl what-if` replays the job under other allocator settings";
 
-/// Behind it a title says when memory will be full.
-pub const AHEAD: &str = "; out of memory ";
-
 /// `remember_features (scenarios.py:57)`.
 #[must_use]
 pub fn place(frame: &Frame) -> String {

@@ -299,10 +299,8 @@ pub enum EvidenceValue {
     Series(Vec<u64>),
 }
 
-/// The evidence that marks a suspected finding.
-pub const SUSPECTED: &str = "suspected";
-/// The evidence with the confidence that a finding gives to a forecast.
-pub const FORESIGHT: &str = "foresight";
+/// Between a finding's title and the words about when the device is full.
+const HORIZON: &str = "; out of memory ";
 
 /// A problem: where, on which ranks, how serious, and what to do.
 #[derive(Clone, Debug, PartialEq)]
@@ -313,6 +311,16 @@ pub struct Finding {
     pub severity: Severity,
     /// How sure it is, 0..1.
     pub confidence: f64,
+    /// Whether it may still turn out harmless: it is only reported on request.
+    pub is_suspected: bool,
+    /// Whether what grew filled the device: a request failed because of it.
+    pub filled_device: bool,
+    /// The confidence that it gives to a forecast.
+    pub foresight: Foresight,
+    /// Rises that were counted, of growth.
+    pub rises: Option<u64>,
+    /// Bytes that the growth has brought so far, on one rank.
+    pub gained_bytes: Option<u64>,
     /// The code pattern, as far as known.
     pub pattern: Option<Pattern>,
     /// Ranks concerned, ascending.
@@ -345,8 +353,10 @@ pub struct Finding {
     pub stack: Vec<Frame>,
     /// Distinguishes two findings of one kind without a site: `rank 3`; empty otherwise.
     pub subject: String,
-    /// One sentence that a tired person understands.
+    /// One sentence that a tired person understands, without the horizon; see [`Finding::headline`].
     pub title: String,
+    /// When the device is full at this rate, in words: `in about 9 minutes`.
+    pub horizon: Option<String>,
     /// Why memctl reports it.
     pub explanation: String,
     /// What to change.
@@ -365,6 +375,11 @@ impl Finding {
             kind,
             severity,
             confidence,
+            is_suspected: false,
+            filled_device: false,
+            foresight: Foresight::Nothing,
+            rises: None,
+            gained_bytes: None,
             pattern: None,
             ranks,
             processes: Vec::new(),
@@ -382,6 +397,7 @@ impl Finding {
             stack: Vec::new(),
             subject: String::new(),
             title: String::new(),
+            horizon: None,
             explanation: String::new(),
             advice: String::new(),
             evidence: Vec::new(),
@@ -389,20 +405,10 @@ impl Finding {
         }
     }
 
-    /// Whether it is suspected and may still turn out harmless: it is only reported on request.
+    /// Its title with the horizon.
     #[must_use]
-    pub fn is_suspected(&self) -> bool {
-        self.evidence.iter().any(|(name, _)| name == SUSPECTED)
-    }
-
-    /// The confidence that it gives to a forecast.
-    #[must_use]
-    pub fn foresight(&self) -> Foresight {
-        let of = |(name, value): &(String, EvidenceValue)| match value {
-            EvidenceValue::Text(text) if name == FORESIGHT => Some(Foresight::of_name(text)),
-            _ => None,
-        };
-        self.evidence.iter().find_map(of).unwrap_or_default()
+    pub fn headline(&self) -> String {
+        self.horizon.as_ref().map_or_else(|| self.title.clone(), |horizon| format!("{}{HORIZON}{horizon}", self.title))
     }
 
     /// An id of this finding that stays the same while it is about the same thing in the same job.

@@ -33,6 +33,7 @@ pub struct Sight {
 }
 
 impl Foresight {
+    #[cfg(test)]
     const ALL: [Self; 5] = [Self::Nothing, Self::CertainStep, Self::NextStep, Self::AnyNextStep, Self::AllSteps];
 
     /// Its name in evidence.
@@ -45,12 +46,6 @@ impl Foresight {
             Self::AnyNextStep => "any_next_step",
             Self::AllSteps => "all_steps",
         }
-    }
-
-    /// The level of a name; `Nothing` for an unknown one.
-    #[must_use]
-    pub fn of_name(name: &str) -> Self {
-        Self::ALL.into_iter().find(|it| it.name() == name).unwrap_or_default()
     }
 
     /// Whether it supports a forecast.
@@ -86,11 +81,5 @@ mod tests {
                 assert_eq!(it.vouches_for(sight), it >= least, "{it:?} {sight:?}");
             }
         }
-    }
-
-    #[test]
-    fn names_name_one_each() {
-        assert_eq!(Foresight::ALL.map(|it| Foresight::of_name(it.name())), Foresight::ALL);
-        assert_eq!(Foresight::of_name("everything"), Foresight::Nothing);
     }
 }

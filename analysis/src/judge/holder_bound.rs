@@ -7,15 +7,13 @@
 //! epochs are marked, it is a leak once it has grown over several. Guarantees: nothing is called bounded or unbounded but by an answer
 //! that found holders of most of the blocks that were asked about.
 
-use memctl_model::finding::SUSPECTED;
 use memctl_model::holders::BLOCKS_MAX;
 use memctl_model::{
-    Boundary, Collector, EvidenceValue, Finding, FindingHolders, HolderBound, HolderKind, HoldersFound, Pattern,
-    Severity, TensorHolder,
+    Boundary, Collector, Finding, FindingHolders, HolderBound, HolderKind, HoldersFound, Pattern, Severity,
+    TensorHolder,
 };
 
 use super::holder_advice;
-use crate::wording::AHEAD;
 
 /// Whether what holds a finding's blocks has a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,23 +102,18 @@ fn bytes_at(found: &HoldersFound, holder: &TensorHolder, limit: u64) -> Option<u
 pub fn decide(findings: &mut [Finding]) {
     for finding in findings.iter_mut().filter(|finding| finding.kind.is_leak()) {
         match bound(finding) {
-            Bound::None if finding.is_suspected() => {
-                finding.evidence.retain(|(name, _)| name != SUSPECTED);
+            Bound::None if finding.is_suspected => {
+                finding.is_suspected = false;
                 finding.severity = finding.severity.max(Severity::Warning);
             }
             Bound::At(_) => {
-                if !finding.is_suspected() {
-                    finding.evidence.push((SUSPECTED.to_owned(), EvidenceValue::Count(1)));
-                }
+                finding.is_suspected = true;
                 finding.severity = Severity::Info;
                 // It ends before the device is full, or the verdict says that it does not.
-                (finding.time_to_oom_seconds, finding.epochs_to_oom) = (None, None);
-                if let Some(behind) = finding.title.find(AHEAD) {
-                    finding.title.truncate(behind);
-                }
+                (finding.time_to_oom_seconds, finding.epochs_to_oom, finding.horizon) = (None, None, None);
             }
-            _ if may_fill_in_an_epoch(finding) && !finding.is_suspected() => {
-                finding.evidence.push((SUSPECTED.to_owned(), EvidenceValue::Count(1)));
+            _ if may_fill_in_an_epoch(finding) => {
+                finding.is_suspected = true;
                 finding.severity = Severity::Info;
             }
             _ => {}
@@ -231,7 +224,7 @@ mod tests {
         };
         let mut in_first = [of(Some(0))];
         decide(&mut in_first);
-        assert_eq!((in_first[0].severity, in_first[0].is_suspected()), (Severity::Info, true));
+        assert_eq!((in_first[0].severity, in_first[0].is_suspected), (Severity::Info, true));
         assert!(in_first[0].advice.contains("finite set"), "{}", in_first[0].advice);
         let rate = Some(memctl_model::Rate { value: 1e6, low: 1e6, high: 1e6 });
         let mut later = [Finding { bytes_per_epoch: rate, ..of(Some(2)) }, of(None)];
@@ -263,17 +256,18 @@ mod tests {
     #[test]
     fn holders_make_a_leak_of_a_suspicion_and_a_suspicion_of_what_is_bounded() {
         let mut suspected = Finding::new(FindingKind::Leak, Severity::Info, 0.5, vec![0]);
-        suspected.evidence.push((SUSPECTED.to_owned(), EvidenceValue::Count(1)));
+        suspected.is_suspected = true;
         suspected.holders = Some(answer(list(40, HolderBound::Unbounded), None));
         let mut confirmed = Finding::new(FindingKind::Leak, Severity::Critical, 0.9, vec![0]);
         confirmed.holders = Some(answer(list(40, HolderBound::Bounded { limit: None }), None));
-        confirmed.title = format!("Live memory grows on rank 0{AHEAD}in about 9 minutes");
+        confirmed.title = "Live memory grows on rank 0".to_owned();
+        confirmed.horizon = Some("in about 9 minutes".to_owned());
         confirmed.time_to_oom_seconds = Some(540.0);
         let mut findings = [suspected, confirmed];
         decide(&mut findings);
-        assert_eq!((findings[0].severity, findings[0].is_suspected()), (Severity::Warning, false));
-        assert_eq!((findings[1].severity, findings[1].is_suspected()), (Severity::Info, true));
-        let said = (findings[1].title.as_str(), findings[1].time_to_oom_seconds);
-        assert_eq!(said, ("Live memory grows on rank 0", None), "it ends before");
+        assert_eq!((findings[0].severity, findings[0].is_suspected), (Severity::Warning, false));
+        assert_eq!((findings[1].severity, findings[1].is_suspected), (Severity::Info, true));
+        let said = (findings[1].headline(), findings[1].time_to_oom_seconds);
+        assert_eq!(said, ("Live memory grows on rank 0".to_owned(), None), "it ends before");
     }
 }

@@ -5,7 +5,7 @@
 //! them, holders decide them.
 
 use memctl_model::finding::Growth;
-use memctl_model::{Cause, EvidenceValue, Finding, FindingKind, MemoryKind, Severity, Verdict, VerdictKind};
+use memctl_model::{Cause, Finding, FindingKind, MemoryKind, Severity, Verdict, VerdictKind};
 
 use super::course::{Course, Stand};
 use super::group::same_function;
@@ -44,21 +44,13 @@ fn of_finding(kind: VerdictKind, cause: Option<Cause>, finding: &Finding) -> Ver
     Verdict {
         cause,
         memory: Some(memory),
-        grown_bytes: gained_bytes(finding),
+        grown_bytes: finding.gained_bytes,
         site: finding.site.clone(),
         ranks: finding.ranks.clone(),
         processes: finding.processes.clone(),
         holder: words::holder(finding),
-        ..Verdict::new(kind, crate::wording::sentence(&finding.title))
+        ..Verdict::new(kind, crate::wording::sentence(&finding.headline()))
     }
-}
-
-fn gained_bytes(finding: &Finding) -> Option<u64> {
-    let count = |value: &EvidenceValue| match value {
-        EvidenceValue::Count(count) => Some(*count),
-        _ => None,
-    };
-    finding.evidence.iter().find(|(name, _)| name == "gained_bytes").and_then(|(_, value)| count(value))
 }
 
 /// What holds the blocks of a course: as the finding about the same place says.

@@ -6,15 +6,14 @@
 
 use std::fmt::Write as _;
 
-use memctl_model::finding::SUSPECTED;
-use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, Severity};
+use memctl_model::{Finding, FindingKind, Frame, Severity};
 
 use super::finding::{evidence, explanation, in_blocks};
 use super::{OomCause, Report};
 use crate::deaths::AfterOom;
 use crate::fragmentation::RankFragmentation;
 use crate::fragmentation::judge::FragmentationCause as Idle;
-use crate::wording::{AHEAD, bytes, moment, ranks, requested_in};
+use crate::wording::{bytes, moment, ranks, requested_in};
 
 /// A leak that is less than this share of what was in use is not what filled the device.
 const SHARE_MIN: f64 = 0.05;
@@ -53,7 +52,7 @@ fn held(finding: &Finding) -> u64 {
 /// Whether a finding reports a failed request, or a death for want of memory.
 #[must_use]
 pub fn tells(finding: &Finding) -> bool {
-    finding.kind == FindingKind::Oom || finding.evidence.iter().any(|(name, _)| name == "outcome")
+    finding.kind == FindingKind::Oom || finding.filled_device
 }
 
 /// Finds for each failed request the leak that it is the outcome of; `findings` are those about the same job.
@@ -137,10 +136,7 @@ fn ended(finding: &mut Finding, first: &Report, numbers: &[u32], known: usize) {
     finding.confidence = finding.confidence.max(0.95);
     (finding.time_to_oom_seconds, finding.epochs_to_oom) = (None, None);
     // What was predicted has happened, and what was a suspicion filled the device.
-    if let Some(behind) = finding.title.find(AHEAD) {
-        finding.title.truncate(behind);
-    }
-    finding.evidence.retain(|(name, _)| name != SUSPECTED);
+    (finding.horizon, finding.is_suspected, finding.filled_device) = (None, false, true);
     // (To a String nothing can fail.)
     let _ = write!(
         finding.title,
@@ -161,7 +157,6 @@ fn ended(finding: &mut Finding, first: &Report, numbers: &[u32], known: usize) {
         bytes(first.stranded_bytes),
         in_blocks(first),
     );
-    finding.evidence.push(("outcome".to_owned(), EvidenceValue::Text("out_of_memory".to_owned())));
     let told = evidence(first).into_iter().filter(|(name, _)| name != "cause");
     finding.evidence.extend(told.map(|(name, value)| (format!("oom_{name}"), value)));
 }

@@ -280,7 +280,7 @@ fn a_suspicion_that_filled_the_device_is_one_no_longer() {
         "{}",
         found[0].title
     );
-    assert!(!found[0].is_suspected() && found[0].severity == Severity::Critical);
+    assert!(!found[0].is_suspected && found[0].severity == Severity::Critical);
 }
 
 #[test]

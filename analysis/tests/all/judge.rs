@@ -172,7 +172,7 @@ fn vouched(training: &mut Training, steps: u64, rows: impl Fn(u64) -> Vec<Row>) 
     let mut all = vec![(0, Foresight::Nothing)];
     for step in 0..steps {
         training.step(&rows(step));
-        let now = training.judge().iter().map(Finding::foresight).max().unwrap_or_default();
+        let now = training.judge().iter().map(|finding| finding.foresight).max().unwrap_or_default();
         if now > all[all.len() - 1].1 {
             all.push((step, now));
         }
@@ -207,7 +207,7 @@ fn growth_vouches_for_more_the_longer_it_goes_on() {
     let mut training = Training::new(0, 10);
     let mut now = |steps: std::ops::Range<u64>| {
         steps.for_each(|step| training.step(&kept(step.min(100) / 2 + step.saturating_sub(100) / 8)));
-        training.judge().iter().map(Finding::foresight).max()
+        training.judge().iter().map(|finding| finding.foresight).max()
     };
     assert_eq!([now(0..100), now(100..120)], [Foresight::AllSteps, Foresight::AnyNextStep].map(Some));
 }
@@ -218,7 +218,7 @@ fn what_only_the_near_end_confirms_vouches_for_no_more_than_a_suspicion() {
     training.watch.set_device_total(200 * MIB);
     let (_, sure) = training.run(45, |step| kept(step + 1));
     assert!(sure.is_some_and(|step| step >= 40), "the device is full within the time that was watched: {sure:?}");
-    assert_eq!(training.judge()[0].foresight(), Foresight::Nothing);
+    assert_eq!(training.judge()[0].foresight, Foresight::Nothing);
     // What fills within two epochs vouches for nothing at any time.
     for fills in [12_u64, 18] {
         let all = vouched(&mut Training::new(0, 10), 200, |step| kept(step.min(fills) + 1));

@@ -113,8 +113,7 @@ fn a_block_replaced_by_a_longer_one_every_step_of_eight_short_epochs_is_a_leak()
     }
     let found = process.judge();
     assert_eq!((found.len(), found[0].severity), (1, Severity::Warning), "{found:#?}");
-    let rises = found[0].evidence.iter().find(|(name, _)| name == "rises");
-    assert!(matches!(rises, Some((_, EvidenceValue::Count(rises))) if *rises > 15), "{rises:?}");
+    assert!(found[0].rises.is_some_and(|rises| rises > 15), "{:?}", found[0].rises);
 }
 
 /// `self.stats = torch.cat([self.stats, …])` of a few kilobytes a step: once it is larger than a megabyte, the old and the new

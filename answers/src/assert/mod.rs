@@ -269,8 +269,7 @@ fn found(findings: &[&Finding]) -> Option<Checked> {
 
 /// That none failed is said only where events were recorded.
 fn no_oom(report: &Report, terms: &Terms) -> Checked {
-    let fails =
-        |finding: &&Finding| finding.known_kind() == Some(FindingKind::Oom) || finding.evidence.contains_key("outcome");
+    let fails = |finding: &&Finding| finding.known_kind() == Some(FindingKind::Oom) || finding.filled_device;
     let failed: Vec<&Finding> = concerning(report, terms, |_| true).into_iter().filter(fails).collect();
     let counted = || {
         let rank = report.ranks.iter().find(|rank| rank.ooms > 0)?;

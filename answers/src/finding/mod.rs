@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use memctl_model::{self as model, Boundary, EvidenceValue, FindingKind, Moment, Rate, Severity};
+use memctl_model::{self as model, Boundary, EvidenceValue, FindingKind, Foresight, Moment, Rate, Severity};
 use serde::{Deserialize, Serialize};
 
 use super::{Frame, finite, whole};
@@ -32,6 +32,12 @@ pub struct Finding {
     pub severity: Severity,
     /// An order among findings of one severity, 0..1; no probability.
     pub confidence: Option<f64>,
+    /// Whether it may still turn out harmless.
+    #[serde(default)]
+    pub suspected: bool,
+    /// Whether what grew filled the device: a request failed because of it.
+    #[serde(default)]
+    pub filled_device: bool,
     /// Ranks concerned, ascending.
     pub ranks: Vec<u32>,
     /// Whether these are all ranks (and more than one).
@@ -164,6 +170,11 @@ impl Finding {
             kind,
             severity,
             confidence,
+            is_suspected,
+            filled_device,
+            foresight: _,
+            rises: _,
+            gained_bytes: _,
             pattern,
             ranks,
             processes,
@@ -180,7 +191,8 @@ impl Finding {
             lines,
             stack,
             subject,
-            title,
+            title: _,
+            horizon: _,
             explanation,
             advice,
             evidence,
@@ -195,6 +207,8 @@ impl Finding {
             kind: kind.name().to_owned(),
             severity: *severity,
             confidence: finite(*confidence).map(|confidence| confidence.clamp(0.0, 1.0)),
+            suspected: *is_suspected,
+            filled_device: *filled_device,
             ranks,
             all_ranks: *all_ranks,
             first_seen: first_seen.into(),
@@ -203,10 +217,12 @@ impl Finding {
             live_bytes: *live_bytes,
             time_to_oom_seconds: time_to_oom_seconds.and_then(finite),
             site: Site::new(site.as_ref().map(Frame::from), stack.iter().map(Frame::from).collect()),
-            title: title.clone(),
+            title: finding.headline(),
             explanation: explanation.clone(),
             advice: advice.clone(),
-            evidence: evidence.iter().map(|(name, value)| ((*name).to_owned(), value.into())).collect(),
+            evidence: figures(finding)
+                .chain(evidence.iter().map(|(name, value)| (name.clone(), value.into())))
+                .collect(),
             pattern: pattern.map(|pattern| pattern.name().to_owned()),
             processes,
             bytes_per_minute: rate(bytes_per_minute, |rate| rate.value),
@@ -267,6 +283,20 @@ mod severity_by_name {
         let name = String::deserialize(from)?;
         Ok(Severity::of_name(&name).unwrap_or_default())
     }
+}
+
+/// A finding's own figures, as evidence.
+fn figures(finding: &model::Finding) -> impl Iterator<Item = (String, Evidence)> {
+    let foresight =
+        (finding.foresight > Foresight::Nothing).then(|| Evidence::Text(finding.foresight.name().to_owned()));
+    let figures = [
+        ("rises", finding.rises.map(Evidence::Count)),
+        ("gained_bytes", finding.gained_bytes.map(Evidence::Count)),
+        ("foresight", foresight),
+        ("suspected", finding.is_suspected.then_some(Evidence::Count(1))),
+        ("outcome", finding.filled_device.then(|| Evidence::Text("out_of_memory".to_owned()))),
+    ];
+    figures.into_iter().filter_map(|(name, figure)| Some((name.to_owned(), figure?)))
 }
 
 /// Findings as CSV, one a line.

@@ -190,7 +190,7 @@ fn alert(rules: &Rules, rule: &Rule, job: &JobFacts, finding: &Finding, now_ns: 
         ranks: finding.ranks.iter().copied().take(RANKS_MAX).collect(),
         rank_count: u32::try_from(finding.ranks.len()).unwrap_or(u32::MAX),
         all_ranks: finding.all_ranks,
-        title: cut(&finding.title, TITLE_BYTES_MAX),
+        title: cut(&finding.headline(), TITLE_BYTES_MAX),
         explanation: cut(&explanation(finding), NAME_BYTES_MAX),
         advice: cut(&finding.advice, NAME_BYTES_MAX),
     };

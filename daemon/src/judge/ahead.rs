@@ -146,7 +146,7 @@ fn limit(row: &DeviceRow, watched: &RankWatch) -> Option<u64> {
 fn foresight(watched: &RankWatch, findings: &[Finding]) -> Foresight {
     let name = watched.who().name();
     let fills = findings.iter().filter(|finding| finding.kind.fills() && finding.processes.contains(&name));
-    fills.map(Finding::foresight).max().unwrap_or_default()
+    fills.map(|finding| finding.foresight).max().unwrap_or_default()
 }
 
 impl Look {

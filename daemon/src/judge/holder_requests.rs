@@ -16,7 +16,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use memctl_model::{EvidenceValue, Finding, HoldersFound};
+use memctl_model::{Finding, HoldersFound};
 use memctl_proto::convert::holders::BUDGET_MS;
 use memctl_proto::v1;
 use memctl_proto::v1::holders_asked::Outcome;
@@ -250,13 +250,9 @@ fn told_more_at(budget_ms: u32, outcome: &Result<HoldersFound, String>) -> u32 {
 
 /// Whether growth at a site is certain enough to ask about it, even if it turns out to be bounded.
 fn is_fact(finding: &Finding, device_bytes: Option<u64>) -> bool {
-    let rises = finding.evidence.iter().find_map(|(name, value)| match value {
-        EvidenceValue::Count(count) if name == "rises" => Some(*count),
-        _ => None,
-    });
     let part = device_bytes.map(|total| total / DEVICE_PART).filter(|part| *part > 0);
     let is_large = finding.live_bytes.zip(part).is_some_and(|(live, part)| live >= part);
-    is_large || rises.is_some_and(|rises| rises >= RISES_MIN)
+    is_large || finding.rises.is_some_and(|rises| rises >= RISES_MIN)
 }
 
 /// Whether a process still has to answer what holds a finding's blocks: there is no answer; the daemon's own search ended
@@ -383,7 +379,7 @@ mod tests {
     #[test]
     fn growth_is_a_fact_after_some_rises_or_where_it_takes_a_part_of_the_device() {
         let device = Some(80 << 30);
-        let rises = |count| Finding { evidence: vec![("rises".into(), EvidenceValue::Count(count))], ..finding() };
+        let rises = |count| Finding { rises: Some(count), ..finding() };
         assert!(is_fact(&rises(RISES_MIN), None) && !is_fact(&rises(RISES_MIN - 1), device));
         let live = |bytes| Finding { live_bytes: Some(bytes), ..rises(3) };
         assert!(
@@ -391,8 +387,8 @@ mod tests {
         );
         // Regardless of the confidence.
         let mut suspected = rises(RISES_MIN);
-        suspected.evidence.push(("suspected".into(), EvidenceValue::Text("few".into())));
-        assert!(suspected.is_suspected() && may_be_asked_about(&suspected) && is_fact(&suspected, None));
+        suspected.is_suspected = true;
+        assert!(suspected.is_suspected && may_be_asked_about(&suspected) && is_fact(&suspected, None));
     }
 
     fn finding() -> Finding {

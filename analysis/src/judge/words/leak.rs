@@ -1,9 +1,8 @@
 //! The sentences of a leak.
 
-use memctl_model::finding::FORESIGHT;
 use memctl_model::{EvidenceValue, Finding, Foresight, Moment, Pattern, Phase, Rate, Severity};
 
-use super::{SERIES_MAX, SOON_SECONDS, SUSPECTED, bytes, median_rate, place, places, thinned, until};
+use super::{SERIES_MAX, SOON_SECONDS, bytes, median_rate, place, places, thinned, until};
 use crate::judge::SITES_MAX;
 use crate::judge::candidate::Shape;
 use crate::judge::history::Per;
@@ -68,7 +67,14 @@ pub(in crate::judge) fn leak(leaks: &[Leak], all: &[&Subject]) -> Finding {
         lines: shown.group.lines.clone(),
         stack: shown.group.stack.clone(),
         subject: String::new(),
-        title: growth.title(end.as_deref()),
+        is_suspected: !confirmed,
+        filled_device: false,
+        foresight,
+        rises: Some(u64::from(shown.rises)),
+        gained_bytes: Some(shown.group.bytes_gained()),
+        title: growth.title(),
+        // A chain of graphs falls back with its epoch.
+        horizon: end.filter(|_| confirmed && shown.pattern != Pattern::HiddenChain),
         explanation: growth.explanation(),
         advice: growth.advice(),
         evidence: growth.evidence(),
@@ -133,9 +139,8 @@ impl Words<'_> {
         }
     }
 
-    fn title(&self, end: Option<&str>) -> String {
+    fn title(&self) -> String {
         let (pace, who, at) = (self.pace(), self.who(), self.at());
-        let end = end.map_or_else(String::new, |end| wording::AHEAD.to_owned() + end);
         if !self.confirmed {
             return format!("Live memory has grown {pace} on {who}{at}");
         }
@@ -155,11 +160,11 @@ impl Words<'_> {
             }
             Pattern::GraphsCaptured => {
                 let at = at.replacen(", allocated in", ", captured in", 1);
-                return format!("Private pools grow {pace} on {who}{at}{end}");
+                return format!("Private pools grow {pace} on {who}{at}");
             }
             Pattern::TensorsKept | Pattern::CacheEmptied => "",
         };
-        format!("Live memory grows {pace} on {who}{at}{what}{end}")
+        format!("Live memory grows {pace} on {who}{at}{what}")
     }
 
     fn explanation(&self) -> String {
@@ -297,9 +302,7 @@ impl Words<'_> {
         let shown = self.shown;
         let mut all = vec![
             ("pattern".to_owned(), EvidenceValue::Text(shown.pattern.name().to_owned())),
-            ("rises".to_owned(), EvidenceValue::Count(u64::from(shown.rises))),
             ("sites".to_owned(), EvidenceValue::Count(shown.group.members.len() as u64)),
-            ("gained_bytes".to_owned(), EvidenceValue::Count(shown.group.bytes_gained())),
             ("live_bytes_series".to_owned(), EvidenceValue::Series(thinned(&shown.series, SERIES_MAX))),
         ];
         if let Some(phase) = shown.phase {
@@ -307,12 +310,6 @@ impl Words<'_> {
         }
         if shown.beside_bytes > 0 {
             all.push(("beside_bytes".to_owned(), EvidenceValue::Count(shown.beside_bytes)));
-        }
-        if self.foresight > Foresight::Nothing {
-            all.push((FORESIGHT.to_owned(), EvidenceValue::Text(self.foresight.name().to_owned())));
-        }
-        if !self.confirmed {
-            all.push((SUSPECTED.to_owned(), EvidenceValue::Count(1)));
         }
         if let Some(outlook) = self.outlook {
             all.push(("time_to_oom_low_seconds".to_owned(), EvidenceValue::Number(outlook.seconds.low)));

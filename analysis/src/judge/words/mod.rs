@@ -15,8 +15,6 @@ use memctl_model::{HumanBytes, Rate};
 use crate::statistics::{thinned, upper_median};
 use crate::wording::{place, places, plural};
 
-/// Evidence of this name marks a suspicion, which raises no alert.
-const SUSPECTED: &str = "suspected";
 /// An hour: what fails within it is critical.
 const SOON_SECONDS: f64 = 3_600.0;
 /// A month: longer forecasts are not useful.

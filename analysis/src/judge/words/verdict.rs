@@ -229,8 +229,8 @@ pub(in crate::judge) fn risen(inputs: &VerdictInputs<'_>, (lowest, highest): (u6
 /// The worst finding as a sentence, a space behind it: what is wrong comes before what is not.
 fn worst(inputs: &VerdictInputs<'_>) -> Option<String> {
     let worst = inputs.findings.iter().find(|finding| finding.severity >= Severity::Warning);
-    let unexplained = inputs.failed.then_some("A request or a rank failed, and no finding explains why");
-    worst.map(|worst| worst.title.as_str()).or(unexplained).map(|title| sentence(title) + " ")
+    let unexplained = inputs.failed.then(|| "A request or a rank failed, and no finding explains why".to_owned());
+    worst.map(Finding::headline).or(unexplained).map(|title| sentence(&title) + " ")
 }
 
 /// `14 of 40 steps`.

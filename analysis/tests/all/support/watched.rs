@@ -114,7 +114,7 @@ impl Process {
 
     /// Whether anything is sure.
     pub fn warns(&self) -> bool {
-        let confirmed = |finding: &Finding| finding.kind.fills() && !finding.is_suspected();
+        let confirmed = |finding: &Finding| finding.kind.fills() && !finding.is_suspected;
         self.judge().iter().any(|finding| finding.severity >= Severity::Warning || confirmed(finding))
     }
 }

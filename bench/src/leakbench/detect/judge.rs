@@ -64,7 +64,7 @@ impl Detector for Judge {
             kind: Some(finding.kind),
             pattern: finding.pattern,
             seconds_to_oom: finding.time_to_oom_seconds,
-            foresight: finding.foresight(),
+            foresight: finding.foresight,
         };
         self.found.iter().filter(grows).map(verdict).collect()
     }

@@ -208,7 +208,7 @@ impl Rule {
             // A finding of this kind is near by definition and needs no slope.
             || finding.kind == FindingKind::NearOom;
         self.kinds.contains(&finding.kind)
-            && !finding.is_suspected()
+            && !finding.is_suspected
             && finding.severity >= self.severity
             && finding.confidence >= self.confidence
             && near

@@ -1,10 +1,9 @@
 //! A training that retains memory, stored step by step: what is forecast, and when.
 
 use memctl_analysis::judge::RankFacts;
-use memctl_model::finding::FORESIGHT;
 use memctl_model::{
-    Action, DeviceIndex, DeviceInfo, Dropped, EvidenceValue, FindingKind, Mark, PoolId, Rollup, SessionId, SessionInfo,
-    Severity, SourceKind, StackId,
+    Action, DeviceIndex, DeviceInfo, Dropped, FindingKind, Mark, PoolId, Rollup, SessionId, SessionInfo, Severity,
+    SourceKind, StackId,
 };
 use memctl_proto::chunk::{ChunkMeta, Encoder};
 use memctl_proto::item::Packed;
@@ -166,9 +165,8 @@ fn what_grows_in_a_process_vouches_for_that_process() {
     let watched = RankWatch::new(RankFacts::default());
     let name = watched.who().name();
     let of = |kind, foresight: Foresight, process: &str| {
-        let evidence = vec![(FORESIGHT.to_owned(), EvidenceValue::Text(foresight.name().to_owned()))];
         let processes = vec![process.to_owned()];
-        Finding { processes, evidence, ..Finding::new(kind, Severity::Info, 0.5, vec![0]) }
+        Finding { processes, foresight, ..Finding::new(kind, Severity::Info, 0.5, vec![0]) }
     };
     let leak = FindingKind::Leak;
     let found = [of(leak, Foresight::CertainStep, &name), of(leak, Foresight::NextStep, &name)];
