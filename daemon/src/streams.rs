@@ -1,5 +1,5 @@
 //! The sessions that are streaming, and the line for requests to each. A session that reconnects replaces its older
-//! stream, which is ended.
+//! stream, which then ends.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

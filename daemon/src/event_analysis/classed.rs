@@ -182,7 +182,7 @@ fn largest(of: impl Iterator<Item = (StackId, Class, u64)>) -> HashMap<StackId, 
     sums(of).into_iter().filter_map(|(stack, by_class)| Some((stack, most(by_class)?.1))).collect()
 }
 
-/// What a replay of the stretch collects.
+/// The data that a replay of the stretch collects.
 struct Watch {
     lives: Lives,
     /// Pairs of an event number and a step. From that event on, the step is current, or it is the next one to begin.

@@ -22,7 +22,7 @@ pub enum ItemError {
     Wire {
         /// The item.
         seq: u64,
-        /// What is wrong.
+        /// The fault.
         source: WireError,
     },
     /// It is not a valid chunk.
@@ -30,7 +30,7 @@ pub enum ItemError {
     Chunk {
         /// The item.
         seq: u64,
-        /// What is wrong.
+        /// The fault.
         source: ChunkError,
     },
     /// A chunk over the limit.
@@ -46,7 +46,7 @@ pub enum ItemError {
     Unstorable {
         /// The item.
         seq: u64,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
     /// It names a device that the session did not name.

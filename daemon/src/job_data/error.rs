@@ -76,7 +76,7 @@ pub enum ReadError {
     /// Retention removed the data that the request needs.
     #[error("{what} is no longer stored: retention removed it; site tables and epoch ends are still there")]
     Expired {
-        /// What was needed.
+        /// The data that was needed.
         what: String,
     },
     /// The job is being recorded, so it cannot be deleted.
@@ -104,13 +104,13 @@ pub enum ReadError {
         session: i64,
         /// The item.
         seq: u64,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// The response would exceed its memory limit.
     #[error("{what} takes more than {bytes_max} bytes of memory; {remedy}")]
     TooLarge {
-        /// What exceeds it.
+        /// The data that exceeds it.
         what: String,
         /// The limit.
         bytes_max: usize,

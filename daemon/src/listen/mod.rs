@@ -63,7 +63,7 @@ pub struct BindError {
     pub place: String,
     /// The system's error.
     pub source: io::Error,
-    /// What to do.
+    /// The remedy.
     pub hint: &'static str,
 }
 

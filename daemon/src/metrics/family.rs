@@ -36,7 +36,7 @@ pub struct Definition {
     pub kind: Kind,
     /// Its labels.
     pub labels: &'static [&'static str],
-    /// What it means, in one sentence.
+    /// Its meaning, in one sentence.
     pub help: &'static str,
 }
 

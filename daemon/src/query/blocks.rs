@@ -201,7 +201,7 @@ impl Device<'_> {
     }
 }
 
-/// What a replay of the stretch collects.
+/// The data that a replay of the stretch collects.
 struct Watch {
     lives: Lives,
     course: Course,

@@ -58,7 +58,7 @@ pub struct AuditRow {
     pub peer: String,
     /// The action requested.
     pub action: String,
-    /// What the action concerns.
+    /// The object of the action.
     pub subject: String,
     /// Whether it was refused.
     pub refused: bool,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::secrets::without_secrets;
 use super::{PostgresStore, SqliteStore, Store, StoreError};
 
-/// Where a store is.
+/// The location of a store.
 #[derive(Clone, PartialEq, Eq)]
 pub enum StoreAddress {
     /// In this process; lost when it ends.

@@ -13,7 +13,7 @@ use super::plan::SUM_MAX;
 /// Limit of the bytes of one record's body. The texts in a record are cut long before this limit.
 const BODY_BYTES_MAX: usize = 256 << 10;
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AlertKind {
     /// An alert.
@@ -59,7 +59,7 @@ impl AlertKind {
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AlertRecord {
-    /// What it is.
+    /// Its kind.
     pub kind: AlertKind,
     /// Its number, unique within its kind.
     pub id: u64,

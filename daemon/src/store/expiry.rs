@@ -33,7 +33,7 @@ const RUNNING_NS: u64 = 24 * 3_600 * 1_000_000_000;
 /// If a session was last heard from this far in the future, the time was recorded by a wrong clock.
 pub(super) const FUTURE_NS: u64 = 24 * 3_600 * 1_000_000_000;
 
-/// What a job stores.
+/// The stored bytes of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spending {
     pub job: i64,
@@ -140,7 +140,7 @@ pub(super) fn victims(candidates: Vec<Candidate>, excess_bytes: u64) -> Vec<Cand
 /// A store whose jobs can be made smaller.
 #[async_trait]
 pub(super) trait Shrink: Sync {
-    /// What every job stores.
+    /// The stored bytes of every job.
     async fn spending(&self) -> Result<Vec<Spending>, StoreError>;
     /// Removes a batch of a job's oldest items, as many as it takes to free `excess_bytes`, in one transaction.
     async fn take(&self, job: i64, part: Part, excess_bytes: u64) -> Result<Expired, StoreError>;
@@ -177,7 +177,7 @@ pub(super) async fn shrink(store: &dyn Shrink, policy: &Retention) -> Result<Exp
     Ok(gone)
 }
 
-/// What a tenant loses.
+/// The kinds of data that a tenant loses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Chunks,
@@ -190,7 +190,7 @@ enum Stage {
 /// The order of removal.
 const STAGES: [Stage; 5] = [Stage::Chunks, Stage::Watches, Stage::Holders, Stage::EndedJobs, Stage::Rest];
 
-/// What is removed next, and by how much its job uses more than the next candidate.
+/// The job and the stage that lose data next. `lead` is by how much the job uses more than the next candidate.
 struct Giver {
     at: usize,
     stage: Stage,

@@ -1,4 +1,4 @@
-//! Which jobs lose data, and how much, with a store in memory.
+//! Tests which jobs lose data, and how much, with a store in memory.
 
 use std::sync::Mutex;
 
@@ -94,7 +94,7 @@ impl Shrink for Shelf {
     }
 }
 
-/// What a policy leaves of each job: key, chunks, tables.
+/// The data that a policy leaves of each job: key, chunks, tables.
 async fn left(jobs: &[Job], policy: Retention) -> Vec<(i64, u64, u64)> {
     let shelf = Shelf(Mutex::new(jobs.to_vec()));
     shrink(&shelf, &policy).await.unwrap();

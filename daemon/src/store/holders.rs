@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(keys(&put(&own[1..], &row(1, 99, 1)).1), []);
         assert_eq!(keys(&put(&own, &row(1, 99, 1)).1), [(1, 0)]);
         assert_eq!(keys(&put(&own, &row(2, 99, 1)).1), [], "another session");
-        // With a clock that went back, the newest still stays.
+        // The newest answer stays even if the clock went back.
         assert_eq!(keys(&put(&own, &row(1, 0, 1)).1), [(1, 0)]);
         let of_many: Vec<_> = (0..JOB_HOLDERS_KEPT as u64).map(|at| row(at as i64, at, 1)).collect();
         assert_eq!(keys(&put(&of_many, &row(999, 999, 1)).1), [(0, 0)]);

@@ -66,7 +66,7 @@ pub enum StoreError {
         "{place} has schema version {found}, this memctl knows up to {known}: use the newer memctl, or another data folder"
     )]
     Newer {
-        /// Which database.
+        /// The database.
         place: String,
         /// Its version.
         found: i64,
@@ -76,7 +76,7 @@ pub enum StoreError {
     /// Another process has it open.
     #[error("{place} is in use by {holder}: talk to that daemon (--daemon URL), stop it, or use another data folder")]
     InUse {
-        /// Which database.
+        /// The database.
         place: String,
         /// The holder named in the lock file.
         holder: String,
@@ -84,7 +84,7 @@ pub enum StoreError {
     /// It cannot be written to.
     #[error("{place} cannot be written: {reason}; make it writable or use another data folder")]
     ReadOnly {
-        /// Which database.
+        /// The database.
         place: String,
         /// The system's message.
         reason: String,
@@ -92,7 +92,7 @@ pub enum StoreError {
     /// The disk is full. Nothing of the transaction was stored.
     #[error("{place} is full: {reason}; free space, or lower the retention (--retain-bytes)")]
     Full {
-        /// Which database.
+        /// The database.
         place: String,
         /// The system's message.
         reason: String,
@@ -100,7 +100,7 @@ pub enum StoreError {
     /// It cannot be opened or reached.
     #[error("{place} cannot be opened: {reason}")]
     Unreachable {
-        /// Which database.
+        /// The database.
         place: String,
         /// The database's message.
         reason: String,
@@ -108,7 +108,7 @@ pub enum StoreError {
     /// The database refused or failed.
     #[error("{place}: {operation} failed: {reason}")]
     Failed {
-        /// Which database.
+        /// The database.
         place: String,
         /// The operation.
         operation: &'static str,
@@ -118,7 +118,7 @@ pub enum StoreError {
     /// The session does not exist: its job was deleted or expired. Nothing of the transaction was stored.
     #[error("{place} has no session {session}: its job was deleted")]
     NoSession {
-        /// Which database.
+        /// The database.
         place: String,
         /// The session that was named.
         session: SessionKey,
@@ -128,7 +128,7 @@ pub enum StoreError {
     Refused {
         /// The session; 0 for one that was about to be opened.
         session: SessionKey,
-        /// What is wrong with it.
+        /// The fault.
         what: String,
     },
     /// The session belongs to another agent, or the hello differs from the session's first one.
@@ -139,23 +139,23 @@ pub enum StoreError {
     /// The store is closed.
     #[error("{place} was closed: nothing is read or written any more")]
     Closed {
-        /// Which database.
+        /// The database.
         place: String,
     },
     /// The database contains an invalid value.
     #[error("{place} contains {what}: the database is damaged")]
     Damaged {
-        /// Which database.
+        /// The database.
         place: String,
-        /// What was found.
+        /// The invalid value.
         what: String,
     },
     /// The file to restore is not a complete backup. Nothing was written.
     #[error("{place} is no sound backup: {why}")]
     Unsound {
-        /// Which file.
+        /// The file.
         place: String,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
 }

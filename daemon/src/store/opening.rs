@@ -1,4 +1,4 @@
-//! Which callers may open and continue a session.
+//! Decides which callers may open and continue a session.
 //!
 //! Guarantees: only a hello of the same tenant that names the same job, attempt and rank continues an existing session.
 //! It must present the secret of the first hello. If the first hello had no secret (an older agent), the caller must be
@@ -17,7 +17,7 @@ use super::tenant::{DEFAULT_TENANT, Tenant};
 /// The hash of a session's secret.
 pub type SecretHash = [u8; 32];
 
-/// What a hello contains.
+/// The content of a hello.
 #[derive(Clone, Debug)]
 pub struct Opening<'o> {
     /// The session's tenant.

@@ -51,7 +51,7 @@ pub struct Gap {
     pub last: u64,
 }
 
-/// What one transaction adds to one session.
+/// The changes that one transaction makes to one session.
 #[derive(Clone, Debug)]
 pub struct Append {
     /// The session.
@@ -82,19 +82,19 @@ pub struct Append {
 pub struct NewItem {
     /// Its number within the session.
     pub seq: u64,
-    /// What it is.
+    /// Its kind.
     pub kind: ItemKind,
     /// Its bytes as received.
     pub payload: Bytes,
     /// Size before compression; 0 = not compressed.
     pub unpacked_bytes: u32,
-    /// What it covers.
+    /// The ranges that it covers.
     pub index: ItemIndex,
     /// Levels, for chunks.
     pub levels: Option<ChunkLevels>,
 }
 
-/// What an item covers. Queries find the item by these values without decoding it.
+/// The ranges that an item covers. Queries find the item by these values without decoding it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct ItemIndex {
     /// Device, for chunks and keyframes; `None` if it concerns the session.
@@ -321,7 +321,7 @@ pub struct EpochEndRow {
 pub struct ChunkRow {
     /// Its number within the session.
     pub seq: u64,
-    /// What it covers.
+    /// The ranges that it covers.
     pub index: ItemIndex,
     /// Its levels.
     pub levels: ChunkLevels,
@@ -340,7 +340,7 @@ pub struct ItemRow {
     pub payload: Bytes,
     /// Size before compression; 0 = not compressed.
     pub unpacked_bytes: u32,
-    /// What it covers.
+    /// The ranges that it covers.
     pub index: ItemIndex,
 }
 
@@ -485,7 +485,7 @@ pub struct Retention {
     pub bytes_per_tenant: Option<u64>,
 }
 
-/// What was removed.
+/// Counts of removed data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Expired {
     /// Jobs removed whole.

@@ -23,7 +23,7 @@ impl Tenant {
     /// Parses a tenant's name: letters, digits, `-`, `_` and `.`, beginning with a letter or digit.
     ///
     /// # Errors
-    /// What is wrong with the name.
+    /// The fault in the name.
     pub fn named(name: &str) -> Result<Self, String> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());

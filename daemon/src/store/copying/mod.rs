@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use super::address::StoreAddress;
 use super::{StoreError, Totals};
 
-/// What a copy contains.
+/// The content of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copied {
     /// Its sums: jobs, sessions, events and bytes, without expired ones.

@@ -11,7 +11,7 @@ use crate::store::row_reader::Fault;
 /// Row keys that exist only in SQLite. They get new values in a copy.
 const ITS_OWN: [(&str, &str); 1] = [("payload", "payload_id")];
 
-/// What a column holds.
+/// The type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Int,

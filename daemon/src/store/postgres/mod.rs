@@ -60,7 +60,7 @@ impl PostgresStore {
     /// Connects read-only: every transaction is read-only, and the schema stays as it is.
     ///
     /// # Errors
-    /// As for [`Self::open`]. A schema of another version is refused.
+    /// The same as for [`Self::open`]. A schema of another version is refused.
     pub async fn open_read_only(url: &str) -> Result<Self, StoreError> {
         let place = super::secrets::without_secrets(url);
         let connection::Opened { pool, options, version } = connection::open_read_only(url, &place).await?;

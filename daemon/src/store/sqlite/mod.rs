@@ -81,7 +81,7 @@ impl SqliteStore {
     /// Opens or creates the file with options.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// The same as for [`Self::open`].
     pub async fn open_with(path: &Path, holder: &str, options: SqliteOptions) -> Result<Self, StoreError> {
         let place = path.display().to_string();
         // The lock is taken before SQLite touches the file, so that two processes never recover or migrate it at once.
@@ -124,7 +124,7 @@ impl SqliteStore {
     /// Opens a file read-only, even in a read-only folder or while a daemon writes it.
     ///
     /// # Errors
-    /// As for [`Self::open`], except [`StoreError::InUse`]; a schema of another version is refused.
+    /// The same as for [`Self::open`], except [`StoreError::InUse`]; a schema of another version is refused.
     pub async fn open_read_only(path: &Path) -> Result<Self, StoreError> {
         let place = path.display().to_string();
         let source = read_only::source(path, &place).await?;
@@ -146,7 +146,7 @@ impl SqliteStore {
     /// needs about as much free space as the file has.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// The same as for [`Self::open`].
     pub async fn compact(path: &Path) -> Result<(u64, u64), StoreError> {
         let before = connection::file_bytes(path);
         let store = Self::open(path, "memctl check --compact").await?;
