@@ -30,9 +30,9 @@ use crate::store::{self, Retention, Store, StoreError};
 
 /// How long a shutdown may take in total.
 const DRAIN: Duration = Duration::from_secs(9);
-/// The part of this time for peers to close their connections. After that, the connections are cut.
+/// The part of [`DRAIN`] for peers to close their connections. After that, the connections are cut.
 const CLOSING: Duration = Duration::from_secs(4);
-/// The part of this time that is reserved for the final analysis if the store is slow.
+/// The part of [`DRAIN`] that is reserved for the final analysis if the store is slow.
 const VERDICTS: Duration = Duration::from_secs(2);
 /// The reason why the daemon does not serve.
 #[derive(Debug, thiserror::Error)]
