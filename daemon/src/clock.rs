@@ -3,7 +3,8 @@
 //! Guarantees: stored data gets its time from [`steady`]. After a jump of more than [`JUMP_NS`], [`steady`] uses the
 //! new time only once the clock has run from there for [`STAND_NS`]. A machine that sleeps for a night does not count
 //! as a jump.
-//! Refuses: the age of data is never judged by the wall clock alone.
+//!
+//! The age of data is never judged by the wall clock alone.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

@@ -11,7 +11,7 @@
 //! - [`server`]: all of it on a port, or embedded in another process; [`config`]: its settings; [`entry`]: its entry
 //!   points.
 //!
-//! Refuses: data is never acknowledged before it is durable. The daemon does not depend on the agent's code.
+//! Data is never acknowledged before it is durable. The daemon does not depend on the agent's code.
 
 #![forbid(unsafe_code)]
 

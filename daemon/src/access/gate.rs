@@ -6,7 +6,7 @@
 //! caller: the token, the configuration's entry for the user or certificate, the certificate's end of validity, or that
 //! no token exists yet.
 //!
-//! Refuses: an error does not state why a token is invalid.
+//! An error does not state why a token is invalid.
 //!
 //! (Over 400 lines: the tests are next to the rules that they cover.)
 

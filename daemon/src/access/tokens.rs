@@ -5,7 +5,7 @@
 //! store does not respond, cached tokens stay valid for [`AWAY_MAX`]. So callers can still read the daemon's own
 //! metrics, which report the fault. No lookup takes longer than [`Store::patience`].
 //!
-//! Refuses: without the store, a token is not accepted for the first time.
+//! Without the store, a token is not accepted for the first time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -8,7 +8,7 @@
 //! the store. The claims of a crashed daemon expire, and another daemon takes them over. So a notification may be sent
 //! twice, but it is not lost.
 //!
-//! Refuses: a receiver cannot delay judging, storing or another receiver.
+//! A receiver cannot delay judging, storing or another receiver.
 //!
 //! - [`rules`]: the TOML file; [`alert`]: an alert's data; [`machine`]: its states, pure; [`silence`]: silences;
 //!   [`record`]: the stored form; [`notice`]: the messages; [`deliver`]: workers; `engine`: the task; `service`: the

@@ -4,7 +4,7 @@
 //! Guarantees: one replay that begins at a keyframe. It covers at most [`BEFORE`] events before the moment (plus those
 //! back to the keyframe) and [`AFTER`] events after it. A shorter recording is replayed completely.
 //!
-//! Refuses: events after a failed request are not used, because the program ends there and frees everything.
+//! Events after a failed request are not used, because the program ends there and frees everything.
 
 use std::collections::HashMap;
 

@@ -2,7 +2,8 @@
 //!
 //! Guarantees: requests use the same service as gRPC, for the same caller. A change needs the rights of
 //! `memctl alerts silence`, must come from the page itself, and is recorded in the audit log.
-//! Refuses: bodies are not read. The parameters of a silence are in the address.
+//!
+//! Bodies are not read. The parameters of a silence are in the address.
 
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, Uri};

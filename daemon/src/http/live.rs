@@ -5,7 +5,7 @@
 //! a time, and at most half of them of one tenant. A client without a permit is refused and polls instead. A listener
 //! ends with its connection, with the daemon, after [`LIVE_MAX`], and when its caller loses access.
 //!
-//! Refuses: the data itself is not sent. Clients request it through the same gate.
+//! The data itself is not sent. Clients request it through the same gate.
 
 use std::convert::Infallible;
 use std::time::Duration;

@@ -3,8 +3,8 @@
 //! Guarantees: an end takes effect after the events of its own time, and a begin before them. This is the order in
 //! which they were recorded.
 //!
-//! Refuses: an unmarked phase is never inferred, with one exception. Allocations of a thread without Python frames,
-//! between a forward pass and the optimizer, belong to the backward pass, because autograd's threads have no frames.
+//! An unmarked phase is never inferred, with one exception. Allocations of a thread without Python frames, between a
+//! forward pass and the optimizer, belong to the backward pass, because autograd's threads have no frames.
 
 use std::sync::Arc;
 

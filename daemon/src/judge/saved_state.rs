@@ -4,8 +4,8 @@
 //! Guarantees: a watch that resumes from saved state equals one that has read every item. State that another version
 //! wrote, or that is damaged or inconsistent, is ignored, and the items are read instead.
 //!
-//! Refuses: state is not saved if it saves little time, or if it is large compared with the items that it replaces.
-//! Nothing depends on saved state, so it may be deleted at any time.
+//! State is not saved if it saves little time, or if it is large compared with the items that it replaces. Nothing
+//! depends on saved state, so it may be deleted at any time.
 
 use std::collections::BTreeMap;
 

@@ -5,8 +5,8 @@
 //! the same. A session that has ended takes no more items. The rule is one function, which every store calls under its
 //! write lock.
 //!
-//! Refuses: an error does not name what differs. A tenant cannot find another tenant's session, because the stored id
-//! is a hash of the tenant's name and the id.
+//! An error does not name what differs. A tenant cannot find another tenant's session, because the stored id is a hash
+//! of the tenant's name and the id.
 
 use memctl_model::{SessionId, SessionInfo, SourceKind};
 use sha2::{Digest as _, Sha256};

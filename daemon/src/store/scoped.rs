@@ -2,7 +2,8 @@
 //!
 //! Guarantees: lookups by name stay within the scope. Lookups by key are not checked again, because keys come from rows
 //! found within the scope, never from outside.
-//! Refuses: sessions of other tenants cannot be opened.
+//!
+//! Sessions of other tenants cannot be opened.
 
 use std::sync::Arc;
 

@@ -5,8 +5,7 @@
 //! more. If a run ended with the finding, its alert fires until a later run is without the finding or `resolve_after`
 //! passes. A resolved alert keeps the run in which its finding was last seen.
 //!
-//! Refuses: a run does not prove that a finding is gone if it has just begun, or if it began before the finding was
-//! last seen.
+//! A run does not prove that a finding is gone if it has just begun, or if it began before the finding was last seen.
 
 use memctl_model::JobState;
 

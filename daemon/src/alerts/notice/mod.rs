@@ -2,7 +2,8 @@
 //!
 //! Guarantees: the JSON is valid for any names. Labels are few and change only with the alert's severity; figures and
 //! ranks are annotations.
-//! Refuses: stacks, processes and times are never labels.
+//!
+//! Stacks, processes and times are never labels.
 
 use memctl_answers::format::time::rfc3339;
 use memctl_model::Severity;

@@ -4,8 +4,8 @@
 //! its role and a number in the order of start (`trainer`, `worker-1`). Sessions that are no longer shown count as
 //! earlier.
 //!
-//! Refuses: a process never hides another one. A session is only replaced by the same process that attached again, a
-//! repeated import, or a later run of the same name.
+//! A process never hides another one. A session is only replaced by the same process that attached again, a repeated
+//! import, or a later run of the same name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 

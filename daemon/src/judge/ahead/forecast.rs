@@ -5,7 +5,8 @@
 //! one. Neither is wrong, so the earlier forecast is kept for a while.
 //!
 //! Guarantees: a forecast counts down from step to step, and it ends with the step that should fail.
-//! Refuses: a forecast for the very next step is not kept.
+//!
+//! A forecast for the very next step is not kept.
 
 use memctl_replay::Fails;
 

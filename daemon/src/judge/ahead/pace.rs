@@ -5,8 +5,7 @@
 //! than was saved is searched every half minute. Only processor time counts, not the time spent waiting for the store
 //! or for a busy machine.
 //!
-//! Refuses: many steps are not replayed again while more than half of them (an eighth if steps differ) are known to
-//! fit.
+//! Many steps are not replayed again while more than half of them (an eighth if steps differ) are known to fit.
 
 use std::time::{Duration, Instant};
 

@@ -2,7 +2,8 @@
 //!
 //! Guarantees: a block counts for at most one name. A pool gets the name of the owner of most of its allocated bytes.
 //! The largest [`LISTED_MAX`] entries are returned, with the number of omitted names.
-//! Refuses: names are never guessed.
+//!
+//! Names are never guessed.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};

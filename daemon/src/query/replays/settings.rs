@@ -4,7 +4,7 @@
 //! rules reproduce the recording is used. Advice on a running job is based on a replay of at least four fifths of its
 //! events.
 //!
-//! Refuses: if there is no result for a device, the reason is returned.
+//! If there is no result for a device, the reason is returned.
 
 use std::sync::Arc;
 

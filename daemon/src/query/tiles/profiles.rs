@@ -4,8 +4,8 @@
 //! [`OUTLINES_BYTES`]), and the least recently used entry is evicted first. Only one stretch of a device is replayed at
 //! a time; a concurrent request for the same stretch waits for its result.
 //!
-//! Refuses: for outlines, at most one stretch of events is replayed at a time, not counting the events between the
-//! keyframe and the stretch.
+//! For outlines, at most one stretch of events is replayed at a time, not counting the events between the keyframe and
+//! the stretch.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
