@@ -1,16 +1,17 @@
-//! Names the form of what the judge keeps between two runs: a digest of the sources that make it.
+//! Computes the name of the form in which the judge saves its state: a digest of the sources that define it.
 //!
-//! Guarantees: another program's watches, or those of another state of these sources, have another name, so that they are made
-//! again instead of being read wrongly. Refuses to be clever: a changed comment is a new name, which costs one reading.
+//! Guarantees: watches that another program, or another state of these sources, saved have another name. So they are
+//! computed again instead of being read wrongly. The digest includes comments, so a changed comment also gives a new
+//! name, which costs one reading.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// What decides what a watch knows, and how it is written.
+/// The sources that decide what a watch knows and how it is serialized.
 const SOURCES: [&str; 5] = ["src/judge", "../analysis/src", "../model/src", "../proto/src", "../Cargo.lock"];
 
-/// What is built into the program from outside of this package: cargo notes the place of such files as it was, and two clones that
-/// share a target folder would not see each other's changes.
+/// Files outside of this package that are built into the program. Cargo notes the location of such files, so two clones
+/// that share a target folder would not notice each other's changes without these lines.
 const BUILT_IN: [&str; 2] = ["../web/dist", "../migrations"];
 
 fn main() {

@@ -1,15 +1,17 @@
-//! The only place where the daemon reads the time, and how it handles a clock that jumps.
+//! Reads the time for the whole daemon, and handles clocks that jump.
 //!
-//! Guarantees: stored data is stamped by [`steady`], which follows a jump of more than [`JUMP_NS`] only after the clock
-//! has run from there for [`STAND_NS`]. A machine that sleeps for a night does not count as a jump. Refuses: to judge
-//! age by the wall clock.
+//! Guarantees: stored data gets its time from [`steady`]. After a jump of more than [`JUMP_NS`], [`steady`] uses the
+//! new time only once the clock has run from there for [`STAND_NS`]. A machine that sleeps for a night does not count
+//! as a jump.
+//!
+//! The age of data is never judged by the wall clock alone.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// More than this against the monotonic clock is a jump, not a correction.
+/// A difference to the monotonic clock above this is a jump; a smaller one is a correction.
 pub const JUMP_NS: u64 = 24 * 3_600 * 1_000_000_000;
-/// A clock that has run this long from where it jumped to is believed.
+/// After a jump, the new time is accepted once the clock has run from there for this long.
 pub const STAND_NS: u64 = 600 * 1_000_000_000;
 
 /// Nanoseconds since the Unix epoch; 0 before it.
@@ -22,11 +24,11 @@ pub fn now_ns() -> u64 {
 /// A reading of a [`SteadyClock`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// Nanoseconds since the Unix epoch, without jumps that are not believed yet.
+    /// Nanoseconds since the Unix epoch, without jumps that are not accepted yet.
     pub now_ns: u64,
     /// How long the clock has run without a jump.
     pub stood_ns: u64,
-    /// Nanoseconds by which the wall clock has just jumped; reported once.
+    /// Nanoseconds by which the wall clock has just jumped. Each jump is reported once.
     pub jumped_ns: Option<i64>,
 }
 
@@ -34,7 +36,7 @@ pub struct Reading {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SteadyClock {
     believed: Option<Offset>,
-    /// Where the clock jumped to, until that is believed.
+    /// The offset after a jump, until it is accepted.
     claimed: Option<Offset>,
 }
 
@@ -58,7 +60,7 @@ impl SteadyClock {
         let mut believed = *self.believed.get_or_insert(offset);
         let mut jumped_ns = None;
         if believed.is_near(offset.ns) {
-            // Back again, or never away: after a jump back its run starts again.
+            // The clock returned from a jump, or it never jumped. After a return, its run starts again.
             if self.claimed.take().is_some() {
                 jumped_ns = Some(saturating(offset.ns - believed.ns));
                 believed.since_ns = monotonic_ns;
@@ -84,14 +86,14 @@ fn saturating(ns: i128) -> i64 {
     i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
 }
 
-/// The daemon's clock: nanoseconds since the Unix epoch, without jumps that are not believed yet. Logs each jump.
+/// The daemon's clock: nanoseconds since the Unix epoch, without jumps that are not accepted yet. Logs each jump.
 #[must_use]
 pub fn steady() -> Reading {
     static CLOCK: Mutex<(Option<Instant>, SteadyClock)> =
         Mutex::new((None, SteadyClock { believed: None, claimed: None }));
     let mut clock = CLOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let start = *clock.0.get_or_insert_with(Instant::now);
-    // Read under the lock: readings must not overtake each other.
+    // The clock is read under the lock, so that readings do not overtake each other.
     let reading = clock.1.read(now_ns(), start.elapsed().as_nanos() as u64);
     drop(clock);
     if let Some(jumped_ns) = reading.jumped_ns {

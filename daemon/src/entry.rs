@@ -1,9 +1,10 @@
-//! Entry points for programs that link the daemon: the daemon itself, stores, their copies and checks.
+//! Entry points for programs that link the daemon: the daemon itself, stores, and their copies and checks.
 //!
-//! The body of an `async fn` is compiled in every crate that awaits it, with all that it awaits: the command line would
-//! compile half of the daemon and of its libraries a second time. These futures are boxed, so that this happens once.
+//! The body of an `async fn`, with everything that it awaits, is compiled in every crate that awaits it. So the command
+//! line would compile half of the daemon and of its libraries a second time. The futures here are boxed, so that this
+//! happens only once.
 //!
-//! Guarantees: each is the function of the same name elsewhere in this crate, with the same errors.
+//! Guarantees: each function has the behaviour and the errors of the function of the same name elsewhere in this crate.
 
 use std::path::Path;
 use std::pin::Pin;

@@ -1,6 +1,6 @@
 //! A histogram that any thread can count into.
 //!
-//! Guarantees: counting never waits. A scrape may see a value in a bucket that is not yet in the sum.
+//! Guarantees: counting never waits. A scrape may get a value in a bucket that the sum does not include yet.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,16 +10,17 @@ use std::time::Duration;
 pub struct Distribution {
     /// Upper bounds, ascending.
     pub bounds: &'static [f64],
-    /// Number of values at or below each bound and above the previous one; the last counts those above all bounds.
+    /// The number of values at or below each bound and above the previous one. The last entry counts the values above
+    /// all bounds.
     pub counts: Vec<u64>,
-    /// Their sum.
+    /// The sum of the values.
     pub sum: f64,
 }
 
-/// Seconds: from one disk flush to a database in trouble.
+/// Bounds in seconds. They range from a single disk flush to a database with problems.
 pub const BOUNDS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
-/// Durations.
+/// A histogram of durations.
 #[derive(Debug)]
 pub struct Histogram {
     counts: Vec<AtomicU64>,
@@ -37,7 +38,7 @@ impl Histogram {
     pub fn observe(&self, lasted: Duration) {
         let seconds = lasted.as_secs_f64();
         let at = BOUNDS.partition_point(|bound| *bound < seconds);
-        // Relaxed: statistics.
+        // Relaxed: these are only statistics.
         self.counts[at].fetch_add(1, Ordering::Relaxed);
         self.sum_ns.fetch_add(lasted.as_nanos() as u64, Ordering::Relaxed);
     }

@@ -1,7 +1,7 @@
-//! Ends a daemon that a command started, after long enough without a connection.
+//! Ends a daemon that a command started, once it had no connection for long enough.
 //!
-//! Guarantees: a streaming agent, an open page and a running request are connections and keep it alive, even if they
-//! begin and end between two looks.
+//! Guarantees: a streaming agent, an open page and a running request are connections and keep the daemon running, even
+//! if they begin and end between two checks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,25 +13,25 @@ use crate::listen::Connections;
 use crate::store::Scope;
 use crate::streams::Streams;
 
-/// The longest time between two looks.
+/// The longest time between two checks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// When the daemon ends by itself.
+/// The conditions under which the daemon ends by itself.
 #[derive(Clone, Debug)]
 pub struct Idle {
-    /// After this long without a connection.
+    /// It ends after this time without a connection.
     pub after: Duration,
-    /// Set when a newer version is to replace it: it ends once no session streams.
+    /// Set when a newer version must replace the daemon, which then ends once no session streams.
     pub retiring: watch::Receiver<bool>,
 }
 
-/// Waits until the daemon is to end.
+/// Waits until the daemon must end.
 pub async fn wait(mut idle: Idle, connections: [Arc<Connections>; 2], streams: Streams) {
     let step = LOOK_EVERY.min(idle.after / 4).max(Duration::from_millis(20));
     let (mut quiet_since, mut known) = (Instant::now(), 0);
     loop {
         let wished = async {
-            // An error means that the sender is gone: only the time decides.
+            // An error means that the sender was dropped, so only the time decides.
             if *idle.retiring.borrow() || idle.retiring.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }

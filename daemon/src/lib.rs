@@ -1,4 +1,4 @@
-//! The daemon: receives what agents stream, stores it, and answers queries about it.
+//! The daemon: it receives the data that agents stream, stores it, and answers queries about it.
 //!
 //! - [`ingest`]: one stream per session; acknowledged means durable.
 //! - [`store`]: storage (memory, SQLite, Postgres) behind one narrow trait.
@@ -11,7 +11,7 @@
 //! - [`server`]: all of it on a port, or embedded in another process; [`config`]: its settings; [`entry`]: its entry
 //!   points.
 //!
-//! Refuses: to acknowledge data that is not durable, and to depend on the agent's code.
+//! Data is never acknowledged before it is durable. The daemon does not depend on the agent's code.
 
 #![forbid(unsafe_code)]
 

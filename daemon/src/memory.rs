@@ -1,10 +1,11 @@
-//! The memory limit of this process: the least of the machine's memory, its control group's limit and its own limits.
+//! The memory limit of this process: the lowest of the machine's memory, its control group's limit and its own limits.
 //!
-//! Guarantees: a result on any machine; a limit that cannot be read is ignored. Reads files of the kernel on each call.
+//! Guarantees: there is a result on any machine; a limit that cannot be read is ignored. Each call reads files of the
+//! kernel.
 
 use std::fs;
 
-/// The result if nothing is known.
+/// The result if no limit can be read.
 const UNKNOWN: u64 = 4 << 30;
 /// Limits of a process that bound its memory, as the kernel names them.
 const LIMITS: [&str; 2] = ["Max address space", "Max data size"];
@@ -22,14 +23,14 @@ fn machine() -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The least limit of its control group and its ancestors: a limit applies to everything below.
+/// The lowest limit of its control group and the groups above it, because a limit applies to everything below it.
 fn group() -> Option<u64> {
     let text = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = text.lines().find_map(|line| line.strip_prefix("0::"))?.trim_matches('/').to_owned();
     let levels = std::iter::successors(Some(path.as_str()), |path| {
         (!path.is_empty()).then(|| path.rsplit_once('/').map_or("", |(outer, _)| outer))
     });
-    // (Without a limit the file contains `max`.)
+    // Without a limit the file contains `max`, which is skipped.
     levels
         .filter_map(|level| fs::read_to_string(format!("/sys/fs/cgroup/{level}/memory.max")).ok()?.trim().parse().ok())
         .min()

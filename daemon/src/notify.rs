@@ -1,6 +1,6 @@
-//! Notifications about jobs with new data: ingest sends them; the judge and the page's subscribers are woken.
+//! Notifications about jobs with new data. Ingest sends them, and they wake the judge and the page's subscribers.
 //!
-//! Guarantees: bounded, and never blocks ingest. A subscriber that falls behind is notified of that.
+//! Guarantees: memory is bounded, and ingest is never blocked. A subscriber that falls behind is notified of that.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,8 @@ use tokio::time::Instant;
 
 use crate::store::Tenant;
 
-/// The most jobs that are remembered; one more replaces another, which is judged when it is queried or sends again.
+/// The most jobs that are remembered. A further job replaces another one, which is judged when it is queried or sends
+/// again.
 const JOBS_MAX: usize = 1_024;
 
 /// An attempt of a job.
@@ -38,7 +39,7 @@ pub struct Notifier {
     latest: Arc<watch::Sender<u64>>,
 }
 
-/// Notifications for subscribers: the number of each job's latest one.
+/// Notifications for subscribers: the number of the latest notification of each job.
 #[derive(Default)]
 struct News {
     latest: u64,
@@ -68,7 +69,7 @@ impl News {
 }
 
 impl Notifier {
-    /// Reports that data of this job was stored, or will be in a moment.
+    /// Reports that data of this job was stored, or will be stored in a moment.
     pub fn notify(&self, changed: &ChangedJob) {
         let number = self.news.lock().unwrap_or_else(PoisonError::into_inner).tell(changed);
         self.latest.send_replace(number);
@@ -78,7 +79,7 @@ impl Notifier {
             Some(news) => *news = Some(Instant::now()),
             None => {
                 if jobs.len() >= JOBS_MAX {
-                    // An idle job, if there is one.
+                    // An idle job is removed, if there is one.
                     let idle = jobs.iter().find(|(_, news)| news.is_none()).or_else(|| jobs.iter().next());
                     let idle = idle.map(|(job, _)| job.clone());
                     idle.and_then(|job| jobs.remove(&job));
@@ -94,7 +95,7 @@ impl Notifier {
         self.woken.notified().await;
     }
 
-    /// The jobs to look at: those with new data, or all that are remembered.
+    /// The jobs to judge: those with new data, or all that are remembered.
     pub fn take(&self, all: bool) -> Vec<ChangedJob> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = jobs.iter_mut().filter(|(_, news)| all || news.is_some());
@@ -106,7 +107,7 @@ impl Notifier {
             .collect()
     }
 
-    /// Drops a job, unless new data of it has arrived.
+    /// Drops a job, unless new data of the job has arrived.
     pub fn forget(&self, job: &ChangedJob) {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if jobs.get(job) == Some(&None) {
@@ -114,13 +115,13 @@ impl Notifier {
         }
     }
 
-    /// Changes with every notification; its value is for [`Self::since`].
+    /// A watch whose value changes with every notification. The value is for [`Self::since`].
     #[must_use]
     pub fn follow(&self) -> watch::Receiver<u64> {
         self.latest.subscribe()
     }
 
-    /// The jobs with notifications after a number; `None` if some of them were displaced.
+    /// The jobs with notifications after this number; `None` if some of these notifications were displaced.
     #[must_use]
     pub fn since(&self, seen: u64) -> Option<Vec<ChangedJob>> {
         let news = self.news.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,8 @@
-//! Name patterns, in which `*` matches any text.
+//! Patterns of names, in which `*` matches any text.
 //!
-//! Guarantees: time linear in the text for each `*`, for any pattern.
+//! Guarantees: for any pattern, the time is linear in the text for each `*`.
 
-/// Whether a text matches a pattern. Linear in the text for each `*`.
+/// Whether a text matches a pattern.
 pub fn fits(pattern: &str, text: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut text) = text.strip_prefix(first) else { return false };

@@ -1,8 +1,8 @@
-//! Permits for responses: how many responses are in memory at a time, in total and per tenant.
+//! Permits for responses. They limit how many responses are in memory at a time, in total and per tenant.
 //!
-//! Guarantees: a response holds its permit from before it is made until its last byte is taken. One tenant has at most
-//! half of the permits, so that others get responses. A caller that gets no permit within the wait is refused and retries.
-//! A peer that takes a response slower than [`SLOWEST`] loses it and its permit.
+//! Guarantees: a response holds its permit from before it is computed until its last byte is taken. One tenant has at
+//! most half of the permits, so that others get responses. A caller that gets no permit within the wait is refused and
+//! can retry. If a peer takes a response more slowly than [`SLOWEST`], the response and its permit are dropped.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,13 +17,14 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-/// Responses in memory at a time. Each has a budget of a few megabytes, so they take a few hundred with what makes them.
+/// The most responses in memory at a time. Each has a budget of a few megabytes, so they take a few hundred megabytes
+/// together with the data that they are computed from.
 pub const ANSWERS_MAX: usize = 8;
 /// Bytes passed to a connection at a time.
 const PIECE: usize = 64 << 10;
-/// Bytes a second below which a response is given up, after [`GRACE`].
+/// A response that is taken more slowly than this many bytes a second is dropped after [`GRACE`].
 const SLOWEST: usize = 64 << 10;
-/// Every response has this long.
+/// Every response may take this long, regardless of its size.
 const GRACE: Duration = Duration::from_secs(15);
 
 /// Permits; clones share them.
@@ -42,13 +43,13 @@ pub struct Permit {
 }
 
 impl Permits {
-    /// Creates `count` permits, half of them for one tenant; a caller waits at most `wait` for one.
+    /// Creates `count` permits. A tenant can have half of them, and a caller waits at most `wait` for one.
     #[must_use]
     pub fn new(count: usize, wait: Duration) -> Self {
         Self { of_a_tenant: count.div_ceil(2), ..Self::shared(count, wait) }
     }
 
-    /// Creates `count` permits without a share per tenant.
+    /// Creates `count` permits without a limit per tenant.
     #[must_use]
     pub fn shared(count: usize, wait: Duration) -> Self {
         Self { all: Arc::new(Semaphore::new(count)), tenants: Arc::default(), of_a_tenant: count, wait }
@@ -58,7 +59,8 @@ impl Permits {
     pub async fn take(&self, tenant: &str) -> Option<Permit> {
         let tenant = self.tenant(tenant);
         let taken = async {
-            // The tenant's first: a caller that waits for its tenant's share holds no shared permit.
+            // The tenant's permit is taken first, so that a caller that waits for its tenant's share holds no shared
+            // permit.
             let of_tenant = tenant.acquire_owned().await.ok()?;
             let in_all = self.all.clone().acquire_owned().await.ok()?;
             Some(Permit { _in_all: in_all, _of_tenant: of_tenant })
@@ -77,7 +79,7 @@ impl Permits {
         if let Some(known) = tenants.get(name).and_then(Weak::upgrade) {
             return known;
         }
-        // Unused entries are removed: tenants' names change.
+        // Unused entries are removed, because the names of tenants change.
         tenants.retain(|_, permits| permits.strong_count() > 0);
         let permits = Arc::new(Semaphore::new(self.of_a_tenant));
         tenants.insert(name.to_owned(), Arc::downgrade(&permits));
@@ -85,7 +87,7 @@ impl Permits {
     }
 }
 
-/// When a response of this size must have been taken.
+/// The time by which a response of this size must have been taken.
 #[must_use]
 pub fn deadline(bytes: usize) -> Instant {
     Instant::now() + GRACE + Duration::from_secs((bytes / SLOWEST) as u64)
@@ -97,7 +99,7 @@ pub fn body(bytes: impl Into<Bytes>, permit: Option<Permit>) -> Body {
     Body::new(Pieces { deadline: deadline(rest.len()), rest, permit })
 }
 
-/// A response being sent.
+/// A response that is being sent.
 struct Pieces {
     rest: Bytes,
     deadline: Instant,

@@ -1,8 +1,8 @@
 //! Reloads the configuration while the daemon runs.
 //!
-//! Guarantees: a configuration is checked completely before any of it applies. An invalid one leaves the old one in
-//! force, is logged and counted. Settings that need a restart (addresses, the store, queues) do not change; this is
-//! logged.
+//! Guarantees: a configuration is checked completely before any of it applies. An invalid one is logged and counted,
+//! and the old one stays in force. Settings that need a restart (addresses, the store, queues) do not change, and this
+//! is logged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::listen::Certificates;
 use crate::store::Retention;
 
-/// Configurations as they were read again, or the error.
+/// Configurations that were read again, or the error.
 pub type Reread = mpsc::Receiver<Result<Config, String>>;
 
 /// Counts of reloads; clones share them.
@@ -28,15 +28,15 @@ pub struct Reloads {
 struct Inner {
     applied: AtomicU64,
     refused: AtomicU64,
-    /// Whether the last one was refused.
+    /// Whether the last reload was refused.
     failed: AtomicBool,
 }
 
 impl Reloads {
-    /// How many were applied, how many were refused, and whether the last one was applied.
+    /// The number of applied reloads, the number of refused reloads, and whether the last one was applied.
     #[must_use]
     pub fn counts(&self) -> (u64, u64, bool) {
-        // Relaxed: only metrics.
+        // Relaxed: these are only metrics.
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         (read(&self.inner.applied), read(&self.inner.refused), !self.inner.failed.load(Ordering::Relaxed))
     }
@@ -48,15 +48,15 @@ impl Reloads {
     }
 }
 
-/// What a reload changes.
+/// The parts of the daemon that a reload changes.
 pub struct InForce {
-    /// The configuration the daemon was started with, for what cannot change.
+    /// The configuration that the daemon was started with. It is used for settings that cannot change.
     pub config: Config,
-    /// Passes the policy to retention.
+    /// The retention policy.
     pub retention: watch::Sender<Retention>,
     /// The alert rules.
     pub alerts: Alerts,
-    /// The ports' certificates: their files are read again as well.
+    /// The certificates of the ports. Their files are read again too.
     pub certificates: Option<Arc<Certificates>>,
     /// The access rules.
     pub gate: Gate,
@@ -65,7 +65,7 @@ pub struct InForce {
 }
 
 impl InForce {
-    /// Applies configurations until the sender is gone. `before` and `after` are called around each.
+    /// Applies configurations until the sender is dropped. `before` and `after` are called around each.
     pub async fn follow(self, mut reread: Reread, before: impl Fn(), after: impl Fn()) {
         while let Some(config) = reread.recv().await {
             before();
@@ -106,7 +106,7 @@ impl InForce {
         );
     }
 
-    /// Settings that differ but cannot change.
+    /// The settings that differ but cannot change.
     fn fixed(&self, config: &Config) -> Vec<&'static str> {
         let old = &self.config;
         let limits = |config: &Config| (config.limits.session_bytes, config.limits.total_bytes);

@@ -1,8 +1,8 @@
-//! Removes the oldest data, every minute.
+//! Removes the oldest data every minute.
 //!
-//! Guarantees: nothing is deleted for its age unless the clock has run without a jump since the last look and for long
-//! enough, and new data has arrived meanwhile: age counts from what was stored last. A store that shrinks returns its
-//! disk space.
+//! Guarantees: data is deleted for its age only if the clock has run long enough without a jump. A clock that has not
+//! just jumped and agrees with the latest stored data also suffices. Age counts from the latest stored data, so nothing
+//! gets older while no new data arrives. A store that shrinks returns its disk space.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::store::{Expired, Retention, Store, StoreError};
 /// How often it runs.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Runs until the daemon shuts down; also whenever the policy changes.
+/// Runs until the daemon shuts down, and additionally whenever the policy changes.
 pub(crate) async fn run(
     store: Arc<dyn Store>,
     mut policy: watch::Receiver<Retention>,
     mut shutting_down: watch::Receiver<bool>,
 ) {
-    // Read before anything arrives that a wrong clock could stamp.
+    // The time is read before any data arrives that a wrong clock could stamp.
     let mut latest_ns = None;
     loop {
         if latest_ns.is_none() {
@@ -50,7 +50,8 @@ pub(crate) async fn run(
     }
 }
 
-/// Runs once, at the time of a reading. `latest_ns` is the time of the newest data from before this daemon started.
+/// Runs once, at the time of a clock reading. `latest_ns` is the time of the newest data from before this daemon
+/// started.
 ///
 /// # Errors
 /// Those of the store.
@@ -61,7 +62,7 @@ pub async fn once(
     latest_ns: Option<u64>,
 ) -> Result<Expired, StoreError> {
     let mut policy = retention;
-    // The clock has run without a jump for a while, or agrees with what was stored last.
+    // Age counts only if the clock has run without a jump for a while, or agrees with the latest stored data.
     let agrees = latest_ns.is_some_and(|latest_ns| reading.now_ns.abs_diff(latest_ns) <= JUMP_NS);
     if reading.stood_ns < STAND_NS && (reading.jumped_ns.is_some() || !agrees) {
         policy.age_ns = None;

@@ -1,9 +1,9 @@
-//! Requests for holders over the streams of sessions: a query hands in a request, the stream's own task sends it and
-//! returns the response.
+//! Requests to processes for holders, over the streams of their sessions. A query submits a request, and the stream's
+//! own task sends it and returns the response.
 //!
-//! Guarantees: one request at a time per stream, and only to agents that announced support. The caller waits for a
-//! limited time; neither the stream nor its agent ever waits for it. A response counts only for the pending request,
-//! once, and only if it is valid.
+//! Guarantees: a stream has one request at a time, and only agents that announced support get one. The caller waits for
+//! a limited time; neither the stream nor its agent ever waits for the caller. A response is accepted only for the
+//! pending request, only once, and only if it is valid.
 //! Refuses: responses without a request.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use memctl_proto::v1::HolderSearch;
 use memctl_proto::v1::holders_answer::Body;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-/// Why a request has no response.
+/// The reason why a request has no response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
     /// The session is not streaming to this daemon.
@@ -36,17 +36,17 @@ pub enum AskError {
     /// Another request is pending.
     #[error("it is being asked already; ask again in a moment")]
     Busy,
-    /// Its interpreter runs code that lets no other thread run, or the search is not finished, or the process is gone.
+    /// The interpreter runs code that lets no other thread run, the search is not finished, or the process ended.
     #[error(
         "it did not answer in {0:?}: a search goes on in small slices while the program lets other Python threads run; ask again in a moment"
     )]
     NoAnswer(Duration),
-    /// The agent's message.
+    /// The agent's error message.
     #[error("{0}")]
     Failed(String),
 }
 
-/// A request, and where its response goes.
+/// A request, and the channel for its response.
 struct Pending {
     stacks: Vec<u32>,
     budget_ms: u32,
@@ -54,12 +54,12 @@ struct Pending {
     answer: oneshot::Sender<Result<v1::HoldersFound, String>>,
 }
 
-/// What the hello of a session says about such requests.
+/// The support for such requests that the hello of a session announces.
 #[derive(Clone, Copy, Debug)]
 pub struct Readiness {
-    /// Whether its process can be asked.
+    /// Whether its process can be queried.
     pub search: HolderSearch,
-    /// Whether the daemon may ask on its own initiative.
+    /// Whether the daemon may query it without a user's request.
     pub unasked: bool,
 }
 
@@ -69,7 +69,7 @@ impl From<HolderSearch> for Readiness {
     }
 }
 
-/// The callers' end.
+/// The callers' end of a stream's line.
 #[derive(Clone)]
 pub struct Line {
     readiness: Readiness,
@@ -77,14 +77,15 @@ pub struct Line {
     alone: Arc<Semaphore>,
 }
 
-/// The stream's end.
+/// The stream's end of a stream's line.
 pub struct Asked {
     asks: mpsc::Receiver<Pending>,
     next: u64,
     under_way: Option<(u64, oneshot::Sender<Result<v1::HoldersFound, String>>)>,
 }
 
-/// The two ends of a stream's line. `first`: the number of its first request; numbers of one session's streams differ.
+/// The two ends of a stream's line. `first` is the number of its first request. Numbers of one session's streams
+/// differ.
 #[must_use]
 pub fn line(readiness: Readiness, first: u64) -> (Line, Asked) {
     let (sender, asks) = mpsc::channel(1);
@@ -92,13 +93,13 @@ pub fn line(readiness: Readiness, first: u64) -> (Line, Asked) {
 }
 
 impl Line {
-    /// Whether the process can be asked, and the daemon may do so on its own initiative.
+    /// Whether the process can be queried, and the daemon may do so without a user's request.
     #[must_use]
     pub fn may_be_asked_unasked(&self) -> bool {
         self.readiness.unasked && self.readiness.search == HolderSearch::Ready
     }
 
-    /// Sends a request, and waits for the response.
+    /// Sends a request and waits for the response.
     ///
     /// # Errors
     /// See [`AskError`].
@@ -109,12 +110,12 @@ impl Line {
             HolderSearch::Forbidden => return Err(AskError::Forbidden),
             HolderSearch::NotPython => return Err(AskError::NotPython),
         }
-        // Released on drop, regardless of the outcome.
+        // The permit is released on drop, regardless of the outcome.
         let _alone = self.alone.try_acquire().map_err(|_| AskError::Busy)?;
         let (answer, answered) = oneshot::channel();
         let pending = Pending { stacks, budget_ms, wait, answer };
         self.asks.try_send(pending).map_err(|error| match error {
-            // An abandoned request that the stream's task has not taken yet.
+            // The stream's task has not taken an abandoned request yet.
             mpsc::error::TrySendError::Full(_) => AskError::Busy,
             mpsc::error::TrySendError::Closed(_) => AskError::Gone,
         })?;
@@ -128,7 +129,7 @@ impl Line {
 }
 
 impl Asked {
-    /// The next request to send. Never returns once there are no callers left.
+    /// The next request to send. If no callers are left, it never returns.
     pub async fn next(&mut self) -> v1::HoldersAsk {
         loop {
             let Some(Pending { stacks, budget_ms, wait, answer }) = self.asks.recv().await else {
@@ -146,7 +147,7 @@ impl Asked {
         }
     }
 
-    /// The request could not be sent: the caller is informed at once.
+    /// Drops a request that could not be sent, which informs the caller at once.
     pub fn unsent(&mut self) {
         self.under_way = None;
     }
@@ -165,12 +166,12 @@ impl Asked {
             Some(Body::Failure(words)) => Err(words.chars().filter(|c| !c.is_control()).take(WORDS_MAX).collect()),
             None => Err("its agent answered nothing".to_owned()),
         };
-        // The caller may be gone.
+        // The caller may have stopped waiting.
         let _ = asker.send(found);
     }
 }
 
-/// Characters of an agent's message that are passed on.
+/// The most characters of an agent's message that are passed on.
 const WORDS_MAX: usize = 1_000;
 
 #[cfg(test)]
@@ -237,7 +238,7 @@ mod tests {
             assert!(tokio::time::timeout(Duration::from_millis(1), &mut first).await.is_err());
             assert_eq!(line.ask(vec![1], 1, WAIT).await, Err(AskError::Busy));
         }
-        // The caller is gone before its request was sent.
+        // The caller stops waiting before its request is sent.
         assert!(tokio::time::timeout(Duration::from_millis(1), asked.next()).await.is_err());
         let serving = async {
             let id = asked.next().await.id;

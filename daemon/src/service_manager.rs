@@ -1,6 +1,6 @@
-//! Reports the daemon's state to systemd: its notification protocol, `sd_notify(3)`, over the socket that it names.
+//! Reports the daemon's state to systemd over the socket that systemd names, with its protocol `sd_notify(3)`.
 //!
-//! Guarantees: without systemd nothing happens; a message that cannot be sent delays nothing. The watchdog is notified
+//! Guarantees: without systemd nothing happens. A message that cannot be sent delays nothing. The watchdog is notified
 //! only while the daemon's tasks run, so that systemd restarts a daemon that hangs.
 
 use std::os::linux::net::SocketAddrExt as _;
@@ -10,16 +10,16 @@ use std::time::Duration;
 
 use crate::health::Health;
 
-/// See the module; clones share the socket.
+/// The connection to the service manager; see the module. Clones share the socket.
 #[derive(Clone, Default)]
 pub struct ServiceManager {
     socket: Option<Arc<UnixDatagram>>,
-    /// The longest time between two notifications that it accepts.
+    /// The longest time between two notifications that the watchdog accepts.
     watchdog: Option<Duration>,
 }
 
 impl ServiceManager {
-    /// The service manager that the environment names (`NOTIFY_SOCKET`, `WATCHDOG_USEC`), if there is one.
+    /// The service manager that the environment names (`NOTIFY_SOCKET`, `WATCHDOG_USEC`), if any.
     #[must_use]
     pub fn of_environment() -> Self {
         let Some(place) = std::env::var_os("NOTIFY_SOCKET").filter(|place| !place.is_empty()) else {
@@ -39,7 +39,7 @@ impl ServiceManager {
         self.tell("READY=1\nSTATUS=serving");
     }
 
-    /// Reports that the configuration is being read again; [`Self::ready`] follows.
+    /// Reports that the configuration is being read again; [`Self::ready`] must follow.
     pub fn reloading(&self) {
         self.tell("RELOADING=1\nSTATUS=reading the configuration");
     }
@@ -59,18 +59,18 @@ impl ServiceManager {
             } else {
                 tracing::warn!(reasons = dead.join("; "), "the watchdog is not notified");
             }
-            // Half of the interval, as its manual recommends.
+            // The interval is halved, as the manual of systemd recommends.
             tokio::time::sleep(watchdog / 2).await;
         }
     }
 
     fn tell(&self, message: &str) {
-        // If the socket is closed, the daemon goes on without a watchdog.
+        // If the socket is closed, the daemon continues without a watchdog.
         let _ = self.socket.as_ref().map(|socket| socket.send(message.as_bytes()));
     }
 }
 
-/// A path, or a name in the abstract namespace when it begins with `@`.
+/// Connects to a path, or to a name in the abstract namespace if it begins with `@`.
 fn connected(place: &std::ffi::OsStr) -> std::io::Result<UnixDatagram> {
     use std::os::unix::ffi::OsStrExt as _;
     let socket = UnixDatagram::unbound()?;

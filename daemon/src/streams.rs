@@ -1,5 +1,5 @@
-//! Which sessions are streaming, and the line for requests to each. A session that reconnects takes over from its older
-//! stream, which is asked to end.
+//! The sessions that are streaming, and the line for requests to each. A session that reconnects replaces its older
+//! stream, which then ends.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,7 @@ struct Stream {
     key: Option<SessionKey>,
     line: Line,
     end: watch::Sender<bool>,
-    /// Closed when the stream has released its place.
+    /// Closed after the stream has released its place.
     gone: watch::Receiver<()>,
 }
 
@@ -32,7 +32,7 @@ pub struct Streams {
     inner: Arc<Mutex<Inner>>,
 }
 
-/// A stream's place; released when dropped.
+/// A stream's place, which is released on drop.
 pub struct Claim {
     streams: Streams,
     session: SessionId,
@@ -47,8 +47,8 @@ impl Streams {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the session's place (by the id under which it is stored) and asks an older stream of it to end. The caller
-    /// has proved that it owns the session. The second part yields requests to the session.
+    /// Takes the session's place (by the id under which it is stored) and signals an older stream of the session to end.
+    /// The caller must have proved that it owns the session. The second part yields requests to the session.
     #[must_use]
     pub fn claim(&self, session: SessionId, tenant: &Tenant, readiness: impl Into<Readiness>) -> (Claim, Asked) {
         let mut inner = self.lock();
@@ -56,7 +56,8 @@ impl Streams {
         let number = inner.next;
         let (end, ended) = watch::channel(false);
         let (here, gone) = watch::channel(());
-        // Numbers start higher, so that no answer to the older stream's requests is accepted.
+        // The numbers start higher than those of older streams, so that an answer to an older stream's request is not
+        // accepted.
         let (line, asked) = server_requests::line(readiness.into(), number << 32);
         let stream = Stream { number, tenant: tenant.clone(), key: None, line, end, gone };
         let older = inner.streams.insert(session, stream).map(|old| {
@@ -78,13 +79,13 @@ impl Streams {
         self.lock().streams.values().find(|stream| stream.key == Some(key)).map(|stream| stream.line.clone())
     }
 
-    /// How many sessions of a scope are streaming.
+    /// The number of sessions of a scope that are streaming.
     #[must_use]
     pub fn count(&self, scope: &Scope) -> u64 {
         self.lock().streams.values().filter(|stream| scope.admits(&stream.tenant)).count() as u64
     }
 
-    /// Asks every stream to end.
+    /// Signals every stream to end.
     pub fn end_all(&self) {
         for stream in self.lock().streams.values() {
             stream.end.send_replace(true);
@@ -93,15 +94,16 @@ impl Streams {
 }
 
 impl Claim {
-    /// Waits until the older stream has committed what it took and is gone. Until then it is unknown what is durable.
+    /// Waits until the older stream has committed the items that it took, and has ended. Before that, it is unknown
+    /// which items are durable.
     pub async fn alone(&mut self) {
         if let Some(mut older) = self.older.take() {
-            // Fails once the older claim is dropped; nothing is ever sent.
+            // This fails once the older claim is dropped; nothing is ever sent.
             while older.changed().await.is_ok() {}
         }
     }
 
-    /// Records which stored session it is.
+    /// Records the stored session that this stream belongs to.
     pub fn name(&self, key: SessionKey) {
         if let Some(stream) = self.streams.lock().streams.get_mut(&self.session)
             && stream.number == self.number
@@ -110,9 +112,9 @@ impl Claim {
         }
     }
 
-    /// Waits until the stream has to end.
+    /// Waits until the stream must end.
     pub async fn ended(&mut self) {
-        // An error means that the place is gone, which is an end too.
+        // An error means that the place was released, which is also an end.
         let _ = self.ended.wait_for(|ended| *ended).await;
     }
 }

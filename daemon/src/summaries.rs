@@ -1,8 +1,8 @@
-//! Summaries: figures of jobs from the judge's last round, for clients that query all jobs at once.
+//! Summaries: figures of jobs from the judge's last round, for clients that read all jobs at once.
 //!
 //! Guarantees: memory is bounded by `JOBS_KEPT` jobs of at most `DEVICES_KEPT` devices each. A job leaves the summaries
-//! [`SHOWN_FOR`] after it has ended, or after its last update.
-//! Refuses: to read the store. Reading the summaries costs no query.
+//! [`SHOWN_FOR`] after it has ended, or after its last update. Reading the summaries needs no query, because they never
+//! read the store.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use memctl_model::{FindingKind, JobState, Severity};
 
-/// How long an ended job is shown: three scrapes of the slowest usual interval.
+/// How long an ended job is shown; this is three scrapes at the slowest usual interval.
 pub const SHOWN_FOR: Duration = Duration::from_secs(15 * 60);
-/// The most jobs: as many as the judge keeps.
+/// The most jobs; the judge keeps as many.
 const JOBS_KEPT: usize = 1_024;
-/// The most devices of one job, for extremes and aggregates.
+/// The most devices of one job that extremes and aggregates include.
 const DEVICES_KEPT: usize = 16_384;
 
 /// One device of one process.
@@ -22,7 +22,7 @@ const DEVICES_KEPT: usize = 16_384;
 pub struct DeviceFigures {
     /// Its process's rank.
     pub rank: u32,
-    /// Its process, by its name within the job.
+    /// The name of its process within the job.
     pub process: String,
     /// The host.
     pub host: String,
@@ -36,7 +36,7 @@ pub struct DeviceFigures {
     pub allocated_bytes: Option<u64>,
     /// Reserved bytes at the last boundary.
     pub reserved_bytes: Option<u64>,
-    /// Most allocated bytes.
+    /// The highest allocated bytes.
     pub peak_allocated_bytes: Option<u64>,
     /// Bytes in use on the device.
     pub used_bytes: Option<u64>,
@@ -69,9 +69,9 @@ pub struct JobFigures {
     pub expected_ranks: Option<u32>,
     /// Processes by their state.
     pub processes: BTreeMap<JobState, u64>,
-    /// Epochs and steps of the furthest rank.
+    /// Epochs that the furthest rank has completed.
     pub epochs: u64,
-    /// See above.
+    /// Steps that the furthest rank has completed.
     pub steps: u64,
     /// Events stored.
     pub events: u64,
@@ -83,7 +83,7 @@ pub struct JobFigures {
     pub alloc_retries: Option<u64>,
     /// Time until a device is full.
     pub time_to_oom_seconds: Option<f64>,
-    /// The number of findings.
+    /// The number of findings of each severity and kind.
     pub findings: BTreeMap<(Severity, FindingKind), u64>,
     /// Its devices, by rank.
     pub devices: Vec<DeviceFigures>,
@@ -95,7 +95,7 @@ pub struct JobFigures {
 struct Entry {
     figures: Arc<JobFigures>,
     taken: Instant,
-    /// When it was first seen to have ended.
+    /// When the job was first found to have ended.
     ended: Option<Instant>,
 }
 
@@ -107,11 +107,11 @@ pub struct Summaries {
 
 impl Summaries {
     fn lock(&self) -> MutexGuard<'_, HashMap<i64, Entry>> {
-        // Every change is one call, so the data is whole even if the lock is poisoned.
+        // Every change is one call, so the data is consistent even if the lock is poisoned.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores a job's figures, replacing earlier ones.
+    /// Stores a job's figures and replaces earlier ones.
     pub fn put(&self, job: i64, figures: JobFigures) {
         self.put_at(job, figures, Instant::now());
     }
@@ -123,7 +123,7 @@ impl Summaries {
         let ended = (figures.state != JobState::Running).then(|| before.unwrap_or(now));
         if jobs.len() >= JOBS_KEPT && !jobs.contains_key(&job) {
             jobs.retain(|_, entry| entry.is_shown(now));
-            // Still full: drop the least recently updated job, ended ones first.
+            // If the summaries are still full, the least recently updated job is dropped, ended jobs first.
             let oldest = jobs.iter().min_by_key(|(_, entry)| (entry.ended.is_none(), entry.taken)).map(|(job, _)| *job);
             if let Some(oldest) = oldest.filter(|_| jobs.len() >= JOBS_KEPT) {
                 jobs.remove(&oldest);
@@ -196,7 +196,7 @@ pub(crate) mod tests {
         summaries.put_at(1, job("ended", JobState::Finished), now);
         summaries.put_at(2, job("running", JobState::Running), now);
         now += SHOWN_FOR / 2;
-        // Updated again: its first end counts.
+        // The job is updated again; the time of its first end counts.
         summaries.put_at(1, job("ended", JobState::Finished), now);
         summaries.put_at(2, job("running", JobState::Running), now);
         assert_eq!(names(now), ["running", "ended"]);

@@ -1,7 +1,7 @@
 //! Keeps the daemon's tasks running and records their state.
 //!
-//! Guarantees: a task that panics is restarted after a pause that doubles up to [`PAUSE_MAX`]. Restarts are counted,
-//! and [`Tasks::states`] shows a task that is down. A task that ends by itself is not restarted. Every failure is
+//! Guarantees: a task that panics is restarted after a pause, which doubles up to [`PAUSE_MAX`]. Restarts are counted,
+//! and [`Tasks::states`] shows whether a task is down. A task that ends by itself is not restarted. Every failure is
 //! logged and reported in the daemon's status.
 
 use std::collections::BTreeMap;
@@ -15,11 +15,11 @@ use tokio::time::Instant;
 
 /// The pause before the first restart.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause: a task that fails at once does not use up a processor.
+/// The longest pause. Because of the pauses, a task that fails at once does not use up a processor.
 pub const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// A task that ran this long starts again with the shortest pause.
+/// After a task has run this long, its next pause is the shortest one again.
 const SETTLED: Duration = Duration::from_secs(60);
-/// Characters of a panic's message.
+/// The most characters of a panic's message.
 const WORDS_MAX: usize = 500;
 
 /// The state of a task.
@@ -27,7 +27,7 @@ const WORDS_MAX: usize = 500;
 pub struct TaskState {
     /// Whether it runs, or has ended without a failure.
     pub running: bool,
-    /// How often it failed and was restarted.
+    /// How often the task failed and was restarted.
     pub restarts: u64,
     /// The last failure.
     pub failure: Option<String>,
@@ -47,7 +47,7 @@ impl Default for Tasks {
 }
 
 impl Tasks {
-    /// Starts a task and keeps it running; aborting the handle ends it.
+    /// Starts a task and keeps it running. Aborting the handle ends the task.
     pub fn supervise<F, T>(&self, name: &'static str, mut make: F) -> JoinHandle<()>
     where
         F: FnMut() -> T + Send + 'static,
@@ -59,7 +59,7 @@ impl Tasks {
             let mut pause = PAUSE;
             loop {
                 let begun = Instant::now();
-                // Dropping it ends the task, so that aborting the handle reaches it.
+                // Dropping this ends the task, so that aborting the handle does too.
                 let mut alone = JoinSet::new();
                 alone.spawn(make());
                 let fault = match alone.join_next().await {
@@ -83,7 +83,7 @@ impl Tasks {
     }
 
     fn note(&self, name: &'static str, change: impl FnOnce(&mut TaskState)) {
-        // Every change is complete, so a poisoned lock still guards valid data.
+        // Every change is complete, so the data is valid even if the lock is poisoned.
         change(self.states.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default());
         self.changed.send_modify(|changes| *changes += 1);
     }
@@ -94,7 +94,7 @@ impl Tasks {
         self.states.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes with every state.
+    /// A watch whose value changes with every state.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()

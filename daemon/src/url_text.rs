@@ -1,12 +1,12 @@
-//! Percent-encoded text, as URLs and OpenTelemetry's variables have it.
+//! Decodes percent-encoded text of URLs and of OpenTelemetry's variables.
 //!
-//! Refuses: malformed encoding and text that is not UTF-8. (The library keeps the former as it is.)
+//! Refuses: malformed encoding, and text that is not UTF-8. (The library would leave malformed encoding unchanged.)
 
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-/// Undoes percent-encoding; `None` if it is malformed.
+/// Decodes percent-encoding; `None` if it is malformed.
 pub(crate) fn decoded(text: &str) -> Option<String> {
     let begins_with_digits =
         |after: &str| after.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));

@@ -1,8 +1,9 @@
-//! The audit log: deletions, silences, tokens made or revoked, receivers tested, and refused attempts at these.
+//! The audit log: deletions, silences, tokens created or revoked, tests of receivers, and refused attempts at these.
 //!
-//! Guarantees: each has an entry in the store and a log line with target `audit`; other refused calls have the line. Texts
-//! are cut and hold no control characters. Repeated refusals of one caller are recorded once a second, so that they do not
-//! load the store; unknown callers, however many, keep none of a known one from being recorded. Entries hold no secrets.
+//! Guarantees: each of these actions has an entry in the store and a log line with target `audit`. Other refused calls
+//! have only the log line. Texts are cut and have no control characters. Repeated refusals of one caller are recorded at
+//! most once a second, so that they do not load the store. Refusals of unknown callers, however many, never prevent the
+//! record of a known caller's refusal. Entries contain no secrets.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,26 +13,26 @@ use super::Caller;
 use crate::clock::now_ns;
 use crate::store::{AuditRow, Store};
 
-/// Characters of a text.
+/// Limit of the characters of a text.
 const TEXT_MAX: usize = 512;
-/// At most one refusal of a caller's action is recorded in this time.
+/// At most one refusal of a caller's action is recorded within this time.
 const REFUSED_EVERY: Duration = Duration::from_secs(1);
-/// Callers remembered for that.
+/// The most callers that are remembered for this limit.
 const CALLERS_MAX: usize = 1_024;
 
-/// See the module.
+/// The audit log; see the module.
 pub struct Audit {
     store: Arc<dyn Store>,
     refused: Recent,
     turned_away: Recent,
 }
 
-/// Callers and actions that were refused just now.
+/// Callers and actions that were refused recently.
 #[derive(Default)]
 struct Recent(Mutex<HashMap<(String, String), Instant>>);
 
 impl Recent {
-    /// Whether the last such refusal is long enough ago.
+    /// Whether this refusal must be recorded, because the last such refusal is long enough ago.
     fn is_news(&self, from: &str, action: &str) -> bool {
         let mut refused = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         refused.retain(|_, since| since.elapsed() < REFUSED_EVERY);
@@ -68,8 +69,8 @@ impl Audit {
         self.write(caller, action, subject, true, why).await;
     }
 
-    /// Logs a call that was refused and would have changed nothing, or whose caller is not known: any client can make many of
-    /// these, so the store holds none.
+    /// Logs a refused call that would have changed nothing, or whose caller is unknown. Any client can make many such
+    /// calls, so the store has no entries for them.
     pub fn turned_away(&self, from: &str, action: &str, why: &str) {
         if self.turned_away.is_news(from, action) {
             tracing::warn!(target: "audit", caller = plain(from), action = plain(action), why, "refused");
@@ -89,7 +90,7 @@ impl Audit {
             outcome: plain(outcome),
         };
         if let Err(error) = self.store.add_audit(&entry).await {
-            // The log line above exists all the same.
+            // The log line above exists even without the entry.
             tracing::error!(%error, action, "the audit log in the store lacks an entry");
         }
     }

@@ -1,12 +1,14 @@
-//! The gate: authenticates and authorizes callers, and is the layer before every gRPC call.
+//! The gate: it authenticates and authorizes callers, and it is the layer before every gRPC call.
 //!
-//! Guarantees: a call reaches its service only with a [`Caller`] whose role the table of rights allows; HTTP uses the
-//! same function ([`Gate::admit`]). If a call carries a token, the token alone decides: an invalid one is refused even
-//! where a caller without a token would be admitted. While a stream lasts, [`Gate::still`] checks again what admitted
-//! its caller: the token, the configuration's entry for the user or certificate, the certificate's end of validity, or
-//! that no token exists yet.
-//! (Over 400 lines: its tests read beside the rules that they try.)
-//! Refuses: to say why a token is invalid.
+//! Guarantees: a call reaches its service only with a [`Caller`] whose role the table of rights allows. HTTP uses the
+//! same function ([`Gate::admit`]). If a call has a token, only the token decides: an invalid token is refused even if
+//! a caller without a token would be admitted. While a stream lasts, [`Gate::still`] checks again what admitted its
+//! caller: the token, the configuration's entry for the user or certificate, the certificate's end of validity, or that
+//! no token exists yet.
+//!
+//! An error does not state why a token is invalid.
+//!
+//! (Over 400 lines: the tests are next to the rules that they cover.)
 
 use std::future::Future;
 use std::pin::Pin;
@@ -25,7 +27,7 @@ use crate::clock::now_ns;
 use crate::listen::{Admission, ClientCertificate, Peer};
 use crate::store::{Scope, Store, StoreError, TokenRow};
 
-/// The header with which a caller of all tenants names one.
+/// The header in which a caller of all tenants names one tenant.
 pub const TENANT_HEADER: &str = "memctl-tenant";
 /// How often the caller of a stream is checked again.
 pub const LOOK_EVERY: std::time::Duration = super::tokens::AGE_MAX;
@@ -39,13 +41,13 @@ pub enum Refusal {
     /// The caller is known but lacks the right.
     #[error("{0}")]
     Denied(String),
-    /// The store cannot say now.
+    /// The store does not respond now.
     #[error("{0}")]
     Unavailable(String),
 }
 
 impl Refusal {
-    /// For HTTP.
+    /// The HTTP status.
     #[must_use]
     pub const fn code(&self) -> StatusCode {
         match self {
@@ -77,7 +79,7 @@ fn away(error: &StoreError) -> Refusal {
     Refusal::Unavailable(format!("who you are cannot be looked up now: {error}"))
 }
 
-/// See the module. Clones share one gate.
+/// The gate; see the module. Clones share one gate.
 #[derive(Clone)]
 pub struct Gate {
     inner: Arc<Inner>,
@@ -108,7 +110,7 @@ impl Gate {
         &self.inner.audit
     }
 
-    /// Replaces the rules; streams whose callers they no longer admit end within [`LOOK_EVERY`].
+    /// Replaces the rules. Streams whose callers the new rules do not admit end within [`LOOK_EVERY`].
     pub fn replace_access(&self, access: Access) {
         *self.inner.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
     }
@@ -122,15 +124,15 @@ impl Gate {
         self.inner.tokens.forget();
     }
 
-    /// Whether callers without proof are admitted over TCP.
+    /// Whether callers over TCP are admitted without proof.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn is_open(&self) -> Result<bool, StoreError> {
         Ok(!self.access().tokens_required && !self.inner.tokens.any().await?)
     }
 
-    /// Admits a call, or says why not.
+    /// Admits a call, or returns the reason for the refusal.
     ///
     /// # Errors
     /// See [`Refusal`].
@@ -139,7 +141,7 @@ impl Gate {
             return Err(Refusal::Denied("there is no such call, or no role may make it".into()));
         };
         if need == Need::Nothing {
-            // The response does not depend on the caller, so it needs no store.
+            // The response does not depend on the caller, so the store is not needed.
             return Ok(nobody(peer));
         }
         let action = path.rsplit('/').next().unwrap_or(path);
@@ -168,11 +170,11 @@ impl Gate {
         Err(Refusal::Denied(why))
     }
 
-    /// Checks whether an admitted caller would still be admitted with the same rights. If the store does not answer,
+    /// Checks whether an admitted caller would still be admitted with the same rights. If the store does not respond,
     /// the caller stays admitted.
     ///
     /// # Errors
-    /// Its token expired or was revoked, its entry is gone or has changed, or its certificate expired.
+    /// Its token expired or was revoked, its entry was removed or changed, or its certificate expired.
     pub async fn still(&self, caller: &Caller) -> Result<(), Refusal> {
         match &caller.proof {
             Proof::Lasting => Ok(()),
@@ -207,7 +209,7 @@ impl Gate {
         }
     }
 
-    /// Returns the reason once a caller would no longer be admitted.
+    /// Waits until a caller would no longer be admitted, and returns the reason.
     pub async fn ended(&self, caller: &Caller) -> Refusal {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -258,7 +260,7 @@ impl Gate {
         let granting =
             certificate.as_ref().and_then(|certificate| Some((certificate, access.of_certificate(certificate)?)));
         if let Some((certificate, (name, grant))) = granting {
-            // A connection may outlive its certificate's validity.
+            // A connection may last longer than its certificate is valid.
             current(certificate)?;
             let name = format!("certificate {}", name.escape_default());
             return Ok(granted(name, peer, grant, Proof::Certificate(certificate.clone())));
@@ -304,7 +306,7 @@ fn current(certificate: &ClientCertificate) -> Result<(), Refusal> {
     }
 }
 
-/// Whether the caller was admitted with this grant; a caller of all tenants may have named one of them.
+/// Whether the caller was admitted with this grant. A caller of all tenants may have named one of them.
 fn is_the_same(grant: &Grant, caller: &Caller) -> bool {
     let Grant { role, scope, jobs } = grant;
     *role == caller.role && *jobs == caller.jobs && (*scope == caller.scope || *scope == Scope::All)
@@ -316,7 +318,7 @@ fn granted(name: String, peer: &Peer, Grant { role, scope, jobs }: &Grant, proof
 }
 
 fn of_row(peer: &Peer, token: Token, row: &TokenRow) -> Result<Caller, Refusal> {
-    // A newer memctl may have made it.
+    // A newer memctl may have created the token.
     let unreadable = |why| Refusal::Denied(format!("this memctl does not understand the token: {why}"));
     let grant = Grant::named(&row.role, &row.tenant, Some(&row.jobs)).map_err(unreadable)?;
     Ok(granted(format!("token {} ({:016x})", row.name, row.id), peer, &grant, Proof::Token(token)))
@@ -329,7 +331,7 @@ fn nobody(peer: Option<&Peer>) -> Caller {
     Caller { name: "nobody".into(), peer, role: Role::Agent, scope: none, jobs: String::new(), proof: Proof::Lasting }
 }
 
-/// Where a call came from, without the port: each connection has another one.
+/// The origin of a call without the port, which differs for each connection.
 fn host(peer: Option<&Peer>) -> String {
     match peer {
         Some(Peer::Tcp { address, .. }) => address.ip().to_canonical().to_string(),
@@ -349,7 +351,7 @@ fn narrowed(mut caller: Caller, headers: &HeaderMap) -> Result<Caller, Refusal> 
     Ok(caller)
 }
 
-/// Puts the gate in front of the services.
+/// The layer that puts the gate in front of the services.
 #[derive(Clone)]
 pub struct GateLayer(pub Gate);
 
@@ -382,7 +384,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        // Uses the clone that `poll_ready` made ready, and leaves a fresh one.
+        // The clone that `poll_ready` made ready serves this call, and a new clone takes its place.
         let fresh = self.inner.clone();
         let mut ready = std::mem::replace(&mut self.inner, fresh);
         let gate = self.gate.clone();

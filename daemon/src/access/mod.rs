@@ -1,8 +1,8 @@
 //! Access control: callers, their roles and tenants, and the gate that every call passes.
 //!
-//! Guarantees: one table ([`rights`]) says which roles a call needs. A call without a row is refused, so that a new
-//! service stays closed until it has one. The data that a call sees is decided here ([`Caller::scope`]) and nowhere
-//! else. Secrets are neither stored nor logged: the store has only a token's hash.
+//! Guarantees: one table ([`rights`]) has the roles that each call needs. A call without a row is refused, so that a
+//! new service is closed until it has a row. The data that a call may see is decided only here ([`Caller::scope`]).
+//! Secrets are neither stored nor logged: the store has only the hash of a token.
 //! Refuses: callers that cannot be authenticated.
 //!
 //! - [`rights`]: the table; [`gate`]: authentication, and the layer around the router; [`settings`]: `[access]` of the
@@ -29,7 +29,7 @@ pub use crate::pattern::fits;
 use crate::store::{Scope, Tenant};
 use rights::Need;
 
-/// Every job, as a pattern.
+/// The pattern that matches every job.
 pub const EVERY_JOB: &str = "*";
 
 /// The authenticated caller of a request.
@@ -39,33 +39,33 @@ pub struct Caller {
     pub name: String,
     /// Its address.
     pub peer: String,
-    /// What it may do.
+    /// What it may do, as a role.
     pub role: Role,
     /// The tenants whose jobs it sees.
     pub scope: Scope,
     /// Pattern of the jobs that it may write to; `*` matches anything.
     pub jobs: String,
-    /// How it was authenticated; checked again while a stream lasts.
+    /// How it was authenticated. This is checked again while a stream lasts.
     pub(crate) proof: Proof,
 }
 
 /// How a caller was authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Proof {
-    /// As the owner of the store, which cannot be revoked.
+    /// It is the owner of the store, which cannot be revoked.
     Lasting,
-    /// Not at all: the daemon requires no proof until the first token exists.
+    /// It was not authenticated: the daemon requires no proof until the first token exists.
     Open,
     /// A token.
     Token(tokens::Token),
     /// A user of this machine, named in the configuration.
     User(u32),
-    /// A certificate whose name the configuration has.
+    /// A certificate with a name that the configuration has.
     Certificate(Arc<ClientCertificate>),
 }
 
 impl Caller {
-    /// The owner, who controls the store's process or files anyway: may do everything.
+    /// The owner. It controls the store's process or files anyway, so it may do everything.
     #[must_use]
     pub fn owner(name: impl Into<String>, peer: impl Into<String>) -> Self {
         let (name, peer) = (name.into(), peer.into());
@@ -75,7 +75,7 @@ impl Caller {
     /// The caller of a request that has passed the gate.
     ///
     /// # Errors
-    /// The request never passed the gate (a bug in the daemon); the response is that of an unauthenticated call.
+    /// The request did not pass the gate (a bug in the daemon). The response is that of an unauthenticated call.
     pub fn of<T>(request: &tonic::Request<T>) -> Result<Self, tonic::Status> {
         let caller = request.extensions().get::<Self>().cloned();
         caller.ok_or_else(|| tonic::Status::unauthenticated("this call did not pass the daemon's gate"))
@@ -87,7 +87,7 @@ impl Caller {
         matches!(self.proof, Proof::Token(_))
     }
 
-    /// Whether its role is enough.
+    /// Whether its role suffices.
     #[must_use]
     pub fn may(&self, need: Need) -> bool {
         need.roles().contains(&self.role)
@@ -99,7 +99,7 @@ impl Caller {
         self.may(Need::Write) && fits(&self.jobs, job)
     }
 
-    /// The tenant that owns what it creates.
+    /// The tenant that owns what this caller creates.
     #[must_use]
     pub fn tenant(&self) -> Tenant {
         match &self.scope {

@@ -1,24 +1,24 @@
-//! The table of rights: what every call needs.
+//! The table of rights: the right that each call needs.
 //!
-//! Guarantees: the same rows decide for gRPC and HTTP; a call without a row is refused. A test checks that every
+//! Guarantees: the same rows decide for gRPC and HTTP. A call without a row is refused. A test checks that every
 //! service of the descriptors has rows.
 
 use super::Role;
 
-/// What a call needs.
+/// The right that a call needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Nothing: the daemon's health is public.
     Nothing,
     /// Any authenticated caller.
     Identity,
-    /// To write to jobs.
+    /// The right to write to jobs.
     Write,
-    /// To read.
+    /// The right to read.
     Read,
-    /// To change what others see, or make the daemon send something.
+    /// The right to change what others see, or to make the daemon send something.
     Operate,
-    /// To manage rights.
+    /// The right to manage rights.
     Administer,
 }
 
@@ -35,7 +35,7 @@ impl Need {
         }
     }
 
-    /// The same as text.
+    /// The roles as text.
     #[must_use]
     pub fn in_words(self) -> String {
         let names: Vec<&str> = self.roles().iter().map(|role| role.name()).collect();
@@ -49,7 +49,7 @@ impl Need {
     }
 }
 
-/// Paths as in HTTP/2 and in HTTP's router (`{…}` is one segment), and what they need.
+/// Paths in the form of HTTP/2 and of HTTP's router (`{…}` is one segment), with the right that each needs.
 pub const RIGHTS: &[(&str, Need)] = &[
     ("/grpc.health.v1.Health/Check", Need::Nothing),
     ("/grpc.health.v1.Health/Watch", Need::Nothing),
@@ -67,7 +67,7 @@ pub const RIGHTS: &[(&str, Need)] = &[
     ("/memctl.v1.Query/GetWhatIf", Need::Read),
     ("/memctl.v1.Query/GetFit", Need::Read),
     ("/memctl.v1.Query/GetLedger", Need::Read),
-    // It pauses a training briefly, so a reader may not. (Readers see the result as part of the finding.)
+    // The query pauses a training briefly, so a reader may not make it. Readers see the result as part of the finding.
     ("/memctl.v1.Query/FindHolders", Need::Operate),
     // An agent's launcher checks whether the daemon runs.
     ("/memctl.v1.Query/GetStatus", Need::Identity),
@@ -84,11 +84,11 @@ pub const RIGHTS: &[(&str, Need)] = &[
     ("/memctl.v1.Access/ListTokens", Need::Administer),
     ("/memctl.v1.Access/RevokeToken", Need::Administer),
     ("/memctl.v1.Access/ListAudit", Need::Administer),
-    // HTTP: probes have no token; these responses expose no tenant data.
+    // HTTP: probes have no token, and these responses contain no tenant data.
     ("/healthz", Need::Nothing),
     ("/readyz", Need::Nothing),
     ("/metrics", Need::Read),
-    // The page itself is static; its data comes from below /api.
+    // The page itself is static. Its data comes from addresses below /api.
     ("/", Need::Nothing),
     ("/jobs/{job}", Need::Nothing),
     ("/jobs/{job}/moment", Need::Nothing),
@@ -96,7 +96,7 @@ pub const RIGHTS: &[(&str, Need)] = &[
     ("/jobs/{job}/settings", Need::Nothing),
     ("/alerts", Need::Nothing),
     ("/assets/{file}", Need::Nothing),
-    // Only a token that may read is exchanged for a cookie; signing out needs no right.
+    // Only a token that may read is exchanged for a cookie. Signing out needs no right.
     ("/login", Need::Read),
     ("/logout", Need::Nothing),
     ("/enter", Need::Nothing),
@@ -111,13 +111,13 @@ pub const RIGHTS: &[(&str, Need)] = &[
     ("/api/v1/unsilence", Need::Operate),
 ];
 
-/// Whether a path is a gRPC call: it has a package, a service and a method.
+/// Whether a path is that of a gRPC call, with a package, a service and a method.
 #[must_use]
 pub fn is_grpc(path: &str) -> bool {
     path.matches('/').count() == 2 && path.split('/').nth(1).is_some_and(|service| service.contains('.'))
 }
 
-/// What a path needs; `None` without a row.
+/// The right that a path needs; `None` if the path has no row.
 #[must_use]
 pub fn need(path: &str) -> Option<Need> {
     RIGHTS.iter().find(|(row, _)| *row == path).map(|(_, need)| *need)

@@ -1,7 +1,8 @@
-//! The gRPC service: makes, lists and revokes tokens, shows the audit log.
+//! The gRPC service of access control: creates, lists and revokes tokens, and shows the audit log.
 //!
-//! Guarantees: a caller cannot make a token with more rights than its own. A tenant's admin does not see the tokens and
-//! log entries of other tenants. Every change is in the audit log. Refuses: tokens without a name.
+//! Guarantees: a caller cannot create a token with more rights than its own. An admin of one tenant does not see the
+//! tokens and audit entries of other tenants. Every change is in the audit log.
+//! Refuses: tokens without a name.
 
 use std::sync::Arc;
 
@@ -21,13 +22,13 @@ use crate::answered::answered;
 use crate::clock::now_ns;
 use crate::store::{AuditRow, Scoped, Store, StoreError, TokenRow};
 
-/// Audit entries of a response by default, and at most.
+/// Audit entries in a response: the default, and the most.
 const AUDIT_LISTED: u32 = 100;
 const AUDIT_LISTED_MAX: u32 = 10_000;
-/// Bytes of a token's name and of its pattern.
+/// Limit of the bytes of a token's name and of its pattern.
 const TEXT_MAX: usize = 128;
 
-/// See the module.
+/// The service; see the module.
 pub struct AccessService {
     store: Arc<dyn Store>,
     gate: Gate,
@@ -82,7 +83,7 @@ impl AccessService {
         Ok((name.clone(), grant))
     }
 
-    /// The one token with this name or id.
+    /// The only token with this name or id.
     async fn named(&self, caller: &Caller, wanted: &str) -> Result<TokenRow, Status> {
         let now_ns = now_ns();
         let tokens = Scoped::of(&self.store, &caller.scope).tokens().await.map_err(failed)?;
@@ -104,7 +105,7 @@ impl AccessService {
     }
 }
 
-/// A token as it is listed at a moment.
+/// A token in the form of the list.
 fn shown(token: &TokenRow, now_ns: u64) -> shown::Token {
     let TokenRow { id, name, role, tenant, jobs, secret: _, created_ns, expires_ns, revoked_ns } = token;
     let state = match (revoked_ns, expires_ns) {
@@ -161,7 +162,7 @@ impl access_server::Access for AccessService {
             jobs: grant.jobs,
             secret: token.secret,
             created_ns: now_ns,
-            // SQL orders it, so it stays below 2^63.
+            // SQL orders by this value, so it stays below 2^63.
             expires_ns: asked.expires_in_ns.map(|lasts| now_ns.saturating_add(lasts).min(i64::MAX as u64)),
             revoked_ns: None,
         };

@@ -1,6 +1,6 @@
-//! `[access]` of the configuration: callers that need no token.
+//! The section `[access]` of the configuration: callers that need no token.
 //!
-//! Guarantees: every user and certificate named has a role and a tenant; an invalid name is refused before anything is
+//! Guarantees: every named user and certificate has a role and a tenant. An invalid name is refused before anything is
 //! opened. There is no default role.
 
 use std::collections::BTreeMap;
@@ -11,16 +11,16 @@ use super::{EVERY_JOB, Role};
 use crate::listen::ClientCertificate;
 use crate::store::{Scope, Tenant};
 
-/// All tenants, as the configuration and tokens write it.
+/// The name for all tenants in the configuration and in tokens.
 pub const EVERY_TENANT: &str = "*";
 
-/// `[access]` as written.
+/// `[access]` as written in the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AccessLayer {
-    /// `required`: even on loopback, callers need a token, a certificate or a user named here.
+    /// If it is `required`, callers need a token, a certificate or a user named here, even on loopback.
     pub tokens: Option<String>,
-    /// Users of this machine, by number, over the Unix socket.
+    /// Users of this machine who connect over the Unix socket, by number.
     #[serde(default)]
     pub uids: BTreeMap<String, GrantLayer>,
     /// Client certificates.
@@ -28,7 +28,7 @@ pub struct AccessLayer {
     pub certificate: Vec<CertificateLayer>,
 }
 
-/// The rights given to a user, as written.
+/// The rights of a user, as written in the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GrantLayer {
@@ -54,7 +54,7 @@ pub struct CertificateLayer {
     pub jobs: Option<String>,
 }
 
-/// Rights, checked.
+/// Checked rights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The role.
@@ -84,22 +84,22 @@ pub fn scope(tenant: &str) -> Result<Scope, String> {
     if tenant == EVERY_TENANT { Ok(Scope::All) } else { Tenant::named(tenant).map(Scope::One) }
 }
 
-/// The rules by which a peer without a token becomes a caller.
+/// The rules that turn a peer without a token into a caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Callers over TCP always need proof, even on loopback and before the first token exists.
+    /// Whether callers over TCP always need proof, even on loopback and before the first token exists.
     pub tokens_required: bool,
-    /// As long as no token exists, callers need no proof from any address: `--insecure`.
+    /// Whether callers from any address need no proof as long as no token exists (`--insecure`).
     pub insecure: bool,
     uids: BTreeMap<u32, Grant>,
     certificates: Vec<(String, Grant)>,
 }
 
 impl Access {
-    /// Checks the layer.
+    /// Checks `[access]` as written in the configuration.
     ///
     /// # Errors
-    /// The first mistake, in words.
+    /// The first fault, as text.
     pub fn new(layer: &AccessLayer) -> Result<Self, String> {
         let tokens_required = match layer.tokens.as_deref() {
             None => !layer.uids.is_empty() || !layer.certificate.is_empty(),
@@ -130,7 +130,7 @@ impl Access {
         self.tokens_required
     }
 
-    /// Whether users of this machine are named.
+    /// Whether the configuration names users of this machine.
     #[must_use]
     pub fn names_users(&self) -> bool {
         !self.uids.is_empty()
@@ -142,7 +142,7 @@ impl Access {
         self.uids.get(&uid)
     }
 
-    /// The rights of a certificate, from the first row that matches one of its names, and that name.
+    /// The rights of a certificate, from the first row that matches one of its names; and the matched name.
     #[must_use]
     pub fn of_certificate(&self, certificate: &ClientCertificate) -> Option<(String, &Grant)> {
         let names = || std::iter::once(&certificate.subject).chain(&certificate.names).filter(|name| !name.is_empty());

@@ -1,10 +1,11 @@
 //! Tokens: their form, and the lookup of a caller's token.
 //!
-//! Guarantees: a token has 256 random bits, of which the store and this cache keep only a hash. A cached token is at
-//! most [`AGE_MAX`] old, so that a token revoked by any daemon on the same store stops working within seconds. While
-//! the store does not answer, cached tokens stay valid for [`AWAY_MAX`], so that callers can still read the daemon's
-//! own metrics, which report the fault. No lookup takes longer than [`Store::patience`].
-//! Refuses: to accept a token for the first time without the store.
+//! Guarantees: a token has 256 random bits. The store and this cache keep only a hash of them. A cached token is at
+//! most [`AGE_MAX`] old, so a token that any daemon on the same store revokes stops working within seconds. While the
+//! store does not respond, cached tokens stay valid for [`AWAY_MAX`]. So callers can still read the daemon's own
+//! metrics, which report the fault. No lookup takes longer than [`Store::patience`].
+//!
+//! Without the store, a token is not accepted for the first time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,13 +14,13 @@ use std::time::{Duration, Instant};
 use crate::store::opening::{hash, same};
 use crate::store::{SecretHash, Store, StoreError, TokenRow};
 
-/// Prefix of a token, so that scanners can find one that leaked into a repository.
+/// The prefix of a token. Scanners can find tokens that leaked into a repository by it.
 const PREFIX: &str = "memctl_";
-/// How old a cached token may be.
+/// The age at which a cached token must be looked up again.
 pub const AGE_MAX: Duration = Duration::from_secs(2);
-/// The same while the store does not answer.
+/// The same limit while the store does not respond.
 pub const AWAY_MAX: Duration = Duration::from_secs(600);
-/// Tokens in the cache.
+/// The most tokens in the cache.
 const KNOWN_MAX: usize = 4_096;
 
 /// A token as a caller sends it, with its secret hashed.
@@ -68,7 +69,7 @@ fn hex(bytes: &[u8]) -> String {
 #[derive(Clone)]
 struct Known<T> {
     since: Instant,
-    /// When the store last failed to answer a lookup of it.
+    /// When the store last failed to respond to a lookup of it.
     away: Option<Instant>,
     found: T,
 }
@@ -78,12 +79,12 @@ impl<T> Known<T> {
         Self { since: Instant::now(), away: None, found }
     }
 
-    /// Whether it is valid without another lookup.
+    /// Whether it can be used without another lookup.
     fn counts(&self) -> bool {
         self.since.elapsed() < AGE_MAX || (self.holds_on() && self.away.is_some_and(|away| away.elapsed() < AGE_MAX))
     }
 
-    /// Whether it stays valid while the store does not answer.
+    /// Whether it stays valid while the store does not respond.
     fn holds_on(&self) -> bool {
         self.since.elapsed() < AWAY_MAX
     }
@@ -110,7 +111,7 @@ impl Tokens {
     /// The row of a token that is valid now; `None` if it is unknown or no longer valid.
     ///
     /// # Errors
-    /// The store does not answer, and has not returned the token within [`AWAY_MAX`].
+    /// The store does not respond, and it has not returned the token within [`AWAY_MAX`].
     pub async fn find(&self, token: &Token, now_ns: u64) -> Result<Row, StoreError> {
         let row = self.row(token.id).await?;
         Ok(row.filter(|row| same(&row.secret, &token.secret) && row.counts(now_ns)))
@@ -136,13 +137,13 @@ impl Tokens {
         }
     }
 
-    /// Whether a token was ever made.
+    /// Whether any token was ever created.
     ///
     /// # Errors
-    /// The store does not answer, and has not within [`AWAY_MAX`].
+    /// The store does not respond, and it has not responded within [`AWAY_MAX`].
     pub async fn any(&self) -> Result<bool, StoreError> {
         let known = self.lock_any().clone();
-        // Tokens are never removed, only revoked.
+        // Tokens are never removed, only revoked, so a positive result stays valid.
         if let Some(known) = known.as_ref().filter(|known| known.found || known.counts()) {
             return Ok(known.found);
         }
@@ -155,13 +156,13 @@ impl Tokens {
         Ok(any)
     }
 
-    /// Clears the cache: something has changed.
+    /// Clears the cache, because tokens have changed.
     pub fn forget(&self) {
         self.lock_known().clear();
         *self.lock_any() = None;
     }
 
-    /// The store's answer, or an error after its timeout.
+    /// The store's response, or an error after its timeout.
     async fn answered<T>(&self, asking: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let patience = self.store.patience();
         let away = |_| StoreError::Unreachable {

@@ -1,6 +1,6 @@
-//! An alert: one finding of one job that a rule selected, and what each receiver knows of it.
+//! An alert: one finding of one job that a rule selected, and the notification state of each receiver.
 //!
-//! Guarantees: its size is bounded regardless of the finding; its id stays the same while it is about the same thing,
+//! Guarantees: its size is bounded regardless of the finding. Its id stays the same while it is about the same finding,
 //! across attempts, runs and restarts.
 
 use memctl_answers::alerts::{self as shown, Receiver};
@@ -14,15 +14,15 @@ use serde::{Deserialize, Serialize};
 use super::rules::{Rule, Rules};
 use crate::store::DEFAULT_TENANT;
 
-/// Ranks that an alert names; all of them are counted.
+/// The most ranks that an alert names. The count includes all ranks.
 pub const RANKS_MAX: usize = 64;
-/// Labels of the job that an alert keeps, for silences to match.
+/// The most labels of the job that an alert keeps. Silences match them.
 const JOB_LABELS_MAX: usize = 16;
 const TITLE_BYTES_MAX: usize = 1_024;
-/// Bytes of the error of a failed delivery.
+/// Limit of the bytes of a failed delivery's error.
 pub const ERROR_BYTES_MAX: usize = 512;
 
-/// What alerting needs to know of a judged job.
+/// The facts about a judged job that alerting uses.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobFacts {
     /// Its tenant's name.
@@ -35,12 +35,13 @@ pub struct JobFacts {
     pub attempt: u32,
     /// Its labels.
     pub labels: Vec<(String, String)>,
-    /// The state of the judged run; `None` if it was deleted, with everything stored for it and for earlier runs.
+    /// The state of the judged run. `None` if the run was deleted, together with everything stored for it and for
+    /// earlier runs.
     pub state: Option<JobState>,
-    /// When the run began (the start of its first session), in nanoseconds since the Unix epoch. A later value under the
-    /// same name is a later run, even with the same attempt.
+    /// When the run began (the start of its first session), in nanoseconds since the Unix epoch. A later value under
+    /// the same name means a later run, even with the same attempt.
     pub started_ns: u64,
-    /// When it ended, if it did.
+    /// When the run ended, if it has ended.
     pub ended_ns: Option<u64>,
     /// Epochs that the run has completed, if it has epochs.
     pub epochs: Option<u32>,
@@ -56,11 +57,11 @@ impl JobFacts {
     }
 }
 
-/// One alert, in memory and, as JSON, in the store. A field that is added is `#[serde(default)]`, so that older records
-/// are read.
+/// One alert, in memory and, as JSON, in the store. A new field must be `#[serde(default)]`, so that older records can
+/// be read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Alert {
-    /// Derived from finding and rule.
+    /// Derived from the finding, the rule and the tenant.
     pub id: u64,
     /// The tenant that owns the job.
     pub tenant: String,
@@ -68,17 +69,17 @@ pub struct Alert {
     pub rule: String,
     /// The job.
     pub job: String,
-    /// The run in which it was last seen.
+    /// The run in which the finding was last seen.
     pub run: u32,
-    /// The attempt of it.
+    /// The attempt of that run.
     pub attempt: u32,
     /// When that run began.
     pub run_started_ns: u64,
     /// Its state.
     pub phase: Phase,
-    /// What it is about.
+    /// The finding that it is about.
     pub finding: AlertedFinding,
-    /// Labels of the rule, and those of the job that the rules pass on.
+    /// Labels of the rule, and the labels of the job that the rules pass on.
     pub labels: Vec<(String, String)>,
     /// Annotations of the rule.
     pub annotations: Vec<(String, String)>,
@@ -86,19 +87,19 @@ pub struct Alert {
     pub receivers: Vec<String>,
     /// Labels of the job, for silences.
     pub job_labels: Vec<(String, String)>,
-    /// Since when it has been seen without interruption.
+    /// Since when the finding has been seen without interruption.
     pub since_ns: u64,
     /// When it fired; identifies this firing.
     pub fired_ns: Option<u64>,
     /// When it resolved.
     pub resolved_ns: Option<u64>,
-    /// When it was last seen.
+    /// When the finding was last seen.
     pub seen_ns: u64,
-    /// Since when it has been missing while its run is still running.
+    /// Since when the finding has been missing while its run is still running.
     pub missing_ns: Option<u64>,
     /// Epochs that its run had completed when it fired.
     pub fired_epochs: Option<u32>,
-    /// Whether its run ended while it was present.
+    /// Whether its run ended while the finding was present.
     pub run_ended: bool,
     /// The later run that resolved it, if one did.
     #[serde(default)]
@@ -107,7 +108,7 @@ pub struct Alert {
     pub deliveries: Vec<Delivery>,
 }
 
-/// A run, ordered by when it came.
+/// A run; runs are ordered by number, then by start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RunStart {
     /// Its number.
@@ -116,40 +117,40 @@ pub struct RunStart {
     pub started_ns: u64,
 }
 
-/// What one receiver knows of an alert.
+/// The notification state of one receiver for an alert.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Delivery {
     /// The receiver's name.
     pub receiver: String,
-    /// The phase that it was last notified of: firing or resolved.
+    /// The phase of the last delivered notification: firing or resolved.
     pub told: Option<Phase>,
-    /// The firing that this was about.
+    /// The firing that this notification was about.
     pub told_fired_ns: u64,
     /// The severity that was sent.
     pub told_severity: Option<Severity>,
     /// When it was notified.
     pub told_ns: u64,
-    /// Until then the daemon that holds the claim is sending.
+    /// The end of the claim. Until then, the daemon that holds the claim is sending.
     pub claimed_until_ns: Option<u64>,
-    /// After a failure: no retry before this.
+    /// The earliest time of a retry after a failure.
     pub retry_ns: Option<u64>,
     /// Notifications that were given up.
     pub given_up: u64,
-    /// The error of the last one.
+    /// The error of the last notification.
     pub last_error: String,
 }
 
-/// A finding that a rule selects, with everything that its alert takes from it.
+/// A finding that a rule selects, with everything that its alert uses from it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sighting {
-    /// The alert as it is when seen for the first time.
+    /// The alert in its state when the finding is seen for the first time.
     pub alert: Alert,
-    /// How long it must persist before it fires.
+    /// How long the finding must persist before the alert fires.
     pub for_ns: u64,
 }
 
-/// The findings of a job that rules select; a finding that two rules select yields two sightings.
+/// The findings of a job that rules select. A finding that two rules select yields two sightings.
 #[must_use]
 pub fn sightings(rules: &Rules, job: &JobFacts, findings: &[Finding], now_ns: u64) -> Vec<Sighting> {
     if job.imported && !rules.imported {
@@ -161,7 +162,7 @@ pub fn sightings(rules: &Rules, job: &JobFacts, findings: &[Finding], now_ns: u6
             found.push(Sighting { alert: alert(rules, rule, job, finding, now_ns), for_ns: rule.for_ns });
         }
     }
-    // Two findings with one fingerprint are one alert: the worse one is used.
+    // Two findings with one fingerprint are one alert; the more severe finding is used.
     found.sort_by_key(|sighting: &Sighting| (sighting.alert.id, std::cmp::Reverse(sighting.alert.finding.severity)));
     found.dedup_by_key(|sighting| sighting.alert.id);
     found
@@ -205,20 +206,20 @@ fn alert(rules: &Rules, rule: &Rule, job: &JobFacts, finding: &Finding, now_ns: 
 /// FNV-1a over the fingerprint, the rule's name and, unless it is the default, the tenant's name.
 fn id(fingerprint: u64, rule: &str, tenant: &str) -> u64 {
     let tenant = if tenant == DEFAULT_TENANT { "" } else { tenant };
-    // This byte never occurs in text, so a rule's name cannot run into a tenant's.
+    // This byte never occurs in text, so the end of a rule's name cannot be confused with the beginning of a tenant's.
     let tenant = (!tenant.is_empty()).then_some(0xff).into_iter().chain(tenant.bytes());
     let bytes = fingerprint.to_le_bytes().into_iter().chain(rule.bytes()).chain(tenant);
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The text's beginning, cut between two characters.
+/// The beginning of the text, cut between two characters.
 #[must_use]
 pub fn cut(text: &str, bytes: usize) -> String {
     text[..text.floor_char_boundary(bytes.min(text.len()))].to_owned()
 }
 
 impl Alert {
-    /// One that is seen for the first time, for no receiver.
+    /// An alert for a finding that is seen for the first time, without receivers.
     #[must_use]
     pub fn pending(id: u64, rule: &str, job: &JobFacts, finding: AlertedFinding, now_ns: u64) -> Self {
         let job_labels = job.labels.iter().take(JOB_LABELS_MAX);
@@ -250,13 +251,13 @@ impl Alert {
         }
     }
 
-    /// The run in which it was last seen.
+    /// The run in which the finding was last seen.
     #[must_use]
     pub fn own_run(&self) -> RunStart {
         RunStart { run: self.run, started_ns: self.run_started_ns }
     }
 
-    /// As it is listed.
+    /// The alert in the form of the list.
     #[must_use]
     pub fn shown(self, silenced_by: Option<String>) -> shown::Alert {
         shown::Alert {
@@ -279,7 +280,7 @@ impl Alert {
         }
     }
 
-    /// Its id in writing: 16 hexadecimal digits.
+    /// Its id as 16 hexadecimal digits.
     #[must_use]
     pub fn id_text(&self) -> String {
         Id(self.id).to_string()
@@ -300,7 +301,7 @@ impl Alert {
         if *rank_count as usize > ranks.len() { format!("{shown}, … ({rank_count} ranks)") } else { shown }
     }
 
-    /// The state of a receiver, created if there is none yet.
+    /// The state of a receiver, created if it does not exist.
     pub fn delivery_mut(&mut self, receiver: &str) -> &mut Delivery {
         let at = self.deliveries.iter().position(|delivery| delivery.receiver == receiver).unwrap_or_else(|| {
             self.deliveries.push(Delivery { receiver: receiver.to_owned(), ..Delivery::default() });

@@ -1,5 +1,5 @@
-//! Certificates in PEM files: checked when rules are read; used for trust and client authentication when notifying a
-//! receiver.
+//! Reads certificates from PEM files. They are checked when the rules are read, and used for trust and client
+//! authentication when a receiver is notified.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,8 +22,8 @@ pub fn read(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     }
 }
 
-/// TLS for a receiver: trusts the authorities of a file or of the system, and presents a client certificate if one is
-/// given.
+/// The TLS configuration for a receiver. It trusts the authorities of a file or of the system, and presents a client
+/// certificate if one is given.
 pub fn client(
     is_encrypted: bool,
     ca_file: Option<&Path>,
@@ -36,7 +36,7 @@ pub fn client(
                 roots.add(certificate).map_err(|error| format!("{}: {error}", path.display()))?;
             }
         }
-        // Reading them takes time: only where they are needed.
+        // Loading the system's certificates takes time, so they are loaded only for HTTPS.
         None if is_encrypted => {
             let found = rustls_native_certs::load_native_certs();
             roots.add_parsable_certificates(found.certs);
@@ -68,7 +68,7 @@ pub fn identity(cert: &Path, key: &Path) -> Result<Arc<CertifiedKey>, String> {
     made.map(Arc::new).map_err(|error| format!("{} does not go with the key {shown}: {error}", cert.display()))
 }
 
-/// A client certificate whose files may be replaced: read for every connection.
+/// A client certificate whose files may be replaced. They are read for every connection.
 #[derive(Debug)]
 pub struct Identity {
     pub cert: PathBuf,
@@ -78,7 +78,7 @@ pub struct Identity {
 impl ResolvesClientCert for Identity {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let read = identity(&self.cert, &self.key);
-        // Without a certificate the receiver decides.
+        // If the files cannot be read, no certificate is sent, and the receiver decides.
         read.inspect_err(|reason| tracing::warn!(reason, "no client certificate is sent to a receiver")).ok()
     }
 

@@ -1,10 +1,10 @@
-//! The task behind alerting: takes observations, advances time, claims due notifications and records their outcome.
+//! The task of alerting: it processes observations, advances time, claims due notifications and records their outcome.
 //!
-//! Guarantees: every change is a compare-and-set, and is computed again if another daemon was faster. A notification is
-//! sent only by the daemon that made its claim. A store that fails costs only time.
+//! Guarantees: every change is a compare-and-set, and it is computed again if another daemon was faster. A notification
+//! is sent only by the daemon that made its claim. A failure of the store only costs time.
 //!
-//! (Over 400 lines: one task whose steps read and write the same records; split, they would have to pass all of its
-//! state.)
+//! (Over 400 lines: one task whose steps read and write the same records; separate modules would have to pass all of
+//! its state.)
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,19 +24,19 @@ use super::{InForce, LAST_WORDS, Notifying, Shared, machine, silence};
 use crate::clock::now_ns;
 use crate::store::{AlertKind, AlertPut, AlertRecord, AlertSelection, PutOutcome, StoreError};
 
-/// How often it looks for what is due.
+/// How often it looks for due alerts.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Alerts that are processed together.
 const BATCH: u32 = 256;
-/// Batches of one look; the rest waits for the next.
+/// The most batches of one look; the rest waits for the next look.
 const BATCHES_MAX: usize = 64;
-/// Attempts at a change that conflicts with another daemon's.
+/// Attempts at a change that conflicts with a change by another daemon.
 const TRIES: usize = 8;
-/// An alert that only continues is stored at most this often.
+/// The shortest time between two writes of an alert that only continues.
 const REFRESH_NS: u64 = 10_000_000_000;
-/// A receiver whose queue is full is tried again after this.
+/// A receiver whose queue is full is tried again after this time.
 const BUSY_NS: u64 = 5_000_000_000;
-/// A record that cannot be read is looked at again after this.
+/// A record that cannot be read is tried again after this time.
 const UNREADABLE_NS: u64 = 3_600_000_000_000;
 
 struct Engine {
@@ -46,7 +46,7 @@ struct Engine {
     /// Pending claims, by receiver and alert.
     claims: BTreeMap<(String, u64), Notification>,
     notifying: bool,
-    /// Whether the store's last response was an error, so that it is logged once.
+    /// Whether the store's last response was an error; so each failure is logged once.
     failing: bool,
 }
 
@@ -72,7 +72,7 @@ pub(super) async fn run(shared: Arc<Shared>, notifying: Notifying, mut stopping:
 }
 
 impl Engine {
-    /// Runs until it is stopped (`true`), or until other rules are in force.
+    /// Runs until it is stopped (returns `true`) or until other rules are in force (returns `false`).
     async fn work(
         &mut self,
         outcomes: &mut mpsc::Receiver<Outcome>,
@@ -86,7 +86,7 @@ impl Engine {
                 () = tokio::time::sleep(LOOK_EVERY) => None,
                 outcome = outcomes.recv() => outcome,
                 Ok(()) = changes.changed() => return false,
-                // An error means that the handle was dropped: that is an end, too.
+                // An error means that the handle was dropped, which also stops the engine.
                 _ = async { stopping.wait_for(|stop| *stop).await.is_ok() } => return true,
             };
             if let Some(outcome) = outcome {
@@ -123,7 +123,7 @@ impl Engine {
         if !self.notifying {
             return Ok(());
         }
-        // AcqRel: the setter has stored the change before.
+        // AcqRel: the setter stored its change before it set the flag.
         let everything = self.shared.reconsider.swap(false, Ordering::AcqRel);
         if everything {
             let records = self.shared.store.alert_records(AlertSelection::All(AlertKind::Alert)).await;
@@ -184,7 +184,7 @@ impl Engine {
             .filter_map(|(after, before)| {
                 let version = before.as_ref().map_or(0, |stored| stored.version);
                 match (after, before) {
-                    // Due at once: the look that follows finds out which receivers to notify.
+                    // The record is due at once: the next look determines which receivers to notify.
                     (Some(after), _) => Some(record::put(after, version, now_ns)),
                     (None, Some(stored)) => {
                         Some(AlertPut { remove: true, ..record::put(&stored.alert, version, now_ns) })
@@ -206,7 +206,7 @@ impl Engine {
         Ok(alone)
     }
 
-    /// Advances time for alerts: states change, receivers are notified.
+    /// Advances time for alerts: updates their states and notifies receivers.
     async fn passed(&mut self, records: Vec<AlertRecord>) -> Result<(), StoreError> {
         if records.is_empty() {
             return Ok(());
@@ -233,7 +233,8 @@ impl Engine {
         let outcomes = self.shared.store.put_alert_records(&puts).await?;
         let mut messages = Messages::default();
         for (step, outcome) in steps.into_iter().zip(outcomes) {
-            // A conflict: the faster daemon has handled it, or it is still due at the next look.
+            // After a conflict nothing is sent: the faster daemon has handled the alert, or it is still due at the next
+            // look.
             let (Some((before, step)), PutOutcome::Done) = (step, outcome) else { continue };
             log(Some(&before), step.as_ref().map(|step| &step.after));
             if let Some(step) = step {
@@ -244,7 +245,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What has to be done about one alert now; `None` if it is to be removed.
+    /// The step that one alert needs now; `None` if the alert must be removed.
     fn step(&self, alert: Alert, silences: &[v1::Silence], now_ns: u64) -> Option<Step> {
         let rules = &self.in_force.rules;
         let mut after = machine::tick(alert, rules, now_ns)?;
@@ -305,7 +306,7 @@ impl Engine {
         let settled = match result {
             Ok(()) => Settled::Delivered,
             Err(Failed { reason, .. }) => {
-                // Relaxed: a statistic.
+                // Relaxed: this is only a statistic.
                 self.shared.given_up.fetch_add(told.len() as u64, Ordering::Relaxed);
                 tracing::warn!(
                     receiver,
@@ -385,7 +386,7 @@ impl Engine {
 
 const BUSY: Duration = Duration::from_nanos(BUSY_NS);
 
-/// What has to be done about an alert.
+/// The result of advancing time for one alert.
 struct Step {
     after: Alert,
     due_ns: u64,
@@ -398,7 +399,7 @@ struct Tell {
     replaces: Option<memctl_model::Severity>,
 }
 
-/// Notices by worker and job, because a message is about one job; each with the end of its claim.
+/// Notices by worker, tenant and job, because a message is about one job. Each has the end of its claim.
 #[derive(Default)]
 struct Messages(BTreeMap<(usize, String, String), Vec<(Notice, u64)>>);
 
@@ -417,7 +418,7 @@ impl Messages {
 enum Settled {
     Delivered,
     GivenUp(String),
-    /// Not tried; to be tried after this many nanoseconds.
+    /// The message was not tried; it must be tried after this many nanoseconds.
     Later(u64),
 }
 
@@ -444,7 +445,7 @@ impl Settled {
     }
 }
 
-/// Whether a change is worth storing: an alert that only continues is stored now and then.
+/// Whether a change must be stored. An alert that only continues is stored at intervals.
 fn matters(before: Option<&Alert>, after: Option<&Alert>) -> bool {
     let (Some(before), Some(after)) = (before, after) else { return before.is_some() || after.is_some() };
     let state = |alert: &Alert| {
@@ -457,7 +458,7 @@ fn matters(before: Option<&Alert>, after: Option<&Alert>) -> bool {
         || after.seen_ns.saturating_sub(before.seen_ns) >= REFRESH_NS
 }
 
-/// The log is the receiver that always exists.
+/// Logs changes of alerts. The log is a receiver that always exists.
 fn log(before: Option<&Alert>, after: Option<&Alert>) {
     let Some(after) = after else { return };
     let was = before.map(|alert| (alert.phase, alert.fired_ns));

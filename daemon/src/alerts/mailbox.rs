@@ -1,7 +1,7 @@
-//! Observations that were not processed yet: the latest of each run.
+//! Holds the observations that are not yet processed: the latest one of each run.
 //!
-//! Guarantees: putting never waits. Memory is bounded by runs, not by judgements. Tenants take turns, and the runs of
-//! each are taken in the order of their start. The runs of one tenant leave room for those of others.
+//! Guarantees: putting never waits. Memory is bounded by the number of runs, not of judgements. Tenants take turns, and
+//! the runs of a tenant are taken in the order of their start. The runs of one tenant leave room for those of others.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::alert::{JobFacts, Sighting};
 
-/// The most runs that wait.
+/// The most runs with a waiting observation.
 const RUNS_MAX: usize = 4_096;
 
 /// The findings in a job.
@@ -20,7 +20,7 @@ pub(super) struct Observation {
     pub(super) now_ns: u64,
 }
 
-/// By start, name, run and attempt.
+/// A run by start, name, number and attempt.
 type Run = (u64, String, u32, u32);
 
 #[derive(Default)]
@@ -52,7 +52,7 @@ impl Mailbox {
         self.waiting().put(observation, false);
     }
 
-    /// Takes the run that began first, of the tenant whose turn it is.
+    /// Takes the observation of the run that began first, of the tenant whose turn it is.
     pub(super) fn take(&self) -> Option<Observation> {
         self.waiting().take()
     }
@@ -69,7 +69,7 @@ impl Waiting {
             }
             return true;
         }
-        // A tenant may use at most half of what others leave.
+        // A tenant may use at most half of the room that others leave.
         if own.map_or(0, BTreeMap::len) >= RUNS_MAX.saturating_sub(self.count) {
             return false;
         }

@@ -1,14 +1,18 @@
-//! Alerts: from findings to a delivered notification.
+//! Alerts: turns findings into delivered notifications.
 //!
-//! [`Alerts::observe`] takes the findings of a job; the engine applies the rules, keeps the state of each alert in the
-//! store and notifies receivers. Guarantees: observing never waits, and its memory is bounded. State survives restarts.
-//! Of several daemons on one database exactly one makes each change and sends each notification, because every change is
-//! a compare-and-set in the store. The claims of a crashed daemon expire and are taken over, so a notification may be
-//! sent twice, but is not lost.
-//! Refuses: to let a receiver delay judging, storing or another receiver.
+//! [`Alerts::observe`] takes the findings of a job. The engine applies the rules, keeps the state of each alert in the
+//! store and notifies receivers.
 //!
-//! - [`rules`]: the TOML file; [`alert`]: what an alert is; [`machine`]: its states, pure; [`silence`]; [`record`]: how it
-//!   is stored; [`notice`]: what is sent; [`deliver`]: workers; `engine`: the task; `service`: the gRPC service.
+//! Guarantees: observing never waits, and its memory is bounded. State survives restarts. If several daemons use one
+//! database, exactly one makes each change and sends each notification, because every change is a compare-and-set in
+//! the store. The claims of a crashed daemon expire, and another daemon takes them over. So a notification may be sent
+//! twice, but it is not lost.
+//!
+//! A receiver cannot delay judging, storing or another receiver.
+//!
+//! - [`rules`]: the TOML file; [`alert`]: an alert's data; [`machine`]: its states, pure; [`silence`]: silences;
+//!   [`record`]: the stored form; [`notice`]: the messages; [`deliver`]: workers; `engine`: the task; `service`: the
+//!   gRPC service.
 
 pub mod alert;
 pub(crate) mod certificates;
@@ -42,7 +46,7 @@ use crate::supervise::Tasks;
 use deliver::Notifier;
 use mailbox::{Mailbox, Observation};
 
-/// The most alerts of one judgement; the mildest beyond it are left out and counted.
+/// The most alerts of one judgement. Beyond it the mildest are left out and counted.
 const JOB_ALERTS_MAX: usize = 256;
 /// Time limit for the last notifications when the daemon shuts down.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -59,7 +63,7 @@ pub(crate) struct Shared {
     pace: Pace,
     mailbox: Mailbox,
     wake: Notify,
-    /// Silences changed: the due times of alerts must be computed again.
+    /// Whether silences changed, so that the due times of alerts must be computed again.
     reconsider: AtomicBool,
     /// Alerts that were not created because there were too many.
     refused: AtomicU64,
@@ -98,18 +102,18 @@ pub struct Alerting {
 pub enum Notifying {
     /// As soon as they are due.
     Always,
-    /// Only once something was observed: a process that only answers a query notifies no receiver.
+    /// Only after something was observed, so that a process that only answers a query notifies no receiver.
     AfterObserving,
 }
 
 impl Alerting {
-    /// Starts it over a store.
+    /// Starts alerting over a store.
     #[must_use]
     pub fn start(store: Arc<dyn Store>, rules: Rules, pace: Pace, notifying: Notifying) -> Self {
         Self::supervised(store, rules, pace, notifying, &Tasks::default())
     }
 
-    /// The same, as one of the daemon's tasks: it is restarted if it fails.
+    /// The same as [`Self::start`], as one of the daemon's tasks, which is restarted if it fails.
     #[must_use]
     pub fn supervised(store: Arc<dyn Store>, rules: Rules, pace: Pace, notifying: Notifying, tasks: &Tasks) -> Self {
         let audit = Audit::new(store.clone());
@@ -132,8 +136,8 @@ impl Alerting {
         Self { alerts: Alerts { shared }, stop, task }
     }
 
-    /// Ends it: observations are stored and due notifications are sent within a few seconds; the next daemon sends the
-    /// rest.
+    /// Ends alerting. Observations are stored and due notifications are sent within a few seconds. The next daemon
+    /// sends the rest.
     pub async fn finish(self) {
         self.stop.send_replace(true);
         if tokio::time::timeout(LAST_WORDS * 2, self.task).await.is_err() {
@@ -145,9 +149,9 @@ impl Alerting {
 }
 
 impl Alerts {
-    /// Takes the findings of a job: call it each time the job was judged, and when it ended or was deleted.
+    /// Takes the findings of a job. Call it each time the job was judged, and when the job ended or was deleted.
     ///
-    /// Never waits. Of several unprocessed judgements of one run only the latest counts.
+    /// It never waits. If a run has several unprocessed judgements, only the latest counts.
     pub fn observe(&self, job: &JobFacts, findings: &[Finding], now_ns: u64) {
         let in_force = self.shared.in_force();
         if job.imported && !in_force.rules.imported {
@@ -166,10 +170,10 @@ impl Alerts {
         self.shared.wake.notify_one();
     }
 
-    /// Puts other rules in force: notifications that wait for a receiver that still exists follow them.
+    /// Puts other rules in force. Waiting notifications follow the new rules if their receiver still exists.
     pub fn replace_rules(&self, rules: Rules) {
         self.shared.in_force.send_replace(InForce::new(rules));
-        // Release: an engine that sees the flag sees the rules.
+        // Release: an engine that sees the flag also sees the rules.
         self.shared.reconsider.store(true, Ordering::Release);
         self.shared.wake.notify_one();
     }
@@ -177,7 +181,7 @@ impl Alerts {
     /// Alerts that were not created because there were too many.
     #[must_use]
     pub fn refused(&self) -> u64 {
-        // Relaxed: a statistic.
+        // Relaxed: this is only a statistic.
         self.shared.refused.load(Ordering::Relaxed)
     }
 
@@ -192,7 +196,7 @@ impl Alerts {
         self.shared.in_force().notifiers.iter().map(of).collect()
     }
 
-    /// How many alerts are in each state.
+    /// The number of alerts in each state.
     pub(crate) async fn states(&self) -> Result<[(&'static str, u64); 3], StoreError> {
         let records = self.shared.store.alert_records(AlertSelection::All(AlertKind::Alert)).await?;
         let mut states = Phase::ALL.map(|phase| (phase, 0));
@@ -212,7 +216,7 @@ impl Shared {
         self.in_force.borrow().clone()
     }
 
-    /// Counts alerts that reached a receiver, or did not.
+    /// Counts alerts that a receiver got, or did not get.
     fn note_told(&self, receiver: &str, count: u64, delivered: bool) {
         let mut told = self.notified.lock().unwrap_or_else(PoisonError::into_inner);
         let (reached, missed) = told.entry(receiver.to_owned()).or_default();
@@ -220,7 +224,7 @@ impl Shared {
     }
 
     fn refuse(&self, count: u64, why: &str) {
-        // Relaxed: a statistic.
+        // Relaxed: this is only a statistic.
         let before = self.refused.fetch_add(count, Ordering::Relaxed);
         if before == 0 {
             tracing::warn!(

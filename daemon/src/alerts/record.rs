@@ -1,8 +1,9 @@
-//! Alerts and silences as records of the store: an alert as JSON, a silence as the protobuf message that requests it.
+//! Encodes alerts and silences as records of the store: an alert as JSON, a silence as the protobuf message that
+//! requests it.
 //!
-//! Guarantees: a round trip changes nothing. An alert of a newer memctl with an unknown phase or severity is left alone,
-//! as is one that does not decode. Alerts of memctl 0.1.0, which stored protobuf, are read: the first byte tells the two
-//! apart, because JSON begins with `{` and that message with the tag of its id.
+//! Guarantees: a round trip changes nothing. An alert that cannot be decoded is left unchanged, and so is an alert of a
+//! newer memctl with an unknown phase or severity. Alerts of memctl 0.1.0, which stored protobuf, can be read. The
+//! first byte distinguishes the two: JSON begins with `{`, and that message with the tag of its id.
 
 use memctl_answers::format::id::Id;
 use memctl_model::Severity;
@@ -43,7 +44,8 @@ pub fn read(record: &AlertRecord) -> Option<Stored> {
 /// The change that stores this alert.
 #[must_use]
 pub fn put(alert: &Alert, expected_version: u64, due_ns: u64) -> AlertPut {
-    // Neither maps with odd keys nor writers are involved: this does not fail, and what is empty would be left alone.
+    // Serialization cannot fail here: there are no maps with odd keys and no writers. An empty record would be left
+    // unchanged by readers.
     let body = serde_json::to_vec(alert).unwrap_or_default().into();
     let (tenant, job) = (alert.tenant.clone(), alert.job.clone());
     let record = AlertRecord { kind: AlertKind::Alert, id: alert.id, version: 0, tenant, job, due_ns, body };
@@ -84,7 +86,7 @@ fn of_0_1_0(old: v1::AlertRecord010) -> Option<Alert> {
         tenant: old.tenant,
         rule: old.rule,
         job: old.job,
-        // A record from before there were runs: the first.
+        // A record from before runs existed belongs to the first run.
         run: old.run.max(1),
         attempt: old.attempt,
         run_started_ns: old.run_started_ns,
@@ -129,7 +131,7 @@ fn severity(number: u32) -> Option<Severity> {
 mod tests {
     use super::*;
 
-    /// As memctl 0.1.0 stored it.
+    /// A record as memctl 0.1.0 stored it.
     const OLD: &[u8] = include_bytes!("alert_0_1_0.bin");
 
     fn record(body: &[u8]) -> AlertRecord {
@@ -198,7 +200,7 @@ mod tests {
 
     #[test]
     fn what_is_of_a_newer_memctl_or_no_alert_is_left_alone() {
-        // The phase is the field 6, the severity the field 9.
+        // The phase is field 6, the severity field 9.
         let (phase, severity) = ([0x30, 2], [0x48, 3]);
         for (from, to) in [(phase, [0x30, 9]), (severity, [0x48, 9])] {
             let at = OLD.windows(2).position(|field| field == from).unwrap();

@@ -1,8 +1,8 @@
-//! The gRPC service: lists alerts, manages silences, tests receivers and shows the rules in force.
+//! The gRPC service of alerts: lists alerts, manages silences, tests receivers and shows the rules in force.
 //!
-//! Guarantees: a test notifies each receiver once, at once, without the queues; responses are bounded by the limits of
-//! what is stored.
-//! Refuses: silences that match everything by omission or never end.
+//! Guarantees: a test notifies each receiver once, at once, without the queues. Responses are bounded by the limits of
+//! the stored records.
+//! Refuses: silences without any criterion, and silences that never end.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -29,7 +29,7 @@ use crate::store::{
     AlertKind, AlertPut, AlertRecord, AlertSelection, DEFAULT_TENANT, PutOutcome, Scope, StoreError, Tenant,
 };
 
-/// Bytes of a receiver's response.
+/// Limit of the bytes of a receiver's response.
 const ANSWER_BYTES_MAX: usize = 1_024;
 /// The name of a test alert.
 const TEST: &str = "MemctlTest";
@@ -43,7 +43,7 @@ impl Alerts {
     /// The alerts of the caller's tenant; their `jobs` are null.
     ///
     /// # Errors
-    /// The store's.
+    /// The store fails.
     pub async fn list(&self, caller: &Caller, firing_only: bool) -> Result<shown::Alerts, Status> {
         let now_ns = now_ns();
         let silences = self.silences(now_ns).await.map_err(failed)?;
@@ -67,7 +67,8 @@ impl Alerts {
             let silence = silence::of(&silences, &alert, now_ns).map(|silence| silence.id.clone());
             alert.shown(silence)
         };
-        // These cover all tenants, so they are only for callers who see all. Relaxed: statistics.
+        // These figures cover all tenants, so only callers that see all tenants get them. Relaxed: these are only
+        // statistics.
         let count = |figure: &AtomicU64| if caller.scope == Scope::All { figure.load(Ordering::Relaxed) } else { 0 };
         Ok(shown::Alerts {
             schema: SCHEMA,
@@ -82,7 +83,7 @@ impl Alerts {
     /// The silences of the caller's tenant that have not ended, ordered by their end.
     ///
     /// # Errors
-    /// The store's.
+    /// The store fails.
     pub async fn list_own_silences(&self, caller: &Caller) -> Result<shown::Silences, Status> {
         let mut silences = self.silences(now_ns()).await.map_err(failed)?;
         silences.retain(|silence| caller.scope.admits(&Tenant::stored(&silence.tenant)));
@@ -92,14 +93,14 @@ impl Alerts {
     /// Adds a silence and returns it.
     ///
     /// # Errors
-    /// It is not one ([`silence::made`]), there are too many, or the store's.
+    /// The silence is invalid ([`silence::made`]), there are too many, or the store fails.
     pub async fn silence(&self, caller: &Caller, request: v1::AddSilenceRequest) -> Result<shown::Silences, Status> {
         let v1::AddSilenceRequest { silence: asked, for_ns } = request;
         let now_ns = now_ns();
         self.forget_ended(now_ns).await.map_err(failed)?;
         let number =
             getrandom::u64().map_err(|error| Status::internal(format!("no random number is available: {error}")))?;
-        // For all tenants, if the caller sees all and named none.
+        // The silence covers all tenants if the caller sees all of them and named none.
         let asked = v1::Silence { tenant: caller.tenant_name().to_owned(), ..asked.unwrap_or_default() };
         let silence = silence::made(asked, for_ns, number, now_ns).map_err(Status::invalid_argument)?;
         let put = record::put_silence(number, &silence);
@@ -121,7 +122,7 @@ impl Alerts {
     /// Ends a silence of the caller's tenant.
     ///
     /// # Errors
-    /// There is none with this id, or the store's.
+    /// There is no silence with this id, or the store fails.
     pub async fn unsilence(&self, caller: &Caller, id: &str) -> Result<(), Status> {
         let records = self.shared.store.alert_records(AlertSelection::All(AlertKind::Silence)).await.map_err(failed)?;
         let is_own = |record: &AlertRecord| caller.scope.admits(&Tenant::stored(&record.tenant));
@@ -134,7 +135,7 @@ impl Alerts {
             )));
         };
         let put = AlertPut { expected_version: record.version, record, remove: true };
-        // A conflict: it was removed meanwhile, which is what was requested.
+        // A conflict means that the silence was removed by another request, which is the requested result.
         self.shared.store.put_alert_records(&[put]).await.map_err(failed)?;
         tracing::info!(id, "silence removed");
         self.shared.audit.done(caller, "RemoveSilence", id, "removed").await;
@@ -159,7 +160,7 @@ impl Alerts {
     }
 
     fn reconsider(&self) {
-        // Release: an engine that sees the flag sees what was stored before.
+        // Release: an engine that sees the flag also sees the earlier changes in the store.
         self.shared.reconsider.store(true, Ordering::Release);
         self.shared.wake.notify_one();
     }
@@ -174,7 +175,7 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// A test alert, which ends by itself in Alertmanager.
+/// A test alert, which expires by itself in Alertmanager.
 fn test_alert(now_ns: u64) -> Alert {
     let finding = AlertedFinding {
         id: Id(0),
@@ -278,7 +279,7 @@ impl alerts_server::Alerts for Alerts {
 
     async fn get_rules(&self, request: Request<v1::GetRulesRequest>) -> Result<Response<v1::Answer>, Status> {
         let caller = Caller::of(&request)?;
-        // Receivers belong to the daemon and not to one tenant.
+        // Receivers belong to the daemon, not to a tenant.
         let operates = caller.scope == Scope::All && caller.may(Need::Operate);
         let secrets = if operates { Shown::Everything } else { Shown::Names };
         let in_force = self.shared.in_force();
@@ -291,7 +292,7 @@ impl alerts_server::Alerts for Alerts {
 }
 
 impl Alerts {
-    /// Removes silences that have ended, so that they leave room for new ones.
+    /// Removes silences that have ended, so that there is room for new ones.
     async fn forget_ended(&self, now_ns: u64) -> Result<(), StoreError> {
         let records = self.shared.store.alert_records(AlertSelection::All(AlertKind::Silence)).await?;
         let ended = records.into_iter().filter(|record: &AlertRecord| record.due_ns <= now_ns);

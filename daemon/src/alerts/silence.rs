@@ -1,8 +1,9 @@
-//! Silences: which alerts are not sent, until when. One is the message that requests it, in memory and in the store; an
-//! empty field matches everything.
+//! Silences: which alerts are not sent, and until when. A silence has the form of the message that requests it, in
+//! memory and in the store. An empty field matches everything.
 //!
-//! Guarantees: a silence names at least one criterion, ends, and is bounded. A silence for a rank never hides an alert
-//! that also concerns other ranks. A silenced alert still fires and is listed; it is sent if it outlasts the silence.
+//! Guarantees: a silence has at least one criterion, ends, and is bounded in size. A silence for a rank never hides an
+//! alert that also concerns other ranks. A silenced alert still fires and is listed. It is sent if it outlasts the
+//! silence.
 
 use memctl_answers::alerts as shown;
 use memctl_answers::format::id::Id;
@@ -14,16 +15,16 @@ use memctl_proto::v1::{Label, Silence};
 use super::alert::{Alert, AlertedFinding, RANKS_MAX, cut};
 use crate::pattern::fits;
 
-/// As a tenant: all of them.
+/// As a tenant's name: all tenants.
 pub const EVERY_TENANT: &str = "*";
 /// The longest silence: a year.
 const LONGEST_NS: u64 = 365 * 86_400 * 1_000_000_000;
 const TEXT_BYTES_MAX: usize = 1_024;
 
-/// A requested silence, checked and completed.
+/// Checks and completes a requested silence.
 ///
 /// # Errors
-/// What is wrong with it, as text.
+/// The fault in the request, as text.
 pub fn made(asked: Silence, for_ns: u64, id: u64, now_ns: u64) -> Result<Silence, String> {
     let Silence { id: _, tenant, job, kind, rule, ranks, labels, created_ns: _, ends_ns: _, author, comment } = asked;
     if job.is_empty() && kind.is_empty() && rule.is_empty() && ranks.is_empty() && labels.is_empty() {
@@ -60,14 +61,14 @@ pub fn made(asked: Silence, for_ns: u64, id: u64, now_ns: u64) -> Result<Silence
     })
 }
 
-/// The silence that covers an alert: of several, the one that ends last.
+/// The silence that covers an alert; if several do, the one that ends last.
 #[must_use]
 pub fn of<'s>(silences: &'s [Silence], alert: &Alert, now_ns: u64) -> Option<&'s Silence> {
     let matching = silences.iter().filter(|silence| silence.ends_ns > now_ns && matches(silence, alert));
     matching.max_by_key(|silence| silence.ends_ns)
 }
 
-/// As it is listed.
+/// The silence in the form of the list.
 #[must_use]
 pub fn shown(silence: Silence) -> shown::Silence {
     let Silence { id, job, kind, rule, ranks, labels, created_ns, ends_ns, author, comment, tenant } = silence;

@@ -1,6 +1,6 @@
 //! Settings from one source: the flags, the environment, or a TOML file.
 //!
-//! Guarantees: an absent setting stays absent, so that the next layer can set it. Refuses: unknown keys in the file.
+//! Guarantees: a missing setting stays missing, so that the next layer can set it. Refuses: unknown keys in the file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::{ConfigError, Listed, otlp};
 use crate::access::settings::AccessLayer;
 
-/// Settings from one source; absent ones are left to the next.
+/// Settings from one source. The next source may set the missing ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layer {
@@ -165,7 +165,7 @@ const WITH_UNITS: [(&str, &str); 7] = [
     ("judge_memory", "2GiB"),
 ];
 
-/// The parser's message in one line: where, what, and the unit where one is missing.
+/// The parser's message on one line: the position, the problem, and the unit if one is missing.
 fn explained(text: &str, error: &toml::de::Error) -> String {
     let message = error.message().trim().replace('\n', ", ");
     let Some(before) = error.span().and_then(|span| text.get(..span.start)) else { return message };

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 
-/// One text or several: `"a"`, `["a", "b"]`; in a variable `a,b`.
+/// One text or several: `"a"` or `["a", "b"]`; in an environment variable `a,b`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listed(pub Vec<String>);
 

@@ -1,6 +1,6 @@
-//! The daemon's configuration. Flags take precedence over the environment, then one TOML file, then defaults.
+//! The daemon's configuration. Flags take precedence, then the environment, then one TOML file, then defaults.
 //!
-//! Guarantees: everything is checked before anything is opened; an error names the setting, its origin and the allowed
+//! Guarantees: everything is checked before anything is opened. An error names the setting, its origin and the allowed
 //! values. Refuses: unknown settings.
 
 mod layer;
@@ -20,9 +20,9 @@ use crate::listen::{ConnectionLimits, Listen, TlsFiles};
 use crate::quantity;
 use crate::store::{Retention, StoreAddress};
 
-/// The largest queue of one session: with more, a single agent could fill the memory.
+/// The largest queue of one session. With a larger one, a single agent could fill the memory.
 const QUEUE_MAX: u64 = 1 << 30;
-/// With less, no job fits.
+/// The smallest memory of the judge. With less, no job fits.
 const JUDGE_MEMORY_MIN: u64 = 16 << 20;
 
 pub use layer::{AlertsLayer, HttpLayer, Layer, TlsLayer, from_environment, from_file, from_text};
@@ -37,7 +37,7 @@ pub struct Config {
     pub store: StoreAddress,
     /// The retention policy.
     pub retention: Retention,
-    /// Limits of what waits in memory.
+    /// Limits of the data that waits in memory.
     pub limits: IngestLimits,
     /// Memory of the analyser for all jobs.
     pub judge_memory: usize,
@@ -45,7 +45,7 @@ pub struct Config {
     pub judging: bool,
     /// Whether running processes may be queried for the holders of their tensors.
     pub holders: bool,
-    /// Whether the store is read-only: nothing is received, and nothing expires.
+    /// Whether the store is read-only. If so, nothing is received and nothing expires.
     pub read_only: bool,
     /// Log filter, if the environment sets none.
     pub log: Option<String>,
@@ -61,9 +61,9 @@ pub struct Config {
     pub insecure: bool,
     /// Where metrics are sent by OTLP, if anywhere.
     pub otlp: Option<otlp::Settings>,
-    /// Addresses of the HTTP port; none if it is off.
+    /// Addresses of the HTTP port; empty if it is off.
     pub http: Vec<Listen>,
-    /// When it ends by itself, if ever.
+    /// When the daemon ends by itself, if ever.
     pub idle: Option<Idle>,
 }
 
@@ -93,7 +93,7 @@ pub enum ConfigError {
         setting: &'static str,
         /// Flag, environment or file.
         origin: String,
-        /// What is wrong.
+        /// The reason why the value is invalid.
         reason: String,
     },
     /// The alert rules are invalid.
@@ -110,13 +110,13 @@ pub enum ConfigError {
         /// The address.
         place: String,
     },
-    /// An address that always speaks TLS has no certificate.
+    /// An address that always uses TLS has no certificate.
     #[error("cannot listen on {place}: there is no certificate for https://: set --tls-cert and --tls-key")]
     NoCertificate {
         /// The address.
         place: String,
     },
-    /// No address to listen at is configured.
+    /// No address to listen on is configured.
     #[error("no folder for a socket is known: set --listen 127.0.0.1:7717 or --listen unix:/path, or XDG_RUNTIME_DIR")]
     NoPlace,
 }
@@ -126,11 +126,11 @@ pub enum ConfigError {
 pub struct Defaults {
     /// The folder of the store.
     pub data_dir: Option<PathBuf>,
-    /// The socket to listen at, in a private folder.
+    /// The socket to listen on, in a private folder.
     pub socket: Option<PathBuf>,
 }
 
-/// Merges layers, of which the first with a setting wins, and checks the result.
+/// Merges layers and checks the result. The first layer that has a setting decides it.
 ///
 /// # Errors
 /// The first invalid setting.
@@ -183,7 +183,7 @@ pub fn resolve(layers: &[(String, Layer)], defaults: &Defaults) -> Result<Config
     }
 }
 
-/// From the first layer with the section: access rules are not merged.
+/// The access rules of the first layer that has the section. The rules of several layers are not merged.
 fn access(layers: &[(String, Layer)]) -> Result<Access, ConfigError> {
     let named = layers.iter().find_map(|(origin, layer)| Some((origin, layer.access.as_ref()?)));
     let Some((origin, layer)) = named else { return Ok(Access::default()) };
@@ -213,7 +213,7 @@ fn otlp(layers: &[(String, Layer)]) -> Result<Option<otlp::Settings>, ConfigErro
     })
 }
 
-/// `leaks` is meant for launchers; the daemon takes it as `on`.
+/// Parses `holders`. The value `leaks` is meant for launchers, and the daemon treats it as `on`.
 fn holders(text: &str) -> Result<bool, String> {
     if text == "leaks" { Ok(true) } else { on_or_off(text) }
 }
@@ -242,7 +242,7 @@ fn limits(layers: &[(String, Layer)]) -> Result<IngestLimits, ConfigError> {
         |layer| layer.session_queue.as_deref(),
         |text| {
             let bytes = quantity::bytes(text).map_err(|error| error.to_string())?;
-            // The largest item must fit, or it could never be received.
+            // The largest item must fit, because otherwise it could never be received.
             let least = defaults.session_bytes as u64;
             if bytes < least || bytes > QUEUE_MAX {
                 Err(format!("must be at least {least}B, the size of the largest item, and at most 1GiB"))

@@ -1,8 +1,8 @@
 //! OpenTelemetry's variables: where metrics are sent, how, how often, and with which attributes.
 //!
 //! Guarantees: without an endpoint nothing is sent. A variable for metrics takes precedence over the one for all
-//! signals. An error about an invalid value says what to do, before the daemon opens anything. Refuses: unsupported
-//! protocols, and names and passwords in an endpoint, which would end up in logs.
+//! signals. An error about an invalid value states what to do, before the daemon opens anything.
+//! Refuses: unsupported protocols, and names and passwords in an endpoint, which would be logged.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,22 +34,22 @@ pub const VARIABLES: [&str; 19] = [
     "OTEL_RESOURCE_ATTRIBUTES",
     "OTEL_SERVICE_NAME",
 ];
-/// Path for metrics at the HTTP endpoint of all signals.
+/// The path for metrics, which is appended to the HTTP endpoint of all signals.
 const METRICS_PATH: &str = "/v1/metrics";
-/// gRPC's method.
+/// The path of the gRPC method.
 const METHOD: &str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export";
 /// OpenTelemetry's own defaults.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const INTERVAL: Duration = Duration::from_secs(60);
-/// A shorter interval is not useful, and a typing error must not keep the daemon busy.
+/// The shortest interval. A shorter one is not useful, and a typing error must not keep the daemon busy.
 const INTERVAL_LEAST: Duration = Duration::from_millis(100);
 
 /// How messages are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// Each as a POST over HTTP/1.1.
+    /// Each message is a POST over HTTP/1.1.
     Http,
-    /// Each as a gRPC call.
+    /// Each message is a gRPC call.
     Grpc,
 }
 
@@ -60,7 +60,7 @@ pub struct Settings {
     pub endpoint: Uri,
     /// The protocol.
     pub protocol: Protocol,
-    /// Headers of every message; the values are secrets.
+    /// Headers of every message. Their values are secrets.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// Timeout for the delivery of a message.
     pub timeout: Duration,
@@ -79,11 +79,11 @@ pub struct Settings {
 pub struct Wrong {
     /// The variable.
     pub variable: &'static str,
-    /// What is wrong.
+    /// The reason why the variable is invalid.
     pub reason: String,
 }
 
-/// The variables by name; an empty one counts as unset.
+/// The variables by name. An empty one counts as unset.
 struct Variables<'a>(&'a dyn Fn(&str) -> Option<String>);
 
 impl Variables<'_> {
@@ -91,7 +91,7 @@ impl Variables<'_> {
         (self.0)(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()).map(|text| (name, text))
     }
 
-    /// The variable for metrics, else that for all signals.
+    /// The variable for metrics, otherwise the variable for all signals.
     fn either(&self, metrics: &'static str, all: &'static str) -> Option<(&'static str, String)> {
         self.of(metrics).or_else(|| self.of(all))
     }
@@ -165,7 +165,8 @@ fn protocol(variables: &Variables<'_>) -> Result<Protocol, Wrong> {
     }
 }
 
-/// The address for messages: a metrics endpoint as it is, that of all signals with the path of metrics appended.
+/// The address for messages. An endpoint for metrics is used unchanged; to the endpoint of all signals, the path of
+/// metrics is appended.
 fn endpoint(text: &str, protocol: Protocol, is_whole: bool) -> Result<Uri, String> {
     let wrong = || "it is not an address such as http://127.0.0.1:4318 or https://otel.example.org".to_owned();
     let base: Uri = text.parse().map_err(|_| wrong())?;
@@ -191,7 +192,7 @@ fn headers(variables: &Variables<'_>) -> Result<Vec<(HeaderName, HeaderValue)>, 
         value.set_sensitive(true);
         Some((HeaderName::try_from(name).ok()?, value))
     };
-    // The value is not repeated: it may be a secret.
+    // The error does not include the value, which may be a secret.
     let wrong = || Wrong { variable, reason: "it must list headers such as authorization=Bearer%20TOKEN".into() };
     pairs(&text).and_then(|pairs| pairs.into_iter().map(header).collect()).ok_or_else(wrong)
 }
@@ -209,7 +210,7 @@ fn resource(variables: &Variables<'_>) -> Result<Vec<(String, String)>, Wrong> {
         attributes.push(("service.name".into(), name));
     }
     let mut random = [0; 16];
-    // Without random numbers all daemons of one name look like one instance.
+    // Without random numbers, all daemons of the same name have the same instance id.
     let _ = getrandom::fill(&mut random);
     let instance: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
     for (key, value) in
@@ -222,7 +223,7 @@ fn resource(variables: &Variables<'_>) -> Result<Vec<(String, String)>, Wrong> {
     Ok(attributes)
 }
 
-/// `a=b,c=d`; values are percent-encoded. The last one of a key wins.
+/// Parses `a=b,c=d` with percent-encoded values. If a key occurs twice, the last value counts.
 fn pairs(text: &str) -> Option<Vec<(String, String)>> {
     let mut found: Vec<(String, String)> = Vec::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {

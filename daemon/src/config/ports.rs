@@ -1,7 +1,7 @@
 //! The settings of addresses, certificates and connection limits.
 //!
-//! Guarantees: a certificate and its key come from one layer. Refuses: invalid addresses, and a certificate without its
-//! key.
+//! Guarantees: a certificate and its key come from one layer.
+//! Refuses: invalid addresses, and a certificate without its key.
 
 use std::path::Path;
 
@@ -12,13 +12,13 @@ use crate::listen::{ClientAuth, ConnectionLimits, Listen, ListenAddressError, Tl
 pub(super) fn connections(layers: &[(String, Layer)]) -> ConnectionLimits {
     let defaults = ConnectionLimits::default();
     let first = |of: fn(&Layer) -> Option<usize>| layers.iter().find_map(|(_, layer)| of(layer));
-    // At least one: a daemon without connections is useless.
+    // The limit is at least one, because a daemon without connections is useless.
     let total = first(|layer| layer.max_connections).map_or(defaults.total, |count| count.max(1));
     let per_peer = first(|layer| layer.max_connections_per_peer).map_or(defaults.per_peer, |count| count.max(1));
     ConnectionLimits { total, per_peer: per_peer.min(total) }
 }
 
-/// The files, each from the first layer that names it; a certificate and its key come from one layer.
+/// The files, each from the first layer that names it. A certificate and its key come from the same layer.
 pub(super) fn tls(layers: &[(String, Layer)]) -> Result<Option<TlsFiles>, ConfigError> {
     let found = || layers.iter().filter_map(|(origin, layer)| Some((origin, layer.tls.as_ref()?)));
     let invalid = |setting, origin: &String, reason: &str| ConfigError::Invalid {
@@ -53,7 +53,7 @@ pub(super) fn tls(layers: &[(String, Layer)]) -> Result<Option<TlsFiles>, Config
     }
 }
 
-/// The addresses of the first layer that names any; else the private socket.
+/// The addresses of the first layer that names any, otherwise the private socket.
 pub(super) fn listen(layers: &[(String, Layer)], socket: Option<&Path>) -> Result<Vec<Listen>, ConfigError> {
     let found = places(layers, "listen", |layer| layer.listen.as_ref())?;
     match (found.is_empty(), socket) {
@@ -63,7 +63,7 @@ pub(super) fn listen(layers: &[(String, Layer)], socket: Option<&Path>) -> Resul
     }
 }
 
-/// The addresses of the HTTP port from the first layer that sets them, which may be none.
+/// The addresses of the HTTP port from the first layer that sets them; the list may be empty.
 pub(super) fn http_listen(layers: &[(String, Layer)]) -> Result<Vec<Listen>, ConfigError> {
     places(layers, "http listen", |layer| layer.http.as_ref()?.listen.as_ref())
 }

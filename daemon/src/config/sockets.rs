@@ -1,4 +1,4 @@
-//! Who may connect to the configured addresses: `socket_mode`, and what of TLS is missing.
+//! Decides who may connect to the configured addresses: `socket_mode`, and missing TLS.
 //!
 //! Refuses: modes without a meaning for a socket, and any mode for the private socket.
 
@@ -36,7 +36,8 @@ fn access(text: &str) -> Result<SocketAccess, String> {
 }
 
 impl Config {
-    /// Sockets that other users may connect to, each with a sentence on who they are and what grants them rights.
+    /// Sockets that other users may connect to. Each has a sentence about who these users are and what grants them
+    /// rights.
     #[must_use]
     pub fn opened(&self) -> Vec<(&Listen, String)> {
         let decides = match self.access.names_users() {
@@ -59,7 +60,7 @@ impl Config {
         self.listen.iter().chain(&self.http).filter(is_exposed).collect()
     }
 
-    /// The first address that needs a certificate where there is none.
+    /// The first address that needs a certificate, if there is none.
     pub(super) fn without_certificate(&self) -> Option<&Listen> {
         let lacks_one = |place: &&Listen| self.tls.is_none() && place.is_encrypted(false);
         self.listen.iter().chain(&self.http).find(lacks_one)

@@ -1,9 +1,10 @@
-//! The class of each block of a device, from the stretch of events around a moment. The ledger, the anatomy of a peak,
-//! failures, classes over time and the page all use it.
+//! Finds the class of each block of a device by replaying the events around a moment. The ledger, the anatomy of a
+//! peak, failed requests, classes over time and the page use it.
 //!
-//! Guarantees: one replay from a keyframe on, of at most [`BEFORE`] events (and those back to its keyframe) before the
-//! moment and [`AFTER`] after it; a shorter recording is replayed completely.
-//! Refuses: to look beyond a failure: there the program ends and frees everything.
+//! Guarantees: one replay that begins at a keyframe. It covers at most [`BEFORE`] events before the moment (plus those
+//! back to the keyframe) and [`AFTER`] events after it. A shorter recording is replayed completely.
+//!
+//! Events after a failed request are not used, because the program ends there and frees everything.
 
 use std::collections::HashMap;
 
@@ -18,17 +19,17 @@ use crate::job_data::mark_cursor::MarkCursor;
 use crate::job_data::replay::{Go, Replay};
 use crate::store::{ChunkRow, SessionRow, Store};
 
-/// Events before the moment.
+/// Events that are replayed before the moment.
 pub(crate) const BEFORE: u64 = 1 << 18;
-/// Events after it, which show which blocks stay.
+/// Events that are replayed after the moment. They determine which blocks stay allocated.
 const AFTER: u64 = 1 << 17;
 
-/// The part of a device's events to look at.
+/// The end of the stretch that is replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// Some events after the moment, too.
+    /// Includes events after the moment.
     Later,
-    /// Only up to the moment.
+    /// Ends at the moment.
     Then,
 }
 
@@ -36,13 +37,13 @@ pub(crate) enum Until {
 pub(crate) struct Classed {
     blocks: Vec<BlockLife>,
     classes: Vec<Class>,
-    /// Whether a block is live at a step's end, as far as is known.
+    /// Whether each block is live at a step's end, as far as recorded.
     stays: Vec<bool>,
     by_address: HashMap<u64, Vec<usize>>,
 }
 
 impl Classed {
-    /// Looks at the stretch around the moment after `at` events.
+    /// Replays the stretch around the moment after `at` events.
     pub async fn around(
         store: &dyn Store,
         session: &SessionRow,
@@ -78,7 +79,7 @@ impl Classed {
                 Go::On
             })
             .await;
-        // If events after the moment have expired, the rest is used.
+        // If events after the moment have expired, the result covers the events before them.
         match ran {
             Err(ReadError::Expired { .. }) if replay.at_event() >= at => {}
             other => other?,
@@ -101,13 +102,14 @@ impl Classed {
         self.classes.get(*index).copied()
     }
 
-    /// The allocated blocks of a state.
+    /// The allocated blocks of a state with their classes.
     pub fn of<'k>(&self, keyframe: &'k Keyframe) -> Vec<(Class, &'k BlockState)> {
         let class = |block: &BlockState| self.class_at(block.addr, keyframe.at_event).unwrap_or(Class::Unknown);
         allocated(keyframe).map(|block| (class(block), block)).collect()
     }
 
-    /// Allocated bytes of each class, in the order of [`Class::ALL`], after so many events; the moments ascend.
+    /// Allocated bytes of each class, in the order of [`Class::ALL`], after each of these numbers of events. `moments`
+    /// must ascend.
     pub fn at_each(&self, moments: &[u64]) -> Vec<Vec<u64>> {
         let number = |class: Class| Class::ALL.iter().position(|known| *known == class).unwrap_or_default();
         let lives = self.blocks.iter().zip(&self.classes).filter(|(block, _)| block.from < block.freed);
@@ -129,13 +131,14 @@ impl Classed {
         moments.iter().map(|&moment| at(moment)).collect()
     }
 
-    /// By stack, the class of most bytes of the blocks that stay.
+    /// By stack, the class that most bytes of the blocks that stay belong to.
     pub fn by_stack(&self) -> HashMap<StackId, Class> {
         let staying = self.stays.iter().zip(self.blocks.iter().zip(&self.classes));
         largest(staying.filter(|(stays, _)| **stays).map(|(_, (block, &class))| (block.stack, class, block.bytes)))
     }
 
-    /// By stack, what the blocks that live behind so many events are, where nearly all their bytes are of one class.
+    /// By stack, the class of the blocks that are live after `at` events; `None` if no class has nearly all of their
+    /// bytes.
     pub fn by_stack_at(&self, at: u64) -> HashMap<StackId, Option<Class>> {
         let live = self.blocks.iter().zip(&self.classes).filter(|(block, _)| block.from <= at && at < block.to);
         let sums = sums(live.map(|(block, &class)| (block.stack, class, block.bytes)));
@@ -148,18 +151,18 @@ impl Classed {
     }
 }
 
-/// A block that comes or goes.
+/// A block that is allocated or freed.
 #[derive(Clone, Copy)]
 struct Change {
-    /// Behind this event.
+    /// The number of the event at which this happens.
     at: u64,
     comes: bool,
-    /// Its place in [`Class::ALL`].
+    /// The index of the class in [`Class::ALL`].
     class: usize,
     bytes: u64,
 }
 
-/// Share of a stack's bytes that one class has to have for the stack to be of it.
+/// Share of a stack's bytes that one class must have to count as the class of the stack.
 const NEARLY_ALL: f64 = 0.9;
 
 type ByStack = HashMap<StackId, HashMap<Class, u64>>;
@@ -173,16 +176,16 @@ fn sums(of: impl Iterator<Item = (StackId, Class, u64)>) -> ByStack {
     sums
 }
 
-/// By stack, the class that most of its bytes have.
+/// By stack, the class with most of its bytes.
 fn largest(of: impl Iterator<Item = (StackId, Class, u64)>) -> HashMap<StackId, Class> {
     let most = |by_class: HashMap<Class, u64>| by_class.into_iter().map(|(class, sum)| (sum, class)).max();
     sums(of).into_iter().filter_map(|(stack, by_class)| Some((stack, most(by_class)?.1))).collect()
 }
 
-/// What a replay of the stretch collects.
+/// The data that a replay of the stretch collects.
 struct Watch {
     lives: Lives,
-    /// From which event on which step, or the wait for it, is current.
+    /// Pairs of an event number and a step. From that event on, the step is current, or it is the next one to begin.
     steps: Vec<(u64, u64)>,
     cursor: MarkCursor,
 }

@@ -1,6 +1,6 @@
-//! Measurements of a device around a moment, and the increase of its retries.
+//! Reads measurements of a device around a moment, and the increase of its allocator retries.
 //!
-//! Guarantees: reads the samples of half a minute; a quantity that was not measured then is `None`.
+//! Guarantees: only the samples of half a minute are read. A quantity that was not measured in that time is `None`.
 
 use memctl_model::Sample;
 use memctl_proto::item::Content;
@@ -11,12 +11,13 @@ use crate::job_data::samples::fold;
 use crate::job_data::stacks::open;
 use crate::store::{DeviceRow, Selection, SessionRow, Store};
 
-/// NVML and host memory are sampled once a second, counters every step: half a minute has both, even with slow steps.
+/// NVML and host memory are sampled once a second, counters at every step. So half a minute has samples of both, even
+/// with slow steps.
 const LOOK_BACK_NS: u64 = 30_000_000_000;
-/// Items of samples that are opened.
+/// The most items of samples that are decoded.
 const ITEMS_MAX: usize = 64;
 
-/// The newest value of each quantity within the half minute before `time_ns`; the device's size may also come from its
+/// The newest value of each quantity in the half minute before `time_ns`. The device's size may also come from its
 /// session.
 pub(crate) async fn before(
     store: &dyn Store,
@@ -39,8 +40,9 @@ pub(crate) async fn before(
     Ok(known)
 }
 
-/// The same, or if the device was not measured in that time, the first measurements within the half minute after it. The
-/// memory use of processes is read only once a second, so it may be taken from there even if the rest is not.
+/// The same as [`before`]. If the device was not measured in that time, it uses the first measurements in the half
+/// minute after `time_ns`. The memory use of processes is read only once a second, so this value alone may come from
+/// the later measurements.
 pub(crate) async fn nearest(
     store: &dyn Store,
     session: &SessionRow,
@@ -53,7 +55,7 @@ pub(crate) async fn nearest(
     }
     let until = time_ns.saturating_add(LOOK_BACK_NS);
     let mut later: Option<Sample> = None;
-    // Backwards, so that the first value of each quantity replaces later ones.
+    // In reverse order, so that the first value of each quantity replaces later ones.
     for sample in samples(store, session, device, (time_ns, until)).await?.into_iter().rev() {
         match &mut later {
             Some(later) => fold(later, sample),
@@ -70,11 +72,11 @@ pub(crate) struct Around {
     pub sample: Option<Sample>,
     /// When the device's use was measured.
     pub device_ns: Option<u64>,
-    /// When this process's use was.
+    /// When this process's use was measured.
     pub process_ns: Option<u64>,
 }
 
-/// The measurements nearest to a moment, within half a minute on either side: of the device, and of its processes.
+/// The measurements of the device and of its processes nearest to a moment, within half a minute on either side.
 pub(crate) async fn around(
     store: &dyn Store,
     session: &SessionRow,
@@ -108,7 +110,7 @@ fn of_nearest(samples: &[Sample], time_ns: u64) -> Around {
     Around { sample, device_ns: device.map(|sample| sample.time_ns), process_ns: process.map(|sample| sample.time_ns) }
 }
 
-/// The measurement before a moment, completed by the one after it.
+/// The earlier measurement, completed by the later one.
 fn joined(earlier: Option<Sample>, later: Option<Sample>) -> Option<Sample> {
     let (Some(earlier), Some(later)) = (earlier, later) else { return earlier.or(later) };
     if earlier.device_used_bytes.is_none() {

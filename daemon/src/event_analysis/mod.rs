@@ -1,7 +1,9 @@
-//! Explains a job's memory from single events: fragmentation, out of memory, churn. Reads the store, calls the analysis.
+//! Explains a job's memory from its events: fragmentation, out of memory, churn. It reads the store and calls the
+//! analysis.
 //!
-//! Guarantees: for each moment at most one stretch of `window::EVENTS_MAX` events or a keyframe's distance is replayed,
-//! on at most [`RANKS_MAX`] ranks with `ooms::FAILURES_MAX` failures each. Expired events are left out, never guessed.
+//! Guarantees: for each moment, at most one stretch of `window::EVENTS_MAX` events, or the events since a keyframe, are
+//! replayed. At most [`RANKS_MAX`] ranks with `ooms::FAILURES_MAX` failed requests each are replayed. Expired events
+//! are left out, never guessed.
 //! Refuses: devices without events.
 
 pub(crate) mod classed;
@@ -24,33 +26,33 @@ use crate::job_data::job::{Found, find};
 use crate::job_data::side_by_side::side_by_side;
 use crate::store::{DeviceRow, SessionKey, SessionRow, Store};
 
-/// The most ranks replayed; of larger jobs rank 0 and those that stand out.
+/// The most ranks that are replayed. In larger jobs these are rank 0 and the ranks that stand out.
 pub const RANKS_MAX: usize = 16;
 
-/// Everything that single events explain about a job.
+/// Everything that a job's events explain.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Explained {
     /// By rank and device.
     pub fragmentation: Vec<RankFragmentation>,
     /// By rank and device.
     pub churn: Vec<RankChurn>,
-    /// Their sessions, one for one.
+    /// The session of each entry of `fragmentation` and `churn`, in the same order.
     pub looked: Vec<SessionKey>,
-    /// Failed requests, by time.
+    /// Reports about failed requests, by time.
     pub ooms: Vec<oom::Report>,
-    /// Their sessions, one for one.
+    /// The session of each entry of `ooms`, in the same order.
     pub failed: Vec<SessionKey>,
     /// Ranks that ran out of memory without a failed request.
     deaths: Vec<Finding>,
     /// Ranks of the job.
     known: usize,
-    /// Ranks that were not looked at.
+    /// The number of ranks that were not replayed.
     pub left_out: u32,
 }
 
 impl Explained {
-    /// Combines the findings about out of memory, fragmentation and churn with those about growth (`grows`): one cause is
-    /// one finding.
+    /// Combines the findings about out of memory, fragmentation and churn with those about growth (`grows`), so that
+    /// one cause is one finding.
     pub fn settle(&mut self, mut grows: Vec<Finding>) -> Vec<Finding> {
         let Self { fragmentation, churn, ooms, deaths, known, .. } = self;
         oom::outcome::blame(ooms, &grows);
@@ -68,12 +70,12 @@ impl Explained {
 /// The findings about out of memory, fragmentation and churn of a job, imported or running.
 ///
 /// # Errors
-/// No such job; an error of the store; an item that cannot be decoded. Expired data is no error.
+/// There is no such job, the store fails, or an item cannot be decoded. Expired data is not an error.
 pub async fn findings(store: &Arc<dyn Store>, selection: &v1::Selection) -> Result<Vec<Finding>, ReadError> {
     Ok(explain(store, &Arc::new(find(&**store, selection).await?)).await?.settle(Vec::new()))
 }
 
-/// The same for a job that was found, with the reports behind the findings.
+/// The same as [`findings`] for a job that is already loaded; also returns the reports behind the findings.
 ///
 /// # Errors
 /// See [`findings`].
@@ -103,7 +105,7 @@ pub(crate) async fn explain(store: &Arc<dyn Store>, found: &Arc<Found>) -> Resul
     Ok(explained)
 }
 
-/// Adds the names of processes to findings, which have only ranks.
+/// Adds the names of processes to findings that have only ranks.
 pub(crate) fn name_processes(findings: &mut [Finding], found: &Found) {
     for finding in findings.iter_mut().filter(|finding| finding.processes.is_empty()) {
         let own = found.sessions.iter().filter(|session| finding.ranks.contains(&session.info.rank));
@@ -114,7 +116,7 @@ pub(crate) fn name_processes(findings: &mut [Finding], found: &Found) {
     }
 }
 
-/// One device: its failures, and its last stretch if that is still stored.
+/// Replays one device: its failed requests, and its last stretch if that is still stored.
 async fn look(
     store: Arc<dyn Store>,
     found: Arc<Found>,
@@ -132,8 +134,8 @@ async fn look(
     }
 }
 
-/// The devices to look at, by rank: all of small jobs; otherwise rank 0, those that ran out of memory, and those with
-/// most reserved memory beyond what they use.
+/// The devices to replay, by rank. A small job has all of them replayed. A larger job has rank 0, the ranks that ran
+/// out of memory, and the ranks with the most reserved memory that is not in use.
 fn chosen(found: &Found) -> Vec<(&SessionRow, &DeviceRow)> {
     let mut devices: Vec<(&SessionRow, &DeviceRow)> = found
         .sessions

@@ -1,9 +1,11 @@
-//! The failed requests of a device: located by the chunks that count them, and replayed to the state that each of them
-//! found.
+//! Explains the failed requests of a device. The counts in the chunks locate them, and a replay restores the state
+//! before each of them.
 //!
-//! The allocator releases its cache before a request fails; the state that the request found precedes that burst.
-//! Guarantees: the last [`FAILURES_MAX`] failures of the last chunk that has any, each at most a keyframe and a chunk of
-//! events away.
+//! The allocator releases its cache before a request fails, so the explained state is the one before this burst of
+//! releases.
+//!
+//! Guarantees: covers the last [`FAILURES_MAX`] failed requests in the last chunk that has any. Each replay covers at
+//! most the events since a keyframe and one chunk.
 
 use std::collections::BTreeMap;
 
@@ -25,28 +27,28 @@ use crate::job_data::replay::{Go, Replay};
 use crate::job_data::stacks::{dictionary, open};
 use crate::store::{ChunkRow, DeviceRow, Selection, SessionRow, Store};
 
-/// Failures explained per device: a job that catches them may have thousands.
+/// Failed requests that are explained per device. A job that catches these errors may have thousands.
 pub(crate) const FAILURES_MAX: usize = 4;
 /// Sites named per failure.
 const SITES_MAX: usize = 20;
-/// Blocks that strand, named per failure.
+/// Blocks that strand memory, named per failure.
 const HOLDERS_MAX: usize = 10;
 /// Other ranks shown per failure.
 const PEERS_MAX: usize = 16;
 
-/// The position of a failure in a device's stream. Positions are numbers of preceding events.
+/// The position of a failed request in a device's stream. A position is the number of preceding events.
 struct FailurePosition {
     event: Event,
-    /// Before the allocator emptied its cache.
+    /// The position before the allocator emptied its cache.
     found_at: u64,
-    /// At the end of the last step before.
+    /// The position at the end of the preceding step.
     step_end_at: Option<u64>,
     reserved_after_bytes: u64,
     epoch: Option<u32>,
     step: Option<u64>,
 }
 
-/// The last failures of a device, explained, by time.
+/// Reports about the last failed requests of a device, by time.
 pub(crate) async fn of_device(
     store: &dyn Store,
     found: &Found,
@@ -58,7 +60,7 @@ pub(crate) async fn of_device(
     }
     let chunks = store.chunks(session.key, device.info.index.0, Selection::default()).await?;
     let Some(at) = chunks.iter().rposition(|chunk| chunk.levels.ooms > 0) else { return Ok(Vec::new()) };
-    // The burst, and the step before it, may begin in the previous chunk.
+    // The burst of releases and the step before it may begin in the preceding chunk.
     let first = &chunks[at.saturating_sub(1)];
     let last = &chunks[at];
     let reserved_peak = chunks[..at].iter().map(|chunk| chunk.levels.reserved_max).max().unwrap_or(0);
@@ -68,7 +70,8 @@ pub(crate) async fn of_device(
     let (places, reserved_peak) = places(store, session, device, (first, last), cursor.clone(), reserved_peak).await?;
     let later = later_spans(store, session, places.first().map(|place| place.event.time_ns)).await?;
     let mut reports = Vec::new();
-    // Failures of one chunk are close together, so the other ranks are read once, at the first of them.
+    // The failures of one chunk are close together in time, so the other ranks are read once, for the time of the first
+    // one.
     let first_ns = places.first().map_or(0, |place| place.event.time_ns);
     let peers = peers(store, found, session, first_ns).await?;
     for place in places {
@@ -124,7 +127,7 @@ fn went_on(session: &SessionRow, spans: &[(u64, u64)], failed_ns: u64) -> bool {
     (ended_well && session.info.source == SourceKind::Live) || spans.iter().any(|(begun_ns, _)| *begun_ns > failed_ns)
 }
 
-/// Finds the failures of the last chunk, and the highest reserved bytes before the last of them.
+/// Finds the failed requests of the last chunk, and the highest reserved bytes before the last of them.
 async fn places(
     store: &dyn Store,
     session: &SessionRow,
@@ -149,7 +152,7 @@ async fn places(
                 Action::SegmentFree | Action::SegmentUnmap => {
                     burst.get_or_insert(number - 1);
                 }
-                // Blocks that waited for another stream complete while the cache is emptied.
+                // Blocks whose free waited for another stream complete while the cache is emptied.
                 Action::FreeCompleted => {}
                 Action::Oom if number > last.index.first_event => {
                     if places.len() == FAILURES_MAX {
@@ -173,7 +176,7 @@ async fn places(
     Ok((places, reserved_peak))
 }
 
-/// Live bytes by stack at the end of the last step, and the state that the request found.
+/// Live bytes by stack at the end of the last step, and the state before the request.
 async fn states(
     store: &dyn Store,
     session: &SessionRow,
@@ -225,7 +228,7 @@ fn sites(
         .collect()
 }
 
-/// The state of the other ranks: their latest boundary, and the free memory of their devices at that time.
+/// The other ranks: their levels at their latest boundary, and the free memory of their devices at that time.
 async fn peers(store: &dyn Store, found: &Found, own: &SessionRow, time_ns: u64) -> Result<Vec<Peer>, ReadError> {
     let mut peers = Vec::new();
     for session in found.sessions.iter().filter(|session| session.key != own.key).take(PEERS_MAX) {
@@ -246,7 +249,7 @@ async fn peers(store: &dyn Store, found: &Found, own: &SessionRow, time_ns: u64)
     Ok(peers)
 }
 
-/// What is known of ranks that died of out of memory without a failed request of the allocator.
+/// Findings about ranks that died of out of memory without a failed request of the allocator.
 pub(crate) async fn deaths(store: &dyn Store, found: &Found) -> Result<Vec<Finding>, ReadError> {
     let mut findings = Vec::new();
     for session in &found.sessions {
@@ -257,7 +260,7 @@ pub(crate) async fn deaths(store: &dyn Store, found: &Found) -> Result<Vec<Findi
         if !says_out_of_memory(failure) || devices.iter().any(|device| device.ooms > 0) {
             continue;
         }
-        // Without events no failed request is seen: `counted` reports these.
+        // Without events no failed request is recorded; `counted` reports these.
         if devices.iter().all(|device| device.events == 0) && highest_ooms(store, session).await? > 0 {
             continue;
         }
@@ -284,7 +287,7 @@ pub(crate) async fn deaths(store: &dyn Store, found: &Found) -> Result<Vec<Findi
     Ok(findings)
 }
 
-/// Ranks with counters only, whose count of failed requests rose.
+/// Findings about ranks without events whose count of failed requests rose.
 pub(crate) async fn counted(store: &dyn Store, found: &Found) -> Result<Vec<Finding>, ReadError> {
     let mut findings = Vec::new();
     for session in &found.sessions {
@@ -311,7 +314,7 @@ async fn highest_ooms(store: &dyn Store, session: &SessionRow) -> Result<u64, Re
     Ok(all_samples(store, session).await?.iter().filter_map(|sample| sample.ooms).max().unwrap_or(0))
 }
 
-/// The most items of samples that are read: all of a run of a few hours, the last ones of a longer run.
+/// The most items of samples that are read. They cover all of a run of a few hours, and the end of a longer run.
 const SAMPLE_ITEMS_MAX: usize = 64;
 
 async fn all_samples(store: &dyn Store, session: &SessionRow) -> Result<Vec<Sample>, ReadError> {

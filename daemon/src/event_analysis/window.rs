@@ -1,8 +1,10 @@
-//! The last stretch of a device's events: what its steps did, and its state at the fullest moment of the steady part.
+//! Replays the last stretch of a device's events: what its steps did, and its state at the fullest moment of the steady
+//! part.
 //!
-//! Guarantees: one replay of at most [`EVENTS_MAX`] events from a keyframe on, and a second one of at most
-//! [`STATE_EVERY`].
-//! Refuses: a device whose last keyframe is further back: a query must not replay a whole job.
+//! Guarantees: one replay of at most [`EVENTS_MAX`] events that begins at a keyframe, and a second one of at most
+//! [`STATE_EVERY`] events.
+//!
+//! Refuses: a device whose last keyframe is further back, because a query must not replay a whole job.
 
 use memctl_analysis::BlockMap;
 use memctl_analysis::churn::RankChurn;
@@ -20,10 +22,11 @@ use crate::job_data::replay::{Go, Replay, keyframe_before};
 use crate::job_data::stacks::dictionary;
 use crate::store::{ChunkRow, DeviceRow, Selection, SessionRow, Store};
 
-/// The fewest events of a stretch, if the device has that many: tens of steps of a model, thousands of a small one.
+/// The fewest events of a stretch, if the device has that many. They cover tens of steps of a large model, thousands of
+/// a small one.
 const EVENTS_MIN: u64 = 1 << 17;
-/// The most events of a stretch. It begins at a keyframe: there is one every quarter of a million events, in older
-/// recordings every million. Takes tens of milliseconds to replay.
+/// The most events of a stretch. A stretch begins at a keyframe. There is a keyframe every quarter of a million events,
+/// in older recordings every million. The replay takes tens of milliseconds.
 pub(crate) const EVENTS_MAX: u64 = 1 << 21;
 
 /// The first replay saves its state this often, so that the second one is short.
@@ -36,13 +39,14 @@ struct State {
     map: BlockMap,
 }
 
-/// The result for a device.
+/// The result of replaying a device.
 pub(crate) struct Looked {
     pub fragmentation: RankFragmentation,
     pub churn: RankChurn,
 }
 
-/// Looks at the last stretch. A failure for which the cache had enough bytes replaces the fullest moment.
+/// Replays the last stretch. If a request failed although the cache had enough bytes, its state is used instead of the
+/// fullest moment.
 pub(crate) async fn look(
     store: &dyn Store,
     session: &SessionRow,
@@ -50,7 +54,7 @@ pub(crate) async fn look(
     failure: Option<&oom::Report>,
 ) -> Result<Option<Looked>, ReadError> {
     let index = device.info.index;
-    // Numbers count dropped events too, so the last stored one has at least the number of stored events.
+    // Event numbers include dropped events, so the last stored event has at least the number of stored events.
     let last_ones = (device.events.saturating_sub(2 * EVENTS_MAX), u64::MAX);
     let chunks =
         store.chunks(session.key, index.0, Selection { events: Some(last_ones), ..Selection::default() }).await?;
@@ -90,7 +94,7 @@ pub(crate) async fn look(
         epoch: cursor.0,
         step: cursor.1,
         steady: &steady,
-        // Since the job began, even if those events have expired.
+        // The peak since the job began, even if those events have expired.
         peak_bytes: device.latest.map(|latest| latest.peaks.allocated_bytes),
         settings,
         room_bytes: sample.as_ref().and_then(|sample| room(sample, picture.reserved_bytes)),
@@ -113,7 +117,7 @@ async fn steps(
     mut cursor: MarkCursor,
 ) -> Result<(Steady, Vec<State>), ReadError> {
     let rules = PlacementRules::new(&session.info.settings);
-    // A stretch that begins in the middle of a job is past its warm-up.
+    // A stretch that begins in the middle of a job has no warm-up.
     let mut steady = Steady::new(rules, from > 0 && first_step >= WARM_UP_STEPS);
     let mut replay = Replay::before(store, session, device.0, &[], from).await?.with_cursor(cursor.clone());
     let mut states: Vec<State> = Vec::new();
@@ -136,7 +140,7 @@ async fn steps(
             Go::On
         })
         .await?;
-    // The current step has not ended: its height counts, and its requests are among the last ones.
+    // The current step has not ended. Its peak counts, and its requests count as those of the last step.
     cursor.advance(u64::MAX, |passed| {
         if passed == Passed::StepEnd {
             steady.step_ends(before);
@@ -156,7 +160,7 @@ pub(crate) async fn state_at(
     state_from(store, session, device, at, cursor, None).await
 }
 
-/// The same, from a state before it.
+/// The same as [`state_at`], beginning at an earlier state.
 async fn state_from(
     store: &dyn Store,
     session: &SessionRow,
@@ -181,8 +185,8 @@ async fn state_from(
     Ok((replay.map().keyframe(DeviceIndex(device), at, time_ns, KeyframeReason::Periodic), cursor))
 }
 
-/// What the driver could still provide at this reserved size. Samples are taken at step ends, so the reserved bytes of
-/// that time count.
+/// The bytes that the driver could still provide at this reserved size. Samples are taken at step ends, so the reserved
+/// bytes at the time of the sample count.
 fn room(sample: &Sample, reserved_bytes: u64) -> Option<u64> {
     let used = sample.device_used_bytes?;
     let beside = used.saturating_sub(sample.reserved_bytes.unwrap_or(reserved_bytes));
@@ -194,7 +198,8 @@ mod tests {
     use super::*;
     use crate::query::tiles::tests::{events, stored};
 
-    /// Each state that the first replay saves is that of a replay from the keyframe before, and so are those behind it.
+    /// Each state that the first replay saves equals that of a replay from the preceding keyframe. So do the states
+    /// after it.
     #[tokio::test]
     async fn a_saved_state_is_that_after_as_many_events() {
         let stored = stored(&events(5, 1_000), 50).await;

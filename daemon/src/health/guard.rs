@@ -1,7 +1,7 @@
-//! Refuses calls that need the store while it does not answer, including those under way.
+//! Refuses calls that need the store while it does not respond, including calls in progress.
 //!
-//! Guarantees: a caller waits only until the store is known to be away, and receives UNAVAILABLE with the reason.
-//! Agents' streams wait instead. A slow call is never refused for being slow.
+//! Guarantees: a caller waits only until the store is known to be unavailable, and gets UNAVAILABLE with the reason.
+//! Agents' streams wait instead. A call is never refused for being slow.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,10 +13,10 @@ use tonic::codegen::http::{Request, Response};
 
 use super::Health;
 
-/// Services of which every call needs the store.
+/// Services whose calls all need the store.
 const NEED_THE_STORE: [&str; 4] = ["/memctl.v1.Query/", "/memctl.v1.Page/", "/memctl.v1.Alerts/", "/memctl.v1.Access/"];
 
-/// Awaits a response that needs the store; returns the reason once the store does not answer.
+/// Awaits a response that needs the store. Returns the reason as soon as the store does not respond.
 pub(crate) async fn while_the_store_answers<T>(health: &Health, answer: impl Future<Output = T>) -> Result<T, String> {
     tokio::select! {
         // A finished response takes precedence.
@@ -26,7 +26,7 @@ pub(crate) async fn while_the_store_answers<T>(health: &Health, answer: impl Fut
     }
 }
 
-/// See the module.
+/// The guard; see the module.
 #[derive(Clone)]
 pub(crate) struct GuardLayer(pub(crate) Health);
 

@@ -1,9 +1,9 @@
 //! Health: whether the daemon works, for load balancers, service managers and callers.
 //!
-//! Guarantees: the store is probed on a connection of its own, one probe at a time; it is known within
-//! [`Store::patience`] plus `PROBE_EVERY` that it does not answer. Alive (`/healthz`, the watchdog) means that all
-//! tasks run. Ready (`/readyz`) means that, in addition, the store answers and no shutdown was requested. Only the
-//! probe decides that the store is away, never a slow request.
+//! Guarantees: the store is probed on a connection of its own, one probe at a time. If it does not respond, this is
+//! known within [`Store::patience`] plus `PROBE_EVERY`. Alive (`/healthz`, the watchdog) means that all tasks run.
+//! Ready (`/readyz`) also means that the store responds and no shutdown was requested. Only a probe decides that the
+//! store is unavailable, never a slow request.
 
 mod guard;
 
@@ -31,15 +31,15 @@ use crate::supervise::{Tasks, words};
 /// Time between two probes.
 const PROBE_EVERY: Duration = Duration::from_millis(400);
 
-/// How long a late probe is waited for.
+/// How long a late probe is awaited.
 const PROBE_MAX: Duration = Duration::from_secs(10);
 
 /// The result of the last probe of the store.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Probe {
-    /// Why the store cannot be used; `None` while it answers.
+    /// The reason why the store cannot be used; `None` while it responds.
     pub fault: Option<String>,
-    /// How long the answer took, if there was one.
+    /// How long the response took, if there was one.
     pub took: Option<Duration>,
 }
 
@@ -52,7 +52,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// Starts to watch the tasks and a store that was just opened.
+    /// Starts to watch the tasks, and a store that was just opened.
     pub fn watch(
         store: Arc<dyn Store>,
         tasks: Tasks,
@@ -70,26 +70,26 @@ impl Health {
         self.store.borrow().clone()
     }
 
-    /// Returns the reason once the store does not answer.
+    /// Returns the reason as soon as the store does not respond.
     pub async fn store_away(&self) -> String {
         let mut store = self.store.clone();
         let fault = store.wait_for(|probe| probe.fault.is_some()).await.ok().and_then(|probe| probe.fault.clone());
         match fault {
             Some(fault) => fault,
-            // Probing has stopped because the daemon is ending, which it reports itself.
+            // Probing has stopped because the daemon is shutting down, which the daemon reports itself.
             None => std::future::pending().await,
         }
     }
 
-    /// Why it is not alive; empty if it is. This is public: it names tasks of the daemon, but no address, path or user.
-    /// The log has the full failures.
+    /// The reasons why the daemon is not alive; empty if it is. They are public: they name tasks of the daemon, but no
+    /// address, path or user. The log has the full failures.
     #[must_use]
     pub fn dead(&self) -> Vec<String> {
         let states = self.tasks.states().into_iter().filter(|(_, state)| !state.running);
         states.map(|(name, _)| format!("the task {name} is down; the log says why")).collect()
     }
 
-    /// Why it is not ready; empty if it is. As public as [`Self::dead`].
+    /// The reasons why the daemon is not ready; empty if it is. They are as public as those of [`Self::dead`].
     #[must_use]
     pub fn unready(&self) -> Vec<String> {
         let mut reasons = self.dead();
@@ -100,7 +100,7 @@ impl Health {
         reasons
     }
 
-    /// Returns when any of this may have changed.
+    /// Returns when the health may have changed.
     async fn changed(&mut self, tasks: &mut watch::Receiver<u64>) -> bool {
         tokio::select! {
             changed = tasks.changed() => changed.is_ok(),
@@ -110,7 +110,8 @@ impl Health {
     }
 }
 
-/// Probes the store repeatedly. A late probe is waited for: a store that hangs is not probed again meanwhile.
+/// Probes the store repeatedly. A late probe is awaited, so that a store that hangs is not probed again in the
+/// meantime.
 async fn probing(store: Arc<dyn Store>, told: watch::Sender<Probe>) {
     loop {
         let begun = Instant::now();
@@ -123,7 +124,7 @@ async fn probing(store: Arc<dyn Store>, told: watch::Sender<Probe>) {
             Err(_) => {
                 let fault = format!("no answer within {} s", store.patience().as_secs_f64());
                 tell(&told, Probe { fault: Some(fault), took: None });
-                // A connection whose peer is gone never answers: after a while a new one is tried.
+                // A connection to a lost server never responds, so a new connection is tried after a while.
                 let Ok(answer) = tokio::time::timeout(PROBE_MAX, probe.join_next()).await else { continue };
                 answer
             }
@@ -156,7 +157,7 @@ fn tell(told: &watch::Sender<Probe>, probe: Probe) {
     });
 }
 
-/// Services by their names in gRPC's health service; the empty one is the whole daemon.
+/// Reports the services by their names in gRPC's health service. The empty name is the whole daemon.
 pub async fn report(health: &Health, reporter: &HealthReporter) {
     let status = |so: bool| if so { ServingStatus::Serving } else { ServingStatus::NotServing };
     let states = health.tasks.states();

@@ -1,8 +1,9 @@
-//! `/api/v1/alerts` and silences: the output of `memctl alerts -o json`, and the page's two buttons for silences.
+//! `/api/v1/alerts` and silences: the output of `memctl alerts -o json`, and the two buttons of the page for silences.
 //!
-//! Guarantees: requests go to the same service as over gRPC, for the same caller. A change needs the rights of `memctl
-//! alerts silence`, must come from the page itself and is recorded in the audit log.
-//! Refuses: to read a body. The parameters of a silence are in the address.
+//! Guarantees: requests use the same service as gRPC, for the same caller. A change needs the rights of
+//! `memctl alerts silence`, must come from the page itself, and is recorded in the audit log.
+//!
+//! Bodies are not read. The parameters of a silence are in the address.
 
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, Uri};
@@ -21,7 +22,7 @@ use crate::access::Caller;
 /// A minute in nanoseconds.
 const MINUTE_NS: u64 = 60_000_000_000;
 
-/// As `memctl alerts`.
+/// The response of `memctl alerts`.
 pub async fn alerts(State(room): State<Room>, Extension(caller): Extension<Caller>, uri: Uri) -> Answered {
     Params::of(&uri)?.takes(&[])?;
     let asking = Asking { room: &room, caller };
@@ -34,14 +35,14 @@ pub async fn alerts(State(room): State<Room>, Extension(caller): Extension<Calle
     asking.told(answer).await
 }
 
-/// As `memctl alerts silences`.
+/// The response of `memctl alerts silences`.
 pub async fn silences(State(room): State<Room>, Extension(caller): Extension<Caller>, uri: Uri) -> Answered {
     Params::of(&uri)?.takes(&[])?;
     let asking = Asking { room: &room, caller };
     asking.told(async { Ok(room.sources.alerts.list_own_silences(&asking.caller).await?) }).await
 }
 
-/// As `memctl alerts silence`: returns the new silence.
+/// The request of `memctl alerts silence`; returns the new silence.
 pub async fn silence(
     State(room): State<Room>,
     Extension(caller): Extension<Caller>,
@@ -71,7 +72,7 @@ pub async fn silence(
     Ok(asking.told(answer).await.into_response())
 }
 
-/// As `memctl alerts unsilence`.
+/// The request of `memctl alerts unsilence`.
 pub async fn unsilence(
     State(room): State<Room>,
     Extension(caller): Extension<Caller>,

@@ -1,9 +1,10 @@
-//! `/api/v1/…`: the command line's `-o json` output over HTTP: who asks, and the list of jobs. Views of one job are in
-//! `job_views`, tiles in `tiles`.
+//! `/api/v1/…`: the command line's `-o json` output over HTTP. This file has the caller and the list of jobs. Views of
+//! one job are in `job_views`, tiles in `tiles`.
 //!
-//! Guarantees: a response comes from the same service as over gRPC, for the same caller, and is written by the crate that
-//! writes the command line's output. At most [`crate::permits::ANSWERS_MAX`] are in memory at a time, half of them of one
-//! tenant. An error is one sentence of text, with a status that says which side caused it.
+//! Guarantees: a response comes from the same service as over gRPC, for the same caller. The crate that writes the
+//! command line's output also writes the response. At most [`crate::permits::ANSWERS_MAX`] responses are in memory at a
+//! time, and at most half of them for one tenant. An error is one sentence of text, and its status shows which side
+//! caused it.
 
 use axum::extract::{Extension, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -20,10 +21,10 @@ use super::{Room, plain};
 use crate::access::Caller;
 use crate::permits::{self, Permit};
 
-/// The maximum number of responses is being computed.
+/// The message if the maximum number of responses is being computed.
 const BUSY: &str = "too many concurrent requests; try again later";
 
-/// Why a request has no response.
+/// The reason why a request has no response.
 #[derive(Debug)]
 pub enum Trouble {
     /// The request is invalid.
@@ -47,7 +48,7 @@ impl From<Status> for Trouble {
 }
 
 impl Trouble {
-    /// The same for a client of gRPC.
+    /// The error as a gRPC status.
     pub(super) fn into_status(self) -> Status {
         match self {
             Self::Params(why) => Status::invalid_argument(why),
@@ -81,14 +82,14 @@ const fn code(code: Code) -> StatusCode {
 
 pub(super) type Answered = Result<Response, Trouble>;
 
-/// The caller and its context.
+/// A caller and the services that it uses.
 pub(super) struct Asking<'r> {
     pub(super) room: &'r Room,
     pub(super) caller: Caller,
 }
 
 impl Asking<'_> {
-    /// The response as the command line writes it, once there is a permit for it.
+    /// The response in the form of the command line's output, once there is a permit for it.
     pub(super) async fn told<T: Serialize>(&self, answer: impl Future<Output = Result<T, Trouble>>) -> Answered {
         let permit = self.room.permit(&self.caller).await?;
         let answer = answer.await?;
@@ -98,13 +99,13 @@ impl Asking<'_> {
     }
 }
 
-/// A response of JSON, which holds its permit until it is sent.
+/// A JSON response, which holds its permit until it is sent.
 pub(super) fn respond(text: Vec<u8>, permit: Permit) -> Response {
     let head = [(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "no-store")];
     (head, permits::body(text, Some(permit))).into_response()
 }
 
-/// The caller, as this daemon identifies it.
+/// The caller as the daemon identifies it.
 pub async fn caller(State(room): State<Room>, Extension(caller): Extension<Caller>) -> Answered {
     let asking = Asking { room: &room, caller };
     let Caller { name, role, .. } = &asking.caller;
@@ -114,7 +115,7 @@ pub async fn caller(State(room): State<Room>, Extension(caller): Extension<Calle
     asking.told(async { Ok(known) }).await
 }
 
-/// As `memctl jobs`.
+/// The response of `memctl jobs`.
 pub async fn jobs(State(room): State<Room>, Extension(caller): Extension<Caller>, uri: Uri) -> Answered {
     let asked = Params::of(&uri)?;
     asked.takes(&["limit"])?;

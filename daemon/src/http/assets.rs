@@ -1,7 +1,7 @@
-//! The page's files, built from `web/` and contained in the binary.
+//! The page's files, which are built from `web/` and contained in the binary.
 //!
-//! Guarantees: nothing is read from a disk; a browser revalidates files by their tag, and gets an unchanged one without
-//! its bytes.
+//! Guarantees: nothing is read from a disk. A browser revalidates files by their tag, and an unchanged file is not sent
+//! again.
 //! Refuses: every other name.
 
 use axum::extract::Path;
@@ -12,15 +12,15 @@ use sha2::{Digest as _, Sha256};
 
 use super::plain;
 
-/// The page: all its addresses return the same file, and its script reads the address.
+/// The page. All its addresses return the same file, and its script reads the address.
 const PAGE: &[u8] = include_bytes!("../../../web/dist/index.html");
 
-/// The page's script, which references no other file and may be used in a file of its own.
+/// The page's script. It references no other file and may be used in a file of its own.
 pub const SCRIPT: &[u8] = include_bytes!("../../../web/dist/assets/page.js");
-/// Its style.
+/// The page's style.
 pub const STYLE: &[u8] = include_bytes!("../../../web/dist/assets/page.css");
 
-/// What the page loads, by name, with its type.
+/// The files that the page loads, by name, with their types.
 const FILES: [(&str, &str, &[u8]); 3] = [
     ("page.js", "text/javascript; charset=utf-8", SCRIPT),
     ("page.css", "text/css; charset=utf-8", STYLE),
@@ -32,7 +32,7 @@ pub async fn page(headers: HeaderMap) -> Response {
     file(&headers, "text/html; charset=utf-8", PAGE)
 }
 
-/// A file that it loads.
+/// A file that the page loads.
 pub async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Response {
     match FILES.iter().find(|(known, ..)| *known == name) {
         Some((_, kind, bytes)) => file(&headers, kind, bytes),
@@ -48,13 +48,13 @@ fn file(headers: &HeaderMap, kind: &'static str, bytes: &'static [u8]) -> Respon
     if same { (StatusCode::NOT_MODIFIED, told).into_response() } else { (told, bytes).into_response() }
 }
 
-/// The tag of these bytes.
+/// The tag of these bytes for revalidation.
 pub(super) fn tag(bytes: &[u8]) -> String {
     let digest: String = Sha256::digest(bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     format!("\"{digest}\"")
 }
 
-/// Whether a browser already has the bytes with this tag.
+/// Whether the browser already has the bytes with this tag.
 pub(super) fn is_known(headers: &HeaderMap, tag: &str) -> bool {
     let known = headers.get(IF_NONE_MATCH).and_then(|tags| tags.to_str().ok());
     known.is_some_and(|tags| tags.split(',').any(|known| known.trim().trim_start_matches("W/") == tag))

@@ -1,9 +1,9 @@
-//! Authentication over HTTP: by the gate, or, if a command serves its own user, by a key that is printed once.
+//! Authentication over HTTP: by the gate, or by a key that is printed once if a command serves its own user.
 //!
 //! Guarantees: a cookie is checked like the token in it, at every request. Scripts and other sites cannot read it, and
-//! under TLS it is only sent encrypted. A request that sets or ends one must come from this page itself. A key is
-//! exchanged once, within the process that printed it, and is compared in constant time. A page of another site whose
-//! name points to this machine gets no data if the connection is a caller's only credential.
+//! under TLS it is only sent encrypted. A request that sets or ends a cookie must come from this page itself. A key is
+//! exchanged once, within the process that printed it, and is compared in constant time. If the connection is a
+//! caller's only credential, a page of another site whose name points to this machine gets no data.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,14 +26,14 @@ use crate::store::opening::{hash, same};
 
 /// The cookie that holds a token.
 const TOKEN_COOKIE: &str = "memctl-token";
-/// The last part of the address of a [`Key`].
+/// The path of the address that contains a [`Key`].
 const ENTER: &str = "/enter?key=";
 /// The message if the key is missing.
 pub(super) const NEEDS_KEY: &str = "open the address that `memctl ui` printed; it works once, for one browser";
 /// The header in which browsers report the origin of a request.
 const FETCH_SITE: &str = "sec-fetch-site";
 
-/// Whether a request came under TLS.
+/// Whether a request arrived over TLS.
 #[derive(Clone, Copy, Debug)]
 pub struct Encrypted(pub bool);
 
@@ -42,21 +42,21 @@ pub struct Encrypted(pub bool);
 pub enum Authentication {
     /// By the gate, as for gRPC.
     Gate(Gate),
-    /// By a key: its bearer is this process's user.
+    /// By a key. Its bearer is the user of this process.
     Key(Arc<Key>),
 }
 
-/// A key that is printed, and the cookie that it is exchanged for.
+/// A key that is printed, and the cookie that replaces it.
 pub struct Key {
-    /// Cookies do not distinguish ports.
+    /// The cookie's name. It contains the port, because browsers send a cookie to all ports of a host.
     cookie: String,
     session: String,
-    /// Set until it is exchanged.
+    /// The key until it is exchanged, then `None`.
     once: Mutex<Option<String>>,
 }
 
 impl Key {
-    /// A new key for the page on a port, and the path that brings it.
+    /// A new key for the page on a port, and the path that contains the key.
     ///
     /// # Errors
     /// The system has no random numbers.
@@ -75,7 +75,7 @@ impl Key {
         set(StatusCode::NO_CONTENT, &cookie_of(&self.cookie, "", false, true))
     }
 
-    /// Whether this is the key, which is used up by that.
+    /// Whether this is the key. If so, the key cannot be used again.
     fn exchange(&self, shown: &str) -> bool {
         let mut once = self.once.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = once.as_deref().is_some_and(|key| equal(shown, key));
@@ -92,12 +92,12 @@ fn secret() -> Result<String, getrandom::Error> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Compares in constant time.
+/// Compares two texts in constant time.
 fn equal(shown: &str, known: &str) -> bool {
     same(&hash(shown.as_bytes()), &hash(known.as_bytes()))
 }
 
-/// A cookie by its name.
+/// The value of a cookie with this name.
 fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     let pairs = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok()).flat_map(|all| all.split(';'));
     pairs.filter_map(|pair| pair.trim().split_once('=')).find(|(known, _)| *known == name).map(|(_, value)| value)
@@ -110,7 +110,7 @@ fn cookie_of(name: &str, value: &str, encrypted: bool, ends: bool) -> String {
 }
 
 impl Authentication {
-    /// Admits a request, or returns why not.
+    /// Admits a request, or returns the reason for the refusal.
     pub(super) async fn admit(
         &self,
         peer: Option<&Peer>,
@@ -150,7 +150,7 @@ pub(super) struct Parts<'r> {
 }
 
 impl Parts<'_> {
-    /// Turns the cookie into the token's header, and `?tenant=` into the tenant's header.
+    /// Puts the token of the cookie into its header, and `?tenant=` into the header of the tenant.
     fn bring_along(&mut self) {
         if !self.headers.contains_key(AUTHORIZATION) {
             let token =
@@ -173,9 +173,10 @@ fn is_unproved(caller: &Caller, peer: Option<&Peer>) -> bool {
     near && caller.proof == Proof::Open
 }
 
-/// The owner of a name can make it point to this machine; an address and `localhost` cannot be changed.
+/// Whether the request's host is an address or `localhost`. The owner of any other name can make it point to this
+/// machine.
 fn names_this_machine(headers: &HeaderMap) -> bool {
-    // (Browsers always send this header.)
+    // A request without the header does not come from a browser, because browsers always send it.
     let Some(host) = headers.get(HOST) else { return true };
     let Ok(host) = Authority::try_from(host.as_bytes()) else { return false };
     let is_address = |name: &str| name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
@@ -201,7 +202,7 @@ pub(super) fn elsewhere() -> Response {
     )
 }
 
-/// `POST /login`: turns the token in the header `Authorization`, which has passed the gate, into a cookie.
+/// `POST /login`: turns the token in the header `Authorization` into a cookie. The token has passed the gate.
 pub(super) async fn login(
     State(room): State<Room>,
     encrypted: Option<Extension<Encrypted>>,
@@ -221,12 +222,12 @@ pub(super) async fn login(
     set(StatusCode::NO_CONTENT, &cookie_of(TOKEN_COOKIE, token, encrypted, false))
 }
 
-/// The response to a token where a key is needed.
+/// The response to a token if a key is needed.
 pub(super) fn takes_no_tokens() -> Response {
     plain(StatusCode::CONFLICT, "this page accepts no tokens: it is served by `memctl ui`\n".to_owned())
 }
 
-/// `POST /logout`: ends the cookie. (The token stays valid until it is revoked.)
+/// `POST /logout`: ends the cookie. The token stays valid until it is revoked.
 pub(super) async fn logout(
     State(room): State<Room>,
     encrypted: Option<Extension<Encrypted>>,
@@ -242,7 +243,7 @@ pub(super) async fn logout(
     }
 }
 
-/// `GET /enter?key=…`: turns the key into a cookie, and opens the page under an address without it.
+/// `GET /enter?key=…`: turns the key into a cookie, and redirects to the page's address without the key.
 pub(super) async fn enter(State(room): State<Room>, method: Method, uri: Uri, headers: HeaderMap) -> Response {
     let Authentication::Key(key) = &room.auth else {
         return plain(StatusCode::NOT_FOUND, "this daemon uses tokens, not keys: the page is at /\n".to_owned());
@@ -250,9 +251,9 @@ pub(super) async fn enter(State(room): State<Room>, method: Method, uri: Uri, he
     exchanged(key, &method, &uri, &headers)
 }
 
-/// The response to a caller with a key: the cookie, and a redirect to the page.
+/// The response to a caller with a key: it sets the cookie and redirects to the page.
 pub(super) fn exchanged(key: &Key, method: &Method, uri: &Uri, headers: &HeaderMap) -> Response {
-    // (The router treats HEAD as GET; a HEAD request must not use up the key.)
+    // The router treats HEAD as GET, but a HEAD request must not use up the key.
     if *method != Method::GET {
         return StatusCode::NO_CONTENT.into_response();
     }

@@ -1,8 +1,8 @@
-//! Serves the page of a daemon at a socket on a port of this machine, for callers that have the printed key.
+//! Serves the page of a daemon on a socket at a port of this machine, for callers that have the printed key.
 //!
-//! Guarantees: nothing passes without the key. The daemon at the socket sees its owner and no cookie. Each request has a
-//! connection of its own, so that a restarted daemon is found again.
-//! Refuses: to listen beyond this machine.
+//! Guarantees: no request passes without the key. The daemon on the socket sees its owner as the caller, and no cookie.
+//! Each request has a connection of its own, so that requests reach a restarted daemon.
+//! Refuses: to listen on addresses that other machines can reach.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -30,14 +30,14 @@ pub struct Forwarded {
     _serving: JoinSet<()>,
 }
 
-/// Where requests go, and which ones may pass.
+/// The target of requests, and the key that they need.
 #[derive(Clone)]
 struct Way {
     key: Arc<Key>,
     socket: PathBuf,
 }
 
-/// Why it is not served.
+/// The reason why the page is not served.
 #[derive(Debug, thiserror::Error)]
 pub enum ForwardError {
     /// The port cannot be bound.
@@ -83,12 +83,12 @@ async fn logout(State(way): State<Way>, headers: HeaderMap) -> Response {
     if auth::from_this_page(&headers) { way.key.ended() } else { auth::elsewhere() }
 }
 
-/// Forwards a request to the daemon, and its response back.
+/// Forwards a request to the daemon and returns its response.
 async fn pass(State(way): State<Way>, mut request: Request) -> Response {
     if !way.key.knows(request.headers()) {
         return plain(StatusCode::UNAUTHORIZED, format!("{}\n", auth::NEEDS_KEY));
     }
-    // These authenticate the caller here, and not at the daemon.
+    // These headers authenticate the caller here, not at the daemon.
     request.headers_mut().remove(COOKIE);
     request.headers_mut().remove(AUTHORIZATION);
     match passed(&way.socket, request).await {
@@ -104,7 +104,7 @@ async fn passed(socket: &Path, request: Request) -> Result<Response, String> {
     let stream = UnixStream::connect(socket).await.map_err(|error| error.to_string())?;
     let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = shaken.map_err(|error| error.to_string())?;
-    // Ends with the response's last byte, or when its reader is gone.
+    // The task ends with the last byte of the response, or when the reader of the response disconnects.
     tokio::spawn(async move {
         let _ = connection.await;
     });

@@ -1,7 +1,6 @@
 //! `/healthz` and `/readyz`: 200 and "ok", or 503 and the reasons, one per line.
 //!
-//! Guarantees: both are unauthenticated, so the reasons name parts of the daemon and nothing else: no address, path, job
-//! or user.
+//! Guarantees: both are unauthenticated, so the reasons only name parts of the daemon: no address, path, job or user.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -9,7 +8,7 @@ use axum::response::Response;
 
 use super::{Room, plain};
 
-/// Whether the daemon's tasks run; if not, it should be restarted.
+/// Whether the daemon's tasks run. If not, the daemon should be restarted.
 pub async fn alive(State(room): State<Room>) -> Response {
     verdict(&room.sources.health.dead())
 }

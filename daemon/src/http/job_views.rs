@@ -1,9 +1,9 @@
 //! Views of one job as JSON: the command line's `-o json` output, and data that only the page uses (flame graphs, heat
-//! maps, sparklines, blocks, classes, the anatomy of a peak). `/api/v1/jobs/JOB/VIEW` and `Page.Ask` answer with them.
+//! maps, sparklines, blocks, classes, the anatomy of a peak). `/api/v1/jobs/JOB/VIEW` and `Page.Ask` return them.
 //!
 //! Guarantees: an answer comes from the same functions as over gRPC, for the same caller. A replay is of the requested
-//! process, under the requested limit, or else under the limit that its first failed request reveals. If that is an
-//! interval and one limit is needed, its lower end is used.
+//! process and has the requested limit. Without one, it has the limit that the first failed request of the process
+//! reveals. If that is an interval and one limit is needed, its lower end is used.
 
 use axum::extract::{Extension, Path, State};
 use axum::http::Uri;
@@ -33,12 +33,12 @@ use crate::query::{
     Sizes, StepEndQuestion, Wanted, WhichStep,
 };
 
-/// Default number of points of a timeline.
+/// The default number of points of a timeline.
 const POINTS: u32 = 500;
-/// Points of a sparkline in the list of jobs.
+/// The number of points of a sparkline in the list of jobs.
 const SPARKLINE: u32 = 60;
 
-/// Every view: what `{view}` of `/api/v1/jobs/{job}/{view}` stands for.
+/// The names of all views: the values of `{view}` in `/api/v1/jobs/{job}/{view}`.
 pub const VIEWS: [&str; 14] = [
     "query",
     "diagnose",
@@ -56,7 +56,7 @@ pub const VIEWS: [&str; 14] = [
     "fit",
 ];
 
-/// A view over HTTP.
+/// Returns a view over HTTP.
 pub async fn view(
     State(room): State<Room>,
     Extension(caller): Extension<Caller>,
@@ -87,7 +87,7 @@ impl JobViews<'_> {
     /// The view of this name, as JSON.
     ///
     /// # Errors
-    /// No view has this name; a parameter that it does not take; and as for every request.
+    /// There is no view of this name, it does not take a parameter, or an error that every request can have.
     pub(super) async fn answer(&self, view: &str) -> Result<Vec<u8>, Trouble> {
         let own: &[&str] = match view {
             "timeline" => &["points", "floor"],
@@ -152,7 +152,7 @@ impl JobViews<'_> {
         self.ask(LedgerQuestion { selection, at, blocks }).await
     }
 
-    /// A moment of one process or of several; the default is the peak.
+    /// The moment for a request about one process or several; the default is the peak.
     async fn at(&self, moment: Option<Moment>) -> Result<At, Trouble> {
         Ok(match moment {
             None | Some(Moment::Peak) => At::Peak,
@@ -182,12 +182,12 @@ impl JobViews<'_> {
         self.ask(request).await
     }
 
-    /// The timeline of one process in a few columns.
+    /// The timeline of one process with few points.
     async fn sparkline(&self) -> Result<Sparkline, Trouble> {
         let known = self.query.job(&self.caller, &self.selection).await.map_err(Status::from)?;
         let first = known.processes.iter().filter(|process| process.events > 0).min_by_key(|process| process.rank);
         let Some(first) = first else { return Ok(Sparkline::new(Timeline::default())) };
-        // Fixes the attempt, in case another one begins meanwhile.
+        // The attempt is fixed, in case another attempt begins in the meantime.
         let attempt = Some(known.job.attempt);
         let one = v1::Selection { attempt, processes: vec![first.process.clone()], ..self.selection.clone() };
         Ok(Sparkline::new(self.ask(v1::TimelineRequest { selection: Some(one), points: SPARKLINE }).await?))
@@ -197,7 +197,7 @@ impl JobViews<'_> {
         self.ask(v1::OomRequest { selection: Some(self.selection.clone()), replay, ..Default::default() }).await
     }
 
-    /// Live memory of one device as a tree of calls at `at`, or its change from `from` to `at`.
+    /// Live memory of one device at `at` as a tree of calls, or its change from `from` to `at`.
     async fn flame(&self) -> Result<Flame, Trouble> {
         if self.selection.ranks.len() != 1 {
             return Err("a flame graph is of one rank: rank=N".to_owned().into());
@@ -208,7 +208,7 @@ impl JobViews<'_> {
             Some(from) => Some(self.live(self.selection.clone(), Some(from)).await?),
             None => None,
         };
-        // Classes come from single events: if none is stored, boxes have no class.
+        // Classes come from events. If no events are stored, boxes have no class.
         let blocks = self.ledger(self.selection.clone(), None, true).await;
         let of = |ledger: &Ledger| {
             let blocks = ledger.ranks.first().and_then(|listed| listed.blocks.as_deref());
@@ -223,7 +223,7 @@ impl JobViews<'_> {
         })
     }
 
-    /// A stretch of one device's allocator around a moment, block by block.
+    /// The blocks of a stretch of one device's events around a moment.
     async fn blocks(&self) -> Result<BlocksQuestion, Trouble> {
         let at = match (self.params.large("event")?, self.params.moment("at")?) {
             (Some(event), None) => At::Event(event),
@@ -233,7 +233,7 @@ impl JobViews<'_> {
         Ok(BlocksQuestion { selection: self.selection.clone(), at })
     }
 
-    /// As `memctl what-if`, for one process.
+    /// The request of `memctl what-if` for one process.
     async fn what_if(&self) -> Result<Wanted, Trouble> {
         let (selection, limit) = (self.whole()?, self.params.large("limit")?);
         let limits = match limit {
@@ -243,7 +243,7 @@ impl JobViews<'_> {
         Ok(Wanted { selection, limits })
     }
 
-    /// As `memctl fit` with one recording, at sizes around the recorded one.
+    /// The request of `memctl fit` with one recording, at sizes around the recorded one.
     async fn sizes(&self) -> Result<Sizes, Trouble> {
         let (selection, limit) = (self.whole()?, self.params.large("limit")?);
         let Some(size) = self.params.large("size")?.filter(|size| (1..=NUMBER_MAX).contains(size)) else {
@@ -258,7 +258,7 @@ impl JobViews<'_> {
         Ok(Sizes { selection, size, limit })
     }
 
-    /// The limit of the process, as its first failed request reveals it; empty if none failed.
+    /// The limit of the process, as its first failed request reveals it; empty if no request failed.
     async fn limits(&self) -> Result<Vec<Limit>, Trouble> {
         Ok(self.oom(false).await?.failures.first().map_or_else(Vec::new, Failed::limits))
     }

@@ -1,10 +1,11 @@
-//! `/api/v1/live`: jobs with new data, as server-sent events.
+//! `/api/v1/live`: sends the jobs with new data as server-sent events.
 //!
-//! Guarantees: a listener is notified only of jobs that its caller may see, of each at most once in [`REST`], and not of
-//! what happened while it was not listening: it queries instead. At most [`LISTENERS_MAX`] listen at a time, half of them
-//! of one tenant; one that finds no permit is refused and polls. A listener ends with its connection, with the daemon,
-//! after [`LIVE_MAX`], and when its caller loses access.
-//! Refuses: to send the data itself, which has to be requested through the same gate.
+//! Guarantees: a listener is notified only of jobs that its caller may see, and of each job at most once in [`REST`].
+//! It is not notified of earlier changes, so it queries after it connects. At most [`LISTENERS_MAX`] clients listen at
+//! a time, and at most half of them of one tenant. A client without a permit is refused and polls instead. A listener
+//! ends with its connection, with the daemon, after [`LIVE_MAX`], and when its caller loses access.
+//!
+//! The data itself is not sent. Clients request it through the same gate.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -26,13 +27,13 @@ use crate::access::Caller;
 use crate::notify::{ChangedJob, Notifier};
 use crate::permits::Permit;
 
-/// The most browsers that listen at a time: a quarter of the port's connections.
+/// The most browsers that listen at a time; this is a quarter of the port's connections.
 pub const LISTENERS_MAX: usize = 64;
-/// The time between two events.
+/// The shortest time between two events.
 const REST: Duration = Duration::from_secs(1);
 /// The interval of keep-alive writes, which detect a broken connection.
 const BEAT: Duration = Duration::from_secs(20);
-/// The longest life of a listener. Browsers reconnect by themselves, and a connection would not live much longer.
+/// The longest life of a listener. Browsers reconnect by themselves, and a connection does not live much longer.
 const LIVE_MAX: Duration = Duration::from_secs(240);
 
 type Out = mpsc::Sender<Result<Bytes, Infallible>>;
@@ -51,7 +52,7 @@ struct Job<'a> {
     tenant: &'a str,
 }
 
-/// The events.
+/// Returns the stream of events.
 pub async fn live(
     State(room): State<Room>,
     Extension(caller): Extension<Caller>,
@@ -77,7 +78,7 @@ async fn listen(notifier: Notifier, auth: Authentication, caller: Caller, out: O
         }
     };
     tokio::select! {
-        // A client that does not read is not waited for, either.
+        // A client that does not read is not waited for either.
         () = tell(&notifier, &caller, &out) => {}
         () = unwanted => {}
         () = out.closed() => {}
@@ -100,8 +101,7 @@ async fn tell(notifier: &Notifier, caller: &Caller, out: &Out) {
                 Ok(Err(_)) => return,
                 Ok(Ok(())) => {}
             }
-            // Notifications that arrive together are sent together; data that is stored now may have been on its way
-            // before.
+            // Notifications that arrive together are sent together. Data that arrives during this pause is included.
             tokio::time::sleep(REST).await;
             let latest = *followed.borrow_and_update();
             let event = event(notifier.since(seen), caller);
@@ -113,7 +113,7 @@ async fn tell(notifier: &Notifier, caller: &Caller, out: &Out) {
     }
 }
 
-/// The event for a caller; `None` if nothing that it may see is new.
+/// The event for a caller; `None` if there is nothing new that it may see.
 fn event(news: Option<Vec<ChangedJob>>, caller: &Caller) -> Option<String> {
     let Some(news) = news else { return Some("event: all\ndata: {}\n\n".to_owned()) };
     let own = news.iter().filter(|changed| caller.scope.admits(&changed.tenant));
@@ -128,6 +128,6 @@ fn event(news: Option<Vec<ChangedJob>>, caller: &Caller) -> Option<String> {
     if jobs.is_empty() {
         return None;
     }
-    // JSON in one line has no line break that would end the event.
+    // JSON on one line has no line break, which would end the event.
     serde_json::to_string(&News { jobs }).ok().map(|data| format!("event: jobs\ndata: {data}\n\n"))
 }

@@ -1,10 +1,11 @@
-//! The HTTP port: the page for people, its data, metrics and health, for clients that do not speak gRPC.
+//! The HTTP port: the page for people, and its data, metrics and health for clients that do not use gRPC.
 //!
-//! Guarantees: the gate and table of gRPC decide about access (`auth`). Connections are those of [`crate::listen`], with
-//! TLS, bounds and timeouts; bodies of requests are not read. A client that holds a connection open delays neither others
-//! nor shutdown. Every response forbids the browser to load anything from elsewhere, to run scripts other than the page's
-//! own, and to show the page in a frame.
-//! Refuses: every method except GET and HEAD, and POST where a cookie is set or ended.
+//! Guarantees: the gate and the table of rights of gRPC decide about access (`auth`). Connections are those of
+//! [`crate::listen`], with TLS, limits and timeouts. Bodies of requests are not read. A client that holds a connection
+//! open delays neither others nor shutdown. Every response forbids the browser to load anything from other sites, to
+//! run scripts other than the page's own, and to show the page in a frame.
+//!
+//! Refuses: every method except GET and HEAD. POST is accepted only where a request changes something.
 
 mod alerts;
 mod api;
@@ -50,7 +51,7 @@ use crate::metrics::Sources;
 use crate::permits::{Permit, Permits};
 use crate::query::QueryService;
 
-/// The list of pages.
+/// The list of addresses.
 const PAGES: &str = "memctl daemon\n\n/         the page\n/api/v1/  its data\n/metrics  figures for Prometheus\n/healthz  whether its tasks run\n/readyz   whether it can be used\n";
 
 /// How long to wait for a permit.
@@ -69,7 +70,7 @@ const TOLD: [(HeaderName, &str); 5] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// The data that responses are made of.
+/// The services and data that responses are made from.
 #[derive(Clone)]
 struct Room {
     sources: Sources,
@@ -131,9 +132,9 @@ pub fn router(sources: Sources, query: Arc<QueryService>, auth: Authentication) 
         .with_state(Room::new(sources, query, auth))
 }
 
-/// Admits a request as the gate of gRPC does, or returns why not.
+/// Admits a request like the gate of gRPC, or returns the reason for the refusal.
 async fn admit(State((auth, health)): State<(Authentication, Health)>, request: Request, next: Next) -> Response {
-    // These routes need the store; health and metrics are served without it.
+    // These routes need the store. Health and metrics are served without it.
     let needs_the_store = request.uri().path().starts_with("/api/v1/");
     let answer = admitted(&auth, request, next);
     if !needs_the_store {
@@ -144,7 +145,7 @@ async fn admit(State((auth, health)): State<(Authentication, Health)>, request: 
 }
 
 async fn admitted(auth: &Authentication, request: Request, next: Next) -> Response {
-    // (Data that is held while the gate queries the store must be `Sync`; a body is not.)
+    // Data that is held while the gate queries the store must be `Sync`, and a body is not.
     let (mut head, body) = request.into_parts();
     let peer = Peer::of(&head.extensions).cloned();
     let path = head.extensions.get::<MatchedPath>().cloned();

@@ -1,8 +1,8 @@
-//! The page's requests over gRPC: `memctl report` uses them if there is no HTTP port, and for a store that it opens
+//! The page's requests over gRPC. `memctl report` uses them if there is no HTTP port, and for a store that it opens
 //! itself.
 //!
-//! Guarantees: the views of the HTTP port answer, for a caller that gRPC's gate has admitted. A response holds its permit
-//! until it is sent.
+//! Guarantees: responses are the views of the HTTP port, for a caller that gRPC's gate has admitted. A response holds
+//! its permit until it is sent.
 //! Refuses: responses larger than [`ANSWER_MAX`].
 
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use crate::access::Caller;
 use crate::listen::Held;
 use crate::query::QueryService;
 
-/// The largest response in a message.
+/// The largest response.
 const ANSWER_MAX: usize = 60 << 20;
 
-/// See the module.
+/// The service; see the module.
 pub struct PageService {
     query: Arc<QueryService>,
 }
 
 impl PageService {
-    /// A service that answers as the HTTP port does.
+    /// A service with the same responses as the HTTP port.
     #[must_use]
     pub fn new(query: Arc<QueryService>) -> Self {
         Self { query }

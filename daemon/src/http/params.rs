@@ -1,7 +1,7 @@
-//! The query parameters of an address: the same names as the flags of the command line.
+//! The query parameters of an address. They have the same names as the flags of the command line.
 //!
-//! Guarantees: bounded by the size of a request's head. An unknown or repeated name, or an invalid value, is refused with
-//! the valid ones. Refuses to guess.
+//! Guarantees: the parameters are bounded by the size of a request's head. An unknown or repeated name, or an invalid
+//! value, is refused, and the error lists the valid ones. Nothing is guessed.
 
 use axum::http::Uri;
 use jiff::Timestamp;
@@ -10,7 +10,7 @@ use memctl_proto::v1;
 use crate::query::WhichStep;
 use crate::url_text;
 
-/// Names that every request accepts, in addition to its own.
+/// Names that every request accepts in addition to its own.
 const COMMON: [&str; 7] = ["attempt", "rank", "process", "device", "since", "until", "tenant"];
 
 /// The decoded pairs of a query string.
@@ -36,7 +36,7 @@ impl Params {
     /// The parameters of an address.
     ///
     /// # Errors
-    /// Wrongly encoded text; a name that occurs twice.
+    /// A text is wrongly encoded, or a name occurs twice.
     pub fn of(uri: &Uri) -> Result<Self, String> {
         Self::decode(uri.query().unwrap_or_default())
     }
@@ -44,7 +44,7 @@ impl Params {
     /// The parameters of a query string.
     ///
     /// # Errors
-    /// Wrongly encoded text; a name that occurs twice.
+    /// A text is wrongly encoded, or a name occurs twice.
     pub fn decode(query: &str) -> Result<Self, String> {
         let mut pairs: Vec<(String, String)> = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -58,10 +58,10 @@ impl Params {
         Ok(Self(pairs))
     }
 
-    /// Checks that there are no parameters other than those of the request.
+    /// Checks that there are only parameters of this request.
     ///
     /// # Errors
-    /// The first unknown name, with the valid ones.
+    /// The first unknown name, with a list of the valid names.
     pub fn takes(&self, own: &[&str]) -> Result<(), String> {
         let unknown = self.0.iter().find(|(name, _)| !own.contains(&name.as_str()) && !COMMON.contains(&name.as_str()));
         match unknown {
@@ -80,26 +80,26 @@ impl Params {
         self.0.iter().find(|(known, value)| known == name && !value.is_empty()).map(|(_, value)| value.as_str())
     }
 
-    /// A number.
+    /// A value as a number.
     ///
     /// # Errors
-    /// It is not a number.
+    /// The value is not a number.
     pub fn number(&self, name: &str) -> Result<Option<u32>, String> {
         self.text(name).map(|text| whole(name, text)).transpose()
     }
 
-    /// A number that may be large.
+    /// A value as a number that may be large.
     ///
     /// # Errors
-    /// It is not a number.
+    /// The value is not a number.
     pub fn large(&self, name: &str) -> Result<Option<u64>, String> {
         self.text(name).map(|text| whole(name, text)).transpose()
     }
 
-    /// A flag.
+    /// A value as a flag.
     ///
     /// # Errors
-    /// Neither `true` nor `false`.
+    /// The value is neither `true` nor `false`.
     pub fn flag(&self, name: &str) -> Result<bool, String> {
         match self.text(name) {
             None | Some("false") => Ok(false),
@@ -112,7 +112,7 @@ impl Params {
         self.text(name).map_or(Ok(Vec::new()), |text| text.split(',').map(|part| whole(name, part)).collect())
     }
 
-    /// The part of a job.
+    /// The selected part of a job.
     ///
     /// # Errors
     /// The first invalid value.
@@ -137,10 +137,10 @@ impl Params {
         self.text(name).map(|text| time(name, text)).transpose()
     }
 
-    /// A moment.
+    /// A value as a moment.
     ///
     /// # Errors
-    /// It is not a moment.
+    /// The value is not a moment.
     pub fn moment(&self, name: &str) -> Result<Option<Moment>, String> {
         let Some(text) = self.text(name) else { return Ok(None) };
         let moment = match text {

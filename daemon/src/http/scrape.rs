@@ -1,7 +1,7 @@
-//! `/metrics`: the metrics that the caller's scope may see.
+//! `/metrics`: the metrics of the data that the caller may see.
 //!
-//! Guarantees: at most [`SCRAPES_MAX`] responses are in memory at a time; a caller that finds no permit gets 503 and should
-//! retry.
+//! Guarantees: at most [`SCRAPES_MAX`] responses are in memory at a time. A caller without a permit gets status 503 and
+//! should retry.
 
 use axum::extract::{Extension, State};
 use axum::http::StatusCode;
@@ -13,7 +13,7 @@ use crate::access::Caller;
 use crate::metrics::text;
 use crate::permits;
 
-/// Concurrent scrapes. A response with all shown jobs has about 6 MB.
+/// The most concurrent scrapes. A response with all shown jobs has about 6 MB.
 pub const SCRAPES_MAX: usize = 8;
 
 /// Returns the metrics.

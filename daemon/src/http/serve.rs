@@ -1,8 +1,8 @@
-//! Connections of the HTTP port.
+//! Serves the connections of the HTTP port.
 //!
-//! Guarantees: connections are accepted, bounded and encrypted like those of gRPC ([`crate::listen`]), with a limit of
-//! their own. A head that does not arrive within [`HEAD_MAX`], or is longer than [`HEAD_BYTES_MAX`], ends its connection.
-//! After [`CONNECTION_MAX`] a connection ends with the current response.
+//! Guarantees: connections are accepted, limited and encrypted like those of gRPC ([`crate::listen`]), with a limit of
+//! their own. A request's head that does not arrive within [`HEAD_MAX`], or is longer than [`HEAD_BYTES_MAX`], ends its
+//! connection. After [`CONNECTION_MAX`] a connection ends with its current response.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -23,15 +23,15 @@ use tower::ServiceExt as _;
 use super::auth::Encrypted;
 use crate::listen::{Caller, Connection, ConnectionLimits, Incoming};
 
-/// Concurrent connections: Prometheus servers, probes, browsers, of several networks.
+/// The most concurrent connections: Prometheus servers, probes, and browsers, from several networks.
 const CONNECTIONS_MAX: usize = 256;
-/// Time limit for a request's head, and between two requests.
+/// Time limit for a request's head, and for the pause between two requests.
 const HEAD_MAX: Duration = Duration::from_secs(30);
-/// Bytes of a request's head.
+/// Limit of the bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// The longest life of a connection; the client can open another one.
+/// The longest life of a connection. The client can open another one.
 const CONNECTION_MAX: Duration = Duration::from_secs(300);
-/// Time limit for the current response then.
+/// Time limit for the current response at the end of this life.
 const LAST_ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// The connection limits of the port: at most an eighth of the descriptors.
@@ -39,14 +39,14 @@ const LAST_ANSWER_MAX: Duration = Duration::from_secs(30);
 pub fn limits(descriptors: Option<u64>) -> ConnectionLimits {
     let eighth = descriptors.map_or(usize::MAX, |count| usize::try_from(count / 8).unwrap_or(usize::MAX));
     let total = CONNECTIONS_MAX.min(eighth).max(2);
-    // One peer leaves room for others.
+    // One peer must leave room for others.
     ConnectionLimits { total, per_peer: total / 2 }
 }
 
-/// Serves until it is dropped, which ends the connections.
+/// Serves until this is dropped, which ends the connections.
 pub async fn serve(mut incoming: Incoming, router: Router) {
     let mut connections = JoinSet::new();
-    // The stream has no end; an error affects only its connection.
+    // The stream has no end. An error affects only its own connection.
     while let Some(accepted) = incoming.next().await {
         while connections.try_join_next().is_some() {}
         if let Ok(connection) = accepted {
@@ -77,7 +77,8 @@ async fn converse(connection: Connection, router: Router) {
     }
 }
 
-/// Adds what gRPC's requests carry: the gate needs the peer, and the connection counts as busy meanwhile.
+/// Adds the extensions that gRPC's requests have: the gate needs the peer, and the connection counts as busy during the
+/// request.
 async fn answer(
     mut request: Request<Body>,
     caller: Caller,

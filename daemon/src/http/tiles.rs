@@ -1,9 +1,9 @@
 //! `/api/v1/jobs/JOB/tiles`: tiles of a timeline, which browsers cache.
 //!
-//! Guarantees: every tile has a tag, and an unchanged one is confirmed without its bytes. A tile that never changes and
-//! was requested by session is cached without revalidation; by the job's name alone, another job could have the same
-//! address later. Caches are private to one reader: never a proxy's, nor the next user's. The work ends when the client
-//! disconnects; permits are those of the other requests.
+//! Guarantees: every tile has a tag, and an unchanged tile is not sent again. A tile that never changes is cached
+//! without revalidation if it was requested by session. A request by the job's name alone is always revalidated,
+//! because another job could later have the same address. Caches are private to one reader; proxies and later users do
+//! not get them. The work ends when the client disconnects. Permits are shared with the other requests.
 
 use axum::extract::{Extension, Path, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, VARY};
@@ -19,12 +19,12 @@ use crate::access::Caller;
 use crate::permits;
 use crate::query::{Place, TileQuestion};
 
-/// A week: after that a client requests the tile once more.
+/// A cache time of a week. After that, a client requests the tile again.
 const FOR_GOOD: &str = "private, max-age=604800, immutable";
-/// Revalidated each time.
+/// The tile is revalidated at every request.
 const FOR_NOW: &str = "private, no-cache";
 
-/// A tile.
+/// Returns a tile.
 pub async fn tile(
     State(room): State<Room>,
     Extension(caller): Extension<Caller>,

@@ -1,8 +1,8 @@
-//! The only writer of ingest: collects the prepared items of all sessions and commits them together.
+//! The only writer of ingest. It collects the prepared items of all sessions and commits them together.
 //!
 //! Guarantees: an item is acknowledged only after its transaction has committed. A session's items are stored in order.
-//! If a commit fails, none of its items are acknowledged and the streams concerned end with the store's error. A panic
-//! here counts as a failed commit, and the next batch goes on.
+//! If a commit fails, none of its items are acknowledged, and the streams concerned end with the store's error. A panic
+//! here counts as a failed commit, and the next batch continues.
 //!
 //! Group commit needs no timer: while one transaction waits for the disk, the next one collects.
 
@@ -20,23 +20,24 @@ use crate::clock::steady;
 use crate::store::{Append, Gap, SessionKey, Store, StoreError};
 use crate::supervise::Tasks;
 
-/// Bytes of one transaction: many enough to amortize an fsync, few enough to commit in tens of milliseconds.
+/// Limit of the bytes of one transaction. It is high enough to amortize an fsync, and low enough to commit in tens of
+/// milliseconds.
 const COMMIT_BYTES: usize = 8 << 20;
-/// Items of one transaction.
+/// Limit of the items of one transaction.
 const COMMIT_ITEMS: usize = 2_048;
-/// Items that wait between streams and committer; the streams' permits bound their bytes.
+/// The most items that wait between streams and committer. The streams' permits bound their bytes.
 const QUEUE_ITEMS: usize = 4_096;
 
-/// How far a session is durable, or why it is not.
+/// Up to which item a session is durable, or why it is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Durable {
-    /// All items up to this one.
+    /// All items up to this one are durable.
     Upto(u64),
     /// A commit failed, with the store's error.
     Failed(String),
 }
 
-/// One arrival of one session.
+/// One item that arrived in a session.
 pub struct Work {
     /// The session.
     pub session: SessionKey,
@@ -44,11 +45,11 @@ pub struct Work {
     pub prepared: Option<Box<Prepared>>,
     /// Items missing before it.
     pub gap: Option<Gap>,
-    /// The session's highest number including this one.
+    /// The session's highest number, including this item.
     pub seq: u64,
-    /// Where to report how far the session is durable.
+    /// The channel that reports up to which item the session is durable.
     pub durable: Arc<watch::Sender<Durable>>,
-    /// This arrival's share of the session's and the daemon's budget, released after the commit.
+    /// This item's share of the session's and the daemon's budget, which is released after the commit.
     pub permits: (OwnedSemaphorePermit, OwnedSemaphorePermit),
 }
 
@@ -60,7 +61,7 @@ pub struct Committer {
 }
 
 impl Committer {
-    /// Starts the task. It ends once all submitted items are stored, and either every handle is gone or `closing` is
+    /// Starts the task. It ends when all submitted items are stored and either every handle was dropped or `closing` is
     /// set. Waiting items survive a panic.
     pub fn start(
         store: Arc<dyn Store>,
@@ -76,13 +77,13 @@ impl Committer {
         (Self { queue, counts }, task)
     }
 
-    /// What was stored so far.
+    /// The counts of the items stored so far.
     #[must_use]
     pub fn counts(&self) -> Arc<Counts> {
         self.counts.clone()
     }
 
-    /// Submits an arrival; waits while the queue is full. `false` once the committer is gone.
+    /// Submits an item; waits while the queue is full. Returns `false` if the committer has ended.
     pub async fn submit(&self, work: Work) -> bool {
         self.queue.send(work).await.is_ok()
     }
@@ -99,13 +100,13 @@ async fn run(
         let first = tokio::select! {
             biased;
             first = works.recv() => Some(first),
-            // The receiver's borrow must end here.
+            // The borrow of the receiver must end here.
             () = async { _ = closing.wait_for(|closing| *closing).await } => None,
         };
         let first = match first {
             Some(first) => first,
             None => {
-                // Submitted items are still received; further submissions fail.
+                // Items that were already submitted are still received; further submissions fail.
                 works.close();
                 works.recv().await
             }
@@ -132,8 +133,8 @@ fn size(work: &Work) -> usize {
     work.prepared.as_ref().map_or(0, |prepared| prepared.item.payload.len())
 }
 
-/// Streams that wait for a transaction. If the committer panics within it, it is unknown what is durable: they end, and
-/// resume from what the store reports.
+/// Streams that wait for a transaction. If the committer panics within it, it is unknown which items are durable. The
+/// streams then end, and they resume from the position that the store reports.
 struct Owed(Vec<Arc<watch::Sender<Durable>>>);
 
 impl Drop for Owed {
@@ -152,13 +153,13 @@ struct Part {
 
 async fn commit(store: &dyn Store, batch: Vec<Work>, counts: &Counts) {
     let mut parts: BTreeMap<SessionKey, Part> = BTreeMap::new();
-    // Permits are held until the commit has ended: they bound the memory of waiting items.
+    // Permits are held until the commit has ended, because they bound the memory of waiting items.
     let mut held = Vec::with_capacity(batch.len());
     for work in batch {
         let Work { session, prepared, gap, seq, durable, permits } = work;
         held.push(permits);
         if matches!(*durable.borrow(), Durable::Failed(_)) {
-            // An earlier transaction of this stream failed: later items must not be stored after the gap.
+            // An earlier transaction of this stream failed, so later items must not be stored after the gap.
             continue;
         }
         let part = parts.entry(session).or_insert_with(|| Part { append: empty(session), durable });
@@ -178,7 +179,7 @@ async fn commit(store: &dyn Store, batch: Vec<Work>, counts: &Counts) {
     drop(held);
 }
 
-/// One session made the transaction fail: the others are stored without it.
+/// Stores each session separately after one session made the transaction fail.
 async fn one_by_one(store: &dyn Store, parts: BTreeMap<SessionKey, Part>, guilty: SessionKey, counts: &Counts) {
     for (session, part) in parts {
         match store.append(vec![part.append.clone()]).await {
@@ -197,7 +198,7 @@ fn acknowledge(part: &Part, counts: &Counts) {
 }
 
 fn fail(part: &Part, error: &StoreError, counts: &Counts) {
-    // Relaxed: only a metric.
+    // Relaxed: this is only a metric.
     counts.failures.fetch_add(1, Ordering::Relaxed);
     part.durable.send_replace(Durable::Failed(error.to_string()));
 }
@@ -225,7 +226,7 @@ fn add(append: &mut Append, prepared: Option<Prepared>, gap: Option<Gap>, seq: u
         return;
     };
     if append.items.last().is_some_and(|last| last.seq >= item.seq) {
-        // Impossible while a session has one stream at a time; a duplicate must not make the transaction fail.
+        // This cannot happen while a session has one stream at a time. A duplicate must not make the transaction fail.
         append.duplicates += 1;
         return;
     }

@@ -1,6 +1,6 @@
 //! Ingest's counters since the daemon started, for metrics.
 //!
-//! Guarantees: all that is counted as stored is durable; counting never waits.
+//! Guarantees: everything that is counted as stored is durable. Counting never waits.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use crate::histogram::Histogram;
 use crate::store::{Append, SessionKey};
 
-/// Kinds of items; the index is the kind's number on the wire.
+/// Kinds of items. The index is the number of the kind on the wire minus one.
 pub const KINDS: [ItemKind; 7] = [
     ItemKind::Chunk,
     ItemKind::Marks,
@@ -23,13 +23,13 @@ pub const KINDS: [ItemKind; 7] = [
     ItemKind::Samples,
     ItemKind::End,
 ];
-/// Reasons for refused streams: more than the protocol defines.
+/// Counters for reasons of refused streams; more than the protocol defines.
 const REASONS: usize = 32;
-/// Sessions with drops that are tracked. For any further session, drops that its chunks announced may be counted twice
-/// at its end.
+/// The most sessions with drops that are tracked. For any further session, drops that its chunks announced may be
+/// counted twice at its end.
 const SESSIONS_MAX: usize = 4_096;
 
-/// See the module.
+/// The counters; see the module.
 #[derive(Debug, Default)]
 pub struct Counts {
     items: [AtomicU64; KINDS.len()],
@@ -80,7 +80,7 @@ impl Figures {
 }
 
 fn add(count: &AtomicU64, more: u64) {
-    // Relaxed here and below: only metrics.
+    // Relaxed here and below: these are only metrics.
     count.fetch_add(more, Ordering::Relaxed);
 }
 
@@ -104,7 +104,7 @@ impl Counts {
         self.drops(append, announced);
     }
 
-    /// Chunks announce what was dropped before them; a session's last item has all of it, by reason.
+    /// Counts drops. A chunk announces the events dropped before it; a session's last item has all drops, by reason.
     fn drops(&self, append: &Append, announced: u64) {
         if announced == 0 && append.end.is_none() {
             return;
@@ -192,7 +192,7 @@ mod tests {
         let chunks = counts.items().find(|(kind, _)| *kind == ItemKind::Chunk).unwrap().1;
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         assert_eq!((chunks, read(&counts.events), read(&counts.bytes), read(&counts.missing)), (2, 18, 10, 6));
-        // The next session with that key starts from zero.
+        // The next session with this key starts from zero.
         counts.stored(&append(Some(1), None));
         assert_eq!(counts.dropped()[0].1, 8);
     }

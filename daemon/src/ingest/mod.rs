@@ -1,12 +1,12 @@
 //! Ingest: one bidirectional stream per session, from hello to the last acknowledgement.
 //!
-//! Guarantees: what is acknowledged is durable. Duplicates are recognised and missing items recorded. Memory is bounded
-//! per session and in total: a stream over its budget is not read, and HTTP/2 flow control slows its agent down.
+//! Guarantees: acknowledged items are durable. Duplicates are recognised, and missing items are recorded. Memory is
+//! bounded per session and in total: a stream over its budget is not read, and HTTP/2 flow control slows its agent
+//! down. If a session's start is ahead of the daemon's clock, it is stored as now, so that the session does not remain
+//! the latest for long.
 //!
-//! Refuses: invalid sessions, items that cannot be decoded and streams without a hello; callers without the right to
-//! write to the job, and sessions that belong to another agent: these are refused before anything of the session is
-//! touched. If a session's start lies ahead of the daemon's clock, it is stored as now, so that it cannot stay the
-//! latest for long.
+//! Refuses: invalid sessions, items that cannot be decoded, and streams without a hello. Callers without the right to
+//! write to the job and sessions of another agent are also refused, before anything of the session is changed.
 //!
 //! (Over 400 lines: one stream from hello to its end, whose steps share state.)
 
@@ -42,40 +42,41 @@ use crate::server_requests::{Asked, Readiness};
 use crate::store::{OpenedSession, Opening, SecretHash, Store, StoreError, Tenant, opening};
 use crate::streams::{Claim, Streams};
 
-/// A stream without a hello in this time is refused.
+/// A stream without a hello within this time is refused.
 const HELLO_MAX: Duration = Duration::from_secs(10);
-/// An older stream of a session has this long to commit what it took; after that the new stream must retry later.
+/// An older stream of a session has this time to commit the items that it took. After that, the new stream must retry
+/// later.
 const TAKEOVER_MAX: Duration = Duration::from_secs(10);
 /// Timeout for the peer to take its last responses.
 const FAREWELL_MAX: Duration = Duration::from_secs(5);
-/// Responses that wait for the transport; acknowledgements are merged, so the queue stays short.
+/// The most responses that wait for the transport. Acknowledgements are merged, so the queue stays short.
 const ANSWERS: usize = 16;
 
-/// Largest item that an agent may send: its message takes a few bytes more.
+/// The largest item that an agent may send. Its message takes a few bytes more.
 const ITEM_MESSAGE_BYTES_MAX: u64 = MESSAGE_BYTES_MAX as u64 - 16;
 
-/// Largest number of items missing in one gap: more is a mistake of the sender, not of the transport.
+/// The largest number of items missing in one gap. More indicate a fault of the sender, not of the transport.
 const GAP_MAX: u64 = 1 << 32;
 
-/// Bytes of a session's secret; a shorter one could be guessed.
+/// Allowed lengths of a session's secret. A shorter one could be guessed.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 16..=64;
 /// How far an agent's clock may be ahead of the daemon's.
 const AHEAD_NS: u64 = 600_000_000_000;
 
-/// Limits of what waits in memory.
+/// Limits of the data that waits in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct IngestLimits {
     /// Bytes of one session that wait for their commit.
     pub session_bytes: usize,
     /// Bytes of all sessions that wait for their commit.
     pub total_bytes: usize,
-    /// Bytes that an agent may have unacknowledged.
+    /// Bytes of an agent that may be unacknowledged.
     pub in_flight_bytes: u64,
 }
 
 impl Default for IngestLimits {
     fn default() -> Self {
-        // One commit per session (8 MiB) keeps a single fast agent at full speed; 256 MiB in total.
+        // One commit per session (8 MiB) keeps a single fast agent at full speed. The total is 256 MiB.
         Self { session_bytes: MESSAGE_BYTES_MAX, total_bytes: 256 << 20, in_flight_bytes: 16 << 20 }
     }
 }
@@ -118,7 +119,7 @@ impl IngestService {
         self.figures().queued_bytes()
     }
 
-    /// Its metrics; holding them keeps nothing alive.
+    /// The metrics of ingest. They do not keep any task alive.
     #[must_use]
     pub fn figures(&self) -> Figures {
         Figures {
@@ -132,7 +133,7 @@ impl IngestService {
     /// Duplicate items since the start.
     #[must_use]
     pub fn duplicates(&self) -> u64 {
-        // Relaxed: a plain counter.
+        // Relaxed: this is only a counter.
         self.duplicates.load(Ordering::Relaxed)
     }
 }
@@ -147,7 +148,7 @@ impl Ingest for IngestService {
         let inbound = request.into_inner();
         let (answers, outbound) = mpsc::channel(ANSWERS);
         let service = self.clone();
-        // Log lines of the stream name its client.
+        // The span adds the client's name to the log lines of the stream.
         let span = tracing::info_span!("stream", client, caller = caller.name, tenant = %caller.tenant());
         tokio::spawn(async move { service.serve(caller, inbound, answers).await }.instrument(span));
         Ok(Response::new(ReceiverStream::new(outbound)))
@@ -228,7 +229,7 @@ impl IngestService {
         }
     }
 
-    /// Whether this caller may resume the session; changes nothing.
+    /// Whether this caller may resume the session. Nothing is changed.
     async fn owned(&self, caller: &Caller, greeted: &Greeted) -> Result<(), (RefusedReason, String)> {
         let Greeted { session, tenant, .. } = greeted;
         let why = if caller.may_write(&session.job) {
@@ -261,13 +262,13 @@ impl IngestService {
             _ = shutting_down.wait_for(|down| *down) => return Err(down()),
         };
         let first = hearing
-            // Perhaps an overloaded machine: it may retry later.
+            // The machine may be overloaded, so the agent may retry later.
             .map_err(|_| (RefusedReason::Busy, "no hello came in time".to_owned()))?
             .map_err(|status| (RefusedReason::Invalid, format!("the stream broke: {}", status.message())))?;
         let Some(AgentMessage { body: Some(Said::Hello(hello)) }) = first else {
             return Err(invalid("the first message must be a hello"));
         };
-        // Values unknown to this daemon, from a newer agent, read as unset.
+        // Values of a newer agent that this daemon does not know are read as unset.
         let search = hello.holders();
         let Hello { version, session, secret, holders: _, holders_unasked: unasked } = hello;
         if version != PROTOCOL_VERSION {
@@ -361,7 +362,7 @@ impl IngestService {
                     refuse(&self.committer.counts(), answers, RefusedReason::TooLarge, message).await;
                     break;
                 }
-                // After a broken stream the agent reconnects.
+                // After a broken stream, the agent reconnects.
                 Ok(None) | Err(_) => break,
             };
             if let Err((reason, message)) =
@@ -372,11 +373,11 @@ impl IngestService {
             }
             self.notifier.notify(&changed);
         }
-        // Everything taken is committed before the place is released (the committer is the last holder of the sender),
-        // and acknowledged if the peer still reads.
+        // All items that were taken are committed before the place is released, because the committer holds the sender
+        // until then. They are also acknowledged if the peer still reads.
         drop(durable);
         while failures.changed().await.is_ok() {}
-        // All of it is stored now: wakes the analyser for the verdict on the whole session.
+        // All items are stored now, so this wakes the analyser for the verdict on the whole session.
         self.notifier.notify(&changed);
         let _ = tokio::time::timeout(FAREWELL_MAX, acknowledging).await;
         if *self.shutting_down.borrow() {
@@ -396,8 +397,8 @@ impl IngestService {
     ) -> Result<(), (RefusedReason, String)> {
         let invalid = |message: String| (RefusedReason::Invalid, message);
         let closed = || (RefusedReason::ShuttingDown, "the daemon is shutting down; retry later".to_owned());
-        // The transport refuses items over the message limit, so this fits the budgets. While it is inspected, its
-        // unpacked size counts against the shared budget.
+        // The transport refuses items over the message limit, so an item fits the budgets. While the item is inspected,
+        // its unpacked size counts against the shared budget.
         let bytes = item.payload.len().clamp(1, self.limits.session_bytes) as u32;
         let unfolded = (item.unpacked_bytes as usize).clamp(bytes as usize, self.limits.total_bytes / 4) as u32;
         let own = own_budget.clone().acquire_many_owned(bytes).await.map_err(|_| closed())?;
@@ -405,7 +406,7 @@ impl IngestService {
         let seq = item.seq;
         let (prepared, gap) = match sequence.arrive(seq) {
             Arrival::Duplicate => {
-                // Relaxed: a plain counter.
+                // Relaxed: this is only a counter.
                 self.duplicates.fetch_add(1, Ordering::Relaxed);
                 (None, None)
             }
@@ -424,7 +425,7 @@ impl IngestService {
                 (Some(self.prepare(opened, devices, item).await.map_err(invalid)?), Some(gap))
             }
         };
-        // Inspected: from here on its size is its stored size.
+        // The item has been inspected, so now only its stored size counts.
         drop(shared.split((unfolded - bytes) as usize));
         let work = Work {
             session: opened.key,
@@ -455,7 +456,7 @@ impl IngestService {
     }
 }
 
-/// Reports to the agent how far it is durable, on every change; ends when nothing more can become durable.
+/// Reports to the agent, at every change, up to which item it is durable. Ends when nothing more can become durable.
 async fn acknowledge(mut progress: watch::Receiver<Durable>, answers: Answers, counts: Arc<Counts>) {
     while progress.changed().await.is_ok() {
         let now = progress.borrow_and_update().clone();

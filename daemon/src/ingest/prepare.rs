@@ -1,4 +1,4 @@
-//! Decodes an item just far enough to know what it covers and which figures it changes.
+//! Decodes an item only as far as needed to find what it covers and which figures it changes.
 //!
 //! Guarantees: accepted items can be stored and found again. Chunks are checked (checksums, limits) but not decoded.
 //! Items that need much memory are inspected one at a time.
@@ -14,7 +14,7 @@ use memctl_proto::{WireError, v1};
 
 use crate::store::{ChunkLevels, DeviceUpdate, EpochEndRow, ItemIndex, Latest, NewItem, SessionKey};
 
-/// Why an item is not stored.
+/// The reason why an item is not stored.
 #[derive(Debug, thiserror::Error)]
 pub enum ItemError {
     /// Its envelope or message is invalid.
@@ -22,7 +22,7 @@ pub enum ItemError {
     Wire {
         /// The item.
         seq: u64,
-        /// What is wrong.
+        /// The fault.
         source: WireError,
     },
     /// It is not a valid chunk.
@@ -30,7 +30,7 @@ pub enum ItemError {
     Chunk {
         /// The item.
         seq: u64,
-        /// What is wrong.
+        /// The fault.
         source: ChunkError,
     },
     /// A chunk over the limit.
@@ -46,10 +46,10 @@ pub enum ItemError {
     Unstorable {
         /// The item.
         seq: u64,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
-    /// It names a device that the session did not.
+    /// It names a device that the session did not name.
     #[error("item {seq}: device {device} is not one of the session's")]
     Device {
         /// The item.
@@ -59,16 +59,16 @@ pub enum ItemError {
     },
 }
 
-/// An item ready to be stored, with the figures it changes.
+/// An item that is ready to be stored, with the figures that it changes.
 #[derive(Debug)]
 pub struct Prepared {
     /// The item.
     pub item: NewItem,
     /// Figures of devices.
     pub devices: Vec<DeviceUpdate>,
-    /// Epoch ends in it.
+    /// The epoch ends in it.
     pub epoch_ends: Vec<EpochEndRow>,
-    /// The end of the session, if the item is that.
+    /// The end of the session, if the item is the session's last one.
     pub end: Option<SessionEnd>,
     /// All events that the session dropped, from its last item; 0 for other items.
     pub dropped: Dropped,
@@ -77,24 +77,23 @@ pub struct Prepared {
 /// Items that need more memory than this are inspected one at a time.
 const HEAVY_BYTES: u64 = 8 << 20;
 
-/// The lock for heavy items.
+/// The lock for items that need much memory.
 #[derive(Debug, Default)]
 pub struct Scale {
     taken: Mutex<()>,
 }
 
 impl Scale {
-    /// Takes the lock if the item is heavy. Blocks the thread.
+    /// Takes the lock if the item needs much memory. This blocks the thread.
     fn hold(&self, weight: u64) -> Option<MutexGuard<'_, ()>> {
         (weight > HEAVY_BYTES).then(|| self.taken.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Prepares an item of a session with these devices. It may block, so it must not run on the runtime's own threads,
-/// unless the item is a chunk, of which only the header is read.
+/// Prepares an item of a session with these devices. It may block, so it must not run on the runtime's own threads. An
+/// exception are chunks, of which only the header is read.
 ///
 /// # Errors
-/// See [`ItemError`].
 /// See [`ItemError`].
 pub fn prepare(session: SessionKey, devices: &[u8], item: &v1::Item, scale: &Scale) -> Result<Prepared, ItemError> {
     let seq = item.seq;
@@ -150,7 +149,7 @@ pub fn prepare(session: SessionKey, devices: &[u8], item: &v1::Item, scale: &Sca
                 ..ItemIndex::default()
             };
             for sample in samples {
-                // The host's and the trainer's samples share an item, and each lacks some figures.
+                // The samples of the host and of the trainer share an item, and each lacks some figures.
                 let update = prepared.device(sample.device.0);
                 update.device_used_bytes = sample.device_used_bytes.or(update.device_used_bytes);
                 update.alloc_retries = sample.alloc_retries.or(update.alloc_retries);
@@ -287,7 +286,7 @@ fn index_of_marks(marks: &[Mark]) -> ItemIndex {
         last_ns: marks.iter().map(|mark| mark.time_ns).max().unwrap_or(0),
         first_event: 0,
         count: marks.len() as u64,
-        // Without an epoch they may belong to any: found by time only.
+        // Marks without an epoch may belong to any epoch, so only their time is used to find them.
         first_epoch: epochs().min().unwrap_or(0),
         last_epoch: epochs().max().unwrap_or(u32::MAX),
         first_step: steps().min().unwrap_or(0),

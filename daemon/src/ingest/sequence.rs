@@ -2,25 +2,25 @@
 
 use crate::store::Gap;
 
-/// How an item arrives.
+/// The arrival of an item within the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// The next one.
+    /// The item is the next one.
     Next,
-    /// It arrived before and is ignored.
+    /// The item arrived before and is ignored.
     Duplicate,
     /// Items between the last and this one are missing.
     AfterGap(Gap),
 }
 
-/// What has arrived of one session.
+/// The state of one session's sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequence {
     last: u64,
 }
 
 impl Sequence {
-    /// Continues after what is stored.
+    /// A sequence that continues after the stored items.
     #[must_use]
     pub const fn after(durable_seq: u64) -> Self {
         Self { last: durable_seq }

@@ -1,4 +1,4 @@
-//! Why a request fails, and the one table that maps this to gRPC status codes.
+//! The reasons why a request fails, and the table that maps them to gRPC status codes.
 
 use memctl_proto::WireError;
 use memctl_proto::chunk::ChunkError;
@@ -6,13 +6,13 @@ use tonic::Status;
 
 use crate::store::StoreError;
 
-/// Bytes of a message.
+/// Limit of the bytes of a message.
 const MESSAGE_MAX: usize = 2 << 10;
 
-/// Why a request fails.
+/// The reason why a request fails.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// No such job.
+    /// There is no such job.
     #[error("no job {name:?} here{}; `memctl jobs` lists the jobs", meant(.like))]
     NoJob {
         /// The requested job.
@@ -76,7 +76,7 @@ pub enum ReadError {
     /// Retention removed the data that the request needs.
     #[error("{what} is no longer stored: retention removed it; site tables and epoch ends are still there")]
     Expired {
-        /// What was needed.
+        /// The data that was needed.
         what: String,
     },
     /// The job is being recorded, so it cannot be deleted.
@@ -94,7 +94,7 @@ pub enum ReadError {
     /// The daemon's configuration forbids it.
     #[error("{0}")]
     Forbidden(String),
-    /// An invalid request.
+    /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
     /// Stored data cannot be decoded.
@@ -104,13 +104,13 @@ pub enum ReadError {
         session: i64,
         /// The item.
         seq: u64,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// The response would exceed its memory limit.
     #[error("{what} takes more than {bytes_max} bytes of memory; {remedy}")]
     TooLarge {
-        /// What exceeds it.
+        /// The data that exceeds it.
         what: String,
         /// The limit.
         bytes_max: usize,
@@ -120,7 +120,7 @@ pub enum ReadError {
     /// The daemon has a fault.
     #[error("internal error of the daemon: {0}")]
     Fault(String),
-    /// An export that this daemon reads itself failed.
+    /// An export that the daemon reads itself failed.
     #[error("{}", .0.message())]
     Export(Status),
     /// The store failed.
@@ -150,7 +150,7 @@ impl ReadError {
 impl From<ReadError> for Status {
     fn from(error: ReadError) -> Self {
         let mut message = error.to_string();
-        // It contains a name from the request, and gRPC sends messages in a header, which is small.
+        // The message contains a name from the request, and gRPC sends messages in a header, whose size is limited.
         if message.len() > MESSAGE_MAX {
             message.truncate(message.floor_char_boundary(MESSAGE_MAX));
             message.push('…');

@@ -1,4 +1,4 @@
-//! A job as selected by a request: its sessions, its state, its completeness.
+//! A job as selected by a request: its sessions, its state and its completeness.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::clock::now_ns;
 use crate::store::{DeviceRow, JobRow, SessionKey, SessionRow, Store, Which};
 use crate::streams::Streams;
 
-/// A session without a stream from which nothing was heard for this long is lost: three times the longest wait between
-/// attempts to reach the daemon.
+/// A session without a stream counts as lost after this time. It is three times the longest wait between attempts to
+/// reach the daemon.
 const LOST_AFTER_NS: u64 = 30_000_000_000;
 
 /// A job with its sessions, one per process.
@@ -26,18 +26,18 @@ pub(crate) struct Found {
     pub devices: Vec<DeviceRow>,
     /// Processes of the job that were not selected.
     pub others: Vec<SessionRow>,
-    /// Sessions that another one has replaced: a process that attached again, an earlier run.
+    /// Sessions that a later one has replaced: of a process that attached again, or of an earlier run.
     pub earlier: Vec<SessionRow>,
     /// The names of all its processes.
     processes: HashMap<SessionKey, Process>,
 }
 
-/// The newest jobs among which a similar name is searched.
+/// The number of newest jobs that are searched for a similar name.
 const JOBS_ASKED: u32 = 1_000;
-/// How many runs are named if the requested one does not exist.
+/// The most runs that an error names if the requested run does not exist.
 const RUNS_NAMED: usize = 3;
 
-/// The job that a selection means.
+/// The job that a selection refers to.
 pub(crate) fn which(selection: &v1::Selection) -> Which {
     match selection.launcher {
         Some(launcher) => Which::OfLauncher(selection.job.clone(), launcher),
@@ -54,7 +54,7 @@ pub(crate) async fn no_job(store: &dyn Store, which: &Which, attempt: Option<u32
     let series = which.name().unwrap_or_default();
     let runs = there.iter().filter(|job| job.name == series).map(JobRow::label);
     let like = match which.run() {
-        // The name is right: list the existing runs.
+        // The name is right, so the error lists the existing runs.
         Some(_) if there.iter().any(|job| job.name == series) => runs.take(RUNS_NAMED).collect(),
         _ => similar_names::names(series, there.iter().map(|job| job.name.clone())),
     };
@@ -91,7 +91,7 @@ pub(crate) async fn find(store: &dyn Store, selection: &v1::Selection) -> Result
     Ok(found)
 }
 
-/// A process matches its name and its role: `worker` selects all workers.
+/// Whether a process matches a name or a role: `worker` selects all workers.
 fn answers_to(process: &Process, name: &str) -> bool {
     process.name == name || process.role.as_deref() == Some(name)
 }
@@ -117,7 +117,7 @@ fn check(
     Ok(())
 }
 
-/// The job with all its processes: even those that are not selected determine what is usual.
+/// The job with all its processes. Processes that are not selected are also needed to determine the usual values.
 pub(crate) async fn everybody(
     store: &dyn Store,
     found: &Arc<Found>,
@@ -131,11 +131,11 @@ pub(crate) async fn everybody(
     Ok(Arc::new(find(store, &v1::Selection { ranks, processes, devices, ..selection.clone() }).await?))
 }
 
-/// Drops unused devices: a process sees every device of its machine and mostly uses one. A session that has used none
-/// (yet) keeps its first one.
+/// Drops unused devices, because a process sees every device of its machine and mostly uses one. A session that has not
+/// used any device (yet) keeps its first one.
 fn drop_unused(devices: &mut Vec<DeviceRow>) {
     let is_used = |device: &DeviceRow| {
-        // Reading the allocator's state leaves an event on every device, used or not.
+        // Reading the allocator's state leaves an event on every device, whether it is used or not.
         device
             .latest
             .map_or(device.events > 0, |latest| latest.peaks.reserved_bytes > 0 || latest.counters.reserved_bytes > 0)
@@ -160,15 +160,15 @@ fn ranks(known: &BTreeSet<u32>) -> String {
     }
 }
 
-/// The first 16 of many.
+/// The first 16 of these names.
 fn listed(all: impl Iterator<Item = String>, count: usize) -> String {
     let shown: Vec<String> = all.take(16).collect();
     format!("{}{}", shown.join(", "), if count > 16 { ", …" } else { "" })
 }
 
 impl Found {
-    /// The devices of a session. (A binary search: a job may have thousands of sessions, and most responses loop over all
-    /// of them.)
+    /// The devices of a session. This is a binary search, because a job may have thousands of sessions and most
+    /// responses loop over all of them.
     pub fn devices_of(&self, session: SessionKey) -> &[DeviceRow] {
         let first = self.devices.partition_point(|device| device.session < session);
         let rest = self.devices.get(first..).unwrap_or_default();
@@ -186,23 +186,23 @@ impl Found {
         self.processes.get(&session).unwrap_or(&NOBODY)
     }
 
-    /// The same for a response.
+    /// The name of a session's process, for a response.
     pub fn process_name(&self, session: &SessionRow) -> String {
         self.process(session.key).name.clone()
     }
 
-    /// Whether a process of it still runs, as far as is known.
+    /// Whether one of its processes still runs, as far as is known.
     pub fn goes_on(&self, streams: &Streams) -> bool {
         self.sessions.iter().any(|session| state(session, streams) == JobState::Running)
     }
 
-    /// Whether a request or a process of it failed.
+    /// Whether a request or a process of the job failed.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.devices.iter().any(|device| device.ooms > 0) || self.failures().next().is_some()
     }
 
-    /// How its processes failed, as recorded, in no order.
+    /// The recorded failures of its processes, in no particular order.
     pub fn failures(&self) -> impl Iterator<Item = &str> {
         self.sessions.iter().filter_map(|session| session.end.as_ref()?.failure.as_deref())
     }
@@ -230,12 +230,12 @@ impl Found {
         self.sessions.iter().map(|session| session.info.rank).collect::<HashSet<_>>().len()
     }
 
-    /// The job over all its sessions.
+    /// The summary of the job over all its sessions.
     pub fn summary(&self, streams: &Streams) -> Summary {
         Summary::new(&self.job, self.sessions.iter().chain(&self.others).chain(&self.earlier), streams)
     }
 
-    /// The completeness of the data behind the response.
+    /// The completeness of the data that the response uses.
     pub fn completeness(&self, streams: &Streams) -> Completeness {
         let all = self.sessions.iter().chain(&self.others).chain(&self.earlier);
         let whole = Completeness { exact: !is_partial_import(&self.job, all), ..Completeness::default() };
@@ -250,17 +250,17 @@ impl Found {
     }
 }
 
-/// A job over all its sessions.
+/// The summary of a job over all its sessions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Summary {
     pub state: JobState,
-    /// Set if it no longer runs.
+    /// Set if the job no longer runs.
     pub ended_ns: Option<u64>,
     /// The source of its first session.
     pub source: Option<SourceKind>,
     pub ranks: u32,
     pub processes: u32,
-    /// Sessions that another one has replaced.
+    /// The number of sessions that a later one has replaced.
     pub earlier_sessions: u32,
     pub events: u64,
     pub stored_bytes: u64,
@@ -295,11 +295,12 @@ impl Summary {
     }
 }
 
-/// The state of a job from the states of its processes, each with whether another process of the job started it.
+/// The state of a job from the states of its processes. Each state comes with whether another process of the job
+/// started that process.
 fn overall(states: &[(JobState, bool)], is_partial: bool) -> JobState {
     let has = |wanted| states.iter().any(|&(state, _)| state == wanted);
-    // The main processes decide how a job ended: they see the ends of the processes that they start, and mostly cause
-    // them.
+    // The main processes decide how a job ended. They see the ends of the processes that they start, and they mostly
+    // cause them.
     let of_mains = |wanted| states.iter().any(|&(state, is_child)| state == wanted && !is_child);
     if has(JobState::Running) {
         JobState::Running
@@ -312,7 +313,7 @@ fn overall(states: &[(JobState, bool)], is_partial: bool) -> JobState {
     }
 }
 
-/// Whether an import was cut short: its files give the number of ranks, and some are missing.
+/// Whether an import is incomplete: its files give the number of ranks, and some ranks are missing.
 fn is_partial_import<'a>(job: &JobRow, sessions: impl Iterator<Item = &'a SessionRow>) -> bool {
     let mut ranks: Vec<u32> = Vec::new();
     for session in sessions {

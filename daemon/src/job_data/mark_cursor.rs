@@ -1,7 +1,9 @@
 //! The position in the training loop during a replay: the epoch, step and phase of an event, from the stored marks.
 //!
-//! Guarantees: an end takes effect after the events of its own instant, a begin before them, as when they were recorded.
-//! Refuses: to claim an unmarked phase, with one exception: allocations of a thread without Python frames, between a
+//! Guarantees: an end takes effect after the events of its own time, and a begin before them. This is the order in
+//! which they were recorded.
+//!
+//! An unmarked phase is never inferred, with one exception. Allocations of a thread without Python frames, between a
 //! forward pass and the optimizer, belong to the backward pass, because autograd's threads have no frames.
 
 use std::collections::BTreeMap;
@@ -16,7 +18,8 @@ use super::error::ReadError;
 use super::stacks::open;
 use crate::store::{Selection, SessionKey, Store};
 
-/// Items of marks that are read for one stretch: each has up to four thousand marks, a stretch has a million events.
+/// The most items of marks that are read for one stretch. Each item has up to four thousand marks, and a stretch has a
+/// million events.
 const ITEMS_MAX: usize = 1024;
 
 /// A position in a session's marks that moves forward with the events.
@@ -27,19 +30,20 @@ pub(crate) struct MarkCursor {
     epoch: Option<u32>,
     /// The current step.
     step: Option<u64>,
-    /// The current step, or the previous one: an allocation between two steps is older than the second one.
+    /// The current step, or the previous one if none is running. An allocation between two steps belongs to the first
+    /// of them.
     last_step: Option<u64>,
     eval: bool,
     train: bool,
     part: Option<Phase>,
-    /// A forward pass has ended in this step and nothing has begun since.
+    /// Whether a forward pass has ended in this step and nothing has begun since.
     after_forward: bool,
 }
 
-/// Marks of this long before a process's end determine its step.
+/// The marks within this time before a process's end determine its step.
 const LAST_NS: u64 = 60_000_000_000;
 
-/// The position of a session's loop at its end: epoch, step, and whether that step was running.
+/// The position of a session in its loop at its end: epoch, step, and whether that step was running.
 pub(crate) async fn at_the_end(
     store: &dyn Store,
     session: SessionKey,
@@ -51,8 +55,8 @@ pub(crate) async fn at_the_end(
     Ok((cursor.epoch, cursor.step.or(cursor.last_step), cursor.step.is_some()))
 }
 
-/// When the last step, epoch or window of a session ended, if that is within the last minute before its end: later
-/// measurements belong to its teardown.
+/// The time at which the last step, epoch or window of a session ended, if that is within the last minute before its
+/// end. Later measurements belong to its teardown.
 pub(crate) async fn last_boundary_ns(
     store: &dyn Store,
     session: SessionKey,
@@ -67,7 +71,7 @@ pub(crate) async fn last_boundary_ns(
     Ok(ends.map(|mark| mark.time_ns).max())
 }
 
-/// A step boundary that was passed.
+/// A step boundary that the cursor passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passed {
     StepBegin(u64),
@@ -87,7 +91,8 @@ impl MarkCursor {
         Ok(Self::of(marks))
     }
 
-    /// The position at a moment, from the marks of the minute before, or with long steps of the hour before.
+    /// The position at a moment, from the marks of the minute before it. If steps are longer, the marks of the hour
+    /// before it are used.
     pub async fn at(store: &dyn Store, session: SessionKey, time_ns: u64) -> Result<Self, ReadError> {
         let mut cursor = Self::default();
         for back_ns in [LAST_NS, 60 * LAST_NS] {
@@ -102,15 +107,15 @@ impl MarkCursor {
 
     /// The marks of a session, in any order.
     pub fn of(mut marks: Vec<Mark>) -> Self {
-        // Items are in sending order; marks of several threads may be slightly out of order.
+        // Items are in sending order, and marks of several threads may be slightly out of order.
         marks.sort_by_key(|mark| mark.time_ns);
         let mut cursor = Self::default();
         cursor.enter(&marks);
         Self { marks: marks.into(), ..cursor }
     }
 
-    /// The position before the first of these marks: the first mark of a kind shows what was running, if it is an end,
-    /// and what was over, if it is a begin.
+    /// Sets the position before the first of these marks. If the first mark of a kind is an end, it shows what was
+    /// running. If it is a begin, it shows what was over.
     fn enter(&mut self, marks: &[Mark]) {
         let mut told = [false; 6];
         for mark in marks {
@@ -160,7 +165,7 @@ impl MarkCursor {
         self.last_step
     }
 
-    /// Moves to before an event of this time; `passed` is called for every step boundary on the way.
+    /// Moves to the position before an event of this time. `passed` is called for every step boundary on the way.
     pub fn advance(&mut self, time_ns: u64, mut passed: impl FnMut(Passed)) {
         while let Some(mark) = self.marks.get(self.next).filter(|mark| precedes(mark, time_ns)) {
             match mark.kind {
@@ -207,7 +212,8 @@ impl MarkCursor {
         }
     }
 
-    /// Sets what the marks know about the birth of this event's allocation; the rest of `birth` stays.
+    /// Sets the values that the marks know about the birth of this event's allocation. The rest of `birth` is
+    /// unchanged.
     pub fn refine(&mut self, event: &Event, birth: &mut Birth) {
         self.advance(event.time_ns, |_| ());
         birth.epoch = self.epoch.unwrap_or(birth.epoch);
@@ -280,7 +286,7 @@ mod tests {
         assert_eq!((birth.epoch, birth.step, birth.phase), (3, 4, Some(Phase::Eval)));
         cursor.refine(&Event { time_ns: 25, stack: StackId(1), ..Event::default() }, &mut birth);
         assert_eq!((cursor.step(), birth.step, birth.phase), (None, 4, None));
-        // Without marks nothing is claimed.
+        // Without marks, nothing is changed.
         let mut birth = Birth { epoch: 9, step: 99, phase: None };
         MarkCursor::of(Vec::new()).refine(&Event::default(), &mut birth);
         assert_eq!((birth.epoch, birth.step), (9, 99));

@@ -1,7 +1,9 @@
-//! Reading a stored job: its rows, the names of its processes, its stacks and marks, the state of a device at any event.
+//! Reads a stored job: its rows, the names of its processes, its stacks and marks, and the state of a device at any
+//! event.
 //!
-//! Guarantees: the judge, queries and explanations all read jobs through this module. Memory is bounded by what is read
-//! at a time. Expired data is an error and never a wrong state. It neither judges nor knows wire responses.
+//! Guarantees: the judge, queries and explanations all read jobs through this module. Memory is bounded by the data
+//! read at a time. Expired data is an error and never a wrong state. The module neither judges jobs nor depends on the
+//! wire format of responses.
 
 pub(crate) mod error;
 pub(crate) mod job;

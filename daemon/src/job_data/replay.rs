@@ -1,7 +1,7 @@
-//! Replay: the state of a device at any event, from the preceding keyframe and the chunks between.
+//! Replays the state of a device at any event, from the preceding keyframe and the chunks between.
 //!
-//! Guarantees: reads a bounded number of payloads at a time, and pauses between them, so that it ends when its client
-//! disconnects. Expired data is an error, never a wrong state.
+//! Guarantees: a bounded number of payloads is read at a time. The replay pauses between them, so that it ends when its
+//! client disconnects. Expired data is an error, never a wrong state.
 
 use memctl_analysis::initial_state::initial_state;
 use memctl_analysis::{Birth, BlockMap};
@@ -18,21 +18,21 @@ use crate::store::{ChunkRow, EpochEndRow, Selection, SessionKey, SessionRow, Sto
 /// Payloads read at a time: 16 chunks of about 50 KB.
 const PAYLOADS: usize = 16;
 
-/// A device of a session, to be replayed.
+/// A replay of one device of a session.
 pub(crate) struct Replay<'a> {
     store: &'a dyn Store,
     session: &'a SessionRow,
     device: u8,
     map: BlockMap,
     decoder: Decoder,
-    /// Epoch ends of this device, by event.
+    /// Epoch ends of this device: event, epoch and step, by event.
     epochs: Vec<(u64, u32, u64)>,
     /// The marks for the births of blocks, if they are needed.
     cursor: Option<MarkCursor>,
     at_event: u64,
     /// The time of the keyframe at which it started.
     started_ns: Option<u64>,
-    /// A gap of missing items was passed.
+    /// Whether the replay passed a gap of missing items.
     jumped: bool,
 }
 
@@ -77,7 +77,7 @@ impl<'a> Replay<'a> {
         self
     }
 
-    /// Blocks are born in the steps and phases of these marks.
+    /// Sets the marks from which blocks get their step and phase of birth.
     pub fn with_cursor(mut self, cursor: MarkCursor) -> Self {
         self.cursor = Some(cursor);
         self
@@ -103,8 +103,8 @@ impl<'a> Replay<'a> {
         &self.map
     }
 
-    /// Applies events up to (not including) `until`; `visit` gets the number of events that were applied,
-    /// the last one of them, and the state after it.
+    /// Applies events up to (not including) `until`. `visit` gets the number of applied events, the last one of them,
+    /// and the state after it.
     pub async fn run(
         &mut self,
         until: u64,
@@ -135,7 +135,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// A chunk must begin at the current state, unless the events between were dropped or lost.
+    /// Checks that a chunk begins at the current state. An exception are events that were dropped or lost before it.
     fn expect(&mut self, chunk: &ChunkRow) -> Result<(), ReadError> {
         if chunk.index.first_event <= self.at_event {
             return Ok(());
@@ -169,7 +169,7 @@ impl<'a> Replay<'a> {
             while self.epochs.get(births).is_some_and(|&(at, ..)| at <= number) {
                 births += 1;
             }
-            // Events belong to the epoch that ends next, or after the last end to the epoch after it.
+            // An event belongs to the epoch that ends next; after the last end, it belongs to the epoch after it.
             let mut birth = match self.epochs.get(births) {
                 Some(&(_, epoch, step)) => Birth { epoch, step, phase: None },
                 None => Birth { epoch: chunk.index.last_epoch, step: chunk.index.last_step, phase: None },
@@ -188,11 +188,12 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// Events before an agent's first keyframe, at most. There are a few where it attached to a process that had allocated before.
+/// The most events before an agent's first keyframe. There are a few if the agent attached to a process that had
+/// allocated before.
 const EVENTS_BEFORE_START: u64 = 4_096;
 
-/// The state before a session's first event, where its first keyframe follows some events: concluded from both. `None` if no
-/// keyframe follows that soon, or if it does not fit the events.
+/// The state before a session's first event, if the first keyframe follows some events. It is computed from the
+/// keyframe and these events. `None` if no keyframe follows that soon, or if it does not fit the events.
 async fn state_at_start(store: &dyn Store, session: &SessionRow, device: u8) -> Result<Option<Keyframe>, ReadError> {
     let selection = Selection { events: Some((0, EVENTS_BEFORE_START)), ..Selection::default() };
     let rows = store.items(session.key, ItemKind::Keyframe, Some(device), selection).await?;
@@ -256,7 +257,7 @@ mod tests {
         Packed::chunk(encoder.finish(&ChunkMeta { device: DeviceIndex(0), first_event, rollup }).unwrap().into())
     }
 
-    /// An agent that attaches to a process that has allocated sends an event, and then the state behind it.
+    /// An agent that attaches to a process that has allocated sends an event, and then the state after it.
     #[tokio::test]
     async fn what_lived_before_an_agent_attached_is_part_of_every_state() {
         let before = [

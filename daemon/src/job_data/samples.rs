@@ -1,7 +1,7 @@
-//! The latest measurements: for each quantity the newest sample that has it. For a run that has ended, from before its
-//! teardown, in which workers exit and tensors are freed.
+//! Finds the latest measurements: for each quantity, the newest sample that has it. For a run that has ended, they are
+//! from before its teardown, in which workers exit and tensors are freed.
 //!
-//! Guarantees: reads only the samples of the last recorded half minute, regardless of the job's length.
+//! Guarantees: only the samples of the last recorded half minute are read, regardless of the job's length.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,9 +15,10 @@ use super::mark_cursor::last_boundary_ns;
 use super::stacks::open;
 use crate::store::{Selection, SessionKey, SessionRow, Store};
 
-/// NVML and host memory are sampled once a second, counters every step: half a minute has both, even with slow steps.
+/// NVML and host memory are sampled once a second, counters at every step. So half a minute has samples of both, even
+/// with slow steps.
 const LOOK_BACK_NS: u64 = 30_000_000_000;
-/// Items of samples that are read: each has up to a thousand of them.
+/// The most items of samples that are read. Each has up to a thousand samples.
 const ITEMS_MAX: usize = 64;
 
 /// The latest figures by session and device.
@@ -34,7 +35,7 @@ pub(crate) async fn latest(store: &dyn Store, found: &Found) -> Result<HashMap<(
             }
         }
         let teardown_ns = match &session.end {
-            // (Without samples there is nothing to separate, and in a job of thousands of ranks each read counts.)
+            // Without samples there is no teardown to exclude, and in a job of thousands of ranks each read takes time.
             Some(end) if !last.is_empty() => last_boundary_ns(store, session.key, end.time_ns).await?,
             _ => None,
         };
@@ -45,8 +46,8 @@ pub(crate) async fn latest(store: &dyn Store, found: &Found) -> Result<HashMap<(
     Ok(latest)
 }
 
-/// The last values of each device's samples before the teardown; a quantity that was only measured later is taken from
-/// there.
+/// The last values of each device's samples before the teardown. A quantity that was only measured later is taken from
+/// the later samples.
 fn before_teardown(samples: &[Sample], teardown_ns: u64) -> BTreeMap<u8, Sample> {
     let mut known: BTreeMap<u8, Sample> = BTreeMap::new();
     let (before, behind): (Vec<&Sample>, Vec<&Sample>) =
@@ -61,7 +62,7 @@ fn before_teardown(samples: &[Sample], teardown_ns: u64) -> BTreeMap<u8, Sample>
     known
 }
 
-/// Takes over higher values.
+/// Replaces values by higher ones.
 pub(crate) fn raise(known: &mut Sample, other: &Sample) {
     known.device = other.device;
     known.time_ns = known.time_ns.max(other.time_ns);
@@ -74,7 +75,7 @@ pub(crate) fn raise(known: &mut Sample, other: &Sample) {
     known.sharing = known.sharing.or(other.sharing);
 }
 
-/// The last known moment of a session.
+/// The last known time of a session.
 fn last_ns(found: &Found, session: &SessionRow) -> u64 {
     let devices = found.devices_of(session.key).iter();
     let boundary = devices.filter_map(|device| device.latest.map(|latest| latest.time_ns)).max();
@@ -82,7 +83,7 @@ fn last_ns(found: &Found, session: &SessionRow) -> u64 {
     boundary.or(end).unwrap_or(session.info.started_ns)
 }
 
-/// Samples are in sending order: values of a later one replace those of an earlier one.
+/// Replaces the values of an earlier sample by those of a later one. Samples are in sending order.
 pub(crate) fn fold(known: &mut Sample, later: Sample) {
     known.device = later.device;
     known.time_ns = known.time_ns.max(later.time_ns);
@@ -125,7 +126,7 @@ mod tests {
         let samples = [sample(5, Some(700), None), sample(8, Some(600), Some(90)), sample(12, Some(0), Some(40))];
         let known = before_teardown(&samples, 10)[&0];
         assert_eq!((known.time_ns, known.children_rss_bytes, known.host_rss_bytes), (8, Some(600), Some(90)));
-        // A value from the teardown is better than none; a running session has no teardown.
+        // A value from the teardown is better than none. A running session has no teardown.
         assert_eq!(before_teardown(&samples, 3)[&0].children_rss_bytes, Some(0));
         assert_eq!(before_teardown(&samples, u64::MAX)[&0].children_rss_bytes, Some(0));
         let mut highest = Sample::default();

@@ -1,6 +1,6 @@
-//! Concurrent work on several ranks: a request waits for all of them, and most of it is arithmetic.
+//! Runs work on several ranks concurrently, because a request waits for all of them and most of the work is arithmetic.
 //!
-//! Guarantees: results are delivered in the order of the requests. The number of concurrent works is at most the number
+//! Guarantees: results are delivered in the order of the requests. The number of concurrent tasks is at most the number
 //! of processors, and at most [`AT_ONCE`]. All of them end when the caller is dropped.
 
 use std::num::NonZero;
@@ -10,13 +10,13 @@ use tokio::task::JoinSet;
 
 use super::error::ReadError;
 
-/// The most ranks at the same time: each opens a connection to the store.
+/// The most ranks at the same time. Each opens a connection to the store.
 const AT_ONCE: usize = 4;
 
-/// Runs all works, and passes their results to `each`.
+/// Runs all tasks and passes their results to `each`.
 ///
 /// # Errors
-/// The first error, in their order.
+/// The first error, in the order of the tasks.
 pub(crate) async fn side_by_side<T, W>(works: Vec<W>, mut each: impl FnMut(T)) -> Result<(), ReadError>
 where
     T: Send + 'static,
@@ -25,12 +25,12 @@ where
     let at_once = available_parallelism().map_or(1, NonZero::get).min(AT_ONCE);
     let mut works = works.into_iter().enumerate();
     while works.len() > 0 {
-        // Dropping it ends the running works.
+        // Dropping this ends the running tasks.
         let mut together = JoinSet::new();
         for (place, work) in works.by_ref().take(at_once) {
             together.spawn(async move { (place, work.await) });
         }
-        // A panic propagates, as if nothing had been spawned.
+        // A panic propagates, as if the tasks had not been spawned.
         let mut done = together.join_all().await;
         done.sort_by_key(|(place, _)| *place);
         for (_, come_to) in done {

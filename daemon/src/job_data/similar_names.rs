@@ -1,21 +1,21 @@
-//! Similar names, for errors about a name that does not exist.
+//! Finds similar names, for errors about a name that does not exist.
 //!
-//! Guarantees: bounded work for any input; the nearest first.
+//! Guarantees: the work is bounded for any input, and the most similar names come first.
 //! Refuses: distant guesses. A name that differs in more than a third of its letters is not similar.
 
 /// The most names returned.
 const TOLD: usize = 3;
-/// Letters of a name that are compared.
+/// The most letters of a name that are compared.
 const LETTERS_MAX: usize = 128;
 
-/// The names in `there` that are similar to `asked`, the nearest first; equals keep their order.
+/// The names in `there` that are similar to `asked`, the most similar first. Equally similar ones keep their order.
 pub(crate) fn names(asked: &str, there: impl Iterator<Item = String>) -> Vec<String> {
     let letters: Vec<char> = lower(asked);
     let mut like: Vec<(usize, String)> = Vec::new();
     for name in there {
         let other = lower(&name);
         let far = strsim::generic_levenshtein(&letters, &other);
-        // A beginning of a name is similar, too.
+        // The beginning of a name is similar too.
         let begins = letters.len() >= 3 && other.starts_with(&letters);
         let near = far * 3 <= letters.len().max(other.len()) || begins;
         if near && name != asked && !like.iter().any(|(_, known)| *known == name) {

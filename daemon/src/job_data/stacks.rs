@@ -1,4 +1,4 @@
-//! Decodes a session's items: its stacks, read once per request, and its tables.
+//! Decodes a session's items: its stacks, which are read once per request, and its tables.
 
 use memctl_model::{Boundary, SiteTable};
 use memctl_proto::item::{Content, Packed};
@@ -13,7 +13,8 @@ pub(crate) fn open(session: SessionKey, row: &ItemRow) -> Result<Content, ReadEr
     packed(session, row)?.open().map_err(ReadError::wire(session, row.seq))
 }
 
-/// The tables of a stored item that end one of these epochs, which are sorted; empty if it has no tables.
+/// The tables of a stored item that end one of these epochs. `epochs` must be sorted. The result is empty if the item
+/// has no tables.
 pub(crate) fn open_epoch_ends(session: SessionKey, row: &ItemRow, epochs: &[u32]) -> Result<Vec<SiteTable>, ReadError> {
     let Content::SiteTables(tables) = open(session, row)? else { return Ok(Vec::new()) };
     let wanted = |boundary, epoch| boundary == Boundary::EpochEnd && epochs.binary_search(&epoch).is_ok();
@@ -28,7 +29,7 @@ fn packed(session: SessionKey, row: &ItemRow) -> Result<Packed, ReadError> {
 /// Items read at once; [`PAGE_BYTES`](crate::store::PAGE_BYTES) bounds their bytes.
 const PAGE: u32 = 512;
 
-/// The stored batches of a session's stacks, a page at a time: only one is in memory unpacked.
+/// The stored batches of a session's stacks, read one page at a time. Only one batch is unpacked in memory.
 pub(crate) struct Batches<'a> {
     store: &'a dyn Store,
     session: SessionKey,

@@ -1,12 +1,13 @@
-//! Out-of-memory forecast of running jobs: where memory grows with enough evidence and the device is nearly full, the
-//! recent steps are replayed from the end of the last one, under the process's limit on its device. Only forecasts that
-//! the evidence supports are reported.
+//! The out-of-memory forecast of running jobs. If memory grows with enough evidence and the device is nearly full, the
+//! recent steps are replayed as coming steps, under the process's limit on its device. The replay begins at the end of
+//! the last step. A forecast is reported only if the evidence supports it.
 //!
-//! Guarantees: a process without such growth, or with a quarter of its device left, costs nothing; at most
-//! [`DEVICES_MAX`] devices are replayed over all jobs, and at most [`EVENTS_MAX`] events of a device in a round. It runs
-//! in the judge's task and takes 1 % of a core per device as long as one look takes no more than a third of a second (see
-//! `pace`). A failure here loses the forecast and nothing else.
-//! Refuses: a forecast for a process that marks no steps, or in which a request has failed already.
+//! Guarantees: a process without such growth, or with more than a quarter of its limit free, costs nothing. At most
+//! [`DEVICES_MAX`] devices are replayed over all jobs, and at most [`EVENTS_MAX`] events of a device per round. The
+//! forecast runs in the judge's task. It takes 1 % of a core per device as long as one search takes at most a third of
+//! a second (see `pace`). A failure here loses only the forecast.
+//!
+//! Refuses: processes that mark no steps, and processes in which a request has already failed.
 
 mod forecast;
 mod pace;
@@ -33,11 +34,11 @@ use crate::job_data::{Found, ReadError};
 use crate::store::{DeviceRow, Selection, SessionKey, SessionRow, Store};
 use crate::streams::Streams;
 
-/// Devices that are replayed, over all jobs.
+/// The most devices that are replayed, over all jobs.
 pub(super) const DEVICES_MAX: usize = 16;
-/// Of these, places reserved for devices whose growth supports every forecast.
+/// Of [`DEVICES_MAX`], the places reserved for devices whose growth supports every forecast.
 const DEVICES_SURE: usize = 8;
-/// Events of a device that are replayed in a round. If more have arrived, the replay starts again from a keyframe.
+/// Events of a device that are replayed per round. If more have arrived, the replay begins at a keyframe again.
 const EVENTS_MAX: u64 = 1 << 20;
 /// The first replay of a device begins at least this many events back.
 const EVENTS_BACK: u64 = 1 << 16;
@@ -45,35 +46,36 @@ const EVENTS_BACK: u64 = 1 << 16;
 const ITEMS_MAX: usize = 64;
 /// Payloads read at a time.
 const PAYLOADS: usize = 16;
-/// If several steps ended since the last round, only the last this many ends are looked at: a forecast needs two.
+/// If several steps ended since the last round, a search is made only at this many of the last ends. A forecast needs
+/// two.
 const ENDS_LOOKED_AT: usize = 2;
-/// How far to look ahead where steps are short: a forecast appears a second or two after its step, and there must be time
+/// How far to look ahead if steps are short. A forecast appears a second or two after its step, and the user needs time
 /// to act on it.
 const HORIZON_NS: u64 = 30_000_000_000;
 
-/// What is known of the devices of a job.
+/// The replays of a job's devices.
 #[derive(Default)]
 pub(super) struct Looks {
     devices: HashMap<(SessionKey, u8), Look>,
 }
 
-/// One device.
+/// The replay of one device.
 struct Look {
     ahead: Ahead,
     at_event: u64,
-    /// When the last replayed step ended, and how long it took.
+    /// When the last replayed step ended. `step_ns` is its duration.
     ended_ns: u64,
     step_ns: Option<u64>,
-    /// The forecast, if the growth supported it when it was made.
+    /// The reported forecast; it is only set if the growth supported it when it was made.
     told: Option<Told>,
     pace: Pace,
-    /// Processor time of this round.
+    /// Processor time used in this round.
     worked: Duration,
     _place: OwnedSemaphorePermit,
 }
 
 impl Looks {
-    /// The requests that will fail, as findings; `findings` are those of the judge so far.
+    /// Findings about requests that will fail. `findings` are the other findings of the judge.
     pub async fn look(
         &mut self,
         (store, streams, places): (&dyn Store, &Streams, &Arc<Semaphore>),
@@ -142,7 +144,7 @@ fn limit(row: &DeviceRow, watched: &RankWatch) -> Option<u64> {
     (row.ooms == 0 && is_near).then_some(limit_bytes)
 }
 
-/// Which forecasts the growth in a process supports.
+/// The forecasts that the growth in a process supports.
 fn foresight(watched: &RankWatch, findings: &[Finding]) -> Foresight {
     let name = watched.who().name();
     let fills = findings.iter().filter(|finding| finding.kind.fills() && finding.processes.contains(&name));
@@ -172,7 +174,8 @@ impl Look {
         })
     }
 
-    /// Replays new events, up to the last step end that has events after it. Returns false if the replay cannot go on.
+    /// Replays new events, up to the last step end that has events after it. Returns false if the replay cannot
+    /// continue.
     async fn catch_up(
         &mut self,
         store: &dyn Store,
@@ -186,7 +189,7 @@ impl Look {
         }
         let selection = Selection { events: Some((self.at_event, u64::MAX)), ..Selection::default() };
         let chunks = store.chunks(session.key, row.info.index.0, selection).await?;
-        // (A step end without later events would be counted, but not looked at.)
+        // A step end without later events would be counted, but no search would be made at it.
         let latest_ns = chunks.iter().map(|chunk| chunk.index.last_ns).max().unwrap_or(0);
         ends.retain(|&end_ns| end_ns < latest_ns);
         if ends.is_empty() {
@@ -201,7 +204,7 @@ impl Look {
                 return Ok(false);
             }
             for (chunk, (seq, payload)) in group.iter().zip(payloads) {
-                // Events that were dropped or never arrived could be anything.
+                // The content of dropped or missing events is unknown, so the replay cannot continue.
                 let Some(known) = self.at_event.checked_sub(chunk.index.first_event) else { return Ok(false) };
                 let begun = processor_time();
                 events.clear();
@@ -217,7 +220,7 @@ impl Look {
         Ok(true)
     }
 
-    /// Replays events up to the last of these ends; ends that it reaches are removed.
+    /// Replays events up to the last of these step ends, and removes the ends that it reaches.
     fn replay(&mut self, events: &[Event], ends: &mut VecDeque<u64>, (limit, vouched): (Limit, Foresight)) {
         for event in events {
             while let Some(end_ns) = ends.pop_front_if(|&mut end_ns| end_ns < event.time_ns) {
@@ -251,7 +254,7 @@ impl Look {
         }
     }
 
-    /// Updates the reported forecast after a look.
+    /// Updates the reported forecast after a search.
     fn tell(&mut self, fails: Option<Fails>, (limit, vouched): (Limit, Foresight), seen: u64) {
         if let Some(fails) = fails.filter(|fails| vouched.vouches_for(fails.sight())) {
             let (fails, instead) = self.ahead.names(limit, &fails);

@@ -1,7 +1,7 @@
-//! When the events themselves are replayed: for fragmentation, out of memory and churn, which no site table shows.
+//! Decides when a job's events are replayed for fragmentation, out of memory and churn, which site tables do not show.
 //!
 //! Guarantees: a query about a large job without anomalies replays nothing. A running job is replayed at most twice a
-//! minute, and at once when a request has failed.
+//! minute, but at once when a request has failed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,16 +10,17 @@ use crate::event_analysis::{Explained, explain};
 use crate::job_data::{Found, ReadError};
 use crate::store::{DeviceRow, Store};
 
-/// Jobs of up to this many events are always replayed: it takes tens of milliseconds.
+/// Jobs with at most this many events are always replayed, because it takes only tens of milliseconds.
 const EVENTS_SMALL: u64 = 4 << 20;
-/// Reserved memory beyond the highest allocated bytes that is worth a replay.
+/// A job is replayed if reserved memory exceeds the highest allocated bytes by more than this and by
+/// [`WASTE_SHARE_MIN`].
 const WASTE_BYTES_MIN: u64 = 256 << 20;
-/// The same as a share of the reserved bytes.
+/// The same excess as a share of the reserved bytes.
 const WASTE_SHARE_MIN: f64 = 0.15;
-/// A running job is replayed again after this.
+/// A running job is replayed again after this time.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// The last result, and the state of the job that it was made from.
+/// The last result, and the state of the job for which it was computed.
 pub(super) struct Kept {
     at: Instant,
     stored: u64,
@@ -27,7 +28,7 @@ pub(super) struct Kept {
     explained: Explained,
 }
 
-/// What single events explain, where a replay is worth it; `kept` is the last result.
+/// Replays the job's events if it is worth the time; `kept` is the last result.
 pub(super) async fn look(
     store: &Arc<dyn Store>,
     found: &Arc<Found>,

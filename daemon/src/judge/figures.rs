@@ -1,7 +1,7 @@
-//! A judged job's figures for the summaries.
+//! The figures of a judged job for the summaries.
 //!
-//! Guarantees: the same figures as `memctl query` at the same moment. They are from before teardown if a process has
-//! ended, and from the framework's own counters if it reports no events.
+//! Guarantees: the figures are the same as those of `memctl query` at the same moment. If a process has ended, they are
+//! from before its teardown. If it reports no events, they are from the framework's own counters.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -59,7 +59,7 @@ pub(super) fn of(
         dropped,
         ooms: found.devices.iter().map(|row| row.ooms).fold(0, u64::saturating_add),
         alloc_retries: retries().next().map(|_| retries().fold(0, u64::saturating_add)),
-        // A run that is over has nothing ahead of it.
+        // A run that is over has no coming failure.
         time_to_oom_seconds: ahead.reduce(f64::min).filter(|_| summary.state == JobState::Running),
         findings: kinds,
         devices,

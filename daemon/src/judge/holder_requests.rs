@@ -1,15 +1,16 @@
-//! Asks a process, on the judge's initiative, which objects hold the blocks of a site whose growth is certain, unless the
-//! launcher or the operator forbids it.
+//! Queries a process, without a user's request, for the objects that hold the blocks of a site whose growth is certain.
+//! The launcher or the operator can forbid this.
 //!
-//! Guarantees: the judge never waits for an answer. For each finding one process is asked, the eligible one of the lowest
-//! rank: once, and again when the site has grown and the holder has a length, so that the two answers show whether the
-//! holder grew with the bytes. A process is asked about one finding at a time and about [`SITES_MAX`] in all, not within
-//! its first seconds, and all searches together take at most 1/[`SHARE`] of its time so far. If a search ended early and
-//! explains few blocks, it is repeated when it may take twice as long, [`TRIES_MAX`] times in all; less severe findings
-//! wait for that.
+//! Guarantees: the judge never waits for an answer. For each finding one process is queried: the eligible one with the
+//! lowest rank. It is queried again when the site has grown and the holder has a length, so that the two answers show
+//! whether the holder grew with the bytes. A process is queried about one finding at a time and about [`SITES_MAX`] in
+//! all, but not within its first seconds. All searches together take at most 1/[`SHARE`] of its time so far. If a
+//! search ended early and explains few blocks, it is repeated once it may take twice as long, [`TRIES_MAX`] times in
+//! all. Less severe findings wait until then.
+//!
 //! Refuses: findings without a site.
 //!
-//! (Over 400 lines: nearly half are tests of when a process is asked, next to the rules for it.)
+//! (Over 400 lines: nearly half are tests of when a process is queried, next to the rules for it.)
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -30,28 +31,28 @@ use crate::server_requests::{AskError, Line};
 use crate::store::{HoldersIndex, Says, SessionKey, Store};
 use crate::streams::Streams;
 
-/// The most findings about which a session is asked.
+/// The most findings about which a session is queried.
 const SITES_MAX: usize = 3;
-/// How often it is asked about one of them, if its answer was lost or explains nothing yet.
+/// How often a session is queried about one finding if its answer was lost or explains nothing yet.
 const TRIES_MAX: u8 = 5;
-/// How often it is asked if it names holders.
+/// How often a session is queried about one finding if its answers name holders.
 const ANSWERS_MAX: usize = 4;
-/// How long to wait for the last slice of a search: no query waits for the answer.
+/// How long to wait for the last slice of a search. No query waits for the answer.
 const WAIT_MAX: Duration = Duration::from_secs(120);
-/// Searches may take one part in this many of a process's time, all together.
+/// All searches together may take one part in this many of a process's time.
 const SHARE: u32 = 200;
-/// A process younger than this is not asked,
+/// A process younger than this is not queried.
 const AGE_MIN: Duration = Duration::from_secs(4);
-/// nor one that may not yet be searched for as long as this.
+/// A process is not queried until a search may take this long.
 const BUDGET_MS_MIN: u32 = 20;
-/// Growth is certain after this many increments,
+/// Growth is certain after this many increments.
 const RISES_MIN: u64 = 10;
-/// or if it takes one part in this many of the device.
+/// Growth is also certain if it takes one part in this many of the device.
 const DEVICE_PART: u64 = 100;
-/// The site has grown if its live bytes rose by one part in this many since the process was asked.
+/// A site has grown if its live bytes rose by one part in this many since the process was queried.
 const GROWN_ON: u64 = 4;
 
-/// See the module.
+/// Queries without a user's request; see the module.
 #[derive(Clone)]
 pub(super) struct Unasked {
     store: Arc<dyn Store>,
@@ -60,25 +61,25 @@ pub(super) struct Unasked {
     tried: Arc<Mutex<HashMap<SessionKey, Tried>>>,
 }
 
-/// What a session was asked since its stream began, or since this daemon started.
+/// The queries to a session since its stream began, or since this daemon started.
 #[derive(Default)]
 struct Tried {
     is_under_way: bool,
-    /// How often, by the finding's fingerprint.
+    /// The number of queries, by the finding's fingerprint.
     sites: HashMap<u64, u8>,
-    /// How long searches paused it.
+    /// How long searches have paused the process.
     spent: Duration,
 }
 
 /// The outcome of a try.
 enum Try {
-    /// The process was asked, or must not be asked.
+    /// The process was queried, or must not be queried.
     Done,
-    /// It was not asked this time.
+    /// The process was not queried this time.
     Later,
 }
 
-/// The right to ask a session about a finding; returned when dropped.
+/// The right to query a session about a finding. It is returned on drop.
 struct Turn {
     of: Unasked,
     session: SessionKey,
@@ -106,7 +107,7 @@ impl Unasked {
         self.tried.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to ask about findings of a job whose holders are unknown, or which have grown.
+    /// Begins queries about findings of a job whose holders are unknown or whose sites have grown.
     pub fn look(&self, job: &ChangedJob, found: &Arc<Found>, findings: &[Finding]) {
         self.tried().retain(|session, tried| tried.is_under_way || self.streams.is_streaming(*session));
         let mut waiting: HashSet<SessionKey> = HashSet::new();
@@ -128,7 +129,7 @@ impl Unasked {
                 continue;
             }
             let Some((turn, budget_ms)) = self.turn(session.key, site, age, at_least) else {
-                // Less severe findings would use up the time that it has to save.
+                // Less severe findings would use up the time that this session must save for a longer search.
                 if is_cut_short(finding) && self.may_try(session.key, site) {
                     waiting.insert(session.key);
                 }
@@ -140,7 +141,7 @@ impl Unasked {
         }
     }
 
-    /// The right to ask a session about a finding, if it may be asked (again), and how long the search may take.
+    /// The right to query a session about a finding, if it may be queried (again), and how long the search may take.
     fn turn(&self, session: SessionKey, site: u64, age: Duration, at_least_ms: u32) -> Option<(Turn, u32)> {
         let mut all = self.tried();
         let tried = all.entry(session).or_default();
@@ -158,7 +159,7 @@ impl Unasked {
         Some((Turn { of: self.clone(), session, site, counts: true }, budget_ms))
     }
 
-    /// Whether a session may be asked about a finding once more.
+    /// Whether a session may be queried about a finding once more.
     fn may_try(&self, session: SessionKey, site: u64) -> bool {
         self.tried().get(&session).and_then(|tried| tried.sites.get(&site)).is_some_and(|tries| *tries < TRIES_MAX)
     }
@@ -175,7 +176,7 @@ impl Unasked {
             }
         }
         drop(turn);
-        // Subscribers of the job and alerts are notified.
+        // Notifies subscribers of the job, and alerts.
         self.notifier.notify(job);
     }
 
@@ -187,7 +188,7 @@ impl Unasked {
         session: SessionKey,
     ) -> Result<Try, ReadError> {
         let Some(site) = &finding.site else { return Ok(Try::Done) };
-        // Requests of an earlier daemon count too.
+        // Queries by an earlier daemon count too.
         let mut before = self.store.holders_kept(found.job.key).await?;
         before.retain(|kept| kept.session == session && kept.unasked);
         if !is_left(&before, finding, &found.job.name) {
@@ -205,7 +206,7 @@ impl Unasked {
                 Outcome::Found(found)
             }
             Err(AskError::Busy) => return Ok(Try::Later),
-            // It may reconnect.
+            // The process may reconnect later.
             Err(AskError::Gone | AskError::Left) => return Ok(Try::Done),
             Err(error) => Outcome::Failure(error.to_string()),
         };
@@ -225,21 +226,22 @@ impl Unasked {
     }
 }
 
-/// Which process is asked, and for how long.
+/// The process to query, and how long its search may take.
 struct Asking {
     rank: u32,
     line: Line,
     budget_ms: u32,
 }
 
-/// How long a search may take, given the process's age and the time searches have paused it; none if it is left alone.
+/// How long a search may take, given the process's age and how long searches have paused it; `None` if it must not be
+/// queried now.
 fn budget_ms(age: Duration, spent: Duration) -> Option<u32> {
     let left = (age / SHARE).saturating_sub(spent).as_millis();
     let budget_ms = u32::try_from(left).unwrap_or(u32::MAX).min(BUDGET_MS);
     (age >= AGE_MIN && budget_ms >= BUDGET_MS_MIN).then_some(budget_ms)
 }
 
-/// How long a search must be to learn more than one that ended early, or as much as a complete one.
+/// How long a search must be to find more than one that ended early, or as much as a complete one.
 fn told_more_at(budget_ms: u32, outcome: &Result<HoldersFound, String>) -> u32 {
     match outcome {
         Ok(found) if is_cut(found) => budget_ms.saturating_mul(2).min(BUDGET_MS),
@@ -248,15 +250,15 @@ fn told_more_at(budget_ms: u32, outcome: &Result<HoldersFound, String>) -> u32 {
     }
 }
 
-/// Whether growth at a site is certain enough to ask about it, even if it turns out to be bounded.
+/// Whether growth at a site is certain enough for a query, even if the growth turns out to be bounded.
 fn is_fact(finding: &Finding, device_bytes: Option<u64>) -> bool {
     let part = device_bytes.map(|total| total / DEVICE_PART).filter(|part| *part > 0);
     let is_large = finding.live_bytes.zip(part).is_some_and(|(live, part)| live >= part);
     is_large || finding.rises.is_some_and(|rises| rises >= RISES_MIN)
 }
 
-/// Whether a process still has to answer what holds a finding's blocks: there is no answer; the daemon's own search ended
-/// before it had found anything; or the site has grown since the one time it was asked.
+/// Whether a process must still be queried about a finding's holders. That is so if there is no answer, if the daemon's
+/// own search ended early and explains few blocks, or if the site has grown since the only query.
 fn is_open(finding: &Finding) -> bool {
     let Some(told) = &finding.holders else { return true };
     let Ok(found) = &told.asked.outcome else { return false };
@@ -269,7 +271,7 @@ fn is_open(finding: &Finding) -> bool {
     if found.holders.is_empty() {
         return false;
     }
-    // Growth is only known for holders with a length.
+    // Growth of a holder is known only if the holder has a length.
     let was_asked_once = told.pace.iter().all(Option::is_none);
     let has_length = found.holders.iter().any(|holder| holder.length.is_some());
     was_asked_once && has_length && finding.live_bytes.is_some_and(|now| has_grown_on(found, now))
@@ -283,14 +285,14 @@ fn has_grown_on(found: &HoldersFound, live_bytes: u64) -> bool {
     live_bytes >= found.live_bytes.saturating_add(found.live_bytes / GROWN_ON).max(1)
 }
 
-/// Whether a session with these answers may be asked about a finding.
+/// Whether a session with these answers may be queried about a finding.
 fn is_left(before: &[HoldersIndex], finding: &Finding, job: &str) -> bool {
     let sites: HashSet<u64> = before.iter().map(|kept| kept.site).collect();
     let about: Vec<&HoldersIndex> = before.iter().filter(|kept| may_be_about(kept, finding, job)).collect();
     if about.is_empty() {
         return sites.len() < SITES_MAX;
     }
-    // (A stored answer counts even if it is damaged or left out.)
+    // A stored answer counts even if it is damaged or left out.
     let count = |says| about.iter().filter(|kept| kept.says == says).count();
     let is_answered = count(Says::Holders) >= ANSWERS_MAX || count(Says::Nothing) > 0;
     !is_answered && about.len() < usize::from(TRIES_MAX)
@@ -324,7 +326,7 @@ mod tests {
             assert!(turn(&unasked, 1, site).is_some());
         }
         assert!(turn(&unasked, 1, 200).is_none(), "one too many");
-        // A lost answer is requested again, but not for ever.
+        // A lost answer is requested again, but not forever.
         for _ in 1..TRIES_MAX {
             assert!(turn(&unasked, 1, 100).is_some());
         }
@@ -362,7 +364,7 @@ mod tests {
         assert_eq!(budget_ms(s(10), Duration::from_millis(31)), None, "what is left is not worth it");
         assert_eq!(budget_ms(s(3_600), s(1)), Some(BUDGET_MS));
         assert_eq!(budget_ms(s(200), s(2)), None);
-        // A search that ended early is repeated when it may take twice as long.
+        // A search that ended early is repeated once it may take twice as long.
         let cut = |complete| Ok(HoldersFound { complete, ..HoldersFound::default() });
         assert_eq!(
             [told_more_at(20, &cut(false)), told_more_at(80, &cut(false)), told_more_at(20, &cut(true))],
@@ -385,7 +387,7 @@ mod tests {
         assert!(
             is_fact(&live(1 << 30), device) && !is_fact(&live(100 << 20), device) && !is_fact(&live(1 << 30), None)
         );
-        // Regardless of the confidence.
+        // The confidence does not matter.
         let mut suspected = rises(RISES_MIN);
         suspected.is_suspected = true;
         assert!(suspected.is_suspected && may_be_asked_about(&suspected) && is_fact(&suspected, None));
@@ -425,7 +427,7 @@ mod tests {
         ] {
             assert!(!is_open(&known), "{:?}", known.holders);
         }
-        // It has grown since: once more, so that the two answers show how the holder grew.
+        // The site has grown, so one more query shows how the holder grew.
         let grown = |bytes| Finding { live_bytes: Some(bytes), ..told(true, Ok(some.clone())) };
         assert!(is_open(&grown(125)) && !is_open(&grown(124)));
         let waits = HoldersFound { holders: vec![TensorHolder::default()], ..some.clone() };

@@ -1,9 +1,10 @@
-//! The answers of processes about the holders of tensors: kept with the job, and shown with the findings that they are
-//! about.
+//! Stores the answers of processes about the holders of tensors, and adds them to the findings that they are about.
 //!
-//! Guarantees: an answer that cannot be read is skipped and costs no finding. Only the answers that a sentence needs are
-//! read, one after the other and at most [`READ_BYTES_MAX`] for a query; answers left out are counted.
-//! Refuses: answers of processes that a later process has replaced; their tensors are gone.
+//! Guarantees: an answer that cannot be read is skipped and does not affect the finding. Only the answers that a
+//! sentence needs are read, one at a time and at most [`READ_BYTES_MAX`] per query. Answers that are left out are
+//! counted.
+//!
+//! Refuses: answers of processes that a later process has replaced, because their tensors no longer exist.
 
 use memctl_analysis::holders::{is_about, is_growth_open, is_pace_open, of_finding};
 use memctl_analysis::unexplained_growth::is_about_blocks;
@@ -18,7 +19,7 @@ use crate::clock::steady;
 use crate::job_data::Found;
 use crate::store::{HoldersIndex, HoldersRow, Says, SessionKey, SessionRow, Store, StoreError};
 
-/// Bytes of answers that are read for one query, over all its findings: half of what a job may keep.
+/// Bytes of answers that are read for one query, over all its findings. This is half of what a job may store.
 const READ_BYTES_MAX: u64 = 2 << 20;
 
 /// Stores the outcome of a request.
@@ -52,12 +53,12 @@ fn row(session: SessionKey, asked_ns: u64, asked: &v1::HoldersAsked) -> HoldersR
     HoldersRow { index, answer: answer.into() }
 }
 
-/// The key under which answers about a site are found.
+/// The key by which answers about a site are found.
 fn site_key(function: &str, file: &str, line: u32) -> u64 {
     let mut hash = Sha256::new();
     for part in [function, file] {
         hash.update(part);
-        // A byte that never occurs in UTF-8 separates ("ab", "c") from ("a", "bc").
+        // This byte never occurs in UTF-8. It separates ("ab", "c") from ("a", "bc").
         hash.update([0xff]);
     }
     hash.update(line.to_le_bytes());
@@ -65,13 +66,14 @@ fn site_key(function: &str, file: &str, line: u32) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|at| digest[at]))
 }
 
-/// Whether an answer seems to be about a finding; reading it shows whether it is.
+/// Whether an answer seems to be about a finding, by its index. The answer itself must be read to be sure.
 pub(super) fn may_be_about(kept: &HoldersIndex, finding: &Finding, job: &str) -> bool {
     let is_of = |site: &Frame| kept.site == site_key(&site.function, &site.file, site.line);
     kept.finding == Some(finding.fingerprint(job).0) || finding.site.as_ref().is_some_and(is_of)
 }
 
-/// Adds to each finding what its processes answered. Returns how many answers were left out because there are too many.
+/// Adds the answers of its processes to each finding. Returns how many answers were left out because there are too
+/// many.
 ///
 /// # Errors
 /// The store fails.
@@ -97,13 +99,13 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// What is known of a finding's holders. `kept` are the answers of the job's processes, the oldest first.
+    /// The holders of a finding's blocks, if known. `kept` are the answers of the job's processes, oldest first.
     async fn told(&mut self, finding: &Finding, kept: &[HoldersIndex]) -> Result<Option<FindingHolders>, StoreError> {
         let id = finding.fingerprint(&self.found.job.name).to_string();
         let own = kept.iter().filter(|kept| may_be_about(kept, finding, &self.found.job.name));
         let mut own: Vec<&HoldersIndex> = own.collect();
-        // The most informative answer is used, and the latest of equals: the last one that can be read. A search that was
-        // cut short takes nothing back that an earlier one of the process found.
+        // The most informative answer that can be read is used, and of equally informative ones the latest. A search
+        // that ended early does not replace what an earlier search of the same process found.
         own.sort_by_key(|kept| (kept.says, kept.asked_ns));
         let (mut asked, mut of) = (Vec::new(), None);
         for kept in own.iter().rev() {
@@ -123,8 +125,8 @@ impl Reading<'_> {
         }
         let mut told = of_finding(finding, &id, &asked);
         let Some(of) = of else { return Ok(told) };
-        // Growth of its holders: since the first answer of its process that named some and that counted them in an
-        // earlier epoch.
+        // The growth of the holders is measured from the first answer of the same process that named holders and
+        // counted them in an earlier epoch.
         let is_earlier = |kept: &&&HoldersIndex| {
             kept.session == of.session && kept.says == Says::Holders && kept.asked_ns < of.asked_ns
         };
@@ -145,7 +147,8 @@ impl Reading<'_> {
         Ok(told)
     }
 
-    /// Reads an answer. The outer `None` means that the budget is spent, the inner one that it cannot be read.
+    /// Reads an answer. The outer `None` means that the budget is spent; the inner `None` means that the answer cannot
+    /// be read.
     async fn read(&mut self, kept: &HoldersIndex) -> Result<Option<Option<HoldersAsked>>, StoreError> {
         let Some(bytes_left) = self.bytes_left.checked_sub(kept.bytes) else {
             self.left_out += 1;
@@ -155,7 +158,7 @@ impl Reading<'_> {
         let Some(session) = self.found.sessions.iter().find(|session| session.key == kept.session) else {
             return Ok(Some(None));
         };
-        // (The store reports an error if the bytes are damaged.)
+        // The store logs an error if the bytes are damaged.
         let Some(row) = self.store.holders(self.found.job.key, kept.session, kept.asked_ns).await? else {
             return Ok(Some(None));
         };
@@ -176,7 +179,7 @@ pub(super) fn is_cut(found: &HoldersFound) -> bool {
     !found.complete && (found.holders.is_empty() || found.found_blocks < found.asked_blocks / 2)
 }
 
-/// Whether a process can be asked which objects hold a finding's blocks.
+/// Whether a process can be queried for the objects that hold a finding's blocks.
 pub(super) fn may_be_asked_about(finding: &Finding) -> bool {
     finding.kind.is_leak() && finding.site.is_some()
 }
@@ -214,7 +217,7 @@ mod tests {
         Finding { site: Some(site(line)), ..Finding::new(FindingKind::Leak, Severity::Warning, 0.9, vec![0]) }
     }
 
-    /// A list of `tensors` tensors holds the blocks of a site; the answer takes about 30 KB.
+    /// An answer in which a list of `tensors` tensors holds the blocks of a site. It takes about 30 KB.
     fn asked(line: u32, epoch: u32, tensors: u64) -> v1::HoldersAsked {
         let list = v1::TensorHolder {
             kind: "list".into(),
@@ -257,7 +260,7 @@ mod tests {
         find(store, &v1::Selection { job: "job".into(), ..Default::default() }).await.unwrap()
     }
 
-    /// What is said about a finding, how many bytes are read for it, and how many answers are left out.
+    /// The sentence about a finding's holders, how many bytes are read for it, and how many answers are left out.
     async fn told(store: &SqliteStore, found: &Found, bytes_left: u64) -> (Option<String>, u64, u64) {
         let mut reading = Reading { store, found, bytes_left, left_out: 0 };
         let kept = store.holders_kept(found.job.key).await.unwrap();
@@ -281,7 +284,7 @@ mod tests {
         assert!(sentence.starts_with("Held in epoch 19 by list `KEPT`, 290 tensors (100 in epoch 0)."), "{sentence}");
         assert!(read < 2 * one + 100, "two of 60 are read: {read} bytes");
         assert_eq!(left_out, 0);
-        // All of them, as a query does; the worst first.
+        // All findings, as in a query; the most severe first.
         let mut findings =
             [finding(17), finding(18), Finding::new(FindingKind::RankSkew, Severity::Info, 0.9, vec![0])];
         assert_eq!(tell(&store, &found, &mut findings).await.unwrap(), 0);
@@ -309,7 +312,7 @@ mod tests {
         let store = SqliteStore::in_memory().await.unwrap();
         let key = session(&store, 1, 0).await;
         keep(&store, key, &asked(17, 3, 9)).await.unwrap();
-        // Bytes that are no message, and a message about another site with the same hash.
+        // Stores bytes that are not a message, and a message about another site with the same hash.
         let HoldersRow { index, .. } = row(key, 0, &asked(17, 4, 10));
         store.put_holders(&HoldersRow { index: index.clone(), answer: vec![0xff].into() }).await.unwrap();
         let answer = asked(18, 4, 11).encode_to_vec().into();

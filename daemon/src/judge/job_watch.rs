@@ -1,9 +1,10 @@
-//! A job as its judge sees it: one watch per device of each session, fed from the store item by item.
+//! The judge's state of a job: one watch per device of each session, which reads the store item by item.
 //!
-//! Guarantees: a watch's state depends only on the session's items and their order, not on how often it was queried. So a
-//! live job, an import and a restarted daemon report the same. A bounded number of items is read at a time; items that
-//! kept state has seen are not read.
-//! Refuses: to exceed its memory limit, checked table by table.
+//! Guarantees: a watch's state depends only on the session's items and their order, not on how often it was queried. So
+//! a live job, an import and a restarted daemon report the same. A bounded number of items is read at a time. Items
+//! that saved state covers are not read.
+//!
+//! Refuses: to exceed its memory limit, which is checked at every table.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use crate::store::{ItemRow, SessionKey, SessionRow, Store};
 /// Items of one kind read at a time; their tables are decoded one by one.
 const PAGE: u32 = 64;
 
-/// What the watches know of devices in addition to their stored rows.
+/// What the watches know about devices in addition to their stored rows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Watched {
     /// The latest value of each measured quantity.
@@ -37,22 +38,22 @@ pub(crate) struct Watched {
     pub growth: HashMap<(SessionKey, u8), f64>,
 }
 
-/// One session.
+/// The watches of one session.
 pub struct SessionWatch {
     session: SessionKey,
     /// The initial facts of each device's watch.
     facts: BTreeMap<u8, RankFacts>,
     range: Range,
-    /// All items up to this one have been seen.
+    /// All items up to this one have been read.
     seen: u64,
-    /// Whether kept state was looked for.
+    /// Whether saved state was looked for.
     resumed: bool,
     progress: Progress,
     stacks: StackDictionary,
     told: Arc<Stacks>,
-    /// For each frame of the dictionary, its number in `told`.
+    /// The number in `told` of each frame of the dictionary.
     frames: Vec<u32>,
-    /// A batch of stacks could not be read: later ones have no names.
+    /// Whether a batch of stacks could not be read. Later stacks then have no names.
     nameless: bool,
     /// By device.
     pub watches: BTreeMap<u8, RankWatch>,
@@ -60,25 +61,25 @@ pub struct SessionWatch {
     highest: BTreeMap<u8, Sample>,
     /// The latest value of each measured quantity, by device.
     last: BTreeMap<u8, Sample>,
-    /// The boundaries that it has marked.
+    /// The boundaries that the session has marked.
     shown: Seen,
-    /// Whether it has any samples.
+    /// Whether the session has any samples.
     measured: bool,
 }
 
 impl SessionWatch {
-    /// A watch that has seen nothing yet.
+    /// A watch that has not read anything yet.
     #[must_use]
     pub fn new(session: &SessionRow, range: Range) -> Self {
         let facts = session.info.devices.iter().map(|device| {
             let index = device.index.0;
-            // Device indexes do not identify a device across processes: without a UUID nothing is compared.
+            // Device indexes do not identify a device across processes, so without a UUID nothing is compared.
             let device_id = device
                 .uuid
                 .as_ref()
                 .map(|uuid| format!("{} {uuid}", session.info.host.as_deref().unwrap_or_default()).into());
             let (rank, device_total_bytes) = (session.info.rank, device.total_bytes);
-            // The simulated device of tests has such a name; its memory belongs to the process alone.
+            // The simulated device of tests has such a name. Its memory belongs to the process alone.
             let is_simulated = device.name.as_ref().is_some_and(|name| name.starts_with("Fake"));
             (
                 index,
@@ -114,7 +115,7 @@ impl SessionWatch {
         self.watches.values_mut().for_each(|watch| watch.set_process(name, role));
     }
 
-    /// Reads what is stored of the session up to `durable`, while it takes at most `allowed` bytes.
+    /// Reads the session's items up to `durable`, as long as the watch takes at most `allowed` bytes.
     async fn catch_up(&mut self, store: &dyn Store, durable: u64, allowed: usize) -> Result<(), ReadError> {
         if !std::mem::replace(&mut self.resumed, true)
             && let Some((kept, seq)) = Kept::read(store, self.session, durable).await
@@ -126,7 +127,8 @@ impl SessionWatch {
             let mut rows = Vec::new();
             for kind in [ItemKind::Stacks, ItemKind::SiteTables, ItemKind::Samples] {
                 let mut page = store.items_after(self.session, kind, self.seen, PAGE).await?;
-                // There may be more of this kind: the other kinds are read no further, so that all keep their order.
+                // If more items of this kind follow, the other kinds are read no further, so that all items keep their
+                // order.
                 upto = upto.min(page.looked_to.unwrap_or(upto));
                 rows.append(&mut page.items);
             }
@@ -140,7 +142,7 @@ impl SessionWatch {
         Ok(())
     }
 
-    /// Resumes from kept state, with the stacks that were known then.
+    /// Resumes from saved state, with the stacks that were known when it was saved.
     async fn resume(&mut self, store: &dyn Store, kept: Kept, seq: u64, allowed: usize) -> Result<(), ReadError> {
         let mut after = 0;
         loop {
@@ -171,7 +173,7 @@ impl SessionWatch {
         Ok(())
     }
 
-    /// Keeps the state in the store when it is due. A failure costs only time.
+    /// Saves the state in the store when it is due. A failure only costs time.
     async fn keep(&mut self, store: &dyn Store, ended: bool) {
         if self.range != Range::default() || !self.progress.is_due(ended) {
             return;
@@ -230,14 +232,14 @@ impl SessionWatch {
             return;
         }
         self.measured = true;
-        // A device on which nothing was ever allocated has no watch; some devices only have counters.
+        // A device on which nothing was ever allocated has no watch. Some devices have only counters.
         let device = sample.device.0;
         if sample.allocated_bytes.is_some_and(|bytes| bytes > 0) || self.watches.contains_key(&device) {
             watch(&mut self.watches, &self.told, &self.facts, device).sample(sample);
         }
     }
 
-    /// Gives new stacks to the watches. They share the table, so they must release it while it grows.
+    /// Passes new stacks to the watches. The watches share the table, so they must release it while it grows.
     fn tell_stacks(&mut self) {
         self.watches.values_mut().for_each(|watch| watch.set_stacks(Arc::default()));
         let told = Arc::make_mut(&mut self.told);
@@ -257,7 +259,7 @@ impl SessionWatch {
         self.watches.values_mut().for_each(|watch| watch.set_stacks(self.told.clone()));
     }
 
-    /// Bytes that it keeps.
+    /// Bytes that the watches of this session take.
     fn bytes(&self) -> usize {
         let watches: usize = self.watches.values().map(RankWatch::bytes).sum();
         let samples = (self.highest.len() + self.last.len()) * size_of::<Sample>();
@@ -266,7 +268,7 @@ impl SessionWatch {
     }
 }
 
-/// The watch of a device, created at its first table.
+/// The watch of a device, which is created at its first table.
 fn watch<'a>(
     watches: &'a mut BTreeMap<u8, RankWatch>,
     stacks: &Arc<Stacks>,
@@ -280,13 +282,13 @@ fn watch<'a>(
     })
 }
 
-/// The facts of a device; one that the session did not list has those of its process.
+/// The facts of a device. A device that the session did not list has the facts of its process.
 fn facts_of(facts: &BTreeMap<u8, RankFacts>, device: u8) -> RankFacts {
     let known = facts.get(&device).or_else(|| facts.get(&u8::MAX)).cloned().unwrap_or_default();
     RankFacts { device, ..known }
 }
 
-/// One job: its processes.
+/// The watches of one job.
 #[derive(Default)]
 pub struct JobWatch {
     range: Range,
@@ -300,8 +302,8 @@ impl JobWatch {
         Self { range, sessions: BTreeMap::new() }
     }
 
-    /// Reads what is stored of these sessions, as long as all of them take at most `allowed` bytes; other sessions are
-    /// dropped. Reports the total after each session.
+    /// Reads the items of these sessions, as long as all of them together take at most `memory` bytes, and drops other
+    /// sessions. Reports the total after each session.
     pub async fn catch_up(
         &mut self,
         store: &Arc<dyn Store>,
@@ -337,7 +339,7 @@ impl JobWatch {
         self.sessions.get(&key)?.watches.get(&device)
     }
 
-    /// The watches of devices that count.
+    /// The watches of the devices for which `counts` is true.
     #[must_use]
     pub fn watches(&self, counts: impl Fn(SessionKey, u8) -> bool) -> Vec<&RankWatch> {
         let all =
@@ -355,7 +357,7 @@ impl JobWatch {
         self.sessions.iter().flat_map(of).collect()
     }
 
-    /// What is known of its devices in addition to their stored rows.
+    /// What the watches know about its devices in addition to their stored rows.
     #[must_use]
     pub fn watched(&self) -> Watched {
         let mut watched = Watched::default();
@@ -366,8 +368,8 @@ impl JobWatch {
         watched
     }
 
-    /// Whether anything other than events describes a session's memory. An empty table comes from a process that was
-    /// never sampled, or that ended at once.
+    /// Whether a session's memory is known from anything other than events. A process that was never sampled, or that
+    /// ended at once, has only empty tables.
     #[must_use]
     pub fn is_known(&self, key: SessionKey) -> bool {
         let holds = |levels: &Levels| levels.counters.reserved_bytes > 0 || levels.counters.allocated_bytes > 0;
@@ -375,7 +377,7 @@ impl JobWatch {
         self.sessions.get(&key).is_some_and(known)
     }
 
-    /// Where the boundaries of these sessions come from, and the levels of their devices at the last of them.
+    /// Where the boundaries of these sessions come from, and the levels of their devices at the last boundary.
     #[must_use]
     pub fn boundaries(&self, asked: &[SessionRow]) -> (Boundaries, BTreeMap<(SessionKey, u8), Levels>) {
         let of = |session: &SessionRow| self.sessions.get(&session.key).map(|watch| &watch.shown);

@@ -1,6 +1,6 @@
 //! The result of judging a job: findings, their basis, what was not judged, and where its boundaries come from.
 //!
-//! Guarantees: coverage is derived both from what the store holds and from what the watches could use. So neither a rank
+//! Guarantees: coverage is derived both from the stored data and from what the watches could use. So neither a rank
 //! without a watch nor a watch without boundaries looks healthy.
 
 use std::collections::BTreeMap;
@@ -16,9 +16,9 @@ use super::session_boundaries::Levels;
 use crate::job_data::Found;
 use crate::store::{SessionKey, SessionRow};
 
-/// See the module.
+/// The result; see the module.
 pub(crate) struct Judgement {
-    /// The findings, the worst first.
+    /// The findings, the most severe first.
     pub findings: Vec<Finding>,
     /// What was judged.
     pub judged: Judged,
@@ -41,7 +41,7 @@ impl Judgement {
         Self { findings, judged, not_judged, courses, boundaries, levels }
     }
 
-    /// The job's verdict, once all findings are there.
+    /// The job's verdict; all findings must have been added.
     pub fn verdict(&self, activity: Activity, failed: bool) -> Verdict {
         judge::verdict(&VerdictInputs {
             courses: &self.courses,
@@ -53,7 +53,7 @@ impl Judgement {
         })
     }
 
-    /// The result when judging failed: its findings are unknown.
+    /// The result when judging failed; the findings are unknown.
     pub fn failed(fault: Finding) -> Self {
         let not = NotJudged {
             kind: FindingKind::Leak,
@@ -72,7 +72,7 @@ impl Judgement {
     }
 }
 
-/// What was judged of these sessions, and what not. `whole`: the query is about every rank.
+/// What was judged of these sessions, and what was not. `whole`: the query is about every rank.
 fn judged(asked: &Found, watch: &JobWatch, whole: bool) -> (Judged, Vec<NotJudged>) {
     let recorded = recorded(asked, watch);
     let beyond = coverage::not_judged(&recorded, asked.job.world_size, whole);
@@ -93,7 +93,7 @@ fn judged(asked: &Found, watch: &JobWatch, whole: bool) -> (Judged, Vec<NotJudge
             gaps.push(gap);
         }
     }
-    // A stable sort: equals keep their order.
+    // The sort is stable, so equal gaps keep their order.
     gaps.sort_by_key(|gap| (!gap.decides(), std::cmp::Reverse(gap.gap)));
     (judged, gaps)
 }

@@ -1,4 +1,4 @@
-//! Ranks that stopped while others went on, or that ended badly: read from the store, reported by `memctl-analysis`.
+//! Finds ranks that stopped while others continued, or that ended with a failure. `memctl-analysis` reports them.
 //!
 //! Guarantees: if a job was lost as a whole, single ranks are not reported. The marks of at most [`PLACES_MAX`] sessions
 //! are read to find the step in which they ended.
@@ -10,7 +10,7 @@ use crate::job_data::mark_cursor::at_the_end;
 use crate::job_data::{Found, ReadError};
 use crate::store::{SessionRow, Store};
 
-/// Deaths whose step is looked up: the first ones, which the sentence names.
+/// Deaths whose step is looked up. These are the first ones, which the finding's sentence names.
 const PLACES_MAX: usize = 8;
 
 /// Findings about ranks that stopped. `state` returns the state of a session.
@@ -36,7 +36,7 @@ pub(super) async fn tell(
     }
     dead.sort_by_key(|(_, death)| (death.time_ns, death.rank));
     let own = |death: &Death| !deaths::CauseOfDeath::of(death.failure.as_deref()).is_consequence();
-    // Those with a cause of their own are named; if there is none, the first.
+    // Deaths with a cause of their own are named; if there are none, the first death is.
     let speakers: Vec<usize> = (0..dead.len()).filter(|&at| own(&dead[at].1)).chain([0]).take(PLACES_MAX).collect();
     for at in speakers {
         let Some((session, death)) = dead.get_mut(at) else { continue };

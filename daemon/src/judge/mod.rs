@@ -1,9 +1,11 @@
-//! The judge: watches jobs and reports what is wrong with them, for queries and for alerts.
+//! The judge: watches jobs and reports findings about them, for queries and for alerts.
 //!
-//! Guarantees: ingest is never blocked (the judge reads committed data, and rests twenty times as long as it worked).
-//! Memory is bounded in bytes: idle jobs are dropped first, and a job that needs all of it is not judged, which is a
-//! finding. A fault while a job is judged costs that job its state and yields a finding; other jobs are not affected.
-//! Refuses: to store verdicts. They are computed from the current state, so that none is stale.
+//! Guarantees: ingest is never blocked: the judge reads committed data, and it rests twenty times as long as it worked.
+//! Memory is bounded in bytes. Idle jobs are dropped first. A job that alone exceeds the limit is not judged, and a
+//! finding states this. A fault while a job is judged drops the state of that job and yields a finding; other jobs are
+//! not affected.
+//!
+//! Refuses: to store verdicts. They are computed from the current state, so they are never stale.
 
 mod ahead;
 mod event_findings;
@@ -59,11 +61,11 @@ impl Default for JudgeSettings {
     }
 }
 
-/// Share (one part in this many) of this process's memory limit that watches may take, and the least that they get.
+/// The watches may take one part in [`SHARE`] of this process's memory limit, but at least [`MEMORY_MIN`].
 const SHARE: u64 = 4;
 const MEMORY_MIN: u64 = 256 << 20;
 
-/// The most jobs that are known at a time, regardless of size: as many as the summaries show.
+/// The most jobs with a state at a time, regardless of its size. The summaries show as many.
 const JOBS_KEPT: usize = 1_024;
 
 /// The memory limit of the watches, unless it is configured.
@@ -72,26 +74,26 @@ pub fn usual_memory() -> usize {
     usize::try_from((memory::allowed_bytes() / SHARE).max(MEMORY_MIN)).unwrap_or(usize::MAX)
 }
 
-/// See the module.
+/// The judge; see the module.
 #[derive(Clone)]
 pub struct Judge {
     store: Arc<dyn Store>,
     streams: Streams,
     summaries: Summaries,
     jobs: Arc<Mutex<Jobs>>,
-    /// Bytes that the watches of all jobs may take: with 500 sites, about 1 MB for each device.
+    /// Limit of the bytes that the watches of all jobs take. With 500 sites, a device takes about 1 MB.
     memory: usize,
-    /// Parts of jobs are watched one after the other, because their watches are not kept.
+    /// Limits queries about parts of jobs to one at a time, because their watches are not kept.
     apart: Arc<Semaphore>,
-    /// Devices with a forecast, over all jobs.
+    /// Places for devices with a forecast, over all jobs.
     ahead: Arc<Semaphore>,
-    /// Nanoseconds that forecasts took: they have a share of their own (see `ahead`).
+    /// Nanoseconds that forecasts took. Forecasts have a share of processor time of their own (see `ahead`).
     ahead_ns: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
 struct Jobs {
-    /// Counts queries: the order in which jobs were last queried.
+    /// The number of queries so far; it orders the jobs by their last query.
     clock: u64,
     known: HashMap<i64, Known>,
 }
@@ -100,14 +102,14 @@ struct Jobs {
 struct Known {
     asked: u64,
     bytes: usize,
-    /// Why it is no longer judged: it would take too much memory.
+    /// The reason why the job is no longer judged: it would take too much memory.
     too_large: Option<String>,
-    /// Whether it was logged that answers about holders were left out.
+    /// Whether the log already reports that answers about holders were left out.
     is_cut: bool,
     watch: Arc<tokio::sync::Mutex<Seen>>,
 }
 
-/// What is known of a job.
+/// The judge's state of a job.
 #[derive(Default)]
 struct Seen {
     watch: JobWatch,
@@ -124,14 +126,14 @@ impl Judge {
         Self { store, streams, summaries, jobs, memory, apart, ahead, ahead_ns }
     }
 
-    /// Where the figures of judged jobs are put.
+    /// The summaries that get the figures of judged jobs.
     #[must_use]
     pub fn summaries(&self) -> Summaries {
         self.summaries.clone()
     }
 
-    /// Judges a job. `found` must hold all its processes, `asked` those that the query is about; `whole` says that these
-    /// are all that there should be. A fault costs this job its verdict, and does not affect other jobs.
+    /// Judges a job. `found` must have all its processes, `asked` those that the query is about. `whole` is true if the
+    /// query is about every rank. A fault costs only this job its verdict.
     ///
     /// # Errors
     /// The store fails.
@@ -147,7 +149,7 @@ impl Judge {
             return self.with_lost(Judgement::failed(unjudged(found, &why, ALLOW_MORE)), found).await;
         }
         let (judge, job, question) = (self.clone(), found.clone(), asked.clone());
-        // A task of its own, so that a panic is contained. It ends when it is dropped.
+        // A task of its own contains a panic. The task ends when it is dropped.
         let mut alone = JoinSet::new();
         alone.spawn(async move { judge.judged(&job, &question, range, whole).await });
         let fault = match alone.join_next().await {
@@ -196,7 +198,7 @@ impl Judge {
         let mut seen = seen.lock().await;
         let Seen { watch, explained, ahead } = &mut *seen;
         let keep = |bytes| self.keep(found.job.key, bytes);
-        // Single events are replayed by their own tasks, so both run at the same time.
+        // The replay of events has its own tasks, so both run at the same time.
         let (explained, ()) = tokio::try_join!(
             event_findings::look(&self.store, found, explained),
             watch.catch_up(&self.store, found, self.memory, &keep)
@@ -225,14 +227,14 @@ impl Judge {
         if went_on { Activity::Running } else { self.activity(found) }
     }
 
-    /// Adds what the sessions themselves report; the worst first.
+    /// Adds the findings that the sessions' ends yield, and sorts all findings.
     async fn with_lost(&self, mut judgement: Judgement, found: &Found) -> Result<Judgement, ReadError> {
         let findings = &mut judgement.findings;
         let told = lost::tell(&*self.store, found, |session| state(session, &self.streams)).await?;
         oom::outcome::add_consequences(findings, &told.after_oom);
         findings.extend(told.findings);
         judge::sort(findings);
-        // The worst first, in case there are more answers than are read.
+        // The findings are sorted first, so that the most severe ones get the answers if there are more than are read.
         let left_out = holders::tell(&*self.store, found, findings).await?;
         judge::decide(findings);
         judge::sort(findings);
@@ -249,17 +251,18 @@ impl Judge {
         Ok(judgement)
     }
 
-    /// Whether this is the first time that answers of a job are left out: it is judged every second.
+    /// Whether answers of a job are left out for the first time. A job is judged every second, so only the first time
+    /// is logged.
     fn is_first_cut(&self, job: i64) -> bool {
         let mut jobs = self.lock();
         jobs.known.get_mut(&job).is_none_or(|known| !std::mem::replace(&mut known.is_cut, true))
     }
 
-    /// What single events explain of the ranks in `asked`, and what is wrong with them. It knows the leaks of all ranks,
-    /// because a consequence of a leak is no cause of its own.
+    /// The explanations from the events of the ranks in `asked`, and the findings about these ranks. The findings
+    /// include growth, because a consequence of growth is not a cause of its own.
     ///
     /// # Errors
-    /// The store fails, or what is stored does not open.
+    /// The store fails, or a stored item cannot be decoded.
     pub(crate) async fn explained(
         &self,
         asked: &Arc<Found>,
@@ -280,7 +283,7 @@ impl Judge {
         Ok((explained, findings))
     }
 
-    /// The highest value of each measured quantity of a job, as far as it was judged as a whole.
+    /// The highest value of each measured quantity of a job, if the whole job has been judged.
     pub(crate) async fn highest(&self, job: i64) -> HashMap<(SessionKey, u8), Sample> {
         let watch = self.lock().known.get(&job).map(|known| known.watch.clone());
         match watch {
@@ -289,7 +292,7 @@ impl Judge {
         }
     }
 
-    /// What the watches know of a job's devices, as far as it was judged as a whole.
+    /// What the watches know about a job's devices, if the whole job has been judged.
     async fn watched(&self, job: i64) -> Watched {
         let watch = self.lock().known.get(&job).map(|known| known.watch.clone());
         match watch {
@@ -317,7 +320,7 @@ impl Judge {
         known.watch.clone()
     }
 
-    /// Total time of forecasts.
+    /// Total time that forecasts took.
     fn looked_ahead(&self) -> Duration {
         Duration::from_nanos(self.ahead_ns.load(Ordering::Relaxed))
     }
@@ -327,19 +330,19 @@ impl Judge {
         self.lock().known.values().map(|known| known.bytes).sum()
     }
 
-    /// The limit on these bytes.
+    /// The limit of [`Self::bytes`].
     pub(crate) fn bytes_max(&self) -> usize {
         self.memory
     }
 
-    /// Records a job's size while it grows. So jobs that were not queried for longest are dropped before it has grown,
-    /// and all together never take more than twice the limit.
+    /// Records a job's size while it grows. So the jobs that were not queried for longest are dropped before it has
+    /// grown, and all jobs together never take more than twice the limit.
     fn keep(&self, job: i64, bytes: usize) {
         let mut jobs = self.lock();
         if let Some(known) = jobs.known.get_mut(&job) {
             known.bytes = bytes;
         }
-        // (A job that is too large holds no bytes, so the number of jobs is limited too.)
+        // A job that is too large holds no bytes, so the number of jobs is limited too.
         while jobs.known.len() > 1
             && (jobs.known.len() > JOBS_KEPT
                 || jobs.known.values().map(|known| known.bytes).sum::<usize>() > self.memory)
@@ -351,11 +354,11 @@ impl Judge {
     }
 }
 
-/// Advice after a fault, and for a job that is too large.
+/// The remedies of the finding about a job that could not be judged: after a fault, and for a job that is too large.
 const FAULT: &str = "This is a fault of memctl: the daemon's log has the details.";
 const ALLOW_MORE: &str = "Allow the judge more with `judge_memory` in the daemon's configuration.";
 
-/// The finding that a job could not be judged: silence would look healthy.
+/// The finding that a job could not be judged. Without it the job would look healthy.
 fn unjudged(found: &Found, fault: &str, advice: &str) -> Finding {
     let ranks: BTreeSet<u32> = found.sessions.iter().map(|session| session.info.rank).collect();
     Finding {
@@ -372,7 +375,7 @@ fn unjudged(found: &Found, fault: &str, advice: &str) -> Finding {
     }
 }
 
-/// If a query covers only some devices of a process, keeps only the growth that these show alone.
+/// If a query covers only some devices of a process, keeps only the growth that these devices show by themselves.
 fn of_devices(findings: &mut Vec<Finding>, watch: &JobWatch, found: &Found, asked: &Found, activity: Activity) {
     let is_asked = counts_of(asked);
     let of_asked = asked.by_key();

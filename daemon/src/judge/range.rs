@@ -4,7 +4,7 @@
 
 use memctl_model::SiteTable;
 
-/// Which boundaries count in a query.
+/// Selects the boundaries that count in a query.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Range {
     /// First and last epoch.

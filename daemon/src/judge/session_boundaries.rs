@@ -1,4 +1,5 @@
-//! The boundaries of sessions: how many of each kind, where they come from, and the levels of devices at the last one.
+//! The boundaries of sessions: how many of each kind there are, where they come from, and the levels of devices at the
+//! last one.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::store::SessionRow;
 
-/// Epoch ends over which the growth of a device is estimated for the summaries: enough for a slope, and small.
+/// Epoch ends from which the growth of a device is estimated for the summaries. They suffice for a slope and take
+/// little memory.
 const EPOCHS_KEPT: usize = 64;
 
 /// The levels of a device at a boundary.
@@ -41,7 +43,7 @@ impl Origin {
         *if found { &mut self.found } else { &mut self.given } = true;
     }
 
-    /// Explicit marks take precedence: they are never mixed with found ones.
+    /// Explicit marks take precedence and are never mixed with marks that were found.
     fn name(self) -> &'static str {
         match (self.given, self.found) {
             (true, _) => "given",
@@ -69,7 +71,7 @@ impl Seen {
             }
             Boundary::StepEnd => self.steps.see(table.found),
             Boundary::WindowEnd => self.windows += 1,
-            // At the end of a recording only what teardown left is live.
+            // At the end of a recording only memory that teardown left is live, so its levels are not used.
             Boundary::End => return,
         }
         self.levels.insert(table.device.0, Levels { boundary: table.boundary, counters: table.counters });

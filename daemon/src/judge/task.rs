@@ -1,9 +1,9 @@
 //! The task that judges jobs as their data arrives.
 //!
-//! Guarantees: a job is judged soon after new data of it was stored, and at most once a second. The task rests twenty
+//! Guarantees: a job is judged soon after its new data was stored, and at most once a second. The task rests twenty
 //! times as long as it worked, so judging takes at most a twentieth of a core. Forecasts have a share of their own and
-//! lengthen no rest: they matter most when many devices are nearly full. A job that cannot be judged is logged once a
-//! round and does not delay the others.
+//! do not lengthen rests, because they matter most when many devices are nearly full. A job that cannot be judged is
+//! logged once a round and does not delay the others.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,13 +23,13 @@ use crate::notify::{ChangedJob, Notifier};
 use crate::store::{Scope, Scoped, Which};
 use crate::supervise::Tasks;
 
-/// A job is judged at most this often.
+/// The shortest time between two judgements of a job.
 const ROUND: Duration = Duration::from_secs(1);
-/// Waiting jobs are looked at again after this even without new data: a rank that stopped sends nothing.
+/// Waiting jobs are judged again after this time even without new data, because a rank that stopped sends nothing.
 const IDLE_ROUND: Duration = Duration::from_secs(15);
-/// Rests for each unit of work.
+/// Units of rest per unit of work.
 const RESTS: u32 = 20;
-/// The longest rest: even a job of thousands of ranks is judged every minute.
+/// The longest rest, so that even a job of thousands of ranks is judged every minute.
 const REST_MAX: Duration = Duration::from_secs(60);
 /// Time limit of the last round when the daemon shuts down.
 const LAST_ROUND: Duration = Duration::from_secs(5);
@@ -40,7 +40,7 @@ pub struct Judging {
     task: JoinHandle<()>,
 }
 
-/// What a round needs.
+/// The services that a round uses.
 #[derive(Clone)]
 struct Looking {
     judge: Judge,
@@ -48,13 +48,13 @@ struct Looking {
     alerts: Alerts,
     /// Whether jobs are judged, or only read for their figures.
     judging: bool,
-    /// Asks processes which objects hold the blocks of a leak, unless that is forbidden.
+    /// Queries processes for the objects that hold the blocks of a leak, unless that is forbidden.
     unasked: Option<Unasked>,
 }
 
 impl Judging {
-    /// Starts the task. With judging off it only puts the figures of jobs in the summaries; queries are judged in any case.
-    /// `holders` says whether processes may be asked which objects hold the blocks of a leak.
+    /// Starts the task. With judging off, the task only puts the figures of jobs in the summaries; queries are still
+    /// judged. `holders` permits queries to processes for the objects that hold the blocks of a leak.
     #[must_use]
     pub fn start(
         judge: Judge,
@@ -71,7 +71,7 @@ impl Judging {
         Self { looking, task }
     }
 
-    /// Judges what arrived since the last round, once everything is stored, and ends.
+    /// Judges the data that arrived since the last round, then ends. Everything must be stored before the call.
     pub async fn finish(self) {
         self.task.abort();
         if self.looking.judging && tokio::time::timeout(LAST_ROUND, self.looking.round(false)).await.is_err() {
@@ -143,7 +143,7 @@ impl Looking {
 
 fn facts(found: &Found, summary: &Summary) -> JobFacts {
     let imported = summary.source == Some(SourceKind::Import);
-    // A recording may have ended long ago: for alerts it counts as new from its import on.
+    // A recording may have ended long ago. For alerts, it ended when it was imported.
     let heard_ns = found.sessions.iter().map(|session| session.heard_ns).max();
     JobFacts {
         tenant: found.job.tenant.clone(),
@@ -152,7 +152,7 @@ fn facts(found: &Found, summary: &Summary) -> JobFacts {
         attempt: found.job.attempt,
         labels: found.job.labels.clone(),
         state: Some(summary.state),
-        // The run that is judged, not the first of that name.
+        // The start of the run that is judged, not of the first run of that name.
         started_ns: found.sessions.iter().map(|session| session.info.started_ns).min().unwrap_or(found.job.started_ns),
         ended_ns: if imported { heard_ns } else { summary.ended_ns },
         epochs: found.devices.iter().map(|device| device.epochs as u32).max(),

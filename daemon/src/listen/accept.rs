@@ -1,9 +1,9 @@
 //! Accepts connections at all addresses.
 //!
 //! Guarantees: one stream yields the connections of all addresses, so that one server serves them. A handshake blocks
-//! no other connection and has a timeout. When file descriptors run out, the loop does not spin: connections without an
-//! admitted caller are closed first, new ones are closed at once, and this is logged once. Dropping the stream and
-//! every [`Stopper`] ends listening.
+//! no other connection and has a timeout. When file descriptors run out, the loop does not spin. It first closes
+//! connections without an admitted caller, then it closes new connections at once, and it logs this once. Listening
+//! ends when the stream and every [`Stopper`] are dropped.
 
 use std::fs::File;
 use std::io;
@@ -26,15 +26,15 @@ use super::tls::Certificates;
 use super::unix::Socket;
 use super::{Connection, Peer, Speaks, certificate};
 
-/// Accepted connections that wait for the server.
+/// The most accepted connections that wait for the server.
 const WAITING: usize = 16;
 /// Timeout of the TLS handshake.
 const HANDSHAKE_MAX: Duration = SILENCE_MAX;
-/// Pauses after failed accepts. (Without a draw: nothing else waits for the same descriptors.)
+/// Pauses after failed accepts. They have no random part, because no other task waits for the same descriptors.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), most: Duration::from_secs(1) };
 /// Pause after a failed accept when a connection was closed to make room.
 const MAKING_ROOM: Duration = Duration::from_millis(10);
-/// Connections that are closed in a row while descriptors are short, before the next pause.
+/// While descriptors are short, this many connections are closed in a row before the next pause.
 const TURNED_AWAY: usize = 64;
 
 /// A bound address.
@@ -49,7 +49,7 @@ pub struct Incoming {
     listening: Stopper,
 }
 
-/// Ends listening: when asked to, or when the last copy is dropped.
+/// Ends listening on request, or when the last copy is dropped.
 #[derive(Clone)]
 pub struct Stopper(Arc<Mutex<Listening>>);
 
@@ -108,7 +108,7 @@ impl Accepting {
     async fn run(mut self) {
         let mut handshakes = JoinSet::new();
         loop {
-            // Forgets handshakes that have ended.
+            // Removes handshakes that have ended.
             while handshakes.try_join_next().is_some() {}
             match self.accept().await {
                 Ok(accepted) => {
@@ -116,7 +116,7 @@ impl Accepting {
                     self.admit(accepted, &mut handshakes).await;
                 }
                 Err(error) if is_short(&error) => self.relieve(&error).await,
-                // This concerns one connection only: it was gone before it was accepted.
+                // This affects only one connection, which was closed before it was accepted.
                 Err(error) => tracing::debug!(%error, "a connection could not be accepted"),
             }
         }
@@ -131,7 +131,7 @@ impl Accepting {
         }
     }
 
-    /// For the next connection, if there is TLS.
+    /// The acceptor for the next connection, if it uses TLS.
     fn acceptor(&self) -> Option<TlsAcceptor> {
         match &self.listener {
             Listener::Tcp(_, Some(certificates)) => Some(certificates.acceptor(self.speaks)),
@@ -157,7 +157,7 @@ impl Accepting {
         let connection = match accepted {
             Accepted::Unix(stream) => Connection::new(Pipe::Unix(stream), peer, place),
             Accepted::Tcp(stream, address) => {
-                // Small responses must not wait; a socket that refuses this option is as good as gone.
+                // Small responses must not wait. A socket that refuses this option is about to close anyway.
                 let _ = stream.set_nodelay(true);
                 if let Some(acceptor) = self.acceptor() {
                     let take = self.take.clone();
@@ -168,7 +168,7 @@ impl Accepting {
                                 let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
                                 let certificate = shown.map(|shown| Arc::new(certificate::read(shown)));
                                 let peer = Peer::Tcp { address, certificate };
-                                // An error means that the daemon is ending.
+                                // An error means that the daemon is shutting down.
                                 let _ = take.send(Connection::new(Pipe::Tls(Box::new(stream)), peer, place)).await;
                             }
                             Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS was not agreed on"),
@@ -180,16 +180,16 @@ impl Accepting {
                 Connection::new(Pipe::Tcp(stream), peer, place)
             }
         };
-        // An error means that the daemon is ending, and this task with it.
+        // An error means that the daemon, and this task with it, is shutting down.
         let _ = self.take.send(connection).await;
     }
 
-    /// Handles a lack of descriptors or memory: closes a connection without an admitted caller, else closes waiting
-    /// connections and pauses.
+    /// Handles a lack of descriptors or memory. It closes a connection without an admitted caller. If there is none, it
+    /// closes waiting connections and pauses.
     async fn relieve(&mut self, error: &io::Error) {
         self.short.begin(error, self.connections.count());
         if self.connections.cut_unknown() {
-            // Its descriptor is free as soon as its task has run.
+            // Its descriptor is free after its task has run.
             return tokio::time::sleep(MAKING_ROOM).await;
         }
         self.short.reserve = None;
@@ -205,12 +205,12 @@ impl Accepting {
     }
 }
 
-/// A period in which nothing can be accepted.
+/// A period in which no connection can be accepted.
 struct Short {
     is: bool,
     pauses: u32,
     failed: u64,
-    /// A spare descriptor, closed so that waiting connections can be accepted and closed.
+    /// A spare descriptor. It is closed so that waiting connections can be accepted and closed.
     reserve: Option<File>,
 }
 
@@ -241,7 +241,7 @@ impl Short {
     }
 }
 
-/// Out of descriptors or memory: the next accept fails as well.
+/// Whether descriptors or memory are exhausted, so that the next accept fails too.
 fn is_short(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }

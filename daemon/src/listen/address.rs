@@ -1,50 +1,50 @@
-//! Where to listen, as text: `unix:/path`, `127.0.0.1:7717`, `http://…`, `https://…`.
+//! Addresses to listen on, as text: `unix:/path`, `127.0.0.1:7717`, `http://…`, `https://…`.
 //!
-//! Guarantees: the printed form can be parsed again. Refuses: host names (a daemon binds addresses).
+//! Guarantees: the printed form can be parsed again. Refuses: host names, because a daemon binds addresses.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Where to listen.
+/// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// A socket in the file system.
     Unix {
         /// Its path.
         path: PathBuf,
-        /// Whether the folder is private to memctl: it is created, and no other user may enter it.
+        /// Whether the folder is private to memctl. It is then created, and no other user may enter it.
         own_folder: bool,
-        /// The mode of the socket's file: which users may connect.
+        /// Which users may connect, as the mode of the socket's file.
         access: SocketAccess,
     },
     /// A port.
     Tcp {
         /// The address and the port; 0 lets the system choose one.
         address: SocketAddr,
-        /// Whether it speaks TLS.
+        /// Whether the port uses TLS.
         encryption: Encryption,
     },
 }
 
-/// Which users may connect to a socket. What they may do then depends on their role.
+/// Which users may connect to a socket. Their rights depend on their role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SocketAccess {
-    /// Its owner, and root.
+    /// The owner, and root.
     #[default]
     Owner,
-    /// The members of its group as well.
+    /// Also the members of its group.
     Group,
     /// Every user of this machine.
     AllUsers,
 }
 
 impl SocketAccess {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 3] = [Self::Owner, Self::Group, Self::AllUsers];
 
-    /// As for `chmod`: connecting needs write permission.
+    /// The mode of the socket's file. Connecting needs write permission.
     #[must_use]
     pub const fn mode(self) -> u32 {
         match self {
@@ -55,14 +55,14 @@ impl SocketAccess {
     }
 }
 
-/// Whether a port speaks TLS.
+/// Whether a port uses TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encryption {
-    /// If a certificate is configured.
+    /// TLS if a certificate is configured.
     Configured,
-    /// Never: `http://`.
+    /// No TLS (`http://`).
     Plain,
-    /// Always: `https://`.
+    /// Always TLS (`https://`).
     Tls,
 }
 
@@ -87,7 +87,7 @@ impl Listen {
         }
     }
 
-    /// Whether it speaks TLS, given whether there is a certificate.
+    /// Whether it uses TLS. The parameter is whether there is a certificate.
     #[must_use]
     pub fn is_encrypted(&self, has_certificate: bool) -> bool {
         match self {
@@ -106,7 +106,7 @@ impl FromStr for Listen {
         if let Some(path) = text.strip_prefix("unix:") {
             // `unix:///path` is another common spelling.
             let path = Path::new(path.strip_prefix("//").unwrap_or(path));
-            // A relative path counts from this process's folder; an empty one is an error.
+            // A relative path is relative to this process's folder. An empty path is an error.
             let path = std::path::absolute(path).map_err(|_| wrong())?;
             let is_one = path.file_name().is_some();
             return if is_one {

@@ -1,11 +1,12 @@
 //! Reads a client's certificate: common name, alternative names, fingerprint and end of validity.
 //!
-//! Guarantees: reading is bounded by the certificate's bytes and never panics; unreadable parts are left out. A test compares
-//! it with x509-parser, which would cost every build twenty dependencies. It does not verify: TLS has done so before.
+//! Guarantees: reading is bounded by the certificate's bytes and never panics. Unreadable parts are left out. A test
+//! compares the results with x509-parser, which would add twenty dependencies to every build. The certificate is not
+//! verified here, because TLS has already verified it.
 
 use super::ClientCertificate;
 
-/// DER tags needed for a certificate's names.
+/// DER tags that a certificate's names need.
 const BOOLEAN: u8 = 0x01;
 const OCTET_STRING: u8 = 0x04;
 const OID: u8 = 0x06;
@@ -18,7 +19,7 @@ const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const VERSION: u8 = 0xa0;
 const EXTENSIONS: u8 = 0xa3;
-/// Alternative names that are text: email addresses, DNS names, URIs.
+/// Tags of alternative names that are text: email addresses, DNS names, URIs.
 const TEXT_NAMES: [u8; 3] = [0x81, 0x82, 0x86];
 
 /// 2.5.4.3
@@ -34,7 +35,7 @@ pub(super) fn read(der: &[u8]) -> ClientCertificate {
     ClientCertificate { subject, names, fingerprint: sha256(der), not_after_s }
 }
 
-/// Whether it is an authority's own certificate, which TLS clients refuse as a server's.
+/// Whether it is the own certificate of an authority, which TLS clients refuse as a server's certificate.
 pub(super) fn is_authority(der: &[u8]) -> bool {
     said(der).is_some_and(|said| said.is_authority)
 }
@@ -46,14 +47,14 @@ fn sha256(bytes: &[u8]) -> [u8; 32] {
     fingerprint
 }
 
-/// One value and the bytes after it.
+/// The tag and bytes of the next value, and the bytes after it.
 fn next(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    // No certificate has a tag of several bytes.
+    // Certificates never have tags of several bytes.
     let (&tag, rest) = bytes.split_first().filter(|(tag, _)| *tag & 0x1f != 0x1f)?;
     let (&first, rest) = rest.split_first()?;
     let (length, rest) = match first {
         0..=0x7f => (usize::from(first), rest),
-        // Up to four length bytes; DER has no indefinite lengths.
+        // The length has up to four bytes. DER has no indefinite lengths.
         0x81..=0x84 => {
             let (length, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
             (length.iter().fold(0_usize, |sum, byte| sum << 8 | usize::from(*byte)), rest)
@@ -69,7 +70,7 @@ fn expect(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     next(bytes).filter(|(found, _, _)| *found == tag).map(|(_, value, rest)| (value, rest))
 }
 
-/// The values in sequence; `None` if the bytes are anything else.
+/// The values in sequence; `None` if the bytes are not a sequence of values.
 fn each(mut bytes: &[u8]) -> Option<Vec<(u8, &[u8])>> {
     let mut values = Vec::new();
     while !bytes.is_empty() {
@@ -94,7 +95,7 @@ fn said(der: &[u8]) -> Option<Said> {
     if let Some((_, after)) = expect(rest, VERSION) {
         rest = after;
     }
-    // Serial number, algorithm, issuer.
+    // These are the serial number, the algorithm and the issuer.
     for _ in 0..3 {
         (_, _, rest) = next(rest)?;
     }
@@ -118,7 +119,7 @@ fn seconds(tag: u8, time: &[u8]) -> Option<u64> {
         (GENERALIZED_TIME, 14) => (digits.get(..4)?.parse::<i64>().ok()?, &digits[4..]),
         _ => return None,
     };
-    // Two-digit years are 1950 to 2049.
+    // A year of two digits is between 1950 and 2049.
     let year = match tag {
         UTC_TIME if year < 50 => 2000 + year,
         UTC_TIME => 1900 + year,
@@ -129,16 +130,16 @@ fn seconds(tag: u8, time: &[u8]) -> Option<u64> {
     if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }
-    // Counting years from March puts the leap day last.
+    // Years are counted from March, so that the leap day is the last day of a year.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days = 365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
     let since_year_0 = days + (153 * month + 2) / 5 + day - 1;
     let seconds = (since_year_0 - 719_468) * 86_400 + hour * 3_600 + minute * 60 + second;
-    // Before 1970: long expired.
+    // A time before 1970 becomes 0, which has long expired.
     Some(u64::try_from(seconds).unwrap_or(0))
 }
 
-/// The first common name; `None` if what precedes it is not what a subject is made of.
+/// The first common name; `None` if the bytes before it do not have the form of a subject.
 fn common_name(subject: &[u8]) -> Option<String> {
     for (tag, set) in each(subject)? {
         for (inner, part) in each(set)? {

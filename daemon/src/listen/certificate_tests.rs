@@ -1,5 +1,5 @@
-//! Compares the reader of certificates, whose names decide roles, with x509-parser: on made certificates and on mutations of
-//! them. What x509-parser reads, memctl reads as the same, or leaves it out.
+//! Compares the reader of certificates, whose names decide roles, with x509-parser, on generated certificates and on
+//! mutations of them. If x509-parser reads a part, memctl reads it with the same result or leaves it out.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
 use super::certificate::{is_authority, read};
 
-/// What both readers say.
+/// The result of a reader.
 #[derive(Debug, PartialEq)]
 struct Read {
     subject: String,
@@ -24,7 +24,7 @@ fn ours(der: &[u8]) -> Read {
     Read { subject, names, not_after_s, is_authority: is_authority(der) }
 }
 
-/// By x509-parser; `None` where it refuses.
+/// The result of x509-parser; `None` if it refuses the certificate.
 fn theirs(der: &[u8]) -> Option<Read> {
     let (_, read) = X509Certificate::from_der(der).ok()?;
     let alternatives = read.subject_alternative_name().ok()?;
@@ -74,7 +74,7 @@ prop_compose! {
     }
 }
 
-/// A change of one byte, at a share of the length.
+/// Changes of single bytes: a position as a share of the length, and the new byte.
 fn mutations() -> impl Strategy<Value = Vec<(f64, u8)>> {
     let byte =
         prop_oneof![any::<u8>(), proptest::sample::select(vec![0_u8, 1, 4, 6, 12, 0x16, 0x30, 0x31, 0x80, 0xa3])];
@@ -97,7 +97,7 @@ proptest! {
                 changed[(place * der.len() as f64) as usize] = byte;
             }
             let (ours, Some(theirs)) = (ours(&changed), theirs(&changed)) else { continue };
-            // A part that memctl does not read is left out.
+            // memctl leaves out a part that it does not read.
             let is_same = (ours.subject.is_empty() || ours.subject == theirs.subject)
                 && ours.names.iter().all(|name| theirs.names.contains(name))
                 && (ours.not_after_s.is_none() || ours.not_after_s == theirs.not_after_s)

@@ -1,7 +1,7 @@
 //! One accepted connection: its bytes, its peer, and its end if it is idle or stalled.
 //!
-//! Guarantees: gRPC and HTTP see one type for every transport. A connection closes itself if the peer sends
-//! nothing, makes no request for a while or does not read. [`super::Connections::cut_all`] closes it at once.
+//! Guarantees: gRPC and HTTP use one type for every transport. A connection closes itself if the peer sends nothing,
+//! makes no request for a while, or does not read. [`super::Connections::cut_all`] closes it at once.
 
 use std::future::Future as _;
 use std::io;
@@ -19,11 +19,12 @@ use tonic::transport::server::Connected;
 use super::Peer;
 use super::connection_limits::{Admission, Owner, Place, SILENCE_MAX, State, Underway};
 
-/// A connection has begun after this many bytes: most of HTTP/2's preface. (An HTTP/1 request is hardly shorter.)
+/// A connection counts as begun after this many bytes, which are most of HTTP/2's preface. An HTTP/1 request is hardly
+/// shorter.
 const BEGINNING: u64 = 16;
-/// A peer that takes no waiting byte for this long counts as gone.
+/// A peer that takes none of the waiting bytes for this long counts as gone.
 pub const STALLED_MAX: Duration = Duration::from_secs(30);
-/// How often a connection checks its limits: the shortest of them.
+/// How often a connection checks its limits; this is the shortest of them.
 const LOOK_EVERY: Duration = SILENCE_MAX;
 
 /// The transport of a connection.
@@ -39,15 +40,15 @@ pub struct Connection {
     pipe: Pipe,
     peer: Peer,
     state: Arc<State>,
-    /// `None` within this process, where there are no limits.
+    /// `None` for a connection within this process, which has no limits.
     place: Option<Place>,
     heard: u64,
     look: Pin<Box<Sleep>>,
-    /// Since when the peer has taken nothing of what waits for it.
+    /// Since when the peer has taken none of the waiting bytes.
     stalled: Option<Instant>,
 }
 
-/// What requests know of their connection.
+/// The part of a connection that its requests use.
 #[derive(Clone)]
 pub struct Caller {
     pub(super) peer: Peer,
@@ -99,7 +100,7 @@ impl Connection {
         matches!(self.pipe, Pipe::Tls(_))
     }
 
-    /// Fails once the connection must end.
+    /// Returns an error once the connection must end.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.place.is_none() {
             return Ok(());
@@ -137,7 +138,7 @@ impl Connected for Connection {
     }
 }
 
-/// The same call for every transport.
+/// Makes the same call on every transport.
 macro_rules! on_pipe {
     ($pipe:expr, $inner:ident => $call:expr) => {
         match $pipe {

@@ -1,10 +1,11 @@
-//! Limits on connections, and which connection is closed to make room.
+//! Limits on connections, and the choice of the connection that is closed to make room.
 //!
 //! Guarantees: connections are limited in total and per peer, so that one peer leaves room for others. A connection on
-//! which a caller was admitted is never evicted. A connection on which no caller was ever admitted makes room: a peer
-//! at its limit loses its own oldest one; when all places are taken, the peer with most of them does. The daemon's
-//! owner has spare places over its socket.
-//! (Over 400 lines: what is known of a connection, and which one makes room; a third are tests.)
+//! which a caller was admitted is never evicted. A connection on which no caller was ever admitted makes room for
+//! others. A peer at its limit loses its own oldest such connection. When all places are taken, the peer with the most
+//! such connections loses its oldest. The daemon's owner has spare places over its socket.
+//!
+//! (Over 400 lines: the state of a connection, and the choice of the one that makes room; a third are tests.)
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -18,9 +19,9 @@ use super::Peer;
 
 /// A connection without requests for this long is closed.
 pub(super) const IDLE_MAX: Duration = Duration::from_secs(600);
-/// The same for a connection on which no caller was ever admitted.
+/// The same limit for a connection on which no caller was ever admitted.
 const UNKNOWN_IDLE_MAX: Duration = Duration::from_secs(60);
-/// Connections of the daemon's own user and root over its socket, beyond all others.
+/// Additional places for the daemon's own user and root over its socket.
 const OWNER_SPARE: usize = 16;
 /// A connection that has sent less than HTTP/2's preface in this time is closed.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
@@ -28,25 +29,25 @@ pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Limits on connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// In total.
+    /// The limit in total.
     pub total: usize,
-    /// From one address or one user.
+    /// The limit for one address or one user.
     pub per_peer: usize,
 }
 
 impl Default for ConnectionLimits {
     fn default() -> Self {
-        // An agent has one connection; several hundred nodes of eight devices fit, even behind one address.
+        // An agent has one connection. Several hundred nodes of eight devices fit, even behind one address.
         Self { total: 8_192, per_peer: 4_096 }
     }
 }
 
-/// What counts as one peer.
+/// The unit that counts as one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Owner {
     Process,
     User(u32),
-    /// An address; for IPv6 the host's /64 network.
+    /// An address; for IPv6, the /64 network of the host.
     Address(IpAddr),
 }
 
@@ -64,7 +65,7 @@ impl Owner {
 }
 
 impl Owner {
-    /// Whether it is this process, its user or root.
+    /// Whether the peer is this process, its user or root.
     fn is_owner(self) -> bool {
         let own = rustix::process::geteuid().as_raw();
         matches!(self, Self::Process) || matches!(self, Self::User(uid) if uid == own || uid == 0)
@@ -82,26 +83,26 @@ impl fmt::Display for Owner {
     }
 }
 
-/// The state of a connection while it lives; shared with its requests.
+/// The state of a connection during its life, which its requests share.
 pub(super) struct State {
     pub(super) whose: Owner,
     opened: Instant,
-    /// Milliseconds from `opened` to the last begin or end of a request.
+    /// Milliseconds from `opened` to the last time that a request began or ended.
     active_ms: AtomicU64,
     requests: AtomicU32,
     /// Whether a caller was admitted on it.
     admitted: AtomicBool,
     cut: AtomicBool,
     untaken: Mutex<UnreadBytes>,
-    /// Waker of the task that serves the connection.
+    /// The waker of the task that serves the connection.
     waker: Mutex<Option<Waker>>,
 }
 
-/// Responses with data ready that the peer has yet to take, by number.
+/// Responses with data that the peer has not taken yet, by number.
 #[derive(Default)]
 struct UnreadBytes {
     next: u64,
-    /// Since when, and how long that may last.
+    /// When the data became ready, and how long it may wait.
     since: BTreeMap<u64, (Instant, Duration)>,
 }
 
@@ -119,7 +120,7 @@ impl State {
         })
     }
 
-    /// Whether the connection must end; if not, `waker` is woken when it must.
+    /// Whether the connection must end. If not, `waker` is woken when it must.
     pub(super) fn is_cut(&self, waker: &Waker) -> bool {
         {
             let mut kept = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
@@ -127,11 +128,11 @@ impl State {
                 *kept = Some(waker.clone());
             }
         }
-        // Read after the waker is stored: `cut` sets the flag first and wakes then.
+        // The flag is read after the waker is stored, because `cut` sets the flag first and wakes then.
         self.cut.load(Ordering::Acquire)
     }
 
-    /// Ends the connection, even with requests under way.
+    /// Ends the connection, even with requests in progress.
     pub(super) fn cut(&self) {
         self.cut.store(true, Ordering::Release);
         if let Some(waker) = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -139,9 +140,9 @@ impl State {
         }
     }
 
-    /// Begins a request; it ends when the returned value is dropped.
+    /// Begins a request, which ends when the returned value is dropped.
     pub(super) fn begin(self: &Arc<Self>) -> Underway {
-        // Relaxed here and below: independent counters and stamps that timers read.
+        // Relaxed here and below: these are independent counters and timestamps that timers read.
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.touch();
         Underway(self.clone())
@@ -155,7 +156,7 @@ impl State {
         self.active_ms.store(self.opened.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// Begins a response whose parts may wait this long for the peer to take them.
+    /// Begins a response. Its parts may wait for `patience` until the peer takes them.
     pub(super) fn answer(self: &Arc<Self>, patience: Duration) -> Taking {
         let mut untaken = self.untaken();
         untaken.next += 1;
@@ -168,13 +169,13 @@ impl State {
         self.untaken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why the connection must be closed, if it must; `heard` says whether the peer has sent anything.
+    /// The reason why the connection must be closed, if it must. `heard` is whether the peer has sent anything.
     pub(super) fn overdue(&self, heard: bool) -> Option<&'static str> {
         let age = self.opened.elapsed();
         if !heard {
             return (age >= SILENCE_MAX).then_some("it said nothing");
         }
-        // With a flow-control window of zero, a peer can leave responses in this process without ever filling the
+        // With a flow-control window of zero, a peer can leave responses in this process without filling the
         // connection.
         if self.untaken().since.values().any(|(since, patience)| since.elapsed() >= *patience) {
             return Some("it does not take its answers");
@@ -185,18 +186,18 @@ impl State {
     }
 }
 
-/// Lets the gate mark a connection as admitted; part of each request's extensions.
+/// Lets the gate mark a connection as admitted. It is part of each request's extensions.
 #[derive(Clone)]
 pub struct Admission(pub(super) Arc<State>);
 
 impl Admission {
-    /// Marks the connection: a caller was admitted on it.
+    /// Marks the connection, because a caller was admitted on it.
     pub fn admitted(&self) {
         self.0.admitted.store(true, Ordering::Relaxed);
     }
 }
 
-/// A request under way.
+/// A request in progress.
 pub(crate) struct Underway(Arc<State>);
 
 impl Drop for Underway {
@@ -206,7 +207,7 @@ impl Drop for Underway {
     }
 }
 
-/// A response on its way to the peer.
+/// A response that is being sent to the peer.
 pub(super) struct Taking {
     state: Arc<State>,
     number: u64,
@@ -214,12 +215,12 @@ pub(super) struct Taking {
 }
 
 impl Taking {
-    /// Data is ready for the peer.
+    /// Records that data is ready for the peer.
     pub(super) fn ready(&self) {
         self.state.untaken().since.insert(self.number, (Instant::now(), self.patience));
     }
 
-    /// The peer has taken all that was ready.
+    /// Records that the peer has taken all ready data.
     pub(super) fn taken(&self) {
         self.state.untaken().since.remove(&self.number);
     }
@@ -245,7 +246,7 @@ pub struct Connections {
     refused: AtomicU64,
 }
 
-/// A connection's place; released when dropped.
+/// A connection's place, which is released on drop.
 pub(super) struct Place {
     connections: Arc<Connections>,
     number: u64,
@@ -253,7 +254,7 @@ pub(super) struct Place {
 }
 
 impl Connections {
-    /// Begins with no connections.
+    /// A list without connections.
     #[must_use]
     pub fn new(limits: ConnectionLimits) -> Arc<Self> {
         Arc::new(Self { limits, inner: Mutex::default(), refused: AtomicU64::new(0) })
@@ -263,12 +264,12 @@ impl Connections {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connections accepted so far.
+    /// The number of connections accepted so far.
     pub(crate) fn taken(&self) -> u64 {
         self.lock().next
     }
 
-    /// Takes a place for a connection of this peer, or returns which limit it exceeds.
+    /// Takes a place for a connection of this peer, or returns the limit that it exceeds.
     pub(super) fn place(self: &Arc<Self>, peer: &Peer) -> Result<Place, String> {
         let whose = Owner::of(peer);
         let mut inner = self.lock();
@@ -289,7 +290,7 @@ impl Connections {
             None
         };
         if let Some(beyond) = beyond {
-            // A peer at its own limit makes room itself.
+            // A peer at its own limit loses one of its own connections.
             let loses = if is_full { inner.most_unknown() } else { Some(whose) };
             let Some(number) = loses.and_then(|loses| inner.oldest_unknown(loses)) else {
                 self.refused.fetch_add(1, Ordering::Relaxed);
@@ -307,7 +308,7 @@ impl Connections {
         Ok(Place { connections: self.clone(), number, state })
     }
 
-    /// Ends the oldest connection on which no caller was ever admitted; returns whether there was one.
+    /// Ends the oldest connection on which no caller was ever admitted. Returns whether there was one.
     pub(super) fn cut_unknown(&self) -> bool {
         let mut inner = self.lock();
         let victim = inner.living.iter().find(|(_, state)| !state.is_admitted()).map(|(number, _)| *number);
@@ -322,13 +323,13 @@ impl Connections {
         states.iter().for_each(|state| state.cut());
     }
 
-    /// How many connections there are.
+    /// The number of connections.
     #[must_use]
     pub fn count(&self) -> usize {
         self.lock().living.len()
     }
 
-    /// How many were refused.
+    /// The number of refused connections.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
@@ -336,7 +337,7 @@ impl Connections {
 }
 
 impl Inner {
-    /// The peer with most connections on which no caller was ever admitted.
+    /// The peer with the most connections on which no caller was ever admitted.
     fn most_unknown(&self) -> Option<Owner> {
         let mut counts: HashMap<Owner, usize> = HashMap::new();
         for state in self.living.values().filter(|state| !state.is_admitted()) {
@@ -365,7 +366,7 @@ impl Inner {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // An evicted connection is already gone from the list.
+        // An evicted connection has already left the list.
         self.connections.lock().remove(self.number);
     }
 }
@@ -390,7 +391,7 @@ mod tests {
         assert!(first.state.is_cut(waker) && !second.state.is_cut(waker) && !third.state.is_cut(waker));
         drop(first);
         assert_eq!(connections.count(), 3);
-        // Both are admitted: neither is evicted.
+        // A caller was admitted on both, so neither is evicted.
         for place in [&second, &third] {
             Admission(place.state.clone()).admitted();
         }

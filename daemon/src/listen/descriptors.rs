@@ -1,16 +1,16 @@
-//! File descriptors: as many as the system allows this process.
+//! File descriptors: raises their limit as far as the system allows.
 //!
-//! Guarantees: the soft limit, which is low for programs that call select(2), is raised to the hard limit.
+//! Guarantees: the soft limit, which is low for the sake of programs that call select(2), is raised to the hard limit.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::ConnectionLimits;
 
-/// Descriptors that the store, files and programs need in addition to connections: an eighth, within this range.
+/// Descriptors for the store, files and programs, in addition to connections: an eighth of all, within this range.
 const OTHERS: std::ops::RangeInclusive<u64> = 16..=256;
 
 impl ConnectionLimits {
-    /// Lowers the limits so that descriptors are left for everything else. Open descriptors are deducted.
+    /// Lowers the limits so that enough descriptors are left for everything else. Open descriptors are subtracted.
     #[must_use]
     pub fn within(self, descriptors: Option<u64>) -> Self {
         let Some(descriptors) = descriptors else { return self };

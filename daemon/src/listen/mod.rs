@@ -1,10 +1,10 @@
 //! Listening: addresses, connections and peers.
 //!
-//! Guarantees: every connection knows its peer ([`Peer`]). All addresses are bound before one is served. An error about
-//! an address says what to do. Connections and what they hold are limited, in total and per peer.
+//! Guarantees: every connection has a peer ([`Peer`]). All addresses are bound before one is served. An error about an
+//! address states what to do. Connections and the memory that they hold are limited, in total and per peer.
 //!
-//! gRPC and HTTP are served alike: [`bind`], then [`Bound::accept`] returns a stream of [`Connection`]s for a server;
-//! [`Requests`] around the service puts the peer into every request, where [`Peer::of`] finds it.
+//! gRPC and HTTP are served in the same way. After [`bind`], [`Bound::accept`] returns a stream of [`Connection`]s for
+//! a server. [`Requests`] wraps the service and puts the peer into every request, and [`Peer::of`] reads it.
 
 mod accept;
 mod address;
@@ -36,7 +36,7 @@ pub use peer::{ClientCertificate, Peer};
 pub use tls::{Certificates, ClientAuth, TlsError, TlsFiles};
 pub use upload_budget::{Held, RECEIVING_BYTES, Requests, Watched};
 
-/// The protocol spoken at an address.
+/// The protocol of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speaks {
     /// gRPC, over HTTP/2.
@@ -63,7 +63,7 @@ pub struct BindError {
     pub place: String,
     /// The system's error.
     pub source: io::Error,
-    /// What to do.
+    /// The remedy.
     pub hint: &'static str,
 }
 
@@ -94,7 +94,7 @@ impl BindError {
     }
 }
 
-/// Addresses that are bound and not served yet.
+/// Addresses that are bound but not served yet.
 pub struct Bound {
     listeners: Vec<Listener>,
     sockets: Vec<unix::Socket>,
@@ -103,7 +103,7 @@ pub struct Bound {
     certificates: Option<Arc<Certificates>>,
 }
 
-/// Binds every address; ports that speak TLS use these certificates.
+/// Binds every address. Ports with TLS use these certificates.
 ///
 /// # Errors
 /// The first address that cannot be bound.
@@ -143,13 +143,13 @@ impl Bound {
         Ok(())
     }
 
-    /// The addresses as clients write them, with the ports that the system chose.
+    /// The addresses in the form that clients use, with the ports that the system chose.
     #[must_use]
     pub fn places(&self) -> &[String] {
         &self.places
     }
 
-    /// Starts to accept; every connection takes a place among `connections`.
+    /// Starts to accept connections. Every connection takes a place among `connections`.
     #[must_use]
     pub fn accept(self, connections: &Arc<Connections>) -> Incoming {
         Incoming::start(self.listeners, self.sockets, self.speaks, connections)

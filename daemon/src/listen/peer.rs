@@ -1,9 +1,9 @@
-//! The other end of a connection, as far as the connection itself identifies it.
+//! The other end of a connection, as the connection itself identifies it.
 //!
-//! Guarantees: nothing here is a mere claim of the peer. A uid comes from the kernel, an address from the network
-//! stack, and a certificate was verified before.
+//! Guarantees: nothing here is an unverified claim of the peer. A uid comes from the kernel, an address from the
+//! network stack, and a certificate was verified before.
 //!
-//! Every request carries its peer: [`Peer::of`] finds it, over gRPC and over HTTP alike.
+//! Every request contains its peer. [`Peer::of`] reads it, over gRPC and HTTP.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ pub enum Peer {
         uid: u32,
         /// Its group.
         gid: u32,
-        /// The process, if the system reports it. It may have ended, and its number may be in use again.
+        /// The process, if the system reports it. It may have ended, and its number may have been reused.
         pid: Option<i32>,
     },
     /// A client on the network.
@@ -32,22 +32,21 @@ pub enum Peer {
     },
 }
 
-/// What a client's certificate says.
+/// The content of a client's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCertificate {
-    /// The common name of its subject; empty where there is none.
+    /// The common name of its subject; empty if there is none.
     pub subject: String,
     /// Its alternative names: DNS names, URIs, email addresses.
     pub names: Vec<String>,
     /// SHA-256 of the certificate.
     pub fingerprint: [u8; 32],
-    /// The last second in which it is valid, since the Unix epoch.
+    /// The last second in which it is valid, in seconds since the Unix epoch.
     pub not_after_s: Option<u64>,
 }
 
 impl ClientCertificate {
-    /// A name to display: the subject's, else the first alternative name. It is the client's own text and therefore
-    /// escaped.
+    /// A name to display: the subject's, or the first alternative name. It is text from the client, so it is escaped.
     #[must_use]
     pub fn shown(&self) -> String {
         let name = Some(&self.subject).filter(|subject| !subject.is_empty()).or_else(|| self.names.first());

@@ -1,8 +1,8 @@
-//! Says to a refused connection which limit it exceeds before closing it.
+//! Sends the exceeded limit to a refused connection before closing it.
 //!
 //! Guarantees: the text uses the peer's protocol (GOAWAY in HTTP/2, a response in HTTP/1.1), so that the client's
-//! library reports it. Few connections are answered at a time, each briefly, and none takes a place; all others are
-//! closed without a word.
+//! library reports it. Few refused connections get this text at a time, each for a short time, and they take no places.
+//! All others are closed without a text.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,11 +14,11 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-/// Connections answered at the same time. Each holds a descriptor.
+/// The most refused connections that get the text at the same time. Each holds a descriptor.
 const TOLD_MAX: usize = 32;
-/// The longest that one is answered.
+/// Time limit for sending the text.
 const TELLING_MAX: Duration = Duration::from_secs(3);
-/// How long of that to wait for a request.
+/// The part of this time for which a request is awaited.
 const REQUEST_MAX: Duration = Duration::from_secs(1);
 /// The first bytes of an HTTP/2 connection.
 const HTTP2: [u8; 3] = *b"PRI";
@@ -33,19 +33,19 @@ pub(super) enum Accepted {
     Tcp(TcpStream, SocketAddr),
 }
 
-/// The refused connections that are being answered.
+/// The refused connections that are getting the text.
 #[derive(Default)]
 pub(super) struct Refusals {
     telling: JoinSet<()>,
 }
 
 impl Refusals {
-    /// Answers one unless there are too many; never waits.
+    /// Sends the text to a connection, unless there are too many. It never waits.
     pub(super) fn tell(&mut self, accepted: Accepted, acceptor: Option<TlsAcceptor>, words: String) {
         while self.telling.try_join_next().is_some() {}
         if self.telling.len() < TOLD_MAX {
             self.telling.spawn(async move {
-                // A peer that does not read in time gets nothing.
+                // A peer that does not read in time gets no text.
                 let _ = tokio::time::timeout(TELLING_MAX, told(accepted, acceptor, &words)).await;
             });
         }
@@ -66,7 +66,7 @@ async fn say(mut stream: impl AsyncRead + AsyncWrite + Unpin, words: &str) -> io
     let farewell = if beginning == HTTP2 {
         stream.write_all(&SETTINGS).await?;
         stream.flush().await?;
-        // Libraries report the text to requests that wait for a response, so there must be one first.
+        // Libraries report the text to requests that wait for a response, so a request must arrive first.
         let _ = tokio::time::timeout(REQUEST_MAX, request(&mut stream)).await;
         goaway(words)
     } else {
@@ -75,7 +75,7 @@ async fn say(mut stream: impl AsyncRead + AsyncWrite + Unpin, words: &str) -> io
     stream.write_all(&farewell).await?;
     stream.flush().await?;
     stream.shutdown().await?;
-    // Unread bytes would cause a reset, which overtakes the text.
+    // Unread bytes would cause a reset, which could overtake the text.
     let mut rest = [0; 1_024];
     while stream.read(&mut rest).await? > 0 {}
     Ok(())

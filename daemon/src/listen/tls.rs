@@ -1,7 +1,8 @@
-//! TLS of the daemon's ports: its certificate and which clients may connect; both can be replaced while it runs.
+//! TLS of the daemon's ports: its certificate, and which clients may connect. Both can be replaced while the daemon
+//! runs.
 //!
-//! Guarantees: changed files apply from the next connection on, and existing connections stay. Files that cannot be
-//! used change nothing and are logged once. The protocol is TLS 1.2 or 1.3 by rustls.
+//! Guarantees: changed files apply to new connections, and existing connections continue. Files that cannot be used
+//! change nothing and are logged once. The protocol is TLS 1.2 or 1.3, implemented by rustls.
 //! Refuses: to start with unusable files, or with a certificate that does not match its key.
 
 use std::path::{Path, PathBuf};
@@ -26,16 +27,16 @@ pub struct TlsFiles {
     pub cert: PathBuf,
     /// Its key, in PEM.
     pub key: PathBuf,
-    /// The authorities of clients' certificates, in PEM. Without them clients are not asked for a certificate.
+    /// The authorities of clients' certificates, in PEM. Without them, certificates of clients are not requested.
     pub client_ca: Option<PathBuf>,
-    /// Whether a client must have one.
+    /// Whether a client must have a certificate.
     pub client_auth: ClientAuth,
 }
 
 /// Whether a client must have a certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientAuth {
-    /// A client without one cannot connect.
+    /// A client without a certificate cannot connect.
     #[default]
     Required,
     /// A certificate is verified if the client presents one.
@@ -56,10 +57,10 @@ impl TlsError {
     }
 }
 
-/// What the files looked like when they were read.
+/// The modification times and sizes of the files when they were read.
 type Stamp = Vec<Option<(SystemTime, u64)>>;
 
-/// The configurations in force; they differ only in the protocol offered.
+/// The configurations in force. They differ only in the protocol that they offer.
 struct Configs {
     grpc: Arc<ServerConfig>,
     http: Arc<ServerConfig>,
@@ -86,9 +87,9 @@ impl Certificates {
     /// Reads the files again for the next connections.
     ///
     /// # Errors
-    /// The first file that cannot be used; the former configuration stays in force.
+    /// The first file that cannot be used. The former configuration then stays in force.
     pub fn reload(&self) -> Result<(), TlsError> {
-        // Stamped before reading, so that a change in between is seen next time.
+        // The stamp is taken before reading, so that a change in between is noticed next time.
         let stamp = stamp(&self.files);
         *self.stamp.lock().unwrap_or_else(PoisonError::into_inner) = stamp;
         let configs = configs(&self.files)?;
@@ -102,7 +103,7 @@ impl Certificates {
         loop {
             look.tick().await;
             let this = self.clone();
-            // The files may be on a network drive.
+            // The files may be on a network drive, so they are read on a thread of their own.
             let looked = tokio::task::spawn_blocking(move || this.reload_if_changed()).await;
             match looked {
                 Ok(Some(Ok(()))) => {
@@ -121,7 +122,7 @@ impl Certificates {
         has_changed.then(|| self.reload())
     }
 
-    /// For the next connection.
+    /// The acceptor for the next connection.
     pub(super) fn acceptor(&self, speaks: Speaks) -> TlsAcceptor {
         let configs = self.configs.read().unwrap_or_else(PoisonError::into_inner);
         let config = match speaks {
@@ -169,7 +170,7 @@ fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
     };
     let chain = certificates(&files.cert)?;
     if chain.first().is_some_and(|own| certificate::is_authority(own)) {
-        // Other clients may accept it; memctl's do not.
+        // Other clients may accept such a certificate, but memctl's do not.
         tracing::warn!(
             cert = %files.cert.display(),
             "TLS: this is an authority's own certificate (CA:TRUE), which memctl's clients refuse as a server's; make one with CA:FALSE"
@@ -180,7 +181,8 @@ fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
     let mut config = builder.with_single_cert(chain, key).map_err(|error| {
         TlsError::new(&files.cert, format!("it does not go with the key {}: {error}", files.key.display()))
     })?;
-    // Sessions are never resumed, so that every new connection verifies the certificate; connections last long.
+    // Sessions are never resumed, so that every new connection verifies the certificate. Connections last long, so this
+    // costs little.
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)

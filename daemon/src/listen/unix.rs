@@ -1,8 +1,8 @@
-//! A socket in the file system.
+//! Binds a socket in the file system.
 //!
-//! Guarantees: from the start a socket is open only to those its mode allows, by default its owner. A socket with a
-//! listener is never removed. Of two daemons that start at once, one gets the path. On exit a daemon removes its own
-//! socket and no other.
+//! Guarantees: from the start, only users that the mode allows can connect to a socket; by default only its owner. A
+//! socket with a listener is never removed. If two daemons start at once, one of them gets the path. On exit a daemon
+//! removes only its own socket.
 //! Refuses: a private folder that belongs to another user or is a link.
 
 use std::fs::{DirBuilder, File};
@@ -14,30 +14,30 @@ use rustix::fs::{FlockOperation, Mode, fchmod, flock};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
 use tokio::net::UnixListener;
 
-/// Connections that wait to be accepted.
+/// The most connections that wait to be accepted.
 const BACKLOG: i32 = 1_024;
 
 /// A bound socket; dropping it removes its file.
 pub(super) struct Socket {
     path: PathBuf,
-    /// Identifies the file: by the time this is dropped, another daemon's socket may have taken the path.
+    /// Identifies the file. When this is dropped, the path may already belong to another daemon's socket.
     id: FileId,
 }
 
-/// Device, inode and time of the last change: inodes are reused.
+/// Device, inode and time of the last change. The time is needed because inodes are reused.
 type FileId = (u64, u64, i64, i64);
 
 fn id(found: &std::fs::Metadata) -> FileId {
     (found.dev(), found.ino(), found.ctime(), found.ctime_nsec())
 }
 
-/// Listens at a path; the mode says who may connect.
+/// Listens at a path. The mode decides which users may connect.
 pub(super) fn bound(path: &Path, own_folder: bool, mode: u32) -> io::Result<(UnixListener, Socket)> {
     let folder = path.parent().ok_or_else(|| refused("it has no folder".into()))?;
     if own_folder {
         make_private(folder)?;
     }
-    // Checking, removing and binding are three steps; the folder's lock makes them atomic among daemons.
+    // Checking, removing and binding are three steps. The folder's lock makes them atomic among daemons.
     let lock = File::open(folder)?;
     flock(&lock, FlockOperation::LockExclusive)?;
     remove_stale(path)?;
@@ -45,7 +45,7 @@ pub(super) fn bound(path: &Path, own_folder: bool, mode: u32) -> io::Result<(Uni
         .map_err(|_| refused(format!("the path has {} bytes, and a socket's may have 107", path.as_os_str().len())))?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // Set before the socket has a name: the file is created with this mode, which leaves no gap.
+    // The mode is set before the socket has a name. So the file is created with this mode, and there is no gap.
     fchmod(&socket, Mode::from_raw_mode(mode))?;
     bind(&socket, &address)?;
     // The umask may have removed bits.
@@ -56,13 +56,13 @@ pub(super) fn bound(path: &Path, own_folder: bool, mode: u32) -> io::Result<(Uni
     Ok((listener, Socket { path: path.to_owned(), id: id(&made) }))
 }
 
-/// Creates the folder, or checks that it is ours, and closes it to all others.
+/// Creates the folder, or checks that it belongs to this user, and closes it to all others.
 fn make_private(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    // Links are not followed: their owner could redirect them.
+    // Links are not followed, because their owner could redirect them.
     let found = std::fs::symlink_metadata(folder)?;
     let shown = folder.display();
     if !found.is_dir() {
@@ -78,7 +78,7 @@ fn make_private(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes the socket of a daemon that died; fails if one listens there.
+/// Removes the socket of a daemon that died. Fails if a daemon listens at the path.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let found = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -88,7 +88,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         return Err(refused("there is something that is no socket".into()));
     }
     let address = SocketAddrUnix::new(path)?;
-    // Non-blocking: a full queue also means that a daemon listens there.
+    // The socket is non-blocking, because a full queue also means that a daemon listens there.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     match connect(&probe, &address) {
@@ -106,7 +106,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         let is_ours = std::fs::symlink_metadata(&self.path).is_ok_and(|found| id(&found) == self.id);
         if is_ours {
-            // If the file cannot be removed, it is stale for the next daemon, which replaces it.
+            // If the file cannot be removed, the next daemon treats it as stale and replaces it.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(path.parent().unwrap().metadata().unwrap().mode() & 0o777, 0o700);
         let error = bound(&path, true, 0o600).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::AddrInUse, "a daemon listens there");
-        // As after a kill: the file stays without a listener.
+        // The state after a kill: the file remains without a listener.
         std::mem::forget(socket);
         drop(listener);
         let (_listener, socket) = bound(&path, true, 0o600).unwrap();
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(std::fs::read(folder.path().join("file")).unwrap(), b"", "it is not touched");
         let long = folder.path().join("x".repeat(108));
         assert!(words(&long, false).contains("107"));
-        // An own folder that is open to others is closed.
+        // An own folder that is open to other users is closed.
         let open = folder.path().join("open");
         std::fs::create_dir(&open).unwrap();
         std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();

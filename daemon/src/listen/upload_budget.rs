@@ -1,11 +1,15 @@
-//! Wraps every request: records its sender, counts it as under way, and bounds the bytes of incomplete messages.
+//! Wraps every request: records its sender, counts it as in progress, and bounds the bytes of incomplete messages.
 //!
-//! Guarantees: incomplete messages count against one budget. gRPC buffers a message of up to 8 MiB a stream until it is
-//! complete, so a client could hold that much by withholding the last byte. When the budget is used up, a stream that
-//! needs more waits. The oldest message of the peer that holds most is given up after [`FAIR`], so that unfinished
-//! messages block no other peer. A message slower than [`SLOWEST`] is given up in any case. A response is passed to its
-//! connection in pieces as the peer takes them, and a connection whose peer takes nothing of it is closed. A response
-//! that keeps a permit ([`Held`]) is given up when the peer takes it too slowly.
+//! Guarantees: all incomplete messages count against one budget. gRPC buffers a message of up to 8 MiB per stream until
+//! it is complete, so a client could hold that much by withholding the last byte.
+//!
+//! When the budget is used up, a stream that needs more waits. After [`FAIR`], the oldest message of the peer that
+//! holds the most is dropped, so that unfinished messages block no other peer. A message that arrives more slowly than
+//! [`SLOWEST`] is always dropped.
+//!
+//! A response is passed to its connection in pieces as the peer takes them. If the peer takes nothing of it, the
+//! connection is closed. A response that keeps a permit ([`Held`]) is dropped if the peer takes it too slowly.
+//!
 //! (Over 400 lines: one budget, and every way in which a request takes from it and returns to it.)
 
 use std::collections::HashMap;
@@ -31,9 +35,9 @@ use crate::permits;
 
 /// Budget for incomplete messages, over all streams.
 pub const RECEIVING_BYTES: usize = 128 << 20;
-/// When the budget is used up, a message this old may be given up for others.
+/// When the budget is used up, a message of this age may be dropped for others.
 const FAIR: Duration = Duration::from_secs(3);
-/// Every message may take this long, plus its time at [`SLOWEST`] bytes a second.
+/// Every message may take this long, in addition to its time at [`SLOWEST`] bytes a second.
 const GRACE: Duration = Duration::from_secs(30);
 /// The lowest rate at which a message may arrive, in bytes a second.
 const SLOWEST: usize = 32 << 10;
@@ -41,12 +45,12 @@ const SLOWEST: usize = 32 << 10;
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Bytes of a response passed to a connection at a time: one HTTP/2 frame.
 const PIECE: usize = 16 << 10;
-/// Calls with a streamed response, which buffer little, and how long that little may wait for the peer.
+/// Calls with a streamed response, which buffer little data, and how long that data may wait for the peer.
 const STREAMS: [(&str, Option<Duration>); 6] = [
     ("/memctl.v1.Ingest/Push", None),
-    // It may be read by a person with a pager.
+    // A person may read this response with a pager.
     ("/memctl.v1.Query/Export", Some(IDLE_MAX)),
-    // One answer, which may be long in the making.
+    // This is one answer, which may take long to compute.
     ("/memctl.v1.Query/GetWhatIf", Some(STALLED_MAX)),
     ("/memctl.v1.Query/GetFit", Some(STALLED_MAX)),
     ("/grpc.health.v1.Health/Watch", None),
@@ -63,7 +67,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Uses this many bytes as the budget for incomplete messages.
+    /// Wraps requests with a budget of this many bytes for incomplete messages.
     #[must_use]
     pub fn new(receiving_bytes: usize) -> Self {
         Self {
@@ -125,7 +129,7 @@ where
         Box::pin(async move {
             let mut answer = answering.await?;
             let held = answer.extensions_mut().remove::<Held>();
-            // The head is being sent, so what follows is ready.
+            // The head is being sent, so the data after it is ready.
             taking.iter().for_each(Taking::ready);
             let rest = Bytes::new();
             let over = watch.is_some().then(|| Box::pin(tokio::time::sleep(WATCH_MAX)));
@@ -136,7 +140,7 @@ where
     }
 }
 
-/// What a response keeps until it is sent or given up. The handler puts it into the response's extensions.
+/// A value that a response keeps until it is sent or dropped. The handler puts it into the response's extensions.
 #[derive(Clone)]
 pub struct Held {
     _kept: Arc<dyn Send + Sync>,
@@ -149,7 +153,7 @@ impl Held {
     }
 }
 
-/// How long a ready part of a response may wait for its peer; `None`: without limit.
+/// How long a ready part of a response may wait for its peer; `None` means without limit.
 fn patience(path: &str) -> Option<Duration> {
     match STREAMS.iter().find(|(stream, _)| *stream == path) {
         Some((_, patience)) => *patience,
@@ -157,16 +161,16 @@ fn patience(path: &str) -> Option<Duration> {
     }
 }
 
-/// A response. Its request counts as under way until the response is sent.
+/// A response. Its request counts as in progress until the response is sent.
 struct Answer {
     body: Body,
-    /// The rest of a frame that the peer has yet to take.
+    /// The rest of a frame that the peer has not taken yet.
     rest: Bytes,
-    /// When the frame must be taken, if the response keeps something.
+    /// The time by which the frame must be taken, if the response keeps something.
     deadline: Option<Instant>,
     /// Set if the peer must take the response in time.
     taking: Option<Taking>,
-    /// When a health watch ends.
+    /// The time at which a health watch ends.
     over: Option<Pin<Box<Sleep>>>,
     _watch: Option<Watch>,
     _underway: Underway,
@@ -174,7 +178,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// The next piece. It is copied because a slice would keep the whole message in memory.
+    /// The next piece. It is copied, because a slice would keep the whole message in memory.
     fn piece(&mut self) -> Frame<Bytes> {
         let length = self.rest.len().min(PIECE);
         Frame::data(Bytes::copy_from_slice(&self.rest.split_to(length)))
@@ -225,7 +229,7 @@ impl HttpBody for Answer {
     }
 
     fn size_hint(&self) -> SizeHint {
-        // (The body's own hint does not include the rest of a frame.)
+        // The body's own hint does not include the rest of a frame.
         if self.rest.is_empty() { self.body.size_hint() } else { SizeHint::default() }
     }
 }
@@ -335,7 +339,7 @@ impl Entry {
         room
     }
 
-    /// Whether the message was given up or is too slow; if not, `waker` is woken when it is given up.
+    /// Whether the message was dropped or is too slow. If not, `waker` is woken when the message is dropped.
     fn is_over(&self, waker: &Waker) -> bool {
         let Some(number) = self.number else { return false };
         let mut inner = self.lock();
@@ -346,7 +350,7 @@ impl Entry {
 }
 
 impl Gathering {
-    /// Gives up the oldest message of the peer that holds most, if it is older than [`FAIR`].
+    /// Drops the oldest message of the peer that holds the most, if it is older than [`FAIR`].
     fn give_one_up(&mut self, asks: u64) {
         let mut by_peer: HashMap<Owner, usize> = HashMap::new();
         for message in self.messages.values() {
@@ -361,7 +365,7 @@ impl Gathering {
             return;
         }
         victim.given_up = true;
-        // Its bytes are free once its stream wakes and drops them.
+        // Its bytes are free after its stream wakes and drops them.
         if let Some(waker) = victim.waker.take() {
             waker.wake();
         }
@@ -384,11 +388,11 @@ struct Framing {
     /// Received bytes of the next prefix.
     prefix: [u8; PREFIX],
     have: usize,
-    /// Bytes of the message still missing.
+    /// Bytes of the current message that are still missing.
     missing: usize,
-    /// Bytes of it received, including the prefix.
+    /// Bytes of the current message that were received, including the prefix.
     gathered: usize,
-    /// Messages that are complete.
+    /// The number of complete messages.
     whole: u64,
 }
 
@@ -416,12 +420,12 @@ impl Framing {
     }
 }
 
-/// A request's bytes on their way to the decoder.
+/// A request's bytes before they reach the decoder.
 struct Receiving {
     body: Body,
     entry: Entry,
     framing: Framing,
-    /// A frame that waits for room.
+    /// A frame that waits for room in the budget.
     waiting: Option<Frame<Bytes>>,
     look: Pin<Box<Sleep>>,
 }
@@ -468,7 +472,7 @@ impl HttpBody for Receiving {
         if let Some(frame) = this.waiting.take() {
             return this.give(frame, cx);
         }
-        // The decoder polls only after it has taken every complete message, so what it holds is the incomplete one.
+        // The decoder polls only after it has taken every complete message, so it holds only the incomplete one.
         let before = this.framing.whole;
         this.framing.whole = 0;
         this.entry.hold(this.framing.gathered, before == 0);

@@ -1,7 +1,7 @@
-//! Watches of the daemon's health: streams that need no authentication.
+//! Health watches: streams about the daemon's health, which need no authentication.
 //!
-//! Guarantees: a peer has at most [`WATCHES_PER_PEER`], and each ends after [`WATCH_MAX`]; the client then starts
-//! another.
+//! Guarantees: a peer has at most [`WATCHES_PER_PEER`] watches, and each ends after [`WATCH_MAX`]. The client can then
+//! start another watch.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,17 +11,17 @@ use tonic::Status;
 
 use super::connection_limits::Owner;
 
-/// The call.
+/// The path of the call.
 pub(super) const WATCH: &str = "/grpc.health.v1.Health/Watch";
-/// Per peer at a time.
+/// The most watches of one peer at a time.
 const WATCHES_PER_PEER: usize = 8;
-/// How long a watch lasts.
+/// The longest life of a watch.
 pub(super) const WATCH_MAX: Duration = Duration::from_secs(600);
 
 /// Number of watches by peer.
 pub(super) type Watches = Arc<Mutex<HashMap<Owner, usize>>>;
 
-/// One watch; it ends when dropped.
+/// One watch, which ends on drop.
 pub(super) struct Watch {
     watches: Watches,
     whose: Owner,

@@ -1,8 +1,8 @@
 //! The table of all metrics: name, kind, labels and meaning.
 //!
-//! Guarantees: [`ALL`] is complete; docs/metrics.md says the same, which a test checks. Names and base units follow
-//! Prometheus.
-//! Refuses: labels that grow with a training: no stacks, no sites, no sessions.
+//! Guarantees: [`ALL`] is complete. A test checks that docs/metrics.md has the same content. Names and base units
+//! follow Prometheus.
+//! Refuses: labels whose number grows with a training: no stacks, no sites, no sessions.
 
 use super::family::{Definition, Kind};
 

@@ -12,10 +12,10 @@ pub struct Exports {
 }
 
 impl Exports {
-    /// How many were delivered, and how many were not.
+    /// The number of delivered exports, and the number of failed exports.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
-        // Relaxed: statistics.
+        // Relaxed: these are only statistics.
         let [delivered, failed] = &*self.counts;
         (delivered.load(Ordering::Relaxed), failed.load(Ordering::Relaxed))
     }

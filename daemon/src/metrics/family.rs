@@ -1,4 +1,4 @@
-//! Metrics and their values at one moment, independent of the output format: `/metrics` and OTLP are both made from them.
+//! Metrics and their values at one moment, independent of the output format. `/metrics` and OTLP both use them.
 //!
 //! Guarantees: a family has the labels of its definition, in that order, and no others.
 
@@ -7,9 +7,9 @@ use crate::histogram::Distribution;
 /// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Goes up and down.
+    /// The value goes up and down.
     Gauge,
-    /// Only goes up, until the daemon restarts.
+    /// The value only goes up, until the daemon restarts.
     Counter,
     /// A distribution of values.
     Histogram,
@@ -36,7 +36,7 @@ pub struct Definition {
     pub kind: Kind,
     /// Its labels.
     pub labels: &'static [&'static str],
-    /// What it means, in one sentence.
+    /// Its meaning, in one sentence.
     pub help: &'static str,
 }
 
@@ -61,7 +61,7 @@ pub struct Point {
 /// A metric with its series.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Family {
-    /// Which metric.
+    /// The metric.
     pub definition: &'static Definition,
     /// Its series.
     pub points: Vec<Point>,
@@ -82,7 +82,7 @@ impl Family {
         family
     }
 
-    /// Adds a series; labels in the order of the definition.
+    /// Adds a series. `labels` must be in the order of the definition.
     pub fn add(&mut self, labels: &[&str], value: f64) {
         debug_assert_eq!(labels.len(), self.definition.labels.len(), "{}", self.definition.name);
         let labels = labels.iter().map(|label| (*label).to_owned()).collect();

@@ -1,7 +1,8 @@
-//! A job's series.
+//! Builds the series of jobs.
 //!
-//! Guarantees: at most [`SERIES_MAX`] series per job. A job with many devices shows its extremes, the same ones as long
-//! as they are not clearly exceeded, and aggregates over all devices. Jobs beyond `JOBS_MAX` are counted.
+//! Guarantees: a job has at most [`SERIES_MAX`] series. A job with many devices shows the extreme devices and
+//! aggregates over all of them. The extreme devices stay the same until others clearly exceed them. Jobs beyond
+//! `JOBS_MAX` are only counted.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -12,20 +13,21 @@ use super::definitions as metrics;
 use super::family::{Definition, Family};
 use crate::summaries::{DeviceFigures, JobFigures};
 
-/// Series of one job.
+/// The most series of one job.
 pub const SERIES_MAX: usize = 100;
-/// The most jobs with series: with [`SERIES_MAX`] about 25,000 series, which a small Prometheus handles easily.
+/// The most jobs with series. With [`SERIES_MAX`] this gives about 25,000 series, which a small Prometheus handles
+/// easily.
 const JOBS_MAX: usize = 256;
-/// The most devices of a job with series of their own: usually a whole node.
+/// The most devices of a job with series of their own. They usually cover a whole node.
 const DEVICES_MAX: usize = 8;
-/// The most combinations of kind and severity of findings; the mildest beyond it are merged.
+/// The most combinations of kind and severity of findings. Beyond it, the mildest are merged.
 const FINDINGS_MAX: usize = 11;
 /// The kind of merged findings.
 const OTHER: &str = "other";
-/// Labels come from agents; longer ones are cut.
+/// Limit of the characters of a label. Labels come from agents, and longer ones are cut.
 const LABEL_CHARS_MAX: usize = 256;
 
-/// The families of these jobs; `kept` is the stored size of a job, by its key.
+/// The families of these jobs. `kept` has the stored size of each job, by the job's key.
 #[must_use]
 pub fn families(jobs: &[Arc<JobFigures>], kept: &HashMap<i64, u64>) -> Vec<Family> {
     let shown = &jobs[..jobs.len().min(JOBS_MAX)];
@@ -93,7 +95,7 @@ fn of_jobs(jobs: &[Arc<JobFigures>]) -> Vec<Family> {
     [vec![info, ranks], figures, vec![findings]].concat()
 }
 
-/// The worst first; those beyond the limit are merged.
+/// Adds the most severe findings first. Those beyond the limit are merged.
 fn tell_findings(job: &JobFigures, own: &[String; 4], family: &mut Family) {
     let worst: Vec<_> = job.findings.iter().rev().collect();
     let told = if worst.len() > FINDINGS_MAX { FINDINGS_MAX - 1 } else { worst.len() };
@@ -106,7 +108,7 @@ fn tell_findings(job: &JobFigures, own: &[String; 4], family: &mut Family) {
     }
 }
 
-/// A metric, and how it is read from a device.
+/// A metric, and the function that reads it from a device.
 type Reading = (&'static Definition, fn(&DeviceFigures) -> Option<u64>);
 
 fn aggregates(jobs: &[Arc<JobFigures>]) -> Vec<Family> {
@@ -122,7 +124,7 @@ fn aggregates(jobs: &[Arc<JobFigures>]) -> Vec<Family> {
                 values.sort_unstable();
                 let (Some(min), Some(max)) = (values.first(), values.last()) else { continue };
                 let sum: f64 = values.iter().map(|value| *value as f64).sum();
-                // The lower of two middle values, so that a device has it.
+                // The median is the lower of two middle values, so that it is the value of a device.
                 let median = values[(values.len() - 1) / 2];
                 let own = labels(job);
                 for (name, value) in
@@ -173,8 +175,8 @@ fn of_devices(jobs: &[Arc<JobFigures>]) -> Vec<Family> {
     families
 }
 
-/// The devices to show: all of a small job; of a large one the first rank, lost processes, and the devices with the
-/// highest or lowest values.
+/// The devices to show. A small job shows all of them. A large job shows the first rank, lost processes, and the
+/// devices with the highest or lowest values.
 fn extremes(devices: &[DeviceFigures]) -> BTreeSet<usize> {
     if devices.len() <= DEVICES_MAX {
         return (0..devices.len()).collect();
@@ -182,7 +184,7 @@ fn extremes(devices: &[DeviceFigures]) -> BTreeSet<usize> {
     let bytes = |value: Option<u64>| value.map(|bytes| bytes as f64);
     let highest = |read: &dyn Fn(&DeviceFigures) -> Option<f64>| {
         let known = devices.iter().enumerate().filter_map(|(at, device)| Some((at, read(device)?)));
-        // The first of equals, so that a job of equal ranks shows the same ones in every scrape.
+        // The first of equal values is used, so that a job of equal ranks shows the same devices in every scrape.
         known.reduce(|best, next| if next.1 > best.1 { next } else { best }).map(|(at, _)| at)
     };
     let wanted = [
@@ -194,7 +196,7 @@ fn extremes(devices: &[DeviceFigures]) -> BTreeSet<usize> {
         highest(&|device| device.fragmentation_ratio),
         highest(&|device| bytes(device.allocated_bytes).map(|bytes| -bytes)),
     ];
-    // Figures of one step differ by chance; the remaining room goes to the ranks in order.
+    // Figures of one step differ by chance. The remaining room is filled with the ranks in order.
     let mut shown: BTreeSet<usize> = wanted.into_iter().flatten().collect();
     for at in 0..devices.len() {
         if shown.len() >= DEVICES_MAX {

@@ -1,8 +1,8 @@
 //! Metrics of the daemon and of running jobs, for Prometheus and OpenTelemetry.
 //!
-//! Guarantees: the number of series is bounded by the limits in [`job`]. Each part of the daemon counts for itself, and a
-//! scrape gathers the values. If the store is unavailable, only its own metrics are missing.
-//! Refuses: labels that grow with a training.
+//! Guarantees: the number of series is bounded by the limits in [`job`]. Each part of the daemon counts its own events,
+//! and a scrape collects the values. If the store is unavailable, only its own metrics are missing.
+//! Refuses: labels whose number grows with a training.
 //!
 //! - [`definitions`]: every metric; [`family`]: the types; [`text`]: the format of Prometheus.
 //! - [`job`]: the series of a job, from the summaries; `own`: those of the daemon; `process`.
@@ -47,7 +47,7 @@ pub struct Sources {
     pub(crate) judge: Judge,
     /// The connections of each port.
     pub(crate) ports: Vec<(&'static str, Arc<Connections>)>,
-    /// The outcomes of OTLP exports, if there are any.
+    /// The outcomes of OTLP exports, if metrics are exported.
     pub(crate) exports: Option<Exports>,
     pub(crate) started_ns: u64,
     pub(crate) known: Arc<Mutex<own::StoreFigures>>,
@@ -58,8 +58,8 @@ impl Sources {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The current values that a scope may see: those of its jobs, and those of the daemon that belong to no tenant. Sums
-    /// over all tenants are only for callers who see all of them.
+    /// The current values that a scope may see: those of its jobs, and those of the daemon that belong to no tenant.
+    /// Only callers that see all tenants get sums over all tenants.
     pub async fn gather(&self, scope: &Scope) -> Vec<Family> {
         let mut families = own::families(self, scope).await;
         let mut jobs = self.summaries.shown();

@@ -1,7 +1,7 @@
-//! The daemon's own series: ingest, storage, judging, notifications, and the state of its parts.
+//! Builds the daemon's own series: ingest, storage, judging, notifications, and the state of its parts.
 //!
-//! Guarantees: collected without the store, except for the store's own figures. These are read at most every few seconds,
-//! by one reader, and left out while the store does not respond.
+//! Guarantees: the values are collected without the store, except for the store's own figures. One reader reads these
+//! figures at most every few seconds. They are left out while the store does not respond.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,11 +16,12 @@ use super::family::{Definition, Family, Point, Value};
 use super::{Exports, Sources, process};
 use crate::store::{Scope, StoreError, Totals};
 
-/// The store's sums are read at most this often.
+/// The shortest time between two reads of the store's sums.
 const STORE_EVERY: Duration = Duration::from_secs(10);
-/// The stored size of jobs is a sum over all their rows, computed as often as retention does.
+/// The shortest time between two reads of the stored size of jobs. It is a sum over all their rows, and retention
+/// computes it as often.
 const KEPT_EVERY: Duration = Duration::from_secs(60);
-/// How long a scrape waits for them; the next one finds them.
+/// How long a scrape waits for these figures. If they arrive later, the next scrape has them.
 const STORE_WAIT: Duration = Duration::from_millis(500);
 
 /// The last figures of the store.
@@ -55,7 +56,7 @@ pub(super) async fn families(sources: &Sources, scope: &Scope) -> Vec<Family> {
     let mut families = vec![build(known.as_ref())];
     families.extend(health(sources));
     families.push(Family::single(&metrics::STREAMS, sources.streams.count(scope) as f64));
-    // The activity of others, and the daemon's receivers, are not for a tenant.
+    // A tenant must not see the activity of other tenants and the daemon's receivers.
     if *scope == Scope::All {
         families.extend(store(known.as_ref(), sources.store.damaged().len() as u64));
         families.extend(connections(sources));
@@ -115,7 +116,7 @@ fn connections(sources: &Sources) -> Vec<Family> {
 
 fn ingest(sources: &Sources) -> Vec<Family> {
     let counts = &sources.ingest.counts;
-    // Relaxed: statistics.
+    // Relaxed: these are only statistics.
     let read = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed) as f64;
     let mut items = Family::new(&metrics::ITEMS);
     counts.items().for_each(|(kind, count)| items.add(&[item_kind(kind)], count as f64));
@@ -203,7 +204,7 @@ fn reloads(sources: &Sources) -> Vec<Family> {
     vec![family, truth(&metrics::RELOADED, last)]
 }
 
-/// The figures of the store, read again if they are old, by one reader at a time.
+/// The figures of the store. If they are old, one reader at a time reads them again.
 async fn figures(sources: &Sources) -> Option<Known> {
     let begin = {
         let mut figures = sources.figures();
@@ -213,11 +214,12 @@ async fn figures(sources: &Sources) -> Option<Known> {
         begin
     };
     if begin {
-        // This runs in the background.
+        // This read runs in the background.
         let adding = sources.clone();
         tokio::spawn(async move { read_kept(&adding).await });
         let reader = sources.clone();
-        // A task of its own: a cancelled scrape must not interrupt a query, nor wait for a slow one.
+        // The query has a task of its own: a cancelled scrape must not interrupt it, and a scrape must not wait for a
+        // slow one.
         let reading = tokio::spawn(async move {
             let outcome = read(&reader).await;
             let mut figures = reader.figures();
@@ -227,7 +229,7 @@ async fn figures(sources: &Sources) -> Option<Known> {
                 Err(error) => tracing::debug!(%error, "the figures of the store cannot be read"),
             }
         });
-        // If they are late, the next scrape has them.
+        // If the figures are late, the next scrape has them.
         let _ = tokio::time::timeout(STORE_WAIT, reading).await;
     }
     let known = sources.figures().known.clone();
@@ -242,7 +244,7 @@ async fn read(sources: &Sources) -> Result<Known, StoreError> {
     Ok(Known { kind: info.kind, schema: info.schema_version, totals, size_bytes, alerts })
 }
 
-/// Reads the stored size of jobs again if it is old; on an error the old one stays.
+/// Reads the stored size of jobs again if it is old. After an error, the old size stays.
 async fn read_kept(sources: &Sources) {
     let is_old = {
         let mut figures = sources.figures();

@@ -1,14 +1,15 @@
-//! The daemon as a process: the standard metrics of Prometheus clients.
+//! Builds the series of the daemon's process: the standard metrics of Prometheus clients.
 //!
 //! Guarantees: a value that the system does not provide is left out, never reported as 0.
 
 use super::definitions::{CPU, FILES, FILES_MAX, RESIDENT, STARTED, VIRTUAL};
 use super::family::Family;
 
-/// `/proc` counts time in these on every architecture that memctl is built for.
+/// The rate of the clock ticks in which `/proc` counts time, on every architecture that memctl is built for.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// The process's families; `started_ns` is when it was started, which a hardened service cannot read from `/proc`.
+/// The families of the process. `started_ns` is the time of its start, which a hardened service cannot read from
+/// `/proc`.
 #[must_use]
 pub fn families(started_ns: u64) -> Vec<Family> {
     let mut families = Vec::new();
@@ -26,8 +27,8 @@ pub fn families(started_ns: u64) -> Vec<Family> {
     families
 }
 
-/// A field of `/proc/self/stat` by its number in proc(5), from 3 on: the second one, the program's name, may contain
-/// anything.
+/// A field of `/proc/self/stat` by its number in proc(5), from 3 on. The second field, the program's name, may contain
+/// any text.
 fn field(stat: &str, number: usize) -> Option<f64> {
     let (_, behind) = stat.rsplit_once(')')?;
     behind.split_whitespace().nth(number - 3)?.parse().ok()

@@ -1,7 +1,7 @@
-//! The text that Prometheus reads: version 0.0.4 of its exposition format.
+//! Renders metrics as text for Prometheus, in version 0.0.4 of its exposition format.
 //!
-//! Guarantees: a label with any content is one value on one line; numbers are written so that parsing restores them
-//! exactly; a metric without series is left out.
+//! Guarantees: a label with any content is one value on one line. Parsing a written number gives exactly the same
+//! number. A metric without series is left out.
 
 use std::fmt::Write as _;
 

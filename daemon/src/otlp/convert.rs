@@ -1,8 +1,8 @@
 //! Converts families to OTLP messages.
 //!
-//! Guarantees: names, labels and values are those of `/metrics`; units are UCUM's. A message stays below the 4 MiB that
-//! receivers accept, regardless of its labels. Counters are cumulative and have a start time, except those of jobs, which
-//! may be older than the daemon.
+//! Guarantees: names, labels and values are those of `/metrics`; units are in UCUM notation. A message stays below the
+//! 4 MiB that receivers accept, regardless of its labels. Counters are cumulative and have a start time, except those
+//! of jobs, which may be older than the daemon.
 
 use memctl_proto::otlp::opentelemetry::proto::collector::metrics::v1::ExportMetricsServiceRequest;
 use memctl_proto::otlp::opentelemetry::proto::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
@@ -16,13 +16,13 @@ use memctl_proto::otlp::opentelemetry::proto::resource::v1::Resource;
 use crate::metrics::Family;
 use crate::metrics::family::{Definition, Kind, Point, Value};
 
-/// The largest message, by an upper estimate: half of what receivers accept.
+/// The largest message, by an upper estimate. It is half of the size that receivers accept.
 pub(super) const BYTES_MAX: usize = 2 << 20;
-/// Overhead of a point without its labels, and of a label without its text.
+/// Overhead in bytes of a point without its labels, and of a label without its text.
 const POINT_BYTES: usize = 64;
 const LABEL_BYTES: usize = 16;
 
-/// When the values were taken, and since when the daemon counts; in nanoseconds since the Unix epoch.
+/// The time of the values, and the time since which the daemon counts, in nanoseconds since the Unix epoch.
 #[derive(Clone, Copy)]
 pub(super) struct Times {
     pub(super) taken_ns: u64,
@@ -57,7 +57,7 @@ pub(super) fn requests(
     messages.into_iter().filter(|metrics| !metrics.is_empty()).map(|metrics| request(metrics, resource)).collect()
 }
 
-/// How many of the first points fit, and their size.
+/// The number of points, from the first on, that fit; and their size.
 fn fitting(definition: &Definition, points: &[Point], room: usize) -> (usize, usize) {
     let (mut count, mut bytes) = (0, POINT_BYTES + definition.name.len() + definition.help.len());
     for point in points {

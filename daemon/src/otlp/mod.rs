@@ -1,9 +1,9 @@
-//! Sends the families of `/metrics` to an OpenTelemetry receiver by OTLP, every minute by default, if OpenTelemetry's
-//! environment variables name one.
+//! Sends the families of `/metrics` to an OpenTelemetry receiver by OTLP, if OpenTelemetry's environment variables name
+//! one; every minute by default.
 //!
-//! Guarantees: off unless an endpoint is named. It blocks nothing: one export at a time, with a timeout for each message.
-//! A message that cannot be delivered is dropped, since the next export has the same counters. If the receiver does not
-//! respond, this is logged once, and once more when it responds again.
+//! Guarantees: nothing is sent unless an endpoint is named. It blocks nothing: there is one export at a time, with a
+//! timeout for each message. A message that cannot be delivered is dropped, because the next export has the same
+//! counters. If the receiver does not respond, this is logged once, and once more when it responds again.
 
 mod convert;
 mod send;
@@ -51,7 +51,7 @@ impl Exporter {
         tracing::info!(endpoint = %self.settings.endpoint, protocol = ?self.settings.protocol, seconds = every.as_secs_f64(),
             "metrics are sent by OTLP");
         let mut ticks = interval_at(Instant::now() + every, every);
-        // After a slow export the next one follows an interval later, not several at once.
+        // After a slow export the next one follows an interval later, rather than several at once.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut said = Said::Well;
         loop {
@@ -62,7 +62,7 @@ impl Exporter {
         }
     }
 
-    /// One export; the first failure ends it.
+    /// Makes one export. The first failure ends it.
     async fn export(&self, sources: &Sources) -> Result<Option<String>, String> {
         let families = sources.gather(&Scope::All).await;
         let times = convert::Times { taken_ns: now_ns(), started_ns: sources.started_ns };
@@ -74,7 +74,7 @@ impl Exporter {
     }
 }
 
-/// Logs changes.
+/// Logs a changed outcome.
 fn tell(said: Said, outcome: Result<Option<String>, String>) -> Said {
     match (said, outcome) {
         (Said::Failed, Err(_)) => Said::Failed,

@@ -1,4 +1,4 @@
-//! One message to the receiver: a POST over HTTP/1.1, or a call of gRPC over HTTP/2, by the same client.
+//! Sends one message to the receiver: a POST over HTTP/1.1 or a gRPC call over HTTP/2, by the same client.
 //!
 //! Guarantees: one timeout covers a whole message (name, connection, TLS, response). A response is read up to a limit.
 //! Headers are never logged.
@@ -38,14 +38,14 @@ impl Receiver {
     /// A receiver; nothing is sent yet.
     ///
     /// # Errors
-    /// A file with certificates that cannot be used.
+    /// A file with certificates cannot be used.
     pub(super) fn new(settings: Settings) -> Result<Self, String> {
         let is_encrypted = settings.endpoint.scheme_str() == Some("https");
         let tls = certificates::client(is_encrypted, settings.ca_file.as_deref(), settings.identity.clone())?;
         let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
         let mut client = Client::builder(TokioExecutor::new());
-        // Each message uses its own connection: messages are rare, and one sent on a connection that died meanwhile would
-        // be lost.
+        // Each message uses its own connection. Messages are rare, and a message sent on a connection that had died
+        // would be lost.
         client.pool_max_idle_per_host(0);
         let client = match settings.protocol {
             Protocol::Http => client.build(builder.enable_http1().build()),
@@ -54,10 +54,10 @@ impl Receiver {
         Ok(Self { settings, client })
     }
 
-    /// Delivers a message; returns the receiver's reason if it did not accept all of it.
+    /// Delivers a message. If the receiver did not accept all of it, this returns the receiver's reason.
     ///
     /// # Errors
-    /// Why it was not delivered.
+    /// The reason why the message was not delivered.
     pub(super) async fn deliver(&self, message: &ExportMetricsServiceRequest) -> Result<Option<String>, String> {
         let limit = self.settings.timeout;
         let late = || format!("no answer within {} s", limit.as_secs_f64());
@@ -87,7 +87,7 @@ impl Receiver {
                 }
             }
         };
-        // A body that is not an OTLP response says nothing about refused points.
+        // A body that is not an OTLP response has no information about refused points.
         let partial = ExportMetricsServiceResponse::decode(body).ok().and_then(|answer| answer.partial_success);
         let refused = partial.filter(|partial| partial.rejected_data_points > 0 || !partial.error_message.is_empty());
         Ok(refused.map(|partial| {
@@ -140,7 +140,7 @@ fn behind(words: &str) -> String {
     if words.is_empty() { words } else { format!(": {}", words.escape_debug()) }
 }
 
-/// The innermost cause, which says most: "Connection refused" rather than "client error (Connect)".
+/// The innermost cause, which is the most specific one: "Connection refused" rather than "client error (Connect)".
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {

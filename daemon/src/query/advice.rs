@@ -1,6 +1,7 @@
-//! `frag` and `oom` with what allocator settings would do, if that is asked for.
+//! Answers `frag` and `oom` requests and adds, if requested, the effect of other allocator settings.
 //!
-//! Guarantees: replays one device, and only where something was found; where it cannot be replayed, the reason is given.
+//! Guarantees: at most one device is replayed, and only if there is a finding. If it cannot be replayed, the reason is
+//! given.
 
 use memctl_answers::Job;
 use memctl_answers::advising::Subject;
@@ -42,7 +43,7 @@ pub(super) async fn oom(from: &Sources, request: v1::OomRequest) -> Result<Oom, 
     Ok(answer.with_replay(advice))
 }
 
-/// The failed request of a process, if one failed and can be explained.
+/// The failed request of a process, if a request failed and can be explained.
 pub(super) async fn failure(from: &Sources, selection: &v1::Selection, rank: u32, process: &str) -> Option<Failed> {
     failures(from, selection).await.ok()?.failure_of(rank, process).cloned()
 }
@@ -51,7 +52,7 @@ async fn failures(from: &Sources, selection: &v1::Selection) -> Result<Oom, Read
     oom::oom(&from.store, &from.streams, &from.judge, selection).await
 }
 
-/// The run of an answer: `latest` may be another one by now.
+/// A selection of the run of an answer. `latest` may have become another run since.
 fn same_run(selection: v1::Selection, job: &Job) -> v1::Selection {
     v1::Selection { job: job.id.clone(), attempt: Some(job.attempt), ..selection }
 }

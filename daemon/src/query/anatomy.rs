@@ -1,7 +1,7 @@
-//! Live memory at the peak of one device: by class, by module and by site.
+//! Finds the live memory at the peak of one device by class, by module and by site.
 //!
-//! Guarantees: one replay to the peak, as for its ledger, with the same classes. At most [`PARTS_MAX`] parts are
-//! returned, the largest, with the number of omitted ones.
+//! Guarantees: one replay up to the peak, with the same classes as the ledger of the peak. At most [`PARTS_MAX`] parts
+//! are returned, the largest ones, with the number of omitted parts.
 //! Refuses: more than one process at a time.
 
 use std::cmp::Reverse;
@@ -92,7 +92,7 @@ impl Told {
     fn new(classed: &[(Class, &BlockState)], resolve: &dyn Fn(StackId) -> Stack) -> Self {
         let order: Vec<StackId> = classed.iter().map(|(_, block)| block.stack).collect();
         let known = Modules::new(&order, resolve);
-        // By stack first: there are far fewer stacks than blocks.
+        // Blocks are summed by stack first, because there are far fewer stacks than blocks.
         let mut by_stack: BTreeMap<(Class, StackId), (usize, Sum)> = BTreeMap::new();
         for (at, (class, block)) in classed.iter().enumerate() {
             add(&mut by_stack.entry((*class, block.stack)).or_insert((at, (0, 0))).1, (block.size, 1));
@@ -127,7 +127,7 @@ impl Told {
     }
 }
 
-/// Saturating: the figures come from the network.
+/// Adds bytes and blocks; saturating, because the figures come from the network.
 fn add(sum: &mut Sum, (bytes, blocks): Sum) {
     *sum = (sum.0.saturating_add(bytes), sum.1.saturating_add(blocks));
 }

@@ -1,4 +1,4 @@
-//! Parts that several responses share: a job and its processes, completeness, a frame.
+//! Builds the parts that several responses share: a job and its processes, completeness, a frame.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ pub(super) fn job(job: &JobRow, summary: Summary) -> Job {
     }
 }
 
-/// An answer for the wire.
+/// Encodes an answer for the wire.
 pub(super) fn to_wire(answer: &impl Serialize) -> Result<v1::Answer, ReadError> {
     wire::to_wire(answer).map_err(|error| ReadError::Invalid(error.to_string()))
 }

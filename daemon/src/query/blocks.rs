@@ -1,7 +1,7 @@
-//! A stretch of one device's allocator around a moment: the blocks that lived in it, for a picture that can be scrubbed.
+//! Finds the blocks that lived in a stretch of one device's events around a moment, for a picture over time.
 //!
-//! Guarantees: one replay from the keyframe before the stretch, of at most [`STRETCH`] events after it. At most
-//! [`BLOCKS_MAX`] blocks are returned, the largest, with the number of omitted ones.
+//! Guarantees: one replay from the keyframe before the stretch, of at most [`STRETCH`] further events. At most
+//! [`BLOCKS_MAX`] blocks are returned, the largest ones, with the number of omitted blocks.
 //! Refuses: more than one device at a time.
 
 use std::cmp::Reverse;
@@ -28,14 +28,14 @@ use crate::job_data::stacks::dictionary;
 use crate::store::{ChunkRow, DeviceRow, EpochEndRow, Selection, SessionRow, Store};
 use crate::streams::Streams;
 
-/// Events of a stretch: some tens of training steps.
+/// Events of a stretch. They cover some tens of training steps.
 pub(super) const STRETCH: u64 = 1 << 15;
-/// The most blocks returned: about forty bytes each.
+/// The most blocks returned; each takes about forty bytes.
 const BLOCKS_MAX: usize = 150_000;
 /// Points of the timeline.
 const POINTS: u64 = 1_024;
 
-/// The device, and what is stored of it.
+/// The device and its stored rows.
 struct Device<'a> {
     store: &'a dyn Store,
     session: &'a SessionRow,
@@ -201,12 +201,12 @@ impl Device<'_> {
     }
 }
 
-/// What a replay of the stretch collects.
+/// The data that a replay of the stretch collects.
 struct Watch {
     lives: Lives,
     course: Course,
     cursor: MarkCursor,
-    /// Epoch ends, sorted by event: used where no mark names the epoch.
+    /// Epoch ends, sorted by event. They are used if no mark names the epoch.
     ends: Vec<(u64, u32, u64)>,
     every: u64,
     first_ns: Option<u64>,
@@ -271,7 +271,7 @@ impl Told {
         let of = |frame: &memctl_model::Frame| Frame::from(frame);
         let seen = |event: u64| (event != OPEN).then_some(event);
         for block in order {
-            // (A block that lived before the stretch is looked up at the stretch's beginning.)
+            // The class of a block that lived before the stretch is looked up at the beginning of the stretch.
             let class = known.class_at(block.addr, block.from.max(first)).unwrap_or(Class::Unknown);
             let told = || {
                 let stack = dictionary.stack(block.stack);

@@ -1,8 +1,10 @@
-//! Live memory by class within short stretches of time, from single events.
+//! Finds live memory by class within short stretches of time, from events.
 //!
-//! Guarantees: each slot has the classes of its highest moment, which sum to what was allocated then; between two slots
-//! with events one slot holds what stayed. At most two slots for each of [`SLOTS`] parts of the range.
-//! Refuses: more than [`EVENTS_MAX`] events, of which boundaries are shown instead.
+//! Guarantees: each slot has the classes at its highest moment, and they sum to the bytes allocated at that moment. A
+//! gap between two slots with events becomes one slot with the memory that stayed. There are at most two slots for each
+//! of the [`SLOTS`] parts of the range.
+//!
+//! Refuses: ranges of more than [`EVENTS_MAX`] events; for these, boundaries are shown instead.
 
 use memctl_answers::classes::Slot;
 use memctl_answers::format::time::Time;
@@ -13,29 +15,29 @@ use crate::job_data::error::ReadError;
 use crate::job_data::replay::{Go, Replay};
 use crate::store::{ChunkRow, SessionRow, Store};
 
-/// Parts of the range: more than a picture has columns for.
+/// Parts of the range; more than a picture has columns.
 const SLOTS: u64 = 1_024;
-/// Events that are looked at: the classes of blocks are known for as many.
+/// The most events that are replayed. The classes of blocks are known for as many events.
 const EVENTS_MAX: u64 = BEFORE;
 
 /// A stretch of time and the moment whose classes it shows.
 struct Shown {
     from_ns: u64,
     until_ns: u64,
-    /// Events before the moment.
+    /// The number of events before the moment.
     at: u64,
 }
 
-/// The moments to show, as the events pass.
+/// Collects the moments to show while the events pass.
 struct Watch {
     from_ns: u64,
     until_ns: u64,
     width_ns: u64,
-    /// The part under way.
+    /// The current part.
     part: Option<u64>,
     /// Its highest moment: allocated bytes, and events before it.
     highest: (u64, u64),
-    /// The level behind the last event, in the same form.
+    /// The level after the last event, in the same form.
     last: (u64, u64),
     shown: Vec<Shown>,
 }
@@ -60,7 +62,7 @@ impl Watch {
         self.last = level;
     }
 
-    /// Shows the part under way, and what stays until the next one.
+    /// Adds the current part, and a slot for the memory that stays until the next part.
     fn close(&mut self, next: Option<u64>) {
         let end_ns = next.map_or(self.until_ns, |next| self.start(next));
         let begun = self.part.map(|part| (self.start(part), self.start(part + 1), self.highest.1));
@@ -75,7 +77,7 @@ impl Watch {
     }
 }
 
-/// See the module; `None` if it refuses.
+/// The slots of a device; `None` if there are too many events, see the module.
 pub(super) async fn class_slots(
     store: &dyn Store,
     (session, device): (&SessionRow, u8),

@@ -1,8 +1,8 @@
-//! Live memory by class over time, from the site tables of a device's boundaries.
+//! Finds live memory by class over time, from the site tables of a device's boundaries.
 //!
-//! Guarantees: all epoch ends of the requested range, and the steps within it until [`BYTES_MAX`] of stored tables are
-//! read. At most [`POINTS_MAX`] boundaries are returned, with the number of omitted ones. One page of items is in memory
-//! at a time.
+//! Guarantees: all epoch ends of the requested range are read, and the steps within it until [`BYTES_MAX`] of stored
+//! tables are read. At most [`POINTS_MAX`] boundaries are returned, with the number of omitted ones. One page of items
+//! is in memory at a time.
 //! Refuses: more than one process at a time.
 
 use std::collections::{BTreeMap, HashMap};
@@ -26,11 +26,11 @@ use crate::job_data::stacks::{dictionary, open};
 use crate::store::{EpochEndRow, Selection, SessionRow, Store};
 use crate::streams::Streams;
 
-/// The most boundaries returned: more than a picture has columns for.
+/// The most boundaries returned; more than a picture has columns.
 const POINTS_MAX: usize = 512;
 /// The most epoch ends among them.
 const ENDS_MAX: usize = 128;
-/// Stored bytes of tables that are read for the steps of a response.
+/// Limit of the stored bytes of tables that are read for the steps of a response.
 const BYTES_MAX: usize = 32 << 20;
 /// Items read at once.
 const PAGE: u32 = 64;
@@ -39,12 +39,12 @@ const PAGE: u32 = 64;
 struct Reading<'a> {
     session: &'a SessionRow,
     device: u8,
-    /// The first and the last moment of the request.
+    /// The first and the last time of the request.
     times_ns: (u64, u64),
     stacks: StackDictionary,
     /// The class of a stack's blocks, according to the events around the peak.
     known: HashMap<StackId, Class>,
-    /// By time, event and kind.
+    /// The points by time, event and kind.
     points: BTreeMap<(u64, u64, u8), Point>,
 }
 
@@ -99,7 +99,7 @@ pub(super) async fn classes(
 }
 
 impl Reading<'_> {
-    /// The ends of epochs; an even choice if there are too many.
+    /// Reads the ends of epochs, or an even choice of them if there are too many.
     async fn ends(&mut self, store: &dyn Store, ends: &[&EpochEndRow]) -> Result<(), ReadError> {
         let inside: Vec<&&EpochEndRow> = ends.iter().filter(|end| self.is_asked(end.time_ns)).collect();
         let last = inside.len().saturating_sub(1);
@@ -115,11 +115,11 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// All other boundaries, from the last epoch end before the requested range on. Returns the moment up to which it
-    /// read, if it stopped early.
+    /// Reads all other boundaries, beginning at the last epoch end before the requested range. If it stops early, it
+    /// returns the time up to which it read.
     async fn steps(&mut self, store: &dyn Store, ends: &[&EpochEndRow]) -> Result<Option<u64>, ReadError> {
         let before = ends.iter().filter(|end| end.time_ns < self.times_ns.0).map(|end| end.table_seq).max();
-        // (The item with the epoch's end may also contain the first steps of the next epoch.)
+        // The item with the epoch's end may also contain the first steps of the next epoch.
         let mut next = Some(before.unwrap_or(1).saturating_sub(1));
         let (mut read, mut seen_ns) = (0_usize, 0);
         while let Some(after) = next {
@@ -140,7 +140,7 @@ impl Reading<'_> {
         Ok(None)
     }
 
-    /// Adds the tables of an item; returns the time of its last one.
+    /// Adds the tables of an item and returns the time of its last table.
     fn tables(&mut self, content: Content, seq: u64, is_it: impl Fn(&SiteTable) -> bool) -> Result<u64, ReadError> {
         let Content::SiteTables(tables) = content else { return Ok(0) };
         let (device, times_ns, mut last) = (self.device, self.times_ns, 0);
@@ -165,7 +165,7 @@ impl Reading<'_> {
             points.insert((table.time_ns, table.at_event, table.boundary as u8), point);
         };
         tables.each(take).map_err(ReadError::wire(self.session.key, seq))?;
-        // (More than are returned, so that the choice is even over the whole range.)
+        // More points are kept than are returned, so that the choice is even over the whole range.
         halve(points);
         Ok(last)
     }
@@ -180,7 +180,7 @@ fn is_end(point: &Point) -> bool {
     point.boundary != Boundary::StepEnd.name() && point.boundary != Boundary::WindowEnd.name()
 }
 
-/// Bounds the memory when there are very many steps.
+/// Bounds the memory for a very high number of steps.
 fn halve(points: &mut BTreeMap<(u64, u64, u8), Point>) {
     if points.len() > 64 * POINTS_MAX {
         let mut at = 0_usize;
@@ -191,7 +191,7 @@ fn halve(points: &mut BTreeMap<(u64, u64, u8), Point>) {
     }
 }
 
-/// As many as are returned: the ends of epochs, and an even choice of the others.
+/// The points to return: the ends of epochs, and an even choice of the other points.
 fn thinned(points: Vec<Point>) -> (Vec<Point>, u64) {
     if points.len() <= POINTS_MAX {
         return (points, 0);

@@ -1,4 +1,4 @@
-//! `diagnose`: a job's report, and what was live on the rank that it is about, as a note.
+//! Answers `diagnose`: a job's report, with the live memory of the rank that it is about, as a note.
 
 use memctl_answers::advice::{Advice, is_called_for};
 use memctl_answers::advising::Subject;
@@ -20,7 +20,7 @@ pub(super) async fn diagnosis(from: &Sources, request: v1::DiagnosisRequest) -> 
     let report = v1::ReportRequest { selection: selection.clone() };
     let report = report::report(store, streams, judge, report).await?;
     let Some(rank) = rank_of(&report) else { return Ok(Diagnosis::new(report, None, None, None, &flags)) };
-    // For one rank only: four nearly equal tables do not help.
+    // Only one rank is shown, because several nearly equal tables do not help.
     let one = same_job(selection.unwrap_or_default(), &report, rank);
     let replay = match replay && is_called_for(&report) {
         true => Some(advised(from, &report, rank, (&one, &flags)).await),
@@ -28,13 +28,13 @@ pub(super) async fn diagnosis(from: &Sources, request: v1::DiagnosisRequest) -> 
     };
     let of = || Some(one.clone());
     let sites = sites::sites(&**store, streams, v1::SitesRequest { selection: of(), moment: None }).await?;
-    // If its events are no longer stored, the note goes without them.
+    // If the events of the peak are no longer stored, the note has no peak.
     let peak = v1::LedgerRequest { selection: of(), moment: Some(Moment::Peak(true)), blocks: false };
     let peak = ledger::ledger(&**store, streams, peak.into()).await.ok();
     Ok(Diagnosis::new(report, Some(&sites), peak.as_ref(), replay, &flags))
 }
 
-/// What allocator settings would do for the rank that the note is about.
+/// The effect of other allocator settings on the rank that the note is about.
 async fn advised(from: &Sources, report: &Report, rank: &Rank, (one, flags): (&v1::Selection, &str)) -> Advice {
     let is_failed = report.findings.iter().any(|finding| finding.known_kind() == Some(FindingKind::Oom));
     let (mut failed, mut fragmented) = (None, None);

@@ -1,4 +1,4 @@
-//! The position of a time among the stored events of a device.
+//! Finds the position of a time among the stored events of a device.
 
 use crate::job_data::error::ReadError;
 use crate::job_data::replay::{Go, Replay};
@@ -6,7 +6,7 @@ use crate::store::{ChunkRow, Selection, SessionRow, Store};
 
 /// The stored events of a device up to a time.
 pub(super) struct EventsUntil {
-    /// That of the last of them.
+    /// The chunk of the last of these events.
     pub chunk: ChunkRow,
     /// Their number.
     pub at: u64,
@@ -14,8 +14,8 @@ pub(super) struct EventsUntil {
     pub time_ns: u64,
 }
 
-/// The events at or before a time: those up to the last one within the last chunk that begins before it. `None` if there
-/// are none.
+/// The stored events at or before a time. They end with the last event at or before it in the last chunk that begins
+/// before it. `None` if there are no such events.
 pub(super) async fn events_until(
     store: &dyn Store,
     session: &SessionRow,

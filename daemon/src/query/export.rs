@@ -1,7 +1,7 @@
-//! Streams the stored data of a job, rank by rank, so that a reader can rebuild it: session, stacks, the state before the
-//! first event, chunks, marks.
+//! Streams the stored data of a job, rank by rank, so that a reader can rebuild the recording: session, stacks, the
+//! state before the first event, chunks, marks.
 //!
-//! Guarantees: holds a few chunks in memory regardless of the job's size; waits for the reader.
+//! Guarantees: only a few chunks are in memory, regardless of the job's size. The export waits for the reader.
 
 use std::sync::Arc;
 
@@ -64,7 +64,8 @@ pub(super) async fn export(store: Arc<dyn Store>, request: v1::ExportRequest) ->
     let (out, parts) = mpsc::channel(PARTS);
     tokio::spawn(async move {
         if let Err(Ended::Failed(error)) = send(&*store, &found, chosen, request.without_events, &out).await {
-            // The reader receives it as the stream's end; if the reader is gone, it is not needed.
+            // The reader gets the error as the end of the stream. If the reader has disconnected, the error is not
+            // needed.
             let _ = out.send(Err(error.into())).await;
         }
     });
@@ -153,7 +154,7 @@ mod tests {
 
     const CHUNKS: u64 = 40;
 
-    /// A job of many chunks that are never decoded.
+    /// A job of many chunks, which the test never decodes.
     async fn recorded() -> Arc<SqliteStore> {
         let store = Arc::new(SqliteStore::in_memory().await.unwrap());
         let info =
@@ -189,7 +190,7 @@ mod tests {
         let selection = Some(v1::Selection { job: "job".into(), ..v1::Selection::default() });
         let request = v1::ExportRequest { selection, ..v1::ExportRequest::default() };
         let mut parts = export(store.clone(), request).await.unwrap();
-        // The rows of chunks are read before the first payload; a slow reader leaves most payloads unread.
+        // The rows of chunks are read before the first payload. A slow reader leaves most payloads unread.
         while !matches!(parts.recv().await.unwrap().unwrap().body, Some(Body::Chunk(_))) {}
         store.expire(Retention { bytes: Some(1), ..Retention::default() }, 2).await.unwrap();
         let mut last = None;

@@ -1,7 +1,7 @@
-//! `memctl fit`: one or two recordings of a training, replayed at other sizes and with a change.
+//! Answers `memctl fit`: replays one or two recordings of a training at other sizes and with a change.
 //!
-//! Guarantees: those of `query/what_if.rs`.
-//! Refuses: recordings with holes, two that are not of one training, and more than [`SIZES_MAX`] sizes.
+//! Guarantees: the same as in `query/what_if.rs`.
+//! Refuses: recordings with gaps, two recordings of different trainings, and more than [`SIZES_MAX`] sizes.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use super::sources::Sources;
 use crate::job_data::error::ReadError;
 use crate::store::Store;
 
-/// The most sizes: each takes several replays.
+/// The most sizes. Each size takes several replays.
 const SIZES_MAX: usize = 1024;
-/// What a number of bytes means, behind [`OUTSIDE`].
+/// The meaning of limits in bytes; the sentence follows [`OUTSIDE`].
 const MEANT: &str = "--device-memory and --under are what the process may reserve.";
 
 /// A device whose recording is replayed.
 struct Chosen {
     store: Arc<dyn Store>,
-    /// What the request calls its job.
+    /// The request's name for its job.
     called: String,
     part: v1::Selection,
     size: Option<u64>,
@@ -36,7 +36,7 @@ struct Chosen {
     row: Rank,
 }
 
-/// See the module.
+/// Answers the request; see the module.
 pub(super) async fn fit(from: &Sources, request: v1::FitRequest) -> Result<Fit, ReadError> {
     let v1::FitRequest { recordings, rank, at, device_memory, change } = request;
     refuse(&recordings, &at)?;
@@ -60,7 +60,7 @@ pub(super) async fn fit(from: &Sources, request: v1::FitRequest) -> Result<Fit, 
     });
     let question = Question { sizes: Sizes::Listed(at), device_memory, change };
     let mut answer = working(move |wanted| {
-        // It is given back when the work has ended, which may be later than the request.
+        // The permit is returned when the work has ended, which may be later than the request.
         let _place = place;
         let mut runs = runs.into_iter();
         let run = runs.next().ok_or_else(|| ReadError::Invalid(NUMBER_OF_RECORDINGS.to_owned()))?;
@@ -73,7 +73,7 @@ pub(super) async fn fit(from: &Sources, request: v1::FitRequest) -> Result<Fit, 
 
 const NUMBER_OF_RECORDINGS: &str = "one recording is needed, or two at different sizes";
 
-/// What the command line does not ask.
+/// Refuses requests that the command line does not make.
 fn refuse(recordings: &[v1::SizedRecording], at: &[u64]) -> Result<(), ReadError> {
     let sizes = || recordings.iter().filter_map(|recording| recording.size);
     let is_size = |size: &u64| (1..=NUMBER_MAX).contains(size);
@@ -91,7 +91,7 @@ fn refuse(recordings: &[v1::SizedRecording], at: &[u64]) -> Result<(), ReadError
 }
 
 impl Chosen {
-    /// The rank that was asked for, else the one with the highest peak.
+    /// The requested rank, otherwise the rank with the highest peak.
     async fn find(
         from: &Sources,
         store: &Arc<dyn Store>,
@@ -119,7 +119,7 @@ impl Chosen {
         Ok(Self { store: store.clone(), called, part, size, report, row })
     }
 
-    /// What is replayed of it.
+    /// The requests of this device, prepared for the replays.
     async fn run(self) -> Result<Run, ReadError> {
         let Self { store, called, part, size, report, row } = self;
         let recorded = recorded(&store, &part, &called).await?;

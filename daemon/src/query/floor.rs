@@ -1,9 +1,9 @@
-//! The floor of a device, from exact levels: what did not come back until the last boundary.
+//! Finds the floor of a device from exact levels: the memory that was not freed until the last boundary.
 //!
-//! Guarantees: the floor ends with the level at the last epoch's end, or where no epoch ended at the last step's or
-//! window's end; nothing after it counts. The last [`REPLAY_CHUNKS`] chunks before it are replayed event by event; of
-//! earlier ones the stored minimum of a chunk holds for all of it. Empty where a session ended without a boundary, or
-//! where the events before its boundary have expired.
+//! Guarantees: the floor ends with the level at the last epoch's end; if no epoch ended, at the end of the last step or
+//! window. Nothing after that counts. The last [`REPLAY_CHUNKS`] chunks before it are replayed event by event. For an
+//! earlier chunk, its stored minimum is used for all of it. The floor is empty if a session ended without a boundary,
+//! or if the events before its boundary have expired.
 
 use memctl_analysis::floor::Floor;
 use memctl_answers::format::time::Time;
@@ -14,13 +14,13 @@ use crate::job_data::error::ReadError;
 use crate::job_data::replay::{Go, Replay};
 use crate::store::{ChunkRow, EpochEndRow, SessionRow, Store};
 
-/// The most chunks replayed per rank: two million events, some tens of milliseconds. Beyond that, rollups are fine
-/// enough.
+/// The most chunks that are replayed per rank: two million events, some tens of milliseconds. Rollups are precise
+/// enough for earlier chunks.
 pub(super) const REPLAY_CHUNKS: usize = 32;
 /// The most steps in an answer.
 const STEPS_MAX: usize = 2_048;
 
-/// The last moment that counts: by events where they are known, and by time.
+/// The last boundary, as a number of events and as a time.
 struct Boundary {
     events: u64,
     time_ns: u64,
@@ -40,7 +40,7 @@ fn boundary(session: &SessionRow, device: u8, epoch_ends: &[EpochEndRow], marks:
     }
 }
 
-/// See the module. The chunks are all of the device's.
+/// The floor; see the module. `chunks` are all chunks of the device.
 pub(super) async fn floor(
     store: &dyn Store,
     (session, device): (&SessionRow, u8),

@@ -1,5 +1,5 @@
-//! `frag`: how each rank's free memory is split up, which blocks pin it, whether a request would fail, and the driver
-//! calls.
+//! Answers `frag`: how each rank's free memory is divided, which blocks pin it, whether a request would fail, and the
+//! driver calls.
 
 use std::sync::Arc;
 
@@ -144,7 +144,7 @@ fn list(list: &FreeList) -> frag::FreeList {
     }
 }
 
-/// Blocks that strand memory, for a response.
+/// A group of blocks that strand memory, for a response.
 pub(super) fn holder(holder: &Holder) -> frag::Holder {
     let Holder { pin, stack } = holder;
     frag::Holder {

@@ -1,4 +1,4 @@
-//! Which sites grew from epoch end to epoch end, on which ranks.
+//! Finds the sites that grew from epoch end to epoch end, and on which ranks.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::job_data::side_by_side::side_by_side;
 use crate::job_data::stacks::{dictionary, open_epoch_ends};
 use crate::store::{EpochEndRow, SessionKey, Store};
 
-/// Epoch ends looked at per rank; longer runs are sampled evenly, including both ends.
+/// Epoch ends that are read per rank. Longer runs are sampled evenly, including the first and the last epoch end.
 const EPOCHS: usize = 128;
-/// Sites reported.
+/// The most sites reported.
 const SITES: usize = 20;
 
 /// The growth of one site.
@@ -30,7 +30,7 @@ struct Site {
     stack_bytes: u64,
 }
 
-/// A site's growth on one rank, with its rate as it was measured.
+/// A site's growth on one rank, with its growth rate.
 struct GrownRank {
     bytes_per_epoch: f64,
     growth: RankGrowth,
@@ -87,7 +87,7 @@ pub(super) async fn growth(
     Ok(grown.into_iter().map(|(site, Site { ranks, stack, .. })| GrownSite { site, stack, ranks }).collect())
 }
 
-/// Marks growth that a finding explains, and names the call that most of the rest passes through.
+/// Marks growth that a finding explains, and names the call that most of the remaining growth passes through.
 pub(super) fn explained(sites: &mut [GrownSite], findings: &[Finding], job: &str) -> Option<Through> {
     let mut rest: Vec<Grown<'_>> = Vec::new();
     for GrownSite { site, stack, ranks } in sites {
@@ -124,7 +124,7 @@ struct Rank {
     stacks: StackDictionary,
 }
 
-/// Reads a rank; returns nothing if no two tables can be compared.
+/// Reads a rank; returns `None` if no two tables can be compared.
 async fn rank(
     store: Arc<dyn Store>,
     session: SessionKey,
@@ -146,7 +146,7 @@ impl Rank {
         let site_of = |stack: StackId| stacks.site(stack).cloned().unwrap_or_else(unknown);
         let last = tables.iter().map(|table| table.epoch).max();
         let first = tables.iter().map(|table| table.epoch).min();
-        // The initial bytes of each stack: a site shows the stack that grew most.
+        // The initial bytes of each stack, because a site shows the stack that grew most.
         let mut before: HashMap<StackId, u64> = HashMap::new();
         for row in tables.iter().filter(|table| Some(table.epoch) == first).flat_map(|table| &table.rows) {
             let bytes = before.entry(row.stack).or_default();

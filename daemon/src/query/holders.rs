@@ -1,7 +1,7 @@
-//! Finds which Python object holds the tensors of a site, by asking the running process over its own stream.
+//! Finds the Python object that holds the tensors of a site, by querying the running process over its own stream.
 //!
-//! Guarantees: one process is asked, and only a running one. Without a named site, the site of the worst growth is used.
-//! Every obstacle is reported with its remedy; the answer is kept with the job.
+//! Guarantees: one process is queried, and only a running one. If the request names no site, the site of the worst
+//! growth is used. Every obstacle is reported with its remedy. The answer is stored with the job.
 //! Refuses: a process that has ended.
 
 use std::sync::Arc;
@@ -24,26 +24,26 @@ use crate::server_requests::{AskError, Line};
 use crate::store::{SessionRow, Store};
 use crate::streams::Streams;
 
-/// How long to wait for the last slice of a search, in addition to the slices themselves: between slices the program runs
-/// for several times as long, and a busy machine takes longer.
+/// How long to wait for the last slice of a search, in addition to the slices themselves. Between slices the program
+/// runs for several times as long, and a busy machine takes longer.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// How long to wait for another request to the process, and how often to check.
+/// How long to wait for another query to the process, and how often to check.
 const BUSY_MAX: Duration = Duration::from_secs(10);
 const BUSY_LOOK: Duration = Duration::from_millis(50);
-/// A search lasts this many times as long as its slices.
+/// A search takes this many times as long as its slices.
 const RESTS: u32 = 8;
-/// Processes whose stacks are searched for a site.
+/// The most processes whose stacks are searched for a site.
 const PROCESSES_MAX: usize = 16;
 
 /// The subject of the request.
 enum Wanted {
-    /// The user's text.
+    /// The text that the user gave.
     Named(String),
     /// A finding of growth with a site.
     Grown(Box<Finding>),
 }
 
-/// The process to ask, and which of its stacks to ask about.
+/// The process to query, and its stacks of the site.
 struct Chosen<'a> {
     session: &'a SessionRow,
     line: Line,
@@ -125,7 +125,7 @@ pub(super) async fn holders(
     })
 }
 
-/// Sends the request once no other one is running: the daemon may be asking on its own initiative.
+/// Sends the query once no other query is running; the daemon may have sent one without a request.
 async fn asked(line: &Line, stacks: &[u32], budget_ms: u32, wait: Duration) -> Result<v1::HoldersFound, AskError> {
     let until = tokio::time::Instant::now() + BUSY_MAX;
     loop {

@@ -1,11 +1,11 @@
-//! Query: every request of the command line, answered from the store.
+//! The query service: every request of the command line, answered from the store.
 //!
 //! Guarantees: a request sees only the jobs of its caller's tenant. Every response reports how complete its data is.
-//! Figures come from epoch ends, rollups and site tables where possible, and from a replay otherwise. The memory of a
-//! response is bounded. Data that only a running process has (`holders`) is requested from it, if the configuration
-//! allows that.
+//! Figures come from epoch ends, rollups and site tables if possible, and from a replay otherwise. The memory of a
+//! response is bounded. Data that only a running process has (`holders`) is queried from the process, if the
+//! configuration allows that.
 //!
-//! (Over 400 lines: one service, whose calls share the data that they are answered from.)
+//! (Over 400 lines: one service whose calls share the same data sources.)
 
 mod advice;
 mod anatomy;
@@ -80,13 +80,13 @@ use worker_threads::{apart, with_permit};
 /// The most jobs in a list.
 const JOBS_MAX: u32 = 10_000;
 
-/// The most concurrent requests that wait.
+/// The most concurrent requests that wait for a process or a replay.
 const ASKING_MAX: usize = 16;
 
-/// How long a list of jobs may take to judge them; jobs that were judged before are listed at once.
+/// How long a list of jobs may take to judge its jobs. Jobs that were judged before are listed at once.
 const JUDGING: std::time::Duration = std::time::Duration::from_secs(3);
 
-/// What a stream sends.
+/// The receiving end of a response stream.
 type Parts<T> = tokio::sync::mpsc::Receiver<Result<T, Status>>;
 
 /// The query service.
@@ -100,19 +100,19 @@ pub struct QueryService {
     tasks: Tasks,
     tiles: Arc<Tiles>,
     replays: Arc<Replays>,
-    /// Permits for responses, of gRPC and HTTP together.
+    /// Permits for responses over gRPC and HTTP together.
     answers: Permits,
-    /// Permits for requests that wait and use little memory: for a training process, or for replays.
+    /// Permits for requests that wait (for a training process or for replays) and use little memory.
     asking: Permits,
     /// The addresses of the HTTP port.
     http: Vec<String>,
-    /// Whether processes may be asked which objects hold their tensors.
+    /// Whether processes may be queried for the objects that hold their tensors.
     holders: bool,
     started_ns: u64,
 }
 
 impl QueryService {
-    /// A service over a store; streams and ingest supply the live state, alerts are notified of deleted jobs.
+    /// A service over a store. Streams and ingest supply the live state; alerts are notified of deleted jobs.
     #[must_use]
     pub fn new(
         store: Arc<dyn Store>,
@@ -147,7 +147,7 @@ impl QueryService {
         Self { http, ..self }
     }
 
-    /// Sets whether processes may be asked which objects hold their tensors.
+    /// Sets whether processes may be queried for the objects that hold their tensors.
     #[must_use]
     pub fn with_holders(self, holders: bool) -> Self {
         Self { holders, ..self }
@@ -159,8 +159,8 @@ impl QueryService {
         &self.answers
     }
 
-    /// The store as a caller sees it. If a caller of all tenants names a job, it is restricted to the one tenant that has
-    /// it.
+    /// The part of the store that a caller may see. If a caller of all tenants names a job, this is the part of the one
+    /// tenant that has the job.
     async fn seen(&self, caller: &Caller, job: &str) -> Result<Arc<dyn Store>, ReadError> {
         let scope = self.scope(caller, job).await?;
         Ok(Scoped::of(&self.store, &scope))
@@ -169,13 +169,13 @@ impl QueryService {
     /// Answers a question about a job.
     ///
     /// # Errors
-    /// As for every request.
+    /// The same as for every request.
     pub async fn answer<Q: Question>(&self, caller: &Caller, question: Q) -> Result<Q::Answer, Status> {
         let from = self.sources(caller, &question).await?;
         Ok(apart(None, question.answer(from)).await?.into_inner())
     }
 
-    /// The same for a client of gRPC: the answer as JSON.
+    /// Answers a gRPC request; the answer is JSON.
     async fn as_json<Q>(&self, request: Request<Q>) -> Result<Response<v1::Answer>, Status>
     where
         Q: Question,
@@ -188,7 +188,7 @@ impl QueryService {
         apart(permit, async move { answer::to_wire(&question.answer(from).await?) }).await
     }
 
-    /// The same for an answer that may take long: it ends with its request.
+    /// Answers a gRPC request that may take long; the work ends with its request.
     async fn at_length<Q>(
         &self,
         request: Request<Q>,
@@ -232,7 +232,7 @@ impl QueryService {
         })
     }
 
-    /// Ends a stream once its caller loses access.
+    /// Ends a stream when its caller loses access.
     fn guarded<T: Send + 'static>(&self, caller: Caller, mut parts: Parts<T>) -> Parts<T> {
         let (gate, (out, guarded)) = (self.gate.clone(), tokio::sync::mpsc::channel(1));
         tokio::spawn(async move {
@@ -268,16 +268,16 @@ impl QueryService {
         }
     }
 
-    /// Jobs, newest first.
+    /// The jobs, newest first.
     ///
     /// # Errors
-    /// As for every request.
+    /// The same as for every request.
     pub async fn jobs(&self, caller: &Caller, request: v1::ListJobsRequest) -> Result<Jobs, ReadError> {
         let limit = if request.limit == 0 { JOBS_LISTED } else { request.limit.min(JOBS_MAX) };
         let narrowed = !request.states.is_empty() || !request.labels.is_empty();
         let until = tokio::time::Instant::now() + JUDGING;
         let mut jobs = Vec::new();
-        // Filtered jobs do not count against the limit.
+        // Jobs that the filter removes do not count against the limit.
         for job in self.store.jobs_in(&caller.scope, if narrowed { JOBS_MAX } else { limit }).await? {
             if jobs.len() >= limit as usize {
                 break;
@@ -292,7 +292,7 @@ impl QueryService {
                 continue;
             }
             if request.judge {
-                // A job that takes longer, or cannot be judged, is listed without a verdict.
+                // A job that takes too long, or cannot be judged, is listed without a verdict.
                 answer.verdict = tokio::time::timeout_at(until, self.verdict(&job)).await.ok().and_then(Result::ok);
             }
             jobs.push(answer);
@@ -321,7 +321,7 @@ impl QueryService {
     /// A job and its processes, without an analysis.
     ///
     /// # Errors
-    /// As for every request.
+    /// The same as for every request.
     pub async fn job(&self, caller: &Caller, selection: &v1::Selection) -> Result<JobProcesses, ReadError> {
         let store = self.seen(caller, &selection.job).await?;
         let found = find(&*store, selection).await?;
@@ -335,7 +335,7 @@ impl QueryService {
     async fn status(&self, caller: &Caller) -> Result<v1::Status, ReadError> {
         let scope = &caller.scope;
         let (info, totals) = (self.store.info().await?, self.store.totals_in(scope).await?);
-        // The location and load of the store are only for callers who see all of it.
+        // Only callers that see the whole store get its location and load.
         let whole = *scope == Scope::All;
         Ok(v1::Status {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -383,10 +383,10 @@ impl QueryService {
         let Some(first) = store.job(&which, attempt).await? else {
             return Err(no_job(&*store, &which, attempt).await);
         };
-        // Fix the run now: once it is deleted, the next one becomes the newest.
+        // The run is fixed now, because after its deletion the next run becomes the newest.
         let doomed = if all_runs { Which::Newest(first.name.clone()) } else { first.address() };
         let (mut answer, mut last) = (v1::DeleteJobResponse::default(), None);
-        // All attempts, or the named one.
+        // Deletes all attempts, or only the named one.
         while let Some(job) = store.job(&doomed, attempt).await? {
             let sessions = store.sessions(job.key).await?;
             if sessions.iter().any(|session| self.streams.is_streaming(session.key)) {
@@ -401,7 +401,7 @@ impl QueryService {
                 answer.runs.push(job.label());
             }
         }
-        // If a run or an attempt is left, only alerts of the deleted one and of those before it end.
+        // If a run or an attempt remains, only alerts of the deleted one and of earlier ones end.
         let everything = store.job(&Which::Newest(first.name.clone()), None).await?.is_none();
         let (started_ns, attempt) = last.filter(|_| !everything).unwrap_or((now_ns(), u32::MAX));
         let run = if everything { EVERY_RUN } else { first.run };
@@ -415,7 +415,7 @@ fn task((name, state): (&'static str, TaskState)) -> v1::TaskStatus {
     v1::TaskStatus { name: name.to_owned(), running, restarts, failure }
 }
 
-/// What alerting needs to know of deleted runs, up to this one.
+/// The facts for alerting about deleted runs, up to this one.
 fn gone(JobRow { tenant, name, .. }: &JobRow, run: u32, started_ns: u64, attempt: u32) -> JobFacts {
     JobFacts {
         tenant: tenant.clone(),
@@ -439,7 +439,7 @@ impl Query for QueryService {
 
     async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Result<Response<v1::Answer>, Status> {
         let caller = Caller::of(&request)?;
-        // (A list without verdicts is small, and is used for shell completion.)
+        // A list without verdicts is small and needs no permit; it is used for shell completion.
         let permit = if request.get_ref().judge { Some(permit(&self.answers, &caller).await?) } else { None };
         Ok(with_permit(answer::to_wire(&self.jobs(&caller, request.into_inner()).await?)?, permit))
     }

@@ -1,4 +1,4 @@
-//! A moment of a device.
+//! The moments of a device that a request can name.
 
 /// A moment of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! `oom`: the failed requests, each with the arithmetic that explains it.
+//! Answers `oom`: the failed requests, each with the arithmetic that explains it.
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
-//! Questions about one job: what each of them asks about, and the function that answers it.
+//! Questions about one job: the part that each is about, and the function that answers it.
 //!
-//! Guarantees: gRPC and HTTP ask the same questions of the same functions; an answer is a type of the crate `answers`.
+//! Guarantees: gRPC and HTTP requests use the same questions and the same functions. Every answer is a type of the
+//! crate `answers`.
 
 use std::future::Future;
 
@@ -28,12 +29,12 @@ use super::timeline::{Floors, WhichStep};
 use super::{advice, anatomy, blocks, classes, diagnosis, fit, ledger, report, sites, timeline, what_if};
 use crate::job_data::ReadError;
 
-/// See the module.
+/// A question about one job; see the module.
 pub trait Question: Send + 'static {
     /// The type of its answer.
     type Answer: Send + 'static;
 
-    /// The part of a job that it is about; `None` is the newest job.
+    /// The part of a job that it is about; `None` means the newest job.
     fn selection(&self) -> Option<&v1::Selection>;
 
     /// The part of another job that it compares with.
@@ -41,7 +42,7 @@ pub trait Question: Send + 'static {
         None
     }
 
-    /// Answers it.
+    /// Answers the question.
     fn answer(self, from: Sources) -> impl Future<Output = Result<Self::Answer, ReadError>> + Send;
 }
 
@@ -240,7 +241,7 @@ impl Question for ClassesQuestion {
 pub struct BlocksQuestion {
     /// One process.
     pub selection: v1::Selection,
-    /// Its middle.
+    /// The middle of the stretch.
     pub at: At,
 }
 
@@ -260,7 +261,7 @@ impl Question for BlocksQuestion {
 pub struct TileQuestion {
     /// One process.
     pub selection: v1::Selection,
-    /// Where it lies.
+    /// The tile's position.
     pub place: Place,
     /// The session whose earlier tiles the client has.
     pub session: Option<String>,

@@ -1,6 +1,6 @@
 //! One device of one process in a report: its levels now and before its teardown, and its growth.
 //!
-//! Guarantees: every comparison of ranks (outliers, findings that distinguish them) uses this type; the response is
+//! Guarantees: every comparison of ranks (outliers, findings that distinguish ranks) uses this type. The response is
 //! built from it once, at the end.
 
 use memctl_analysis::growth::{EpochBytes, growth_bytes_per_epoch};
@@ -14,24 +14,24 @@ use crate::judge::Levels;
 use crate::store::{DeviceRow, EpochEndRow, SessionRow};
 use crate::streams::Streams;
 
-/// Bytes of the allocator at one moment; `None` is unknown.
+/// Bytes of the allocator at one moment; `None` means unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Amounts {
     pub allocated_bytes: Option<u64>,
     pub reserved_bytes: Option<u64>,
 }
 
-/// See the module.
+/// One device of one process; see the module.
 pub(super) struct Rank<'a> {
     pub session: &'a SessionRow,
     device: &'a DeviceRow,
     epoch_ends: Vec<&'a EpochEndRow>,
     pub process: String,
-    /// Its process's role: ranks are compared with those of the same one.
+    /// The role of its process. A rank is compared with ranks of the same role.
     pub role: Option<String>,
     state: JobState,
     completeness: Completeness,
-    /// At the boundary of [`Self::levels_at`].
+    /// The levels at the boundary in [`Self::levels_at`].
     pub levels: Amounts,
     /// The last boundary before the teardown, if the session has ended.
     levels_at: Option<Boundary>,
@@ -44,9 +44,9 @@ pub(super) struct Rank<'a> {
     pub sample: Option<Sample>,
     /// The highest value of each measured quantity.
     highest: Option<Sample>,
-    /// Figures that stand out from the other ranks'.
+    /// Figures that are outliers among the ranks.
     pub stands_out: Vec<&'static str>,
-    /// Ids of findings that distinguish it.
+    /// Ids of findings that distinguish this rank.
     pub findings: Vec<String>,
 }
 
@@ -108,7 +108,8 @@ impl<'a> Rank<'a> {
         self.sample.and_then(|sample| sample.device_total_bytes).or(self.device.info.total_bytes)
     }
 
-    /// Shows a session that has ended at its last boundary: at the end of the recording only what teardown left is live.
+    /// For a session that has ended, sets the levels to those at its last boundary. At the end of the recording only
+    /// memory that teardown left is live.
     pub fn before_teardown(&mut self, levels: Option<&Levels>) {
         let Some(Levels { boundary, counters }) = levels.filter(|_| self.session.end.is_some()) else { return };
         self.left = std::mem::replace(&mut self.levels, Amounts::of(counters));
@@ -116,7 +117,7 @@ impl<'a> Rank<'a> {
         self.levels_at = Some(*boundary);
     }
 
-    /// Adds measurements. A framework without events (JAX) has nothing else, so its own counters replace the figures that
+    /// Adds measurements. A framework without events (JAX) has only these, so its own counters replace the figures that
     /// events would give.
     pub fn measured(&mut self, sample: Option<&Sample>, highest: Option<&Sample>) {
         (self.sample, self.highest) = (sample.copied().map(|sample| self.as_of_now(sample)), highest.copied());
@@ -131,7 +132,8 @@ impl<'a> Rank<'a> {
         }
     }
 
-    /// Drops measured values that are smaller than what the allocator holds now: they are out of date.
+    /// Drops measured values that are smaller than the bytes that the allocator holds now, because they are out of
+    /// date.
     fn as_of_now(&self, sample: Sample) -> Sample {
         let is_of_now = |bytes: &u64| *bytes >= self.levels.reserved_bytes.unwrap_or(0);
         let device_used_bytes = sample.device_used_bytes.filter(is_of_now);
@@ -146,7 +148,7 @@ impl<'a> Rank<'a> {
         measured.filter(|used| *used >= held)
     }
 
-    /// For the response.
+    /// The rank's part of the response.
     pub fn into_answer(self) -> report::Rank {
         let (info, device) = (&self.session.info, self.device);
         report::Rank {

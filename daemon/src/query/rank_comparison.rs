@@ -1,4 +1,4 @@
-//! Compares the ranks: the usual values, the figures of ranks that stand out, and the findings that distinguish ranks.
+//! Compares the ranks: finds the usual values, the outliers, and the findings that distinguish ranks.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,8 @@ struct Figure {
     name: &'static str,
     read: fn(&Rank<'_>) -> Option<f64>,
     measure: Measure,
-    /// Whether a rank stands out by it: by its floor, its peaks, its growth, and what others use on its device.
+    /// Whether a rank can be an outlier by this figure. That holds for its floor, its peaks, its growth, and the use of
+    /// its device by other processes.
     matters: bool,
 }
 
@@ -22,7 +23,7 @@ impl Figure {
         Self { name, read, measure: Measure::Bytes, matters: true }
     }
 
-    /// What is usual among these ranks; `None` for too few.
+    /// The usual value and the spread among these ranks; `None` if there are too few ranks.
     fn spread<'r, 'a: 'r>(&self, ranks: impl Iterator<Item = &'r Rank<'a>> + Clone) -> Option<Spread> {
         let values: Vec<f64> = ranks.clone().filter_map(self.read).filter(|value| value.is_finite()).collect();
         let spread = Spread::of(&values, self.measure)?;
@@ -35,7 +36,7 @@ fn bytes(value: Option<u64>) -> Option<f64> {
     value.map(|value| value as f64)
 }
 
-/// The levels of a rank are those at its last boundary: there `allocated_bytes` is the floor.
+/// The levels of a rank are those at its last boundary, so `allocated_bytes` is the floor.
 const FIGURES: [Figure; 7] = [
     Figure::new("allocated_bytes", |rank| bytes(rank.levels.allocated_bytes)),
     Figure { matters: false, ..Figure::new("reserved_bytes", |rank| bytes(rank.levels.reserved_bytes)) },
@@ -46,7 +47,7 @@ const FIGURES: [Figure; 7] = [
     Figure::new("foreign_used_bytes", |rank| bytes(rank.sample.and_then(|sample| sample.foreign_used_bytes))),
 ];
 
-/// Marks figures that stand out among the ranks of the same role, and returns the usual values of all ranks.
+/// Marks figures that are outliers among the ranks of the same role, and returns the usual values of all ranks.
 pub(super) fn compare(ranks: &mut [Rank<'_>]) -> Vec<report::Spread> {
     let mut all = Vec::new();
     let roles: BTreeSet<Option<String>> = ranks.iter().map(|rank| rank.role.clone()).collect();

@@ -1,4 +1,4 @@
-//! The response of `memctl query`: a job, its ranks at their latest boundary, their epoch ends, and what grew.
+//! Answers `memctl query`: a job, its ranks at their latest boundary, their epoch ends, and the sites that grew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::judge::{Judge, Judgement, Range};
 use crate::store::{EpochEndRow, SessionKey, Store};
 use crate::streams::Streams;
 
-/// Rates of one leak differ by at most this share, because of other memory that is allocated and freed.
+/// The growth rates of one leak differ by at most this share, because other memory is allocated and freed.
 const SAME_RATE: f64 = 0.05;
 
 /// Answers a report request.
@@ -47,14 +47,14 @@ pub(super) async fn report(
     let mut ranks = ranks(&found, &epoch_ends, streams, &judgement);
     let (samples, mut growth) =
         tokio::try_join!(samples::latest(&**store, &found), growth(store, &found, &epoch_ends))?;
-    // The highest values over all measurements that the judge has seen.
+    // The highest values of all measurements that the judge has read.
     let highest = judge.highest(found.job.key).await;
     for rank in &mut ranks {
         rank.measured(samples.get(&rank.key()), highest.get(&rank.key()));
     }
     let job = &found.job.name;
     let growth_through = explained(&mut growth, &judgement.findings, job);
-    // What is usual among ranks is of the rates that are shown.
+    // The usual values among ranks are computed from the rates that are shown.
     one_rate(&mut ranks, &judgement.findings);
     let spread = rank_comparison::compare(&mut ranks);
     rank_comparison::tell_apart(&mut ranks, &judgement.findings, job);
@@ -77,8 +77,8 @@ pub(super) async fn report(
     })
 }
 
-/// Reports one rate for one leak: if a single leak explains a rank's growth, the rank gets the finding's rate. (The rates
-/// of all live memory and of one line differ by other memory that is allocated and freed.)
+/// Reports one rate for one leak: if a single leak explains a rank's growth, the rank gets the finding's rate. The
+/// rates of all live memory and of one line differ, because other memory is allocated and freed.
 fn one_rate(ranks: &mut [Rank<'_>], findings: &[Finding]) {
     for rank in ranks {
         let of_rank = |finding: &&Finding| {

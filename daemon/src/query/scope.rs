@@ -1,6 +1,7 @@
-//! Coverage of responses that rest on single events: `frag`, `oom` and `ledger` use events and nothing else.
+//! The coverage of responses that are based only on events: `frag`, `oom` and `ledger`.
 //!
-//! Guarantees: each kind that such a response is about is listed as judged or, with the reason, as not judged.
+//! Guarantees: each kind of finding that such a response is about is listed as judged or, with the reason, as not
+//! judged.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +12,14 @@ use memctl_model::{FindingKind, Gap, Judged, JudgedKind, NotJudged, Remedy};
 use crate::job_data::job::Found;
 use crate::store::SessionRow;
 
-/// What was judged, and what not.
+/// What was judged, and what was not.
 pub(super) struct Scope {
     judged: Judged,
     not_judged: Vec<NotJudged>,
 }
 
 impl Scope {
-    /// For a response about these kinds. `whole`: the request is about every rank.
+    /// The coverage of a response about these kinds. `whole`: the request is about every rank.
     pub fn new(found: &Found, kinds: &[FindingKind], whole: bool) -> Self {
         let recorded: Vec<Recorded> = found.sessions.iter().map(|session| recorded(found, session)).collect();
         let mut not_judged = coverage::not_judged(&recorded, found.job.world_size, whole);
@@ -54,12 +55,12 @@ impl Scope {
         }
     }
 
-    /// The job has ended.
+    /// Adapts the remedies of the gaps to a job that has ended, in which waiting does not help.
     pub fn ended(&mut self, found: &Found) {
         coverage::of_ended(&mut self.not_judged, found.failures());
     }
 
-    /// For the response.
+    /// The coverage's part of the response.
     pub fn into_answer(self) -> judged::Scope {
         judged::Scope::new(&self.judged, &self.not_judged)
     }

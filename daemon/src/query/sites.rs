@@ -1,4 +1,5 @@
-//! Live memory by allocation site at one moment: from a site table if one was taken then, otherwise by replay.
+//! Finds live memory by allocation site at one moment: from a site table if one was taken at that moment, otherwise by
+//! replay.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -30,7 +31,7 @@ use crate::streams::Streams;
 /// The figures of a moment on one device.
 struct State {
     time_ns: u64,
-    /// Events before it.
+    /// The number of events before it.
     at: u64,
     epoch: u32,
     step: u64,
@@ -53,14 +54,14 @@ struct Question<'a> {
     job: &'a str,
 }
 
-/// About the most bytes of a response's sites as JSON, shared among its devices.
+/// The approximate limit of the bytes of a response's sites as JSON. The devices share it.
 const ANSWER_BYTES: usize = 8 << 20;
-/// The least that each device gets: its largest sites.
+/// The least bytes that each device gets, for its largest sites.
 const DEVICE_BYTES_MIN: usize = 2 << 10;
-/// What the names of fields and the digits of a site take in JSON, and those of each of its frames and births.
+/// The approximate bytes of field names and digits in JSON: for a site, and for each of its frames and births.
 const SITE_BYTES: usize = 256;
 const PART_BYTES: usize = 96;
-/// The most devices whose sites have classes: each takes a replay of the events around the moment.
+/// The most devices whose sites get classes. For each, the events around the moment are replayed.
 const CLASSED_MAX: usize = 8;
 
 /// Answers a sites request.
@@ -72,7 +73,7 @@ pub(super) async fn sites(store: &dyn Store, streams: &Streams, request: v1::Sit
     let budget = (ANSWER_BYTES / devices).max(DEVICE_BYTES_MIN);
     let question = Question { store, selection: &selection, epoch_ends: &epoch_ends, job: &found.job.name };
     let mut ranks = Vec::new();
-    // Without events, the owners of memory are unknown; an empty table would claim that there are none.
+    // Without events, the owners of memory are unknown. An empty table would mean that there are none.
     for session in found.sessions.iter().filter(|session| session.events > 0) {
         for device in devices_of(&found, session) {
             let Some(state) = question.state(session, device, request.moment).await? else { continue };
@@ -93,7 +94,7 @@ pub(super) async fn sites(store: &dyn Store, streams: &Streams, request: v1::Sit
     })
 }
 
-/// The last table of an item that matches.
+/// The last table of an item that `is_it` accepts.
 fn last_of(
     session: SessionKey,
     seq: u64,
@@ -154,7 +155,7 @@ impl Question<'_> {
         Err(ReadError::Expired { what: format!("the site table of rank {}", session.info.rank) })
     }
 
-    /// The end of the last epoch of the selection; if none has ended, the end of the recording.
+    /// The end of the last epoch of the selection, or the end of the recording if none has ended.
     async fn at_last_epoch_end(&self, session: &SessionRow, device: u8) -> Result<Option<State>, ReadError> {
         match self.ends(session, device).filter(|end| wanted(end, self.selection)).last() {
             Some(end) => self.at_epoch_end(session, device, end.epoch).await.map(Some),
@@ -162,7 +163,7 @@ impl Question<'_> {
         }
     }
 
-    /// The last table of all: the one at the end of a session, or that of the latest step of a running one.
+    /// The last table: the one at the end of a session that has ended, or at the latest step of a running one.
     async fn at_end(&self, session: &SessionRow, device: u8) -> Result<Option<State>, ReadError> {
         let latest = self.store.devices(session.job).await?;
         let latest = latest.into_iter().find(|row| row.session == session.key && row.info.index.0 == device);
@@ -201,8 +202,8 @@ impl Question<'_> {
             let span = span(self.selection, self.epoch_ends, session, device);
             part_is_stored(session, chunks.first(), span)?;
         }
-        // (If the selection cuts chunks at both ends, the peak of the highest chunk may lie outside; then the answer is
-        // the highest moment of the part inside.)
+        // If the selection cuts chunks at both ends, the peak of the highest chunk may be outside of it. The answer is
+        // then the highest moment of the part inside.
         let span = span(self.selection, self.epoch_ends, session, device);
         let first = highest.index.first_event;
         let mut replay = Replay::before(self.store, session, device, self.epoch_ends, first).await?;
@@ -222,7 +223,8 @@ impl Question<'_> {
         self.replayed(session, device, peak.0, Some((highest, peak.1))).await
     }
 
-    /// Retention removes the oldest chunks first, and the peak may have been in one of them.
+    /// Checks that the peak is stored. Retention removes the oldest chunks first, and the peak may have been in one of
+    /// them.
     async fn peak_is_stored(&self, session: &SessionRow, device: u8, highest: &ChunkRow) -> Result<(), ReadError> {
         let rows = self.store.devices(session.job).await?;
         let row = rows.iter().find(|row| row.session == session.key && row.info.index.0 == device);
@@ -246,7 +248,7 @@ impl Question<'_> {
             || chunk.map_or((0, 0), |chunk| (chunk.index.last_epoch, chunk.index.last_step)),
             |end| (end.epoch, end.step),
         );
-        // Marks know the step itself; an epoch's end and a chunk only know a later one.
+        // Marks have the step itself. An epoch's end and a chunk only have a later step.
         let cursor = MarkCursor::at(self.store, session.key, time_ns).await?;
         Ok(Some(State {
             time_ns,
@@ -260,7 +262,7 @@ impl Question<'_> {
     }
 }
 
-/// Refuses if retention removed the peak.
+/// Returns an error if retention removed the peak.
 pub(super) fn peak_is_stored(
     session: &SessionRow,
     device: Option<&DeviceRow>,
@@ -280,8 +282,8 @@ pub(super) fn peak_is_stored(
     }
 }
 
-/// Refuses if the selected part of the job begins with events that retention removed: its peak may have been among them.
-/// `first`: the first stored chunk of that part.
+/// Returns an error if the selected part of the job begins with events that retention removed, because its peak may
+/// have been among them. `first` is the first stored chunk of that part.
 pub(super) fn part_is_stored(session: &SessionRow, first: Option<&ChunkRow>, span: Span) -> Result<(), ReadError> {
     let begins_before =
         first.is_none_or(|first| span.events.0 < first.index.first_event && span.times_ns.0 < first.index.first_ns);
@@ -344,14 +346,14 @@ async fn answer(
     })
 }
 
-/// About the bytes of a site as JSON.
+/// The approximate bytes of a site as JSON.
 fn as_json(site: &Site) -> usize {
     let frame = |frame: &Frame| frame.function.len() + frame.file.len() + PART_BYTES;
     SITE_BYTES + site.births.len() * PART_BYTES + site.stack.iter().map(frame).sum::<usize>()
 }
 
-/// What each site's memory is for, where nearly all of it is for one thing: as the events around the moment show; where those
-/// are gone, as its stack says.
+/// The class of each site's memory, if nearly all of it is of one class. It comes from the events around the moment, or
+/// from the site's stack if these events have expired.
 async fn classes(
     store: &dyn Store,
     (session, device): (&SessionRow, u8),

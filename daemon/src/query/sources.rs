@@ -1,6 +1,6 @@
-//! What questions are answered from.
+//! The data and services that answers are computed from.
 //!
-//! Guarantees: the store is the part that the caller sees.
+//! Guarantees: the store is restricted to the part that the caller may see.
 
 use std::sync::Arc;
 
@@ -14,11 +14,12 @@ use crate::judge::Judge;
 use crate::store::Store;
 use crate::streams::Streams;
 
-/// What questions are answered from.
+/// The data and services that answers are computed from.
 pub struct Sources {
-    /// The store, as the caller sees it.
+    /// The part of the store that the caller may see.
     pub(super) store: Arc<dyn Store>,
-    /// The same for the question's other job, if it has one: to a caller of all tenants it may be of another tenant.
+    /// The same for the question's other job, if it has one. For a caller of all tenants, that job may belong to
+    /// another tenant.
     pub(super) other: Arc<dyn Store>,
     pub(super) streams: Streams,
     pub(super) judge: Judge,
@@ -27,7 +28,8 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// What allocator settings would do for a device of this selection; `flags` reach the store.
+    /// The effect of allocator settings on a device of this selection. `flags` are the command-line flags to reach the
+    /// store.
     pub(super) async fn advice(&self, of: (&v1::Selection, &str), subject: Subject) -> Advice {
         self.replays.clone().advice(self.store.clone(), &self.streams, of, subject).await
     }

@@ -1,4 +1,4 @@
-//! Memory over time: replayed event by event while that is little work, otherwise from the chunks' rollups.
+//! Answers memory over time: replayed event by event if that is little work, otherwise from the chunks' rollups.
 
 use memctl_analysis::timeline::{Bucket, Timeline};
 use memctl_answers::SCHEMA;
@@ -20,15 +20,15 @@ use crate::job_data::stacks::open;
 use crate::store::{ChunkRow, EpochEndRow, Selection, SessionRow, Store};
 use crate::streams::Streams;
 
-/// Points per rank if the request gives no number.
+/// Points per rank, unless the request gives a number.
 const POINTS: u32 = 240;
-/// Points in a response: each takes 100 bytes, and three times that as JSON.
+/// Limit of the points in a response. Each takes 100 bytes, and three times that as JSON.
 const ANSWER_POINTS: usize = 32_768;
-/// Marks in a response, per device and in total.
+/// Limits of the marks in a response, per device and in total.
 const MARKS_MAX: usize = 2_000;
 const ANSWER_MARKS: usize = 16_384;
 
-/// Whether an answer has the floor of each device, which is of the whole recording.
+/// Whether an answer has the floor of each device. The floor covers the whole recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Floors {
     Left,
@@ -100,7 +100,7 @@ pub(super) fn devices_of<'a>(found: &'a Found, session: &'a SessionRow) -> impl 
     found.devices_of(session.key).iter().map(|device| device.info.index.0)
 }
 
-/// The store's form of a request's selection.
+/// The selection in the store's form.
 pub(super) fn chosen(selection: &v1::Selection) -> Result<Selection, ReadError> {
     let times = (selection.since_ns.unwrap_or(0), selection.until_ns.unwrap_or(u64::MAX));
     let epochs = (selection.first_epoch.unwrap_or(0), selection.last_epoch.unwrap_or(u32::MAX));
@@ -136,7 +136,7 @@ async fn buckets(
     replay
         .run(last.index.first_event + last.index.count, |number, event, map| {
             if number <= span.events.0 || number <= first.index.first_event || event.time_ns < start {
-                // The levels before the selection begins; time 0 precedes every beginning.
+                // These are the levels before the selection begins. Time 0 precedes every beginning.
                 timeline.push(0, map.levels());
             } else if number <= span.events.1 && event.time_ns <= end {
                 timeline.push(event.time_ns, map.levels());
@@ -147,19 +147,20 @@ async fn buckets(
     Ok(timeline.finish())
 }
 
-/// A selection on one device: times (bounds included), and events from the first (exclusive, as a count) to the last (inclusive).
+/// A selection on one device. `times_ns` includes both bounds. `events` begins after its first count and includes its
+/// last event.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Span {
     pub times_ns: (u64, u64),
     pub events: (u64, u64),
 }
 
-/// The span of a selection on a device: an epoch lies between the end of the previous one and its own.
+/// The span of a selection on a device. An epoch lies between the end of the previous epoch and its own end.
 pub(super) fn span(selection: &v1::Selection, epoch_ends: &[EpochEndRow], session: &SessionRow, device: u8) -> Span {
     let ends = || epoch_ends.iter().filter(|end| end.session == session.key && end.device == device);
     let before = selection.first_epoch.and_then(|first| ends().rfind(|end| end.epoch < first));
     let last = selection.last_epoch.and_then(|last| ends().rfind(|end| end.epoch <= last));
-    // A running epoch has no end yet.
+    // The running epoch has no end yet.
     let last = last.filter(|end| selection.last_epoch == Some(end.epoch));
     let (since, until) = (selection.since_ns.unwrap_or(0), selection.until_ns.unwrap_or(u64::MAX));
     Span {
@@ -171,7 +172,7 @@ pub(super) fn span(selection: &v1::Selection, epoch_ends: &[EpochEndRow], sessio
     }
 }
 
-/// A chunk's levels as the rollup they came from, as far as they are stored.
+/// The rollup of a chunk, with the levels that are stored.
 fn rollup(chunk: &ChunkRow) -> Rollup {
     let levels =
         |allocated_bytes, reserved_bytes| Levels { allocated_bytes, active_bytes: allocated_bytes, reserved_bytes };
@@ -189,7 +190,7 @@ fn rollup(chunk: &ChunkRow) -> Rollup {
         max: levels(chunk.levels.allocated_max, chunk.levels.reserved_max),
         counts: {
             let mut counts = [0; memctl_model::Action::ALL.len()];
-            // The distribution over kinds is not stored with the chunk; only the total matters here.
+            // The counts by kind of event are not stored with the chunk. Only the total matters here.
             counts[0] = chunk.index.count;
             counts
         },
@@ -209,11 +210,11 @@ fn answer_points(
     buckets
         .iter()
         .map(|bucket| {
-            // The current epoch: the one that ends next, or else that of the last chunk.
+            // The current epoch is the one that ends next, otherwise that of the last chunk.
             let next = ends.iter().find(|end| end.time_ns.saturating_add(1) >= bucket.end_ns);
             let last = chunks.last().map_or((0, 0), |chunk| (chunk.index.last_epoch, chunk.index.last_step));
             let (epoch, step) = next.map_or(last, |end| (end.epoch, end.step));
-            // Marks know the step itself; an epoch's end and a chunk only know its last one.
+            // Marks have the step itself. An epoch's end and a chunk only have its last step.
             cursor.advance(bucket.end_ns, |_| ());
             Point {
                 first_at: Time(bucket.start_ns),
@@ -230,7 +231,7 @@ fn answer_points(
         .collect()
 }
 
-/// The marks of a session within a selection's times, and those of the items around it.
+/// The marks of a session within a selection's times, including those in the same items around it.
 pub(super) async fn stored_marks(
     store: &dyn Store,
     session: &SessionRow,
@@ -255,8 +256,8 @@ pub enum WhichStep {
     Last,
 }
 
-/// When a step of an epoch ended: two of them are the same phase of the loop, so memory that is kept within an epoch shows
-/// between them.
+/// The time at which a step of an epoch ended. Two step ends are the same phase of the loop, so a comparison between
+/// them shows memory that is kept within an epoch.
 pub(super) async fn step_end(
     store: &dyn Store,
     selection: &v1::Selection,
@@ -287,10 +288,10 @@ pub(super) async fn step_end(
     end.ok_or_else(none)
 }
 
-/// Epoch boundaries within a selection, and steps and phases if they are few.
+/// Epoch boundaries within a selection, and steps and phases if there are few.
 fn shown(all: &[Mark], chosen: Selection, (span, marks_max): (Span, usize)) -> Vec<answers::Mark> {
     let is_within = |mark: &&Mark| {
-        // The previous epoch ends at the very time at which the selection begins.
+        // The previous epoch ends at the same time at which the selection begins.
         let is_chosen = match (&mark.kind, chosen.epochs) {
             (MarkKind::EpochBegin(epoch) | MarkKind::EpochEnd(epoch), Some((first, last))) => {
                 (first..=last).contains(epoch)

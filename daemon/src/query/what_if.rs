@@ -1,8 +1,8 @@
-//! `memctl what-if`: chosen ranks of a job, one after the other, under chosen settings, limits and steps.
+//! Answers `memctl what-if`: replays chosen ranks of a job, one at a time, under chosen settings, limits and steps.
 //!
-//! Guarantees: one such replay at a time in the whole daemon; without a limit on its events, and nothing of it is cached. A
-//! replay ends with the request.
-//! Refuses: settings that the allocator of the recording would refuse, and more than [`TRIALS_MAX`].
+//! Guarantees: the whole daemon runs one such replay at a time. Its events have no limit, and its results are not
+//! cached. A replay ends with its request.
+//! Refuses: settings that the allocator of the recording would refuse, and more than [`TRIALS_MAX`] trials.
 
 use std::cmp::Reverse;
 
@@ -18,12 +18,12 @@ use super::sources::Sources;
 use super::{advice, report};
 use crate::job_data::error::ReadError;
 
-/// The most ranks that are replayed if none was chosen; the page names the others.
+/// The most ranks that are replayed if none were chosen. The page names the other ranks.
 const RANKS_MAX: usize = 4;
-/// The most settings times limits: each takes memory of its own.
+/// The most combinations of settings and limits. Each takes memory of its own.
 const TRIALS_MAX: usize = 1024;
 
-/// See the module.
+/// Answers the request; see the module.
 pub(super) async fn what_if(from: &Sources, request: v1::WhatIfRequest) -> Result<WhatIf, ReadError> {
     let v1::WhatIfRequest { selection, settings, limits, from: first, until } = request;
     if settings.len().max(1).saturating_mul(limits.len().max(1)) > TRIALS_MAX {
@@ -70,11 +70,11 @@ pub(super) async fn what_if(from: &Sources, request: v1::WhatIfRequest) -> Resul
     Ok(answer)
 }
 
-/// The rank with the highest peak and the odd ones, or all that were asked for.
+/// The rank with the highest peak and the outliers, or all ranks that were requested.
 fn chosen(report: &Report, all: bool) -> Vec<Rank> {
     if all {
         let mut ranks = report.ranks.clone();
-        // A rank with several devices has a row for each; its export has all of them.
+        // A rank with several devices has a row for each of them. One export has all of them.
         ranks.dedup_by(|a, b| a.rank == b.rank && a.process == b.process);
         return ranks;
     }
@@ -84,6 +84,6 @@ fn chosen(report: &Report, all: bool) -> Vec<Rank> {
     ranks.retain(|row| !is_highest(row));
     ranks.extend(highest.cloned());
     ranks.dedup_by(|a, b| a.rank == b.rank && a.process == b.process);
-    // The highest is the last of them.
+    // The rank with the highest peak is the last one.
     ranks.split_off(ranks.len().saturating_sub(RANKS_MAX))
 }

@@ -1,8 +1,8 @@
-//! Computes responses on threads of their own, apart from the tasks that serve connections.
+//! Computes responses on separate threads, apart from the tasks that serve connections.
 //!
-//! Guarantees: a response holds a permit from before it is computed until it is sent. It runs on a thread of its own, so a
-//! replay of millions of events blocks neither ingest nor health checks nor shutdown. It ends at its next pause once the
-//! client has disconnected. A fault in it costs this response and no other on the connection.
+//! Guarantees: a response holds a permit from before it is computed until it is sent. It is computed on a thread of its
+//! own, so a replay of millions of events blocks neither ingest nor health checks nor shutdown. After its client has
+//! disconnected, it ends at its next pause. A fault in it affects only this response, not others on the connection.
 
 use std::future::Future;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::listen::Held;
 use crate::permits::{Permit, Permits};
 use crate::supervise;
 
-/// How long to wait for a permit: a client in a terminal should wait rather than retry.
+/// How long to wait for a permit. A client in a terminal should wait rather than retry.
 pub(super) const SLOT_WAIT: Duration = Duration::from_secs(20);
 
-/// A permit for a caller's response.
+/// Takes a permit for a caller's response.
 ///
 /// # Errors
 /// No permit became free in time.
@@ -34,7 +34,7 @@ pub(crate) async fn permit(answers: &Permits, caller: &Caller) -> Result<Permit,
     answers.take(caller.tenant_name()).await.ok_or_else(busy)
 }
 
-/// Computes a response, which keeps the permit until it is sent.
+/// Computes a response. The response keeps the permit until it is sent.
 pub(super) async fn apart<T: Send + 'static>(
     permit: Option<Permit>,
     answer: impl Future<Output = Result<T, ReadError>> + Send + 'static,
@@ -55,7 +55,7 @@ async fn worked_out<T: Send + 'static>(
     answer: impl Future<Output = Result<T, ReadError>> + Send + 'static,
 ) -> Result<T, ReadError> {
     let runtime = Handle::current();
-    // Dropped with the request.
+    // This is dropped together with the request.
     let (_asker, gone) = oneshot::channel::<()>();
     let work = tokio::task::spawn_blocking(move || {
         runtime.block_on(async {
@@ -77,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    /// A response that computes without end, and pauses as a replay does.
+    /// A response that computes endlessly, and pauses like a replay.
     async fn endless(rounds: Arc<AtomicU64>, ended: Arc<AtomicBool>) -> Result<(), ReadError> {
         struct Ended(Arc<AtomicBool>);
         impl Drop for Ended {
@@ -101,7 +101,7 @@ mod tests {
         let (rounds, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let asked = tokio::spawn(apart(None, endless(rounds.clone(), ended.clone())));
         while rounds.load(Ordering::Relaxed) < 2 {
-            // This runtime's only thread stays responsive.
+            // This runtime's only thread remains responsive.
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert!(!ended.load(Ordering::Acquire));

@@ -1,6 +1,6 @@
 //! A daemon inside another process, over pipes in memory.
 //!
-//! Guarantees: it has the services and the shutdown of a daemon with ports; its only client is its process.
+//! Guarantees: it has the same services and shutdown as a daemon with ports. Its only client is its process.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -26,9 +26,9 @@ use crate::query::QueryService;
 use crate::store::{Retention, Store};
 use crate::streams::Streams;
 
-/// How long an embedded daemon has for its last commit and final analysis: its caller waits for it and sees progress.
+/// Time limit for an embedded daemon's last commit and final analysis. Its caller waits for it and shows progress.
 const EMBEDDED_FINISH: Duration = Duration::from_secs(40);
-/// Bytes of a pipe between an embedded daemon and its process.
+/// Buffer size of a pipe between an embedded daemon and its process.
 const PIPE_BYTES: usize = 1 << 20;
 
 /// A daemon in this process.
@@ -44,7 +44,7 @@ pub struct Embedded {
     reporting: JoinSet<()>,
     sources: Sources,
     query: Arc<QueryService>,
-    /// Never changed; the task that watches it ends with the daemon.
+    /// It is never changed. It is kept because the task that watches it ends when it is dropped.
     _retention: watch::Sender<Retention>,
     store: Arc<dyn Store>,
     closing: watch::Sender<bool>,
@@ -59,7 +59,7 @@ impl Embedded {
         Self::start_with(store, Rules::default()).await
     }
 
-    /// Starts a daemon over a store with alert rules; receivers get nothing before something was analysed.
+    /// Starts a daemon over a store with alert rules. Receivers get nothing before something was analysed.
     ///
     /// # Errors
     /// See [`ServeError`].
@@ -93,7 +93,7 @@ impl Embedded {
         let (connections, incoming) = mpsc::channel::<Result<Connection, std::io::Error>>(16);
         let mut down = shut_down.subscribe();
         let serving = tokio::spawn(router.serve_with_incoming_shutdown(ReceiverStream::new(incoming), async move {
-            // An error means that the handle is gone, which is a shutdown too.
+            // An error means that the handle was dropped, which is also a shutdown.
             let _ = down.wait_for(|down| *down).await;
         }));
         let connector = tower::service_fn(move |_: Uri| {
@@ -127,7 +127,7 @@ impl Embedded {
         })
     }
 
-    /// A connection to it.
+    /// A connection to this daemon.
     #[must_use]
     pub fn channel(&self) -> Channel {
         self.channel.clone()
@@ -150,7 +150,7 @@ impl Embedded {
         Ok(format!("{address}{path}"))
     }
 
-    /// Stops it: received items are committed and the store is closed.
+    /// Stops the daemon: received items are committed, and the store is closed.
     ///
     /// # Errors
     /// The store cannot be closed.
@@ -175,7 +175,7 @@ impl Embedded {
         shut_down.send_replace(true);
         streams.end_all();
         drop(channel);
-        // Its only client is this process, so cutting connections early gains nothing.
+        // The only client is this process, so cutting connections early has no benefit.
         if tokio::time::timeout(DRAIN, &mut serving).await.is_err() {
             serving.abort();
         }

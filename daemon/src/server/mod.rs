@@ -1,6 +1,6 @@
 //! The daemon as a server: on ports and sockets, or inside another process over pipes in memory ([`Embedded`]).
 //!
-//! Guarantees: it logs the addresses it bound before it serves. On shutdown streams end, everything received is
+//! Guarantees: the bound addresses are logged before they are served. On shutdown, streams end, everything received is
 //! committed and acknowledged, and the store is closed before `serve` returns.
 
 mod embedded;
@@ -30,11 +30,11 @@ use crate::store::{self, Retention, Store, StoreError};
 
 /// How long a shutdown may take in total.
 const DRAIN: Duration = Duration::from_secs(9);
-/// How much of it peers have to close their connections before these are cut.
+/// The part of [`DRAIN`] for peers to close their connections. After that, the connections are cut.
 const CLOSING: Duration = Duration::from_secs(4);
-/// How much of it is reserved for the final analysis if the store is slow.
+/// The part of [`DRAIN`] that is reserved for the final analysis if the store is slow.
 const VERDICTS: Duration = Duration::from_secs(2);
-/// Why the daemon does not serve.
+/// The reason why the daemon does not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The address cannot be bound.
@@ -61,7 +61,7 @@ pub enum ServeError {
 }
 
 /// Serves at the addresses of `config.listen` until `shutdown` resolves. `ready` receives the bound addresses, for gRPC
-/// and for HTTP. Configurations from `reread` are applied as far as possible.
+/// and for HTTP. New configurations from `reread` are applied as far as possible.
 ///
 /// # Errors
 /// See [`ServeError`].
@@ -71,7 +71,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
     reread: Reread,
 ) -> Result<(), ServeError> {
-    // Addresses are bound first: the lock file names them to the next daemon.
+    // Addresses are bound first, because the lock file contains them for the next daemon.
     for place in config.exposed() {
         tracing::warn!(%place, "--insecure: any client that reaches this address can read and change everything, and its traffic is not encrypted");
     }
@@ -105,7 +105,7 @@ pub async fn serve(
     let told = (http_places.clone(), config.holders);
     let parts = parts(store, config.limits, retention, judging, (rules, Notifying::Always), access, told).await?;
     let info = parts.store.info().await?;
-    // Looked up before any request: if the store hangs later, the daemon's own metrics can still be read.
+    // This lookup is made before any request. If the store hangs later, the daemon's own metrics can still be read.
     parts.gate.is_open().await?;
     tracing::info!(
         listen = places.join(", "),
@@ -169,7 +169,7 @@ pub async fn serve(
             },
             None => shutdown.await,
         }
-        // A client that connects now finds no socket, and starts or waits for the next service.
+        // A client that connects after this finds no socket. It starts the next service or waits for it.
         stop_listening.stop();
         manager.stopping();
         tracing::info!("shutting down: streams are ended and received items committed");
@@ -186,7 +186,8 @@ pub async fn serve(
     finish(began + DRAIN, committing, expiring, judging, alerting, (&*store, reporting)).await
 }
 
-/// Connection limits of gRPC and of HTTP: a flood on one does not use up the other's.
+/// The connection limits of gRPC and of HTTP. They are separate, so that a flood on one does not use up the other's
+/// connections.
 fn connections(config: &Config, http: &Bound, descriptors: Option<u64>) -> (Arc<Connections>, Arc<Connections>) {
     if http.places().is_empty() {
         return (Connections::new(config.connections.within(descriptors)), Connections::new(http::limits(descriptors)));
@@ -196,7 +197,7 @@ fn connections(config: &Config, http: &Bound, descriptors: Option<u64>) -> (Arc<
     (Connections::new(config.connections.within(left)), Connections::new(of_http))
 }
 
-/// Waits for the server and cuts connections that do not close. Returns when the shutdown began.
+/// Waits for the server and cuts connections that do not close. Returns the time at which the shutdown began.
 async fn drain(
     serving: impl Future<Output = Result<(), tonic::transport::Error>>,
     mut end: watch::Receiver<bool>,
@@ -219,14 +220,14 @@ async fn drain(
     let left = connections.count();
     connections.cut_all();
     tracing::warn!(connections = left, seconds = CLOSING.as_secs(), "connections that did not close were ended");
-    // A cut connection is gone once its task runs.
+    // A cut connection ends after its task has run.
     if let Ok(result) = tokio::time::timeout(Duration::from_secs(1), &mut serving).await {
         result?;
     }
     Ok(began)
 }
 
-/// The last commit, the final analysis, the last notifications and closing the store; until `deadline` in total.
+/// Runs the last commit, the final analysis and the last notifications, and closes the store; all until `deadline`.
 async fn finish(
     deadline: Instant,
     committing: JoinHandle<()>,
@@ -241,7 +242,7 @@ async fn finish(
             "the store was still writing at the end; what it had not confirmed was not acknowledged, and agents send it again"
         );
     }
-    // Everything is stored now: the final analysis, then the last notifications.
+    // Everything is stored now, so the final analysis and the last notifications follow.
     let last_words = async {
         judging.finish().await;
         alerting.finish().await;
@@ -250,7 +251,7 @@ async fn finish(
         tracing::warn!("the final analysis did not end in time; it is repeated after the next start");
     }
     let closing = async {
-        // Probing stops first: a closed store would be reported as a fault.
+        // Probing stops first, because it would report a closed store as a fault.
         reporting.shutdown().await;
         let totals = store.totals().await?;
         store.close().await?;

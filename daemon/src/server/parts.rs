@@ -1,4 +1,4 @@
-//! Assembles the parts of a daemon: everything between the sockets and the store.
+//! Assembles the parts of a daemon between the sockets and the store.
 //!
 //! Guarantees: windows, message sizes and streams per connection are limited. Every call passes the budget of
 //! incomplete messages, the guard and the gate, in that order.
@@ -40,20 +40,20 @@ use crate::store::{Retention, Store};
 use crate::streams::Streams;
 use crate::supervise::Tasks;
 
-/// HTTP/2 window of a stream: what a daemon with thousands of agents may have to buffer for each. On a local network it
-/// does not limit throughput.
+/// HTTP/2 window of a stream: the bytes that a daemon with thousands of agents may have to buffer for each. On a local
+/// network it does not limit throughput.
 const STREAM_WINDOW: u32 = 256 << 10;
-/// HTTP/2 window of a connection: what it may send before the daemon reads it.
+/// HTTP/2 window of a connection: the bytes that it may send before the daemon reads them.
 const CONNECTION_WINDOW: u32 = 512 << 10;
-/// Calls under way on one connection.
+/// The most concurrent calls on one connection.
 const STREAMS_PER_CONNECTION: u32 = 64;
 /// Limit of the bytes of headers.
 const HEADER_BYTES: u32 = 16 << 10;
-/// A dead peer is noticed after this plus [`KEEPALIVE_ANSWER`].
+/// A dead peer is detected after this time plus [`KEEPALIVE_ANSWER`].
 const KEEPALIVE: Duration = Duration::from_secs(20);
 const KEEPALIVE_ANSWER: Duration = Duration::from_secs(10);
 
-/// The services behind the checks of every call: its peer, whether the store answers, and its rights.
+/// The services behind the checks that every call passes: its peer, whether the store responds, and its rights.
 type Gated = Router<Stack<GateLayer, Stack<GuardLayer, Stack<Requests, Identity>>>>;
 
 /// Everything between the sockets and the store.
@@ -63,7 +63,7 @@ pub(super) struct Parts {
     pub(super) expiring: JoinHandle<()>,
     pub(super) judging: Judging,
     pub(super) alerting: Alerting,
-    /// Ends with the daemon.
+    /// These tasks end with the daemon.
     pub(super) reporting: JoinSet<()>,
     pub(super) sources: Sources,
     pub(super) query: Arc<QueryService>,
@@ -72,11 +72,11 @@ pub(super) struct Parts {
     pub(super) streams: Streams,
     pub(super) store: Arc<dyn Store>,
     pub(super) shut_down: watch::Sender<bool>,
-    /// Set to accept no more items, even from open streams.
+    /// When this is set, no more items are accepted, not even from open streams.
     pub(super) closing: watch::Sender<bool>,
 }
 
-/// Starts them over a store.
+/// Starts the parts over a store.
 pub(super) async fn parts(
     store: Arc<dyn Store>,
     limits: IngestLimits,
@@ -161,7 +161,7 @@ pub(super) async fn parts(
                 .max_decoding_message_size(MESSAGE_BYTES_MAX)
                 .max_encoding_message_size(MESSAGE_BYTES_MAX),
         )
-        // Responses grow with the job (sites, timelines): limited, but larger than items.
+        // Responses grow with the job (sites, timelines). They are limited, but may be larger than items.
         .add_service(QueryServer::from_arc(query.clone()).max_encoding_message_size(64 << 20))
         .add_service(PageServer::new(page).max_encoding_message_size(64 << 20))
         .add_service(AccessServer::new(AccessService::new(store.clone(), gate.clone())))

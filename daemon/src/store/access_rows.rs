@@ -1,6 +1,6 @@
 //! Rows of tokens and of the audit log.
 //!
-//! Guarantees: both are limited in number; only the hash of a token's secret is stored.
+//! Guarantees: the number of rows of each kind is limited. Only the hash of a token's secret is stored.
 
 use super::opening::SecretHash;
 
@@ -8,13 +8,14 @@ use super::opening::SecretHash;
 pub const TOKENS_MAX: u64 = 10_000;
 /// Limit of audit entries about completed actions.
 pub const AUDIT_DONE_MAX: u64 = 100_000;
-/// Limit of audit entries about refusals: repeated attempts cannot push out completed actions.
+/// Limit of audit entries about refusals. They have a limit of their own so that repeated attempts cannot push out
+/// completed actions.
 pub const AUDIT_REFUSED_MAX: u64 = 10_000;
 
 /// One token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRow {
-    /// Its public half, by which it is found.
+    /// Its public half; the store finds the token by it.
     pub id: u64,
     /// Its name.
     pub name: String,
@@ -57,7 +58,7 @@ pub struct AuditRow {
     pub peer: String,
     /// The action requested.
     pub action: String,
-    /// What the action concerns.
+    /// The object of the action.
     pub subject: String,
     /// Whether it was refused.
     pub refused: bool,

@@ -1,7 +1,7 @@
 //! The address of a store (`memory:`, `sqlite:PATH`, `postgres://…`), and opening it.
 //!
-//! Guarantees: an address prints without its password, also in `Debug`. An error about an unknown form names the known
-//! ones.
+//! Guarantees: an address is printed without its password, also in `Debug`. The error for an unknown form names the
+//! known forms.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::secrets::without_secrets;
 use super::{PostgresStore, SqliteStore, Store, StoreError};
 
-/// Where a store is.
+/// The location of a store.
 #[derive(Clone, PartialEq, Eq)]
 pub enum StoreAddress {
     /// In this process; lost when it ends.
@@ -62,8 +62,8 @@ impl fmt::Debug for StoreAddress {
     }
 }
 
-/// Opens a store. `holder` (for example the daemon's address) is what an error reports to another process that finds a
-/// SQLite file in use.
+/// Opens a store. `holder` names the opening process (for example by the daemon's address). Another process that finds
+/// a SQLite file in use gets this name in its error.
 ///
 /// # Errors
 /// Those of [`SqliteStore::open`] and [`PostgresStore::open`].

@@ -1,7 +1,7 @@
 //! Records of alerting: alerts and silences, as numbered bodies that change only if the caller knows their version.
 //!
-//! Guarantees: all stores use one table and one rule for both. The rule (compare and set) also keeps two daemons on one
-//! database from sending the same notification twice: only the one whose change succeeds sends it.
+//! Guarantees: all stores use one table and one rule (compare and set) for both kinds. The rule also keeps two daemons
+//! on one database from sending the same notification twice: only the daemon whose change succeeds sends it.
 //! Refuses: records over their limits.
 
 use bytes::Bytes;
@@ -10,10 +10,10 @@ use memctl_model::limits::LABEL_BYTES_MAX;
 use super::StoreError;
 use super::plan::SUM_MAX;
 
-/// Bytes of one record's body: its texts are cut long before.
+/// Limit of the bytes of one record's body. The texts in a record are cut long before this limit.
 const BODY_BYTES_MAX: usize = 256 << 10;
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AlertKind {
     /// An alert.
@@ -39,7 +39,7 @@ impl AlertKind {
         }
     }
 
-    /// How many are stored at most; further ones are [`PutOutcome::Full`].
+    /// The most records of this kind that are stored; a further one gets [`PutOutcome::Full`].
     #[must_use]
     pub const fn most(self) -> u64 {
         match self {
@@ -48,8 +48,8 @@ impl AlertKind {
         }
     }
 
-    /// Whether a tenant that has `own` of `all` records may have another: only while it has fewer than are free. So no
-    /// tenant can take the room of others, and a single one can use half of it.
+    /// Whether a tenant that has `own` of `all` records may add one. It may only while it has fewer records than are
+    /// free. So a single tenant can use half of the room and never takes the room of others.
     #[must_use]
     pub const fn has_room(self, all: u64, own: u64) -> bool {
         own < self.most().saturating_sub(all)
@@ -59,7 +59,7 @@ impl AlertKind {
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AlertRecord {
-    /// What it is.
+    /// Its kind.
     pub kind: AlertKind,
     /// Its number, unique within its kind.
     pub id: u64,
@@ -69,9 +69,9 @@ pub struct AlertRecord {
     pub tenant: String,
     /// Its job; empty for silences.
     pub job: String,
-    /// When it is due, nanoseconds since the Unix epoch; for a silence its end.
+    /// When an alert is due, or when a silence ends; nanoseconds since the Unix epoch.
     pub due_ns: u64,
-    /// The message.
+    /// The encoded alert or silence.
     pub body: Bytes,
 }
 
@@ -80,7 +80,7 @@ pub struct AlertRecord {
 pub struct AlertPut {
     /// The new record; its version is ignored.
     pub record: AlertRecord,
-    /// The version that it must have; 0: it must not exist.
+    /// The version that the stored record must have; 0 if it must not exist.
     pub expected_version: u64,
     /// Whether to remove it.
     pub remove: bool,
@@ -120,7 +120,7 @@ pub enum AlertSelection<'s> {
     },
 }
 
-/// Refuses what cannot be stored.
+/// Checks that the records can be stored.
 pub(super) fn check(puts: &[AlertPut]) -> Result<(), StoreError> {
     for AlertPut { record, .. } in puts {
         let what = if record.body.len() > BODY_BYTES_MAX {

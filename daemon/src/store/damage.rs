@@ -1,8 +1,8 @@
 //! Tracks stored items and answers about holders that are damaged.
 //!
-//! Guarantees: damage of one item affects nothing else: it is left out of every read, logged once, and listed by
-//! [`Damage::list`]. Items stored by versions without checksums are trusted; a chunk has checksums of its own, which
-//! are compared when it is decoded. At most [`LISTED_MAX`] names are kept.
+//! Guarantees: damage of one item affects nothing else. The item is left out of every read, logged once, and listed by
+//! [`Damage::list`]. Items without a checksum, stored by older versions, are trusted. Chunks also have their own
+//! checksums, which are compared when a chunk is decoded. At most [`LISTED_MAX`] damaged items are remembered.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +11,7 @@ use super::holders::{HoldersIndex, HoldersRow};
 use super::row_reader::Fault;
 use super::rows::{ItemRow, SessionKey};
 
-/// How many damaged items are remembered; more mean a damaged disk, for which there is `memctl check`.
+/// How many damaged items are remembered. More than this mean a damaged disk, which `memctl check` reports in full.
 const LISTED_MAX: usize = 4_096;
 
 /// Damage found while reading.

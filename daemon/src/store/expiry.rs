@@ -1,13 +1,14 @@
-//! What is removed when a store exceeds its limits; one rule for both databases.
+//! Decides what is removed when a store exceeds its limits; one rule for both databases.
 //!
 //! Guarantees: everything that a job stores counts: payloads, and the rows of items, sessions, devices and epoch ends.
-//! No more is removed than needed. The tenant that uses most loses data first, until it equals the next; of its jobs
-//! the biggest loses its oldest chunks, those of ended sessions first. If a tenant's chunks do not suffice, further
-//! data is removed in this order: the analyser's cached state, which is regenerated on request; answers about holders,
-//! oldest first; whole ended jobs, oldest first; site tables, marks and samples. The latest data of a running session
-//! always stays, and so do stacks.
+//! No more is removed than needed. The tenant that uses most loses data first, until it uses no more than the next. Of
+//! its jobs, the biggest loses its oldest chunks; chunks of ended sessions go before those of running ones.
 //!
-//! The rule knows nothing of databases: a store reports what it holds and removes what it is asked to.
+//! If a tenant's chunks do not suffice, further data is removed in this order: the analyser's cached state, which is
+//! regenerated on request; answers about holders, oldest first; whole ended jobs, oldest first; site tables, marks and
+//! samples. The latest data of a running session always stays, and so do stacks.
+//!
+//! The rule is independent of the database: a store reports what it holds and removes what the rule selects.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,29 +20,29 @@ use memctl_proto::v1::ItemKind;
 use super::StoreError;
 use super::rows::{Expired, Retention, SessionKey};
 
-/// Items removed per transaction: a few milliseconds' work, so that appends wait no longer than that.
+/// Items removed per transaction. Removing them takes a few milliseconds, so appends wait no longer than that.
 pub(super) const BATCH_ITEMS: i64 = 256;
-/// How much each of two equal jobs loses in turn.
+/// How many bytes two equally large jobs lose in turns.
 const STEP_BYTES: u64 = 1 << 20;
 /// Size of an item's rows and index entries, measured in SQLite and Postgres.
 const ITEM_ROW_BYTES: u64 = 256;
 const SESSION_ROW_BYTES: u64 = 512;
 pub(super) const SMALL_ROW_BYTES: u64 = 128;
-/// A session without an end counts as ended if it was last heard this long before the store's latest time.
+/// A session without an end counts as ended if it was last heard from this long before the store's latest time.
 const RUNNING_NS: u64 = 24 * 3_600 * 1_000_000_000;
-/// A session heard later than this from now was recorded by a wrong clock.
+/// If a session was last heard from this far in the future, the time was recorded by a wrong clock.
 pub(super) const FUTURE_NS: u64 = 24 * 3_600 * 1_000_000_000;
 
-/// What a job stores.
+/// The stored bytes of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spending {
     pub job: i64,
     pub tenant: String,
-    /// When any of its sessions was last heard.
+    /// When any of its sessions was last heard from.
     pub heard_ns: u64,
-    /// When one of its sessions that have not ended was last heard; 0 if all have.
+    /// When a session that has not ended was last heard from; 0 if all have ended.
     pub open_heard_ns: u64,
-    /// Bytes of everything.
+    /// Its total bytes.
     pub bytes: u64,
 }
 
@@ -116,7 +117,7 @@ impl Candidate {
         self.kind == ItemKind::Chunk as i32
     }
 
-    /// What its removal counts as.
+    /// The removal of this item, as counts.
     pub(super) fn gone(&self) -> Expired {
         let Self { events, bytes, .. } = *self;
         Expired { chunks: u64::from(self.is_chunk()), items: 1, events, bytes, ..Expired::default() }
@@ -139,7 +140,7 @@ pub(super) fn victims(candidates: Vec<Candidate>, excess_bytes: u64) -> Vec<Cand
 /// A store whose jobs can be made smaller.
 #[async_trait]
 pub(super) trait Shrink: Sync {
-    /// What every job stores.
+    /// The stored bytes of every job.
     async fn spending(&self) -> Result<Vec<Spending>, StoreError>;
     /// Removes a batch of a job's oldest items, as many as it takes to free `excess_bytes`, in one transaction.
     async fn take(&self, job: i64, part: Part, excess_bytes: u64) -> Result<Expired, StoreError>;
@@ -147,7 +148,7 @@ pub(super) trait Shrink: Sync {
     async fn take_watches(&self, job: i64) -> Result<Expired, StoreError>;
     /// Removes a job's oldest answers about holders, as many as it takes to free `excess_bytes`.
     async fn take_holders(&self, job: i64, excess_bytes: u64) -> Result<Expired, StoreError>;
-    /// Removes a job, unless it was heard since.
+    /// Removes a job, unless it was heard from after `heard_ns`.
     async fn take_job(&self, job: i64, heard_ns: u64) -> Result<Expired, StoreError>;
 }
 
@@ -176,7 +177,7 @@ pub(super) async fn shrink(store: &dyn Shrink, policy: &Retention) -> Result<Exp
     Ok(gone)
 }
 
-/// What a tenant loses.
+/// The kinds of data that a tenant loses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Chunks,
@@ -189,7 +190,7 @@ enum Stage {
 /// The order of removal.
 const STAGES: [Stage; 5] = [Stage::Chunks, Stage::Watches, Stage::Holders, Stage::EndedJobs, Stage::Rest];
 
-/// What is removed next, and by how much its job uses more than the next candidate.
+/// The job and the stage that lose data next. `lead` is by how much the job uses more than the next candidate.
 struct Giver {
     at: usize,
     stage: Stage,
@@ -213,7 +214,7 @@ impl Books {
         spending.open_heard_ns > 0 && spending.open_heard_ns >= self.latest_ns.saturating_sub(RUNNING_NS)
     }
 
-    /// Brings the jobs in scope below a limit as far as possible; `whole`: ended jobs may be removed.
+    /// Brings the jobs in scope below a limit as far as possible. `whole` allows the removal of ended jobs.
     async fn shrink(
         &mut self,
         store: &dyn Shrink,
@@ -288,7 +289,8 @@ impl Books {
 }
 
 impl Expired {
-    /// What it freed: payloads and the rows of items. (The other rows of a whole job are gone with its entry.)
+    /// The bytes that the removal freed: payloads and the rows of items. The other rows of a removed job need no count,
+    /// because the job leaves the list.
     fn freed(&self) -> u64 {
         self.bytes.saturating_add(self.items.saturating_mul(ITEM_ROW_BYTES))
     }
@@ -306,8 +308,8 @@ impl AddAssign for Expired {
     }
 }
 
-/// Jobs last heard before this moment are removed by age. The age counts from the latest stored data, so a clock that
-/// jumps forward makes nothing old.
+/// Jobs last heard from before this moment are removed by age. The age counts from the latest stored data, so a clock
+/// that jumps forward does not make any job old.
 pub(super) fn cutoff(now_ns: u64, latest_ns: Option<u64>, age_ns: u64) -> u64 {
     now_ns.min(latest_ns.unwrap_or(0)).saturating_sub(age_ns)
 }

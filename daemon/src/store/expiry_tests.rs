@@ -1,4 +1,4 @@
-//! Which jobs lose data, and how much, with books in memory.
+//! Tests which jobs lose data, and how much, with a store in memory.
 
 use std::sync::Mutex;
 
@@ -94,7 +94,7 @@ impl Shrink for Shelf {
     }
 }
 
-/// What a policy leaves of each job: key, chunks, tables.
+/// The data that a policy leaves of each job: key, chunks, tables.
 async fn left(jobs: &[Job], policy: Retention) -> Vec<(i64, u64, u64)> {
     let shelf = Shelf(Mutex::new(jobs.to_vec()));
     shrink(&shelf, &policy).await.unwrap();
@@ -161,7 +161,7 @@ async fn a_tenant_within_its_quota_keeps_what_it_has() {
     let kept = left(&jobs, quota(None, 20 * MIB)).await;
     assert_eq!(kept[0], (1, 10, 0));
     assert_eq!(kept[1..].iter().map(|(_, chunks, tables)| chunks + tables).sum::<u64>(), 20);
-    // The same if its chunks do not suffice: its tables go before the other tenant's chunks.
+    // The same holds if a tenant's chunks do not suffice: its tables are removed before the other tenant's chunks.
     let jobs = [job(1, "quiet", 10, 0, false), job(2, "noisy", 5, 60, true)];
     let only_all = Retention { bytes: Some(25 * MIB), ..Retention::default() };
     assert_eq!(left(&jobs, only_all).await, [(1, 10, 0), (2, 1, 14)]);

@@ -1,8 +1,8 @@
 //! Stored answers about holders, and which of them are removed; one rule for both databases.
 //!
-//! Guarantees: a job's answers keep the order of their arrival, even if the clock jumps. The latest are kept:
-//! [`HOLDERS_KEPT`] per session, [`JOB_HOLDERS_KEPT`] and [`JOB_HOLDERS_BYTES`] per job. The index suffices to choose
-//! among them without decoding any.
+//! Guarantees: a job's answers keep the order of their arrival, even if the clock jumps. The latest [`HOLDERS_KEPT`]
+//! answers per session are kept, and the latest [`JOB_HOLDERS_KEPT`] answers and [`JOB_HOLDERS_BYTES`] bytes per job.
+//! The index suffices to choose among answers without decoding any.
 
 use bytes::Bytes;
 
@@ -12,20 +12,20 @@ use super::rows::SessionKey;
 
 /// Answers kept per session; another one replaces the oldest.
 pub const HOLDERS_KEPT: usize = 64;
-/// Answers kept per job, which may have thousands of sessions,
+/// Answers kept per job. A job may have thousands of sessions, so the limit per session does not suffice.
 pub const JOB_HOLDERS_KEPT: usize = 256;
-/// and their bytes.
+/// Bytes of answers kept per job.
 pub const JOB_HOLDERS_BYTES: u64 = 4 << 20;
 
-/// How much an answer says; an answer that says more is shown first.
+/// What an answer contains; later variants are shown first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Says {
-    /// Why there is none.
+    /// Only the reason why there is no result.
     #[default]
     Nothing,
-    /// That no holder was found.
+    /// No holder was found.
     NoHolder,
-    /// The holders.
+    /// The answer lists holders.
     Holders,
 }
 
@@ -37,7 +37,7 @@ impl Says {
         self as i64
     }
 
-    /// A number from another version counts as `Nothing`.
+    /// Reads the stored form. An unknown number, from another version, counts as `Nothing`.
     pub(super) fn of_number(number: i64) -> Self {
         Self::ALL.into_iter().find(|says| says.number() == number).unwrap_or_default()
     }
@@ -50,13 +50,13 @@ pub struct HoldersIndex {
     pub session: SessionKey,
     /// When the answer arrived, ns since the Unix epoch. A new answer gets a later time than all others of its job.
     pub asked_ns: u64,
-    /// The fingerprint of the finding in question; none if a person named the site.
+    /// The fingerprint of the finding that the query is about; none if a person named the site.
     pub finding: Option<u64>,
-    /// Hash of the site in question; readers of the answer verify the site itself.
+    /// The hash of the site that the query is about. Readers of the answer compare the site itself.
     pub site: u64,
-    /// Whether the daemon queried by itself.
+    /// Whether the daemon queried without a request.
     pub unasked: bool,
-    /// How much it says.
+    /// What the answer contains.
     pub says: Says,
     /// The epoch in which it counted a holder's tensors, if any.
     pub counted_epoch: Option<u32>,
@@ -85,7 +85,8 @@ impl HoldersIndex {
     }
 }
 
-/// The time of a new answer, later than all others of its job (`kept`, oldest first), and which of these it replaces.
+/// The time of a new answer, which is later than all others of its job (`kept`, oldest first), and the answers that it
+/// replaces.
 pub(super) fn put(kept: &[HoldersIndex], row: &HoldersRow) -> (u64, Vec<HoldersIndex>) {
     let HoldersRow { index: new, answer } = row;
     let after_all = kept.last().map_or(0, |latest| latest.asked_ns.saturating_add(1));
@@ -108,7 +109,7 @@ pub(super) fn put(kept: &[HoldersIndex], row: &HoldersRow) -> (u64, Vec<HoldersI
     (asked_ns, gone)
 }
 
-/// The oldest answers of a job that together free this many bytes.
+/// A job's oldest answers that together free this many bytes.
 pub(super) fn victims(mut kept: Vec<HoldersIndex>, excess_bytes: u64) -> Vec<HoldersIndex> {
     let mut freed = 0_u64;
     let needed = kept.iter().take_while(|row| {
@@ -163,7 +164,7 @@ mod tests {
         assert_eq!(keys(&put(&own[1..], &row(1, 99, 1)).1), []);
         assert_eq!(keys(&put(&own, &row(1, 99, 1)).1), [(1, 0)]);
         assert_eq!(keys(&put(&own, &row(2, 99, 1)).1), [], "another session");
-        // With a clock that went back, the newest still stays.
+        // The newest answer stays even if the clock went back.
         assert_eq!(keys(&put(&own, &row(1, 0, 1)).1), [(1, 0)]);
         let of_many: Vec<_> = (0..JOB_HOLDERS_KEPT as u64).map(|at| row(at as i64, at, 1)).collect();
         assert_eq!(keys(&put(&of_many, &row(999, 999, 1)).1), [(0, 0)]);

@@ -1,7 +1,7 @@
 //! The embedded migrations. Both databases use the same numbers; a released migration never changes.
 //!
-//! Guarantees: both lists have the same numbers (a test compares the folders with the lists).
-//! Refuses: downgrades; the number of a newer memctl's database is detected before anything is written.
+//! Guarantees: both lists have the same numbers; a test compares the folders with the lists.
+//! Refuses: downgrades. A database with a higher number, from a newer memctl, is detected before anything is written.
 
 use sqlx::SqlSafeStr;
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
@@ -33,15 +33,15 @@ const POSTGRES: &[Step] = &[
     (8, "runs", include_str!("../../../migrations/postgres/0008_runs.sql")),
 ];
 
-/// The newest schema that this program knows, the same for both.
+/// The number of the newest migration that this program knows; it is the same for both databases.
 pub(super) const NEWEST: i64 = SQLITE[SQLITE.len() - 1].0;
 
-/// SQLite's; the table of applied migrations is in the same file.
+/// The migrations of SQLite. The table of applied migrations is in the same file.
 pub(super) fn sqlite() -> Migrator {
     migrator(SQLITE, "memctl_migration")
 }
 
-/// Postgres's; everything is in its own schema, so that the database can be shared.
+/// The migrations of Postgres. Everything is in a schema of its own, so that the database can be shared.
 pub(super) fn postgres() -> Migrator {
     migrator(POSTGRES, "memctl.migration")
 }
@@ -52,8 +52,8 @@ fn migrator(steps: &'static [Step], table: &'static str) -> Migrator {
     };
     let mut migrator = Migrator::with_migrations(steps.iter().map(migration).collect());
     migrator.dangerous_set_table_name(table);
-    // SQLite has a single writer. Postgres is guarded by a table lock, because advisory locks do not work through every
-    // proxy.
+    // SQLite has a single writer. In Postgres a table lock guards the migration, because advisory locks do not work
+    // through every proxy.
     migrator.set_locking(false);
     migrator
 }

@@ -1,12 +1,13 @@
-//! The store: a catalog of sessions and, per session, numbered items (chunks as blobs, everything else as packed messages).
+//! The store: a catalog of sessions and, per session, numbered items. Chunks are stored as blobs, other items as packed
+//! messages.
 //!
 //! Guarantees of every implementation (one conformance suite runs on SQLite in a file and in memory, and on Postgres):
-//! - [`Store::append`] is one transaction: after `Ok` everything in it survives a crash of the process or the machine
-//!   (except in memory); after `Err` nothing of it is stored.
+//! - [`Store::append`] is one transaction. After `Ok` everything in it survives a crash of the process or the machine
+//!   (except in memory). After `Err` nothing of it is stored.
 //! - `(session, seq)` is the key: an item is never stored twice.
 //! - All `u64` values survive, also those above `i64::MAX`.
 //!
-//! The store does not interpret payloads. What it needs to know of an item is passed separately.
+//! The store does not interpret payloads. Callers pass what it needs to know of an item separately.
 //!
 //! - [`rows`]: the records; `plan`: what an append changes, one rule for all.
 //! - [`address`]: the address of a store, and [`open`]; [`sqlite`], [`postgres`]: the two databases; `sql`: what they share.
@@ -65,7 +66,7 @@ pub enum StoreError {
         "{place} has schema version {found}, this memctl knows up to {known}: use the newer memctl, or another data folder"
     )]
     Newer {
-        /// Which database.
+        /// The database.
         place: String,
         /// Its version.
         found: i64,
@@ -75,7 +76,7 @@ pub enum StoreError {
     /// Another process has it open.
     #[error("{place} is in use by {holder}: talk to that daemon (--daemon URL), stop it, or use another data folder")]
     InUse {
-        /// Which database.
+        /// The database.
         place: String,
         /// The holder named in the lock file.
         holder: String,
@@ -83,7 +84,7 @@ pub enum StoreError {
     /// It cannot be written to.
     #[error("{place} cannot be written: {reason}; make it writable or use another data folder")]
     ReadOnly {
-        /// Which database.
+        /// The database.
         place: String,
         /// The system's message.
         reason: String,
@@ -91,7 +92,7 @@ pub enum StoreError {
     /// The disk is full. Nothing of the transaction was stored.
     #[error("{place} is full: {reason}; free space, or lower the retention (--retain-bytes)")]
     Full {
-        /// Which database.
+        /// The database.
         place: String,
         /// The system's message.
         reason: String,
@@ -99,7 +100,7 @@ pub enum StoreError {
     /// It cannot be opened or reached.
     #[error("{place} cannot be opened: {reason}")]
     Unreachable {
-        /// Which database.
+        /// The database.
         place: String,
         /// The database's message.
         reason: String,
@@ -107,7 +108,7 @@ pub enum StoreError {
     /// The database refused or failed.
     #[error("{place}: {operation} failed: {reason}")]
     Failed {
-        /// Which database.
+        /// The database.
         place: String,
         /// The operation.
         operation: &'static str,
@@ -117,7 +118,7 @@ pub enum StoreError {
     /// The session does not exist: its job was deleted or expired. Nothing of the transaction was stored.
     #[error("{place} has no session {session}: its job was deleted")]
     NoSession {
-        /// Which database.
+        /// The database.
         place: String,
         /// The session that was named.
         session: SessionKey,
@@ -127,7 +128,7 @@ pub enum StoreError {
     Refused {
         /// The session; 0 for one that was about to be opened.
         session: SessionKey,
-        /// What is wrong with it.
+        /// The fault.
         what: String,
     },
     /// The session belongs to another agent, or the hello differs from the session's first one.
@@ -138,29 +139,29 @@ pub enum StoreError {
     /// The store is closed.
     #[error("{place} was closed: nothing is read or written any more")]
     Closed {
-        /// Which database.
+        /// The database.
         place: String,
     },
     /// The database contains an invalid value.
     #[error("{place} contains {what}: the database is damaged")]
     Damaged {
-        /// Which database.
+        /// The database.
         place: String,
-        /// What was found.
+        /// The invalid value.
         what: String,
     },
     /// The file to restore is not a complete backup. Nothing was written.
     #[error("{place} is no sound backup: {why}")]
     Unsound {
-        /// Which file.
+        /// The file.
         place: String,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
 }
 
 impl StoreError {
-    /// The only session that caused the failure, if there is one: without it the rest can be retried.
+    /// The one session that caused the failure, if only one did. A caller can retry the rest without that session.
     #[must_use]
     pub fn session(&self) -> Option<SessionKey> {
         match self {
@@ -169,21 +170,21 @@ impl StoreError {
         }
     }
 
-    /// Whether the store was opened so that nothing is written: that answers a request, and trying again does not help.
+    /// Whether the store was opened read-only. This is a final response to a request: trying again does not help.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::ReadOnly { .. })
     }
 }
 
-/// A store. Its methods are few and work on batches; what can be computed from rows is computed outside.
+/// A store. Its methods are few and work on batches. What can be computed from rows is computed by callers.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// What this store is.
+    /// The kind, version and place of this store.
     async fn info(&self) -> Result<StoreInfo, StoreError>;
 
-    /// Finds or makes the job `(tenant, name, run, attempt)` and the session. An existing session keeps what it has;
-    /// its `durable_seq` says where to continue.
+    /// Finds or creates the job `(tenant, name, run, attempt)` and the session. An existing session keeps its data, and
+    /// the returned `durable_seq` is where the agent continues.
     ///
     /// # Errors
     /// [`StoreError::Foreign`] if the session exists and [`Opening::may_continue`] is false; nothing is changed then.
@@ -194,16 +195,17 @@ pub trait Store: Send + Sync + 'static {
         self.open(&Opening { tenant: &Tenant::default(), info, owner: "", secret: None, now_ns }).await
     }
 
-    /// A session by its own id, with what the next hello is compared with.
+    /// A session by its id, with the values that the next hello is compared with.
     async fn held(&self, tenant: &Tenant, id: SessionId) -> Result<Option<Held>, StoreError>;
 
     /// Stores items of any number of sessions in one transaction.
     ///
-    /// Items at or below a session's durable seq, or already stored, are ignored and not counted, so that an append
-    /// with an unknown outcome can be repeated. If all items of an [`Append`] are ignored, so are its figures (devices,
-    /// epoch ends, duplicates). If some are, `events` and `ooms` of its devices are taken from the new chunks.
+    /// Items at or below a session's durable seq, or already stored, are ignored and not counted. So a caller can
+    /// repeat an append whose outcome is unknown. If all items of an [`Append`] are ignored, its figures (devices,
+    /// epoch ends, duplicates) are ignored too. If only some are, `events` and `ooms` of its devices are counted from
+    /// the new chunks.
     ///
-    /// A caller that drops the future does not know the outcome: either everything was stored or nothing.
+    /// If a caller drops the future, either everything or nothing was stored, and the caller does not know which.
     ///
     /// # Errors
     /// [`StoreError::Refused`] and [`StoreError::NoSession`] name the one session that caused them
@@ -218,10 +220,10 @@ pub trait Store: Send + Sync + 'static {
         self.jobs_in(&Scope::All, limit).await
     }
 
-    /// One job of a scope: the given run, and of it the given attempt or the highest.
+    /// One job of a scope: the attempt of the given run, or its highest attempt if none is given.
     async fn job_in(&self, scope: &Scope, which: &Which, attempt: Option<u32>) -> Result<Option<JobRow>, StoreError>;
 
-    /// One of all jobs of this store.
+    /// The same over all jobs of this store.
     async fn job(&self, which: &Which, attempt: Option<u32>) -> Result<Option<JobRow>, StoreError> {
         self.job_in(&Scope::All, which, attempt).await
     }
@@ -238,7 +240,7 @@ pub trait Store: Send + Sync + 'static {
     /// Epoch ends of a job, by session, device and time.
     async fn epoch_ends(&self, job: i64) -> Result<Vec<EpochEndRow>, StoreError>;
 
-    /// Chunks of one device of a session without their payloads, in order, as far as they overlap the selection.
+    /// Chunks of one device of a session without their payloads, in order; only those that overlap the selection.
     async fn chunks(&self, session: SessionKey, device: u8, selection: Selection) -> Result<Vec<ChunkRow>, StoreError>;
 
     /// The payloads of items of one session (chunks or others), in the order of `seqs`; missing ones are left out.
@@ -247,8 +249,8 @@ pub trait Store: Send + Sync + 'static {
     /// Items (never chunks) of one session by their numbers, in the order of `seqs`; missing ones are left out.
     async fn items_at(&self, session: SessionKey, seqs: &[u64]) -> Result<Vec<ItemRow>, StoreError>;
 
-    /// Items of one kind (never chunks) of a session with numbers above `after`, in order: at most `limit`, and at most
-    /// [`PAGE_BYTES`], which only the last item may exceed.
+    /// Items of one kind (never chunks) of a session with numbers above `after`, in order. A page has at most `limit`
+    /// items and at most [`PAGE_BYTES`], which only its last item may exceed.
     async fn items_after(
         &self,
         session: SessionKey,
@@ -257,7 +259,7 @@ pub trait Store: Send + Sync + 'static {
         limit: u32,
     ) -> Result<ItemPage, StoreError>;
 
-    /// Items of one kind (never chunks) of a session with payloads, in order, that overlap the selection; `device`
+    /// Items of one kind (never chunks) of a session that overlap the selection, with payloads, in order. `device`
     /// restricts them to one device.
     async fn items(
         &self,
@@ -274,18 +276,18 @@ pub trait Store: Send + Sync + 'static {
     /// Gaps in the sequences of a job's sessions.
     async fn gaps(&self, job: i64) -> Result<Vec<(SessionKey, Gap)>, StoreError>;
 
-    /// Removes what the policy no longer keeps: whole jobs by age, and by bytes what `expiry` chooses. Removals are
-    /// counted in the sessions' rows. Age counts from the latest stored data, and never from later than `now_ns`.
+    /// Removes what the policy no longer keeps: whole jobs by age, and what `expiry` selects by bytes. Removals are
+    /// counted in the sessions' rows. Age counts from the latest stored data that is not later than `now_ns`.
     ///
-    /// Items are removed in several transactions, so that appends run in between; the sums are correct after each of
-    /// them. A file shrinks afterwards.
+    /// Items are removed in several transactions, so that appends can run between them. The sums are correct after each
+    /// transaction. A file shrinks afterwards.
     async fn expire(&self, policy: Retention, now_ns: u64) -> Result<Expired, StoreError>;
 
     /// Removes a job and everything stored for it; returns what was freed.
     async fn delete_job(&self, job: i64) -> Result<Expired, StoreError>;
 
-    /// Sums over a scope. In those over everything, `events` and `expired_events` include jobs that expired whole, but
-    /// not deleted ones.
+    /// Sums over a scope. For [`Scope::All`], `events` and `expired_events` include jobs that were removed by age. Of
+    /// deleted jobs they include only events that had expired before.
     async fn totals_in(&self, scope: &Scope) -> Result<Totals, StoreError>;
 
     /// Sums over everything in this store.
@@ -293,7 +295,7 @@ pub trait Store: Send + Sync + 'static {
         self.totals_in(&Scope::All).await
     }
 
-    /// The analyser's stored state of a session; nothing if it is damaged.
+    /// The analyser's stored state of a session; `None` if there is none or it is damaged.
     async fn watch(&self, session: SessionKey) -> Result<Option<WatchRow>, StoreError>;
 
     /// Replaces the analyser's stored state of a session; does nothing if the session is gone.
@@ -302,17 +304,17 @@ pub trait Store: Send + Sync + 'static {
     /// The indexes of a job's answers about holders, in the order of arrival.
     async fn holders_kept(&self, job: i64) -> Result<Vec<HoldersIndex>, StoreError>;
 
-    /// One answer about holders of a job; nothing if it is gone or damaged.
+    /// One answer about holders of a job; `None` if it is gone or damaged.
     async fn holders(&self, job: i64, session: SessionKey, asked_ns: u64) -> Result<Option<HoldersRow>, StoreError>;
 
-    /// Stores an answer about holders as the latest of its job and removes the oldest beyond the limits: see
-    /// [`holders`]. Does nothing if the session is gone.
+    /// Stores an answer about holders as the latest of its job and removes the oldest beyond the limits of [`holders`].
+    /// Does nothing if the session is gone.
     async fn put_holders(&self, row: &HoldersRow) -> Result<(), StoreError>;
 
-    /// Bytes used by every job, by its key: payloads and rows.
+    /// Bytes used by every job (payloads and rows), by the job's key.
     async fn kept_bytes(&self) -> Result<Vec<(i64, u64)>, StoreError>;
 
-    /// When any session was last heard, ns since the Unix epoch.
+    /// When any session was last heard from, ns since the Unix epoch.
     async fn heard_latest(&self) -> Result<Option<u64>, StoreError>;
 
     /// Total disk usage of the store, in bytes.
@@ -327,7 +329,7 @@ pub trait Store: Send + Sync + 'static {
     /// If two callers, in one daemon or in two, change one record at once, exactly one gets [`PutOutcome::Done`].
     ///
     /// # Errors
-    /// [`StoreError::Refused`] (of session 0) when a record is larger than it may be.
+    /// [`StoreError::Refused`] (with session 0) when a record is larger than allowed.
     async fn put_alert_records(&self, puts: &[AlertPut]) -> Result<Vec<PutOutcome>, StoreError>;
 
     /// All tokens, by name, then by time of creation; including those no longer valid.
@@ -349,25 +351,25 @@ pub trait Store: Send + Sync + 'static {
     /// The latest entries of a scope's audit log, newest first.
     async fn audit_in(&self, scope: &Scope, limit: u32) -> Result<Vec<AuditRow>, StoreError>;
 
-    /// Items that were found damaged when read, by session and number. They are left out of every read; items not read
-    /// yet are not checked.
+    /// Items that were found damaged when read, by session and number. They are left out of every read. Items that were
+    /// never read are not checked.
     fn damaged(&self) -> Vec<(SessionKey, u64)> {
         Vec::new()
     }
 
     /// Checks that the store can be used, without waiting behind other requests.
     async fn probe(&self) -> Result<(), StoreError> {
-        // No job has this key: the cheapest query that goes the whole way.
+        // No job has this key, so this is the cheapest query that uses every layer.
         self.gaps(-1).await.map(|_| ())
     }
 
-    /// A store that does not answer a [`Store::probe`] within this time counts as away. The default suits a local file,
-    /// which may be slow only because its disk is busy.
+    /// A store that does not respond to [`Store::probe`] within this time counts as unavailable. The default suits a
+    /// local file, which may be slow only because its disk is busy.
     fn patience(&self) -> Duration {
         Duration::from_secs(10)
     }
 
-    /// Finishes what is under way and closes; afterwards every call fails with [`StoreError::Closed`]. Closing twice is
-    /// fine.
+    /// Finishes the operations in progress and closes the store. Afterwards every call fails with
+    /// [`StoreError::Closed`]. Closing twice is allowed.
     async fn close(&self) -> Result<(), StoreError>;
 }

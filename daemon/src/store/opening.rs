@@ -1,11 +1,12 @@
-//! Which callers may open and continue a session.
+//! Decides which callers may open and continue a session.
 //!
-//! Guarantees: an existing session is continued only by a hello of the same tenant that names the same job, attempt and
-//! rank and presents the secret of the first hello; without a secret in the first one (an older agent), only by the
-//! same caller. A session that has ended takes no more items. The rule is one function, which every store calls under
-//! its write lock.
-//! Refuses: to say what differs. A tenant cannot find another's session, because its id is stored mixed with the
-//! tenant's name.
+//! Guarantees: only a hello of the same tenant that names the same job, attempt and rank continues an existing session.
+//! It must present the secret of the first hello. If the first hello had no secret (an older agent), the caller must be
+//! the same. A session that has ended takes no more items. The rule is one function, which every store calls under its
+//! write lock.
+//!
+//! An error does not name what differs. A tenant cannot find another tenant's session, because the stored id is a hash
+//! of the tenant's name and the id.
 
 use memctl_model::{SessionId, SessionInfo, SourceKind};
 use sha2::{Digest as _, Sha256};
@@ -16,7 +17,7 @@ use super::tenant::{DEFAULT_TENANT, Tenant};
 /// The hash of a session's secret.
 pub type SecretHash = [u8; 32];
 
-/// What a hello contains.
+/// The content of a hello.
 #[derive(Clone, Debug)]
 pub struct Opening<'o> {
     /// The session's tenant.
@@ -31,7 +32,7 @@ pub struct Opening<'o> {
     pub now_ns: u64,
 }
 
-/// An existing session, with what the next hello is compared with.
+/// An existing session, with the values that the next hello is compared with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// Its job.
@@ -55,7 +56,7 @@ impl Opening<'_> {
         stored_id(self.tenant, self.info.id)
     }
 
-    /// When the run that it may begin was started or imported; lists of runs are ordered by this.
+    /// When the run was started or imported, if this session begins a new run. Lists of runs are ordered by this time.
     #[must_use]
     pub fn arrived_ns(&self) -> u64 {
         match self.info.source {
@@ -78,8 +79,8 @@ impl Opening<'_> {
     }
 }
 
-/// The stored id. Two tenants may hold the same recording, whose id derives from its content: neither finds the
-/// other's.
+/// The stored id. The id of a recording derives from its content, so two tenants may store the same recording. The
+/// tenant's name keeps their ids apart.
 #[must_use]
 pub fn stored_id(tenant: &Tenant, id: SessionId) -> SessionId {
     if tenant.name() == DEFAULT_TENANT {

@@ -1,8 +1,8 @@
-//! What an append changes, one rule for both databases: which items are new, and the resulting sums.
+//! Decides what an append changes: which items are new, and the resulting sums. Both databases use this rule.
 //!
-//! Guarantees: pure; the same appends on the same state give the same plan, so both count alike. The plan of an
-//! append that is already stored is empty.
-//! Refuses: all that [`Append::check`] refuses, unknown sessions, and items after a session's end.
+//! Guarantees: pure. The same appends on the same state give the same plan, so both databases count alike. The plan of
+//! an append that is already stored is empty.
+//! Refuses: everything that [`Append::check`] refuses, unknown sessions, and items after a session's end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use memctl_model::{Dropped, SessionEnd, SessionInfo};
 use super::rows::{Append, DeviceUpdate, EpochEndRow, Gap, NewItem, SessionKey};
 use super::{StoreError, wire_form};
 
-/// Limit of sums, instead of an overflow: databases count in signed 64 bits.
+/// Sums stop at this limit instead of overflowing: databases count in signed 64 bits.
 pub(super) const SUM_MAX: u64 = i64::MAX as u64;
 
 /// Adds counts, up to [`SUM_MAX`].
@@ -38,7 +38,7 @@ pub(super) struct SessionState {
     pub expired_events: u64,
     pub duplicates: u64,
     pub missing_items: u64,
-    /// Whether segments are expandable, once one was seen.
+    /// Whether segments are expandable; `None` until one was recorded.
     pub expandable: Option<bool>,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct PlannedItem<'a> {
 pub(super) struct Plan<'a> {
     pub items: Vec<PlannedItem<'a>>,
     pub gaps: Vec<(SessionKey, Gap)>,
-    /// One update per device, however many appends name it.
+    /// One merged update per device, from all appends.
     pub devices: BTreeMap<(SessionKey, u8), DeviceUpdate>,
     /// By session, device and epoch; the last one wins.
     pub epoch_ends: BTreeMap<(SessionKey, u8, u32), &'a EpochEndRow>,
@@ -63,7 +63,7 @@ pub(super) struct Plan<'a> {
     pub sessions: BTreeMap<SessionKey, SessionState>,
 }
 
-/// The sessions that appends name, ascending: the order in which they are locked.
+/// The sessions of these appends, in ascending order; sessions are locked in this order.
 pub(super) fn sessions_of(appends: &[Append]) -> BTreeSet<SessionKey> {
     appends.iter().map(|append| append.session).collect()
 }
@@ -109,7 +109,7 @@ impl<'a> Plan<'a> {
     /// Devices and epoch ends.
     fn figures(&mut self, append: &'a Append, new: &[&NewItem]) {
         let partly = new.len() < append.items.len();
-        // The figures of an item that is already stored were counted with it.
+        // The figures of an item that is already stored were counted when it was stored.
         let is_known = |seq: u64| {
             let among = |items: &[&NewItem]| items.binary_search_by_key(&seq, |item| item.seq).is_ok();
             partly && !among(new) && append.items.binary_search_by_key(&seq, |item| item.seq).is_ok()
@@ -137,7 +137,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Gaps above the durable seq; one that begins below it is cut there.
+    /// Adds the gaps above the durable seq; a gap that begins below it is cut there.
     fn gaps(&mut self, append: &Append, state: &mut SessionState) {
         for gap in &append.gaps {
             let first = gap.first.max(state.durable_seq + 1);
@@ -157,12 +157,12 @@ impl SessionState {
             if item.is_chunk() {
                 self.events = add(self.events, item.index.count);
             }
-            // Until the last item reports drops by reason, the chunks' announcements are what is known.
+            // Until the session's last item reports drops by reason, only the figures in the chunks are known.
             let announced = item.levels.map_or(0, |levels| levels.dropped_before);
             self.dropped.ring_full = add(self.dropped.ring_full, announced);
         }
         for expandable in append.devices.iter().filter_map(|update| update.expandable) {
-            // Custom pools have ordinary segments under any setting, so a single expandable segment decides.
+            // Custom pools have ordinary segments under any setting, so one expandable segment decides.
             self.expandable = Some(expandable || self.expandable.unwrap_or(false));
         }
         self.durable_seq = self.durable_seq.max(append.durable_seq);

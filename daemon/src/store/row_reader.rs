@@ -1,7 +1,7 @@
 //! Reads rows of either database cell by cell, in the order of the statements' columns.
 //!
-//! Guarantees: bit-cast integers read back as the original `u64`. A cell with an invalid value is a [`Fault::Damaged`],
-//! never a panic. The column order is that of the statements in `sql/`.
+//! Guarantees: bit-cast integers are read back as the original `u64`. A cell with an invalid value is a
+//! [`Fault::Damaged`], never a panic. The column order is that of the statements in `sql/`.
 //! (Over 400 lines: one reader per record, each in the order of its statement.)
 
 use bytes::Bytes;
@@ -22,16 +22,16 @@ use super::rows::{
 use super::runs::{self, Grouped, Launched};
 use super::wire_form;
 
-/// A failure inside a backend, before it has a place and an operation.
+/// A failure inside a backend, without the place and the operation.
 #[derive(Debug)]
 pub(super) enum Fault {
     /// The database reported an error.
     Sql(sqlx::Error),
     /// The database holds this invalid value.
     Damaged(String),
-    /// A complete error already.
+    /// An error that already has its place and operation.
     Told(StoreError),
-    /// Another writer has just stored the same: the transaction is rolled back and repeated.
+    /// Another writer stored the same row first; the transaction is rolled back and repeated.
     Overtaken,
 }
 
@@ -209,7 +209,7 @@ pub(super) fn session(row: &impl Cells) -> Result<SessionRow, Fault> {
 impl SessionState {
     /// The row for callers.
     ///
-    /// What the segments show takes precedence over the exported setting, which may be misspelt, set too late, or
+    /// The recorded segments take precedence over the exported setting, which may be misspelt, set too late, or
     /// overruled.
     pub(super) fn into_row(self, key: SessionKey, mut info: memctl_model::SessionInfo) -> SessionRow {
         let Self {
@@ -412,7 +412,7 @@ pub(super) fn watch(row: &impl Cells) -> Result<Option<WatchRow>, Fault> {
     Ok(sound.then(|| WatchRow { seq, form, state: state.into() }))
 }
 
-/// `holders_kept.sql`: an answer's index. An invalid value loses only its own information.
+/// `holders_kept.sql`: an answer's index. If a value is invalid, only that value is lost.
 pub(super) fn holders_index(row: &impl Cells) -> Result<HoldersIndex, Fault> {
     Ok(HoldersIndex {
         session: row.int(0)?,
@@ -433,7 +433,7 @@ pub(super) fn holders(row: &impl Cells) -> Result<(HoldersRow, bool), Fault> {
     Ok((HoldersRow { index, answer: answer.into() }, is_sound))
 }
 
-/// A sum in two halves, of `x >> 32` and of `x & 0xffffffff`, because a large sum may not fit 63 bits.
+/// A sum that a statement returns in two halves, of `x >> 32` and of `x & 0xffffffff`, because a large sum may not fit 63 bits.
 fn halves(row: &impl Cells, column: usize) -> Result<u64, Fault> {
     let (high, low) = (i128::from(row.int(column)?), i128::from(row.int(column + 1)?));
     Ok(u64::try_from((high << 32) + low).unwrap_or(u64::MAX))
@@ -453,7 +453,7 @@ pub(super) fn totals(row: &impl Cells) -> Result<Totals, Fault> {
     })
 }
 
-/// `job_sums.sql`: what a job holds, and how many of its events count as expired if it is removed by age or by hand.
+/// `job_sums.sql`: what a job holds, and its event counts for a removal by age or by request.
 pub(super) fn job_sums(row: &impl Cells) -> Result<(Expired, ExpiredWhole), Fault> {
     let (stored, expired) = (halves(row, 3)?, halves(row, 5)?);
     let gone = Expired {
@@ -475,12 +475,12 @@ pub(super) struct ExpiredWhole {
 }
 
 impl ExpiredWhole {
-    /// By age: all its events expire.
+    /// Removal by age: all events of the job count as expired.
     pub(super) fn by_age(self) -> i64 {
         i64::try_from(self.stored_events).unwrap_or(i64::MAX)
     }
 
-    /// By hand: only those that had expired before.
+    /// Removal by request: only the events that had expired before count as expired.
     pub(super) fn by_hand(self) -> i64 {
         i64::try_from(self.expired_events).unwrap_or(i64::MAX)
     }

@@ -1,7 +1,7 @@
 //! The store's input and output records, independent of any database.
 //!
-//! Guarantees: [`Append::check`] and [`Selection::overlaps`] define in Rust what every database does. Backends have
-//! rows of their own.
+//! Guarantees: [`Append::check`] and [`Selection::overlaps`] define in Rust what every database does. Each backend has
+//! its own types for rows.
 //! (Over 400 lines: a list of records.)
 
 use bytes::Bytes;
@@ -38,7 +38,7 @@ pub struct OpenedSession {
     pub run: u32,
     /// All items up to this one are stored (or known to be missing); 0 for a new session.
     pub durable_seq: u64,
-    /// Whether its end is stored: it takes no more items.
+    /// Whether its end is stored. A session that has ended takes no more items.
     pub ended: bool,
 }
 
@@ -51,7 +51,7 @@ pub struct Gap {
     pub last: u64,
 }
 
-/// What one transaction adds to one session.
+/// The changes that one transaction makes to one session.
 #[derive(Clone, Debug)]
 pub struct Append {
     /// The session.
@@ -64,7 +64,7 @@ pub struct Append {
     pub durable_seq: u64,
     /// Duplicate items that were ignored.
     pub duplicates: u64,
-    /// When the session was last heard, ns since the Unix epoch.
+    /// When the session was last heard from, ns since the Unix epoch.
     pub heard_ns: u64,
     /// New figures of devices.
     pub devices: Vec<DeviceUpdate>,
@@ -72,8 +72,8 @@ pub struct Append {
     pub epoch_ends: Vec<EpochEndRow>,
     /// The session's end, if it is among these items.
     pub end: Option<SessionEnd>,
-    /// Events dropped, from the session's last item; the session keeps the higher figure. The store adds what chunks
-    /// announce (`dropped_before`).
+    /// Events dropped, from the session's last item. The session keeps the higher of this figure and the sum of the
+    /// drops that its chunks report (`dropped_before`).
     pub dropped: Dropped,
 }
 
@@ -82,19 +82,19 @@ pub struct Append {
 pub struct NewItem {
     /// Its number within the session.
     pub seq: u64,
-    /// What it is.
+    /// Its kind.
     pub kind: ItemKind,
     /// Its bytes as received.
     pub payload: Bytes,
     /// Size before compression; 0 = not compressed.
     pub unpacked_bytes: u32,
-    /// What it covers.
+    /// The ranges that it covers.
     pub index: ItemIndex,
     /// Levels, for chunks.
     pub levels: Option<ChunkLevels>,
 }
 
-/// What an item covers, so that it is found without decoding it.
+/// The ranges that an item covers. Queries find the item by these values without decoding it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct ItemIndex {
     /// Device, for chunks and keyframes; `None` if it concerns the session.
@@ -103,7 +103,7 @@ pub struct ItemIndex {
     pub first_ns: u64,
     /// Time of its last entry.
     pub last_ns: u64,
-    /// Index of its first event within the device's stream; for keyframes, the event that they precede.
+    /// Index of its first event within the device's stream. For keyframes: the event that the keyframe precedes.
     pub first_event: u64,
     /// Events (chunks) or entries (others).
     pub count: u64,
@@ -132,7 +132,7 @@ pub struct ChunkLevels {
     pub reserved_max: u64,
     /// Failed requests.
     pub ooms: u64,
-    /// Events dropped before it since the chunk before.
+    /// Events dropped between the preceding chunk and this one.
     pub dropped_before: u64,
     /// Whether the levels are exact.
     pub exact: bool,
@@ -141,7 +141,8 @@ pub struct ChunkLevels {
 /// New figures of one device of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DeviceUpdate {
-    /// The item that they come from: they count if it is new. 0: they count if any item of the append is.
+    /// The item that the figures come from; they count if that item is new. 0: they count if any item of the append
+    /// is new.
     pub seq: u64,
     /// Device index.
     pub device: u8,
@@ -159,7 +160,7 @@ pub struct DeviceUpdate {
     pub device_used_bytes: Option<u64>,
     /// Latest measured allocator retries, if any.
     pub alloc_retries: Option<u64>,
-    /// Whether the segments seen are expandable, if any was seen.
+    /// Whether the recorded segments are expandable, if any was recorded.
     pub expandable: Option<bool>,
 }
 
@@ -208,7 +209,7 @@ pub struct JobRow {
 }
 
 impl JobRow {
-    /// Addresses this run and no other, even as further runs are stored.
+    /// The address of this run. It stays the same when further runs are stored.
     #[must_use]
     pub fn address(&self) -> Which {
         Which::Run(self.name.clone(), self.run)
@@ -221,7 +222,7 @@ impl JobRow {
     }
 }
 
-/// A session with what is stored of it.
+/// A session with its stored state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionRow {
     /// Its key.
@@ -232,11 +233,11 @@ pub struct SessionRow {
     pub info: SessionInfo,
     /// All items up to this one are stored or known to be missing.
     pub durable_seq: u64,
-    /// When it was last heard, ns since the Unix epoch (the daemon's clock).
+    /// When it was last heard from, ns since the Unix epoch (the daemon's clock).
     pub heard_ns: u64,
     /// Its end, if stored.
     pub end: Option<SessionEnd>,
-    /// Events stored (those that expired included).
+    /// Events stored, including those that have expired.
     pub events: u64,
     /// Payload bytes stored now.
     pub stored_bytes: u64,
@@ -250,7 +251,7 @@ pub struct SessionRow {
     pub duplicates: u64,
     /// Missing items.
     pub missing_items: u64,
-    /// Whether expandable segments are exported but not in force: `info` has the setting in force.
+    /// Whether the environment sets expandable segments without effect; `info` has the setting in effect.
     pub overruled: bool,
 }
 
@@ -278,7 +279,7 @@ pub struct DeviceRow {
 }
 
 impl DeviceRow {
-    /// Whether anything is known of its memory. A process without recorded events leaves levels of zero.
+    /// Whether its memory is known. A process without recorded events has levels of zero.
     #[must_use]
     pub fn is_known(&self) -> bool {
         let holds = |latest: Latest| {
@@ -320,7 +321,7 @@ pub struct EpochEndRow {
 pub struct ChunkRow {
     /// Its number within the session.
     pub seq: u64,
-    /// What it covers.
+    /// The ranges that it covers.
     pub index: ItemIndex,
     /// Its levels.
     pub levels: ChunkLevels,
@@ -339,21 +340,21 @@ pub struct ItemRow {
     pub payload: Bytes,
     /// Size before compression; 0 = not compressed.
     pub unpacked_bytes: u32,
-    /// What it covers.
+    /// The ranges that it covers.
     pub index: ItemIndex,
 }
 
-/// Some items of a kind, in order.
+/// A page of items of one kind, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ItemPage {
-    /// The undamaged ones.
+    /// The undamaged items.
     pub items: Vec<ItemRow>,
-    /// The number of the last one inspected, damaged or not; more may follow. `None` if nothing follows.
+    /// The number of the last item that was read, damaged or not, if more items may follow; otherwise `None`.
     pub looked_to: Option<u64>,
 }
 
-/// Limit of the payloads of one page of items, except the last: an item may have 8 MiB, and an analyser reads three
-/// kinds at a time.
+/// Limit of the payload bytes of one page, which only the last item may exceed. An item may have 8 MiB, and an analyser
+/// reads three kinds at a time.
 pub const PAGE_BYTES: u64 = 16 << 20;
 
 impl ItemPage {
@@ -377,10 +378,10 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Whether an item is selected. Its events are those of its device: a chunk covers `count` of them (an empty one
-    /// its position), another item one; an item of the whole session matches all events.
+    /// Whether an item is selected. A chunk covers `count` events of its device; an empty chunk covers its position.
+    /// Another item of a device covers one event. An item of the whole session matches all events.
     ///
-    /// The SQL of the databases does the same; the conformance suite compares them.
+    /// The statements of the databases implement the same rule; the conformance suite compares them.
     #[must_use]
     pub fn overlaps(&self, index: &ItemIndex, is_chunk: bool) -> bool {
         let times = self.times_ns.is_none_or(|(from, to)| index.first_ns <= to && index.last_ns >= from);
@@ -395,10 +396,10 @@ impl Selection {
 
 impl Append {
     /// Checks that this can be stored: everything that a database orders or adds fits 63 bits, items ascend, chunks
-    /// have a device and levels, gaps are in order and below the new durable seq.
+    /// have a device and levels, and gaps are in order and below the new durable seq.
     ///
     /// # Errors
-    /// A sentence about the first mistake. A store refuses the same.
+    /// A sentence about the first fault. A store refuses the same appends.
     pub fn check(&self) -> Result<(), String> {
         const MAX: u64 = i64::MAX as u64;
         let fits =
@@ -438,10 +439,10 @@ impl NewItem {
         self.kind == ItemKind::Chunk
     }
 
-    /// Checks that it can be stored, see [`Append::check`].
+    /// Checks that it can be stored; see [`Append::check`].
     ///
     /// # Errors
-    /// A sentence about the mistake.
+    /// A sentence about the fault.
     pub fn check(&self) -> Result<(), String> {
         let ItemIndex { device, first_ns, last_ns, first_event, count, .. } = self.index;
         if self.is_chunk() != self.levels.is_some() || (self.is_chunk() && device.is_none()) {
@@ -474,9 +475,9 @@ fn check_device(device: u8) -> Result<(), String> {
 /// The retention policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Retention {
-    /// Jobs without new data for longer are removed whole.
+    /// Jobs without new data for longer than this are removed whole.
     pub age_ns: Option<u64>,
-    /// Limit of the bytes of all jobs, everything counted; the largest user loses data first.
+    /// Limit of the bytes of all jobs, rows included. The largest user loses data first.
     pub bytes: Option<u64>,
     /// Limit of the bytes of one attempt of a job.
     pub bytes_per_job: Option<u64>,
@@ -484,7 +485,7 @@ pub struct Retention {
     pub bytes_per_tenant: Option<u64>,
 }
 
-/// What was removed.
+/// Counts of removed data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Expired {
     /// Jobs removed whole.
@@ -501,12 +502,12 @@ pub struct Expired {
     pub bytes: u64,
 }
 
-/// The analyser's state of a session after its items up to a number, in a form that the store does not decode.
+/// The analyser's state of a session after a given item, in a form that the store does not decode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchRow {
-    /// The number.
+    /// The number of the last item that the state includes.
     pub seq: u64,
-    /// The form's name: a program that does not know it reads the items instead.
+    /// The name of the form. A program that does not know the form reads the items instead.
     pub form: String,
     /// The state.
     pub state: Bytes,
@@ -519,7 +520,7 @@ pub struct Totals {
     pub jobs: u64,
     /// Sessions.
     pub sessions: u64,
-    /// Events stored (those that expired included).
+    /// Events stored, including those that have expired.
     pub events: u64,
     /// Payload bytes stored now.
     pub stored_bytes: u64,

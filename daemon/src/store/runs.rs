@@ -1,16 +1,16 @@
-//! Runs: which run a job's name refers to, and which run a session belongs to.
+//! Decides which run a job's name refers to, and which run a session belongs to.
 //!
-//! A job's name is a series of runs. What is launched together (a `memctl run`, an `attach` of all ranks, an import) is
-//! one run, numbered in order of arrival; restarts of a launch are attempts of its run.
+//! A job's name is a series of runs. One launch (a `memctl run`, an `attach` of all ranks, an import) is one run. Runs
+//! are numbered in order of arrival. Restarts of a launch are attempts of its run.
 //!
-//! Guarantees: pure; every store decides with `Series::run_of`, under its write lock. A launch never joins a run of
-//! another launch whose ranks are taken.
+//! Guarantees: pure. Every store decides with `Series::run_of` under its write lock. A launch never joins a run of
+//! another launch in which its ranks are taken.
 
 use std::fmt;
 
 use memctl_model::SessionInfo;
 
-/// Processes of one launch begin within this time, if nothing else shows that they belong together.
+/// Sessions that begin within this time count as one launch, unless something else decides.
 const TOGETHER_NS: u64 = 600_000_000_000;
 
 /// Selects a job.
@@ -27,7 +27,7 @@ pub enum Which {
 }
 
 impl Which {
-    /// Parses `latest` (or nothing), `NAME`, `NAME#RUN`. (No name contains a `#`.)
+    /// Parses `latest` (or nothing), `NAME` or `NAME#RUN`. A name never contains `#`.
     #[must_use]
     pub fn written(text: &str) -> Self {
         if text.is_empty() || text == "latest" {
@@ -75,7 +75,7 @@ impl fmt::Display for Which {
     }
 }
 
-/// What is known of a series when one of its sessions is opened.
+/// The state of a series when one of its sessions is opened.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(super) struct Series {
     /// The number of its newest run; 0 if there is none.
@@ -90,7 +90,7 @@ pub(super) struct Series {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Launched {
     pub run: u32,
-    /// Whether the same process was attached in it before.
+    /// Whether an earlier session in this run is of the same process.
     pub has_process: bool,
 }
 
@@ -100,13 +100,13 @@ pub(super) struct Grouped {
     pub run: u32,
     /// The highest of its attempts.
     pub highest_attempt: u32,
-    /// When the session's own attempt began, if that exists.
+    /// When the session's own attempt began, if that attempt exists.
     pub started_ns: Option<u64>,
     /// Ranks of the session's own attempt, if known.
     pub world_size: Option<u32>,
     /// Whether a session of the same attempt has the same rank.
     pub is_taken: bool,
-    /// Whether a session of the same attempt was heard within [`TOGETHER_NS`] and has not ended.
+    /// Whether a session of the same attempt has not ended and was heard from within [`TOGETHER_NS`].
     pub goes_on: bool,
 }
 
@@ -115,7 +115,7 @@ pub(super) fn group_of(info: &SessionInfo) -> &str {
     info.launch.group.as_deref().unwrap_or_default()
 }
 
-/// A session last heard before this does not count as running.
+/// A session last heard from before this moment does not count as running.
 pub(super) fn heard_since_ns(now_ns: u64) -> u64 {
     now_ns.saturating_sub(TOGETHER_NS)
 }
@@ -125,8 +125,8 @@ pub(super) fn is_process(known: &SessionInfo, info: &SessionInfo) -> bool {
     info.pid.is_some() && (known.pid, &known.host) == (info.pid, &info.host)
 }
 
-/// Whether the group decides. Without a group, a known launcher distinguishes launches, unless a person numbered the
-/// attempt.
+/// Whether the group decides to which run a session belongs. Without a group, the launcher decides if it is known,
+/// unless a person numbered the attempt.
 pub(super) fn by_group(info: &SessionInfo) -> bool {
     info.launch.group.is_some() || info.launch.launcher.is_none() || info.attempt > 0
 }
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn a_launch_is_a_run() {
         assert_eq!(Series::default().run_of(&info(0, launched(1))), (1, false));
-        // Another launch, although a run of the name is active and has room.
+        // Another launch begins a new run, although an active run of the name has room.
         assert_eq!(series(None, Some(known())).run_of(&info(0, launched(1))), (4, false));
         let own = Some(Launched { run: 2, has_process: false });
         assert_eq!(series(own, Some(known())).run_of(&info(0, launched(1))), (2, true));

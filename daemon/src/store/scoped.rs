@@ -1,8 +1,9 @@
-//! A store restricted to one tenant: it does not show the jobs, sums and log entries of others.
+//! A store restricted to one tenant: it hides the jobs, sums and audit entries of others.
 //!
-//! Guarantees: lookups by name stay within the scope. Lookups by key are not checked again: keys come from rows found
-//! within the scope, never from outside.
-//! Refuses: to open sessions of other tenants.
+//! Guarantees: lookups by name stay within the scope. Lookups by key are not checked again, because keys come from rows
+//! found within the scope, never from outside.
+//!
+//! Sessions of other tenants cannot be opened.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use super::{
     StoreInfo, Tenant, TokenRow, Totals, WatchRow, Which,
 };
 
-/// See the module.
+/// A restricted view of a store; see the module.
 pub struct Scoped {
     store: Arc<dyn Store>,
     scope: Scope,

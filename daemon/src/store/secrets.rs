@@ -1,6 +1,6 @@
-//! What a URL may show.
+//! Removes secrets from URLs before they are shown.
 //!
-//! Guarantees: it never shows a password, however unusual.
+//! Guarantees: a password is never shown, whatever characters it has.
 
 /// A URL without its password and parameters (which may hold a password); any other text unchanged.
 pub(super) fn without_secrets(url: &str) -> String {
@@ -10,8 +10,8 @@ pub(super) fn without_secrets(url: &str) -> String {
         _ => return url.into(),
     };
     let user = |text: &str| text.split([':', '?', '@']).next().unwrap_or_default().to_owned();
-    // A password may hold any character. The user part ends at the last @ before the parameters; without an @ before
-    // them, what looks like parameters may be part of the password.
+    // A password may hold any character. The user part ends at the last @ before the parameters. Without such an @, the
+    // apparent parameters may be part of the password.
     let before_parameters = rest.split('?').next().unwrap_or_default();
     match before_parameters.rsplit_once('@') {
         Some((secret, host)) => format!("{scheme}://{}@{host}", user(secret)),

@@ -1,4 +1,5 @@
-//! A selection as the statements' six bounds: times, epochs, events, each pair null or not.
+//! A selection as the six bounds of the statements: a pair each for times, epochs and events. A pair is null if that
+//! range is not restricted.
 //!
 //! Guarantees: stored values stay below 2^63, so an upper bound beyond it becomes 2^63 - 1, and a lower bound beyond it
 //! becomes an empty range.

@@ -1,12 +1,12 @@
 //! Tenants, which own jobs, alerts and silences, and the scope that a request may see.
 //!
-//! Guarantees: a tenant's name is short and plain, so that it fits log lines, labels and commands.
+//! Guarantees: a tenant's name is short and has only plain characters, so that it fits log lines, labels and commands.
 
 use std::sync::Arc;
 
 /// Bytes of a tenant's name.
 const NAME_BYTES_MAX: usize = 64;
-/// The tenant of callers that name none.
+/// The tenant of callers that name no tenant.
 pub const DEFAULT_TENANT: &str = "default";
 
 /// One tenant.
@@ -23,7 +23,7 @@ impl Tenant {
     /// Parses a tenant's name: letters, digits, `-`, `_` and `.`, beginning with a letter or digit.
     ///
     /// # Errors
-    /// What is wrong with the name.
+    /// The fault in the name.
     pub fn named(name: &str) -> Result<Self, String> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
@@ -37,7 +37,7 @@ impl Tenant {
         ))
     }
 
-    /// A stored tenant, which was checked when it was written.
+    /// A tenant read from the store; its name was checked when it was written.
     #[must_use]
     pub(crate) fn stored(name: &str) -> Self {
         Self(name.into())
@@ -67,7 +67,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// For SQL: the tenant's name, or nothing for all.
+    /// For SQL: the tenant's name, or `None` for all tenants.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         match self {
@@ -85,7 +85,8 @@ impl Scope {
         }
     }
 
-    /// The intersection. No tenant has an empty name, so that two different tenants have nothing in common.
+    /// The intersection of two scopes. Two different tenants have none in common: the result is a tenant with an empty
+    /// name, which no stored tenant has.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         match (self, other) {

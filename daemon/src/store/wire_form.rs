@@ -1,7 +1,7 @@
-//! Columns that only Rust reads hold messages of the wire, which old and new versions can read.
+//! Encodes the columns that only Rust reads as messages of the wire format, which older and newer versions can read.
 //!
-//! Guarantees: what is written reads back equal, or is refused when written; all `u64` values survive. Values that SQL
-//! filters, orders or adds have columns of their own.
+//! Guarantees: a value is read back as it was written, or it is refused when written. All `u64` values survive. Values
+//! that SQL filters, orders or adds have columns of their own.
 
 use memctl_model::{DeviceIndex, DeviceInfo, SessionEnd, SessionInfo};
 use memctl_proto::v1;
@@ -23,7 +23,7 @@ pub(super) fn read_session_info(bytes: &[u8]) -> Result<SessionInfo, String> {
     decode::<v1::SessionInfo>(bytes)?.try_into().map_err(|error: memctl_proto::WireError| error.to_string())
 }
 
-/// A job's labels: a description with nothing else set.
+/// A job's labels, encoded as a session's description with nothing else set.
 pub(super) fn labels(labels: &[(String, String)]) -> Vec<u8> {
     let labels = labels.iter().map(|(key, value)| v1::Label { key: key.clone(), value: value.clone() }).collect();
     v1::SessionInfo { labels, ..Default::default() }.encode_to_vec()
@@ -56,7 +56,7 @@ pub(super) fn unannounced(device: u8) -> DeviceInfo {
     DeviceInfo { index: DeviceIndex(device), ..Default::default() }
 }
 
-/// Figures at a sample point: a site table without rows.
+/// Figures at a sample point, encoded as a site table without rows.
 pub(super) fn latest(latest: &Latest) -> Vec<u8> {
     let Latest { time_ns, epoch, step, counters, peaks, exact } = latest;
     v1::SiteTable {
@@ -83,7 +83,7 @@ pub(super) fn read_latest(bytes: &[u8]) -> Result<Latest, String> {
     })
 }
 
-/// An epoch's end without its keys.
+/// An epoch's end without its key columns.
 pub(super) fn epoch_end(row: &EpochEndRow) -> Vec<u8> {
     let EpochEndRow {
         session: _,

@@ -1,5 +1,5 @@
-//! HTTPS: a receiver with a certificate of its configured authority gets alerts; one whose certificate no authority
-//! signed does not; one that requires a client certificate gets the daemon's.
+//! Tests of HTTPS. A receiver with a certificate of its configured authority gets alerts. A receiver whose certificate
+//! no authority signed does not. A receiver that requires a client certificate gets the daemon's.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ async fn server(clients: Option<&CertificateDer<'static>>) -> (String, String) {
         while let Ok((stream, _)) = listener.accept().await {
             let acceptor = acceptor.clone();
             tokio::spawn(async move {
-                // A client that does not trust it disconnects.
+                // A client that does not trust the server disconnects.
                 let Ok(mut stream) = acceptor.accept(stream).await else { return };
                 let mut buffer = vec![0; 1 << 16];
                 let _ = stream.read(&mut buffer).await;
@@ -90,7 +90,7 @@ async fn a_receiver_that_asks_for_a_certificate_is_shown_it() {
         std::fs::write(folder.path().join(name), text).unwrap();
         folder.path().join(name).display().to_string()
     };
-    // An authority, and a certificate of the daemon signed by it.
+    // Creates an authority, and a certificate of the daemon that it signed.
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let authority_key = rcgen::KeyPair::generate().unwrap();

@@ -1,7 +1,7 @@
-//! One suite for all three stores: they must behave alike.
+//! One test suite for all three stores, which must behave alike.
 //!
-//! Postgres: every test creates its own database on the throw-away cluster that MEMCTL_TEST_POSTGRES names (an
-//! administrator's URL); without it these tests fail.
+//! Postgres: every test creates its own database on the temporary cluster that MEMCTL_TEST_POSTGRES names (an
+//! administrator's URL). Without it these tests fail.
 
 use crate::store;
 

@@ -1,5 +1,6 @@
-//! Backups of either database restored into either, with concurrent writers; what a check finds, and what it does not.
-//! (Over 400 lines: each case stands alone, on both databases.)
+//! Tests of backups of either database, restored into either, with concurrent writers. Also tests what a check finds,
+//! and what it does not.
+//! (Over 400 lines: each case is independent, on both databases.)
 
 use crate::store;
 
@@ -39,7 +40,7 @@ impl Ground {
         open_store(&self.address, "a test").await.unwrap()
     }
 
-    /// Runs a statement without the store's knowledge.
+    /// Runs a statement without going through the store.
     async fn run(&self, statement: &str) {
         match &self.address {
             StoreAddress::Sqlite(path) => {
@@ -148,7 +149,7 @@ async fn goes_from_to(from: Backend, to: Backend) {
         use std::os::unix::fs::PermissionsExt as _;
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600, "private to its owner");
     }
-    // Later data is not in the backup.
+    // The backup does not include later data.
     open(&*store, 9, "later", 0).await;
     store.close().await.unwrap();
     let restored = restore(&file, &target.address, false).await.unwrap();
@@ -191,7 +192,7 @@ async fn postgres_to_postgres() {
     goes_from_to(Backend::Postgres, Backend::Postgres).await;
 }
 
-/// A backup during appends is the state at one moment, and no append is lost.
+/// Checks that a backup during appends is the state at one moment, and that no append is lost.
 async fn is_one_moment(backend: Backend) {
     let folder = tempfile::tempdir().unwrap();
     let ground = Ground::make(backend, folder.path(), "live").await;
@@ -205,7 +206,7 @@ async fn is_one_moment(backend: Backend) {
         let (store, keys, stop, stored) = (store.clone(), keys.clone(), stop.clone(), stored.0);
         tokio::spawn(async move {
             let mut next = 1;
-            // Relaxed: it only has to be seen some time.
+            // Relaxed: the flag only has to be noticed at some time.
             while !stop.load(Ordering::Relaxed) {
                 let items = |_: &i64| (next..next + 5).map(|seq| chunk(seq, 0)).collect::<Vec<_>>();
                 store.append(keys.iter().map(|key| append(*key, items(key))).collect()).await.unwrap();
@@ -227,7 +228,7 @@ async fn is_one_moment(backend: Backend) {
         assert_eq!(target.check(false).await.problems, []);
         let restored = target.open().await;
         let rows = restored.sessions(restored.job(&Which::Latest, None).await.unwrap().unwrap().key).await.unwrap();
-        // An append names all four sessions, so all must be equally far.
+        // An append names all four sessions, so all of them must be equally far.
         assert!(rows.iter().all(|row| row.durable_seq == rows[0].durable_seq && row.events == row.durable_seq * 10));
         assert_eq!(copied.totals.events, rows.iter().map(|row| row.events).sum::<u64>());
         restored.close().await.unwrap();
@@ -330,7 +331,7 @@ async fn a_backup_with_a_changed_item_is_restored_only_when_asked_for() {
     assert_eq!(restore(&file, &target.address, true).await.unwrap().totals.jobs, 2);
 }
 
-/// Statements that damage a store, and what the check reports.
+/// Statements that damage a store, with the report of the check.
 const BREAKS: [(&str, &str); 9] = [
     ("UPDATE memctl.session SET stored_items = stored_items + 1 WHERE rank = 1", "items are stored, and"),
     ("UPDATE memctl.session SET stored_bytes = stored_bytes - 1 WHERE rank = 1", "bytes are stored, and its items are"),
@@ -387,7 +388,8 @@ async fn a_deep_check_reads_every_item() {
         store.close().await.unwrap();
         let checked = ground.check(true).await;
         assert_eq!((checked.problems, checked.items_read, checked.items_without_checksum), (vec![], 40, 0));
-        // An item with changed bytes, one of an older version with changed bytes, one with another length.
+        // Three items are damaged: one with changed bytes, one of an older version with changed bytes, and one with
+        // another length.
         let sqlite = backend == Backend::Sqlite;
         let blob = if sqlite { "x'ffff'" } else { "'\\xffff'::bytea" };
         ground.run(&format!("UPDATE memctl.payload SET bytes = {blob} WHERE seq IN (7, 8)")).await;
@@ -414,7 +416,7 @@ async fn a_deep_check_reads_every_answer_about_holders() {
         for asked_ns in 1..=5 {
             store.put_holders(&made::holders(key, asked_ns, 20)).await.unwrap();
         }
-        // An undamaged row that does not decode as an answer.
+        // This row is undamaged, but it does not decode as an answer.
         let mut odd = made::holders(key, 6, 20);
         odd.answer = vec![0xff, 0xff].into();
         store.put_holders(&odd).await.unwrap();

@@ -1,4 +1,5 @@
-//! What only a server has: two daemons on one database, lost connections, standbys, serializable isolation.
+//! Tests of features that only a server has: two daemons on one database, lost connections, standbys, serializable
+//! isolation.
 
 use crate::store;
 
@@ -19,7 +20,7 @@ async fn open_error(url: &str) -> StoreError {
 
 #[tokio::test]
 async fn many_may_open_an_empty_database_at_once() {
-    // Repeated, because it is random which statements collide, and each pair has its own error.
+    // The test is repeated, because it is random which statements collide, and each pair has its own error.
     for _ in 0..5 {
         let database = Database::make().await;
         let tasks: Vec<_> = (0..8)
@@ -83,7 +84,7 @@ async fn other_tables_of_the_database_do_not_matter() {
 
 #[tokio::test]
 async fn nobody_learns_the_password() {
-    // Nothing listens on port 1; the others cannot be read or have no such database.
+    // Nothing listens on port 1. The other URLs cannot be parsed or name no existing database.
     let admin =
         std::env::var("MEMCTL_TEST_POSTGRES").expect("MEMCTL_TEST_POSTGRES is not set: `./test` starts a cluster");
     let no_such = format!("{}/memctl_no_such_database", admin.rsplit_once('/').unwrap().0).replace('@', ":hunter2@");
@@ -117,7 +118,8 @@ async fn a_full_server_takes_nothing_half_and_goes_on_when_there_is_room() {
     let store = opened(&database.url).await;
     let key = open(&store, 1, "job", 0).await;
     let mut connection = database.connect().await;
-    // The server's own message for a full disk, in the middle of the transaction: chunks follow payloads.
+    // The server's own message for a full disk appears in the middle of the transaction, because chunks follow
+    // payloads.
     for statement in [
         "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no space left on device' USING ERRCODE = 'disk_full'; END $$",
         "CREATE TRIGGER full_disk BEFORE INSERT ON memctl.chunk EXECUTE FUNCTION full_disk()",
@@ -146,7 +148,7 @@ async fn lost_connections_are_made_anew() {
     for seq in 1..=10 {
         let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'memctl' AND datname = current_database()";
         lost += sqlx::query(end).fetch_all(&mut connection).await.unwrap().len();
-        // A caller may see the loss; after a repeat the append is stored once.
+        // A caller may get an error for the lost connection. After a repeat the append is stored once.
         for _ in 0..10 {
             match store.append(vec![append(key, vec![chunk(seq, 0)])]).await {
                 Ok(()) => {

@@ -1,5 +1,5 @@
-//! What only a file has: crashes, second openers, foreign and damaged files, full disks.
-//! (Over 400 lines: each fault stands alone.)
+//! Tests of problems that only a file has: crashes, second openers, foreign and damaged files, full disks.
+//! (Over 400 lines: each fault is independent.)
 
 use crate::store;
 
@@ -30,7 +30,7 @@ fn large(seq: u64) -> NewItem {
     NewItem { payload: payload(seq, 64 << 10), ..chunk(seq, 0) }
 }
 
-/// The first session is stored consistently: `durable` chunks with their payloads and sums.
+/// Checks that the first session is stored consistently: `durable` chunks with their payloads and sums.
 async fn assert_whole(store: &SqliteStore, key: i64, durable: u64) {
     let job = store.job(&Which::Latest, None).await.unwrap().unwrap();
     let row = store.sessions(job.key).await.unwrap().remove(0);
@@ -64,7 +64,7 @@ async fn everything_is_there_after_closing_and_after_not_closing() {
 
 const CHILD_FILE: &str = "MEMCTL_TEST_CHILD_FILE";
 
-/// Not a test of its own: the process that [`acknowledged_items_survive_a_kill`] starts and kills.
+/// This is not a test of its own. It is the process that [`acknowledged_items_survive_a_kill`] starts and kills.
 #[tokio::test]
 #[ignore = "the child of another test"]
 async fn child_that_is_killed() {
@@ -119,12 +119,12 @@ async fn the_second_opener_learns_who_is_first() {
     first.close().await.unwrap();
     let second = opened(&path).await.unwrap();
     drop(second);
-    // The content that a dead holder left has no effect, nor does other text.
+    // The content that a dead holder left has no effect, and other text has none either.
     std::fs::write(folder.path().join("memctl.db.lock"), vec![0xff; 10_000]).unwrap();
     opened(&path).await.unwrap().close().await.unwrap();
 }
 
-/// Restores the schema from before migration 3.
+/// Statements that restore the schema from before migration 3.
 const BEFORE_3: [&str; 17] = [
     "DROP TABLE holders",
     "DROP TABLE watch",
@@ -217,7 +217,7 @@ async fn files_of_others_are_left_alone() {
         assert!(error.to_string().contains(&path.display().to_string()), "{error}");
         assert!(std::fs::read(path).unwrap() == before, "{} was changed", path.display());
     }
-    // Empty files belong to no program.
+    // Empty files do not belong to another program.
     let empty = folder.path().join("empty.db");
     std::fs::write(&empty, "").unwrap();
     opened(&empty).await.unwrap().close().await.unwrap();
@@ -422,14 +422,14 @@ async fn a_store_that_is_only_read_stays_as_it_is() {
     store.append(vec![append(key, (1..=5).map(large).collect())]).await.unwrap();
     let answer = holders(key, 7, 60_000);
     store.put_holders(&answer).await.unwrap();
-    // While another process writes.
+    // Another process writes at the same time.
     let beside = SqliteStore::open_read_only(&path).await.unwrap();
     assert_whole(&beside, key, 5).await;
     store.append(vec![append(key, (6..=9).map(large).collect())]).await.unwrap();
     assert_whole(&beside, key, 9).await;
     beside.close().await.unwrap();
     store.close().await.unwrap();
-    // Without a writer.
+    // No process writes.
     std::fs::remove_file(folder.path().join("memctl.db.lock")).unwrap();
     let before = std::fs::read(&path).unwrap();
     let store = SqliteStore::open_read_only(&path).await.unwrap();
@@ -444,7 +444,7 @@ async fn a_store_that_is_only_read_stays_as_it_is() {
     let job = store.job(&Which::Latest, None).await.unwrap().unwrap().key;
     assert_eq!(store.holders(job, key, 7).await.unwrap(), Some(answer));
     store.expire(Retention::default(), NOW_NS).await.unwrap();
-    // A file that is read as it is cannot be opened for writing.
+    // A file that is being read without its log cannot be opened for writing.
     let Err(error) = opened(&path).await else { panic!("it is being read") };
     assert!(matches!(&error, StoreError::InUse { .. }), "{error}");
     std::fs::remove_file(folder.path().join("memctl.db.lock")).unwrap();
@@ -494,7 +494,7 @@ async fn a_removed_lock_file_lets_nobody_in() {
     let first = opened(&path).await.unwrap();
     let key = open(&first, 1, "job", 0).await;
     let lock = folder.path().join("memctl.db.lock");
-    // From this process and from another one.
+    // The file is opened from this process and from another one.
     std::fs::remove_file(&lock).unwrap();
     let Err(error) = opened(&path).await else { panic!("two have it") };
     assert!(matches!(&error, StoreError::InUse { .. }), "{error}");
@@ -507,7 +507,7 @@ async fn a_removed_lock_file_lets_nobody_in() {
     let said = [other.stdout, other.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     assert!(!other.status.success() && said.contains("InUse") && said.contains("was removed"), "{said}");
-    // The holder continues, and then releases it.
+    // The holder continues, and then releases the file.
     first.append(vec![append(key, vec![large(1)])]).await.unwrap();
     first.close().await.unwrap();
     opened(&path).await.unwrap().close().await.unwrap();
@@ -526,7 +526,7 @@ async fn a_flipped_bit_costs_one_item_and_is_told() {
     let mut connection = raw(&path).await;
     let flip = "UPDATE payload SET bytes = CAST(substr(bytes, 1, 9) || x'00' || substr(bytes, 11) AS BLOB) WHERE seq BETWEEN 101 AND 164 OR seq IN (7, 202)";
     connection.execute(flip).await.unwrap();
-    // As stored by a version without checksums.
+    // The row has no checksum, like a row stored by an older version.
     connection.execute("UPDATE payload SET checksum = NULL WHERE seq = 8").await.unwrap();
     connection.close().await.unwrap();
     let store = opened(&path).await.unwrap();
@@ -539,12 +539,12 @@ async fn a_flipped_bit_costs_one_item_and_is_told() {
     let asked: Vec<u64> = (5..=9).collect();
     let read = store.items_at(key, &asked).await.unwrap();
     assert_eq!(read.iter().map(|item| item.seq).collect::<Vec<_>>(), [5, 6, 8, 9]);
-    // Neither a page of damaged items nor one with some of them ends the listing.
+    // A page of only damaged items does not end the listing, and neither does a page with some of them.
     let after = store.items_after(key, ItemKind::SiteTables, 100, 64).await.unwrap();
     assert_eq!((after.items, after.looked_to), (vec![], Some(164)));
     let after = store.items_after(key, ItemKind::SiteTables, 90, 20).await.unwrap();
     assert_eq!((after.items.len(), after.looked_to), (10, Some(110)));
-    // The previous keyframe works as well.
+    // The previous keyframe works too.
     let keyframe = store.keyframe_before(key, 0, 30).await.unwrap().unwrap();
     assert_eq!(keyframe.seq, 201);
     assert!(store.damaged().contains(&(key, 202)));

@@ -1,6 +1,8 @@
-//! Databases with data from every earlier version: opened today, they answer as if today's version had stored it.
+//! Tests of databases with data from every earlier version. When they are opened today, they answer as if today's
+//! version had stored the data.
 //!
-//! Such a database is made by that version's migrations, and by rows as that version wrote them.
+//! Such a database is created by the migrations of that version, and by rows in the form in which that version wrote
+//! them.
 
 use crate::store;
 
@@ -47,7 +49,7 @@ fn migrator(backend: Backend, count: usize) -> Migrator {
     migrator
 }
 
-/// Rows as a version wrote them: today's rows, in SQL.
+/// Rows in the form in which a version wrote them: today's rows, in SQL.
 struct Rows(Backend);
 
 impl Rows {
@@ -65,7 +67,7 @@ impl Rows {
         format!("INSERT INTO {} ({columns}){overriding} VALUES ({})", self.table(table), values.join(", "))
     }
 
-    /// What the first version wrote, plus what the schema after `count` steps adds.
+    /// The rows of the first version, with the columns and rows that the schema after `count` steps adds.
     fn of_schema(&self, count: usize) -> Vec<String> {
         let mut rows = self.all();
         if count >= 5 {
@@ -190,7 +192,7 @@ fn items() -> Vec<memctl_daemon::store::NewItem> {
     vec![chunk(3, 0), item(4, ItemKind::SiteTables, None), keyframe(5, 10), chunk(6, 0)]
 }
 
-/// The same, stored by today's version.
+/// The same data, stored by today's version.
 async fn today(store: &dyn Store) {
     let key = open(store, 1, "job", 0).await;
     let mut sent = append(key, items());
@@ -230,7 +232,7 @@ async fn goes_on(store: Arc<dyn Store>) {
     let key = open(&*store, 2, "job", 1).await;
     store.append(vec![append(key, vec![chunk(1, 0), item(2, ItemKind::Marks, None)])]).await.unwrap();
     assert_eq!(store.totals().await.unwrap().sessions, 2);
-    // Sessions from before get later columns too.
+    // Sessions from earlier versions get later columns too.
     let job = store.job(&Which::written("job"), None).await.unwrap().unwrap().key;
     for session in store.sessions(job).await.unwrap() {
         let row = made::holders(session.key, NOW_NS + session.key.unsigned_abs(), 9);

@@ -1,7 +1,7 @@
-//! Notifying a program: JSON on its standard input.
+//! Notifies a program: it gets JSON on its standard input.
 //!
-//! Guarantees: no shell, unless the command is one. The program ends within its timeout, with every process in its group.
-//! Its output is read and bounded, so it can neither block nor fill the memory.
+//! Guarantees: no shell is used, unless the command is a shell. The program is ended at its timeout, with every process
+//! in its group. Its output is read and bounded, so it can neither block nor fill the memory.
 
 use std::pin::pin;
 use std::process::Stdio;
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
-/// Bytes of output that are kept of each stream.
+/// Bytes of output that are kept per stream.
 const OUTPUT_BYTES_MAX: usize = 4_096;
 /// Time to read the remaining output after the program has ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ struct Group(Option<Pid>);
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(group) = self.0 {
-            // An error means that the group is gone already.
+            // An error means that the group no longer exists.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
@@ -51,7 +51,7 @@ async fn tell(child: &mut Child, group: Group, body: &[u8]) -> Result<String, St
     let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let writing = async {
         if let Some(mut input) = input {
-            // A program may ignore its input; its exit code counts.
+            // A program may ignore its input; only its exit code counts.
             let _ = input.write_all(body).await;
         }
     };
@@ -62,7 +62,7 @@ async fn tell(child: &mut Child, group: Group, body: &[u8]) -> Result<String, St
             status = child.wait() => (status, true),
             _ = &mut talking => (child.wait().await, false),
         };
-        // Other processes in its group are killed with it, which closes their pipes; processes that left the group are
+        // Other processes in its group are killed with it, which closes their pipes. Processes that left the group are
         // not waited for.
         drop(group);
         if open {
@@ -116,7 +116,7 @@ mod tests {
     async fn it_is_killed_with_its_group() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pid");
-        // The grandchild holds the pipes and writes its process id.
+        // The grandchild holds the pipes open and writes its process id.
         let script = format!("sleep 1000 & echo $! > {}; wait", file.display());
         let late = run(&sh(&script), b"", Duration::from_secs(2)).await.unwrap_err();
         assert!(late.contains("did not end within 2 s"), "{late}");
@@ -134,7 +134,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_leaves_a_child_behind_is_not_waited_for() {
-        // The child keeps the pipes open; without the time limit after the program's end this would take 1000 s.
+        // The child keeps the pipes open. Without the time limit after the program's end, this would take 1000 s.
         assert_eq!(run(&sh("sleep 1000 & echo done"), b"", LONG).await.unwrap(), "exit code 0: done");
     }
 }

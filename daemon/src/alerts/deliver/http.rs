@@ -1,7 +1,7 @@
-//! Notifying a receiver over HTTP or HTTPS.
+//! Notifies a receiver over HTTP or HTTPS.
 //!
-//! Guarantees: one timeout covers a whole request (name, connection, TLS, response). The body of a response is read up to
-//! a limit. Certificates are checked against those of the system, or those that the rules name.
+//! Guarantees: one timeout covers a whole request (name, connection, TLS, response). The body of a response is read up
+//! to a limit. Certificates are verified with the authorities of the system, or those that the rules name.
 //! Refuses: redirects. Only the address in the rules is notified.
 
 use std::time::Duration;
@@ -19,7 +19,7 @@ use super::Failed;
 use crate::alerts::certificates;
 use crate::alerts::rules::Http;
 
-/// Bytes of a response's body that are read; the log gets fewer.
+/// Bytes of a response's body that are read. The log gets fewer.
 const ANSWER_BYTES_MAX: usize = 4_096;
 /// Size limit of a token file.
 const TOKEN_BYTES_MAX: usize = 64 << 10;
@@ -37,8 +37,8 @@ impl Peer {
         let tls =
             certificates::client(http.url.starts_with("https://"), http.ca_file.as_deref(), http.identity.clone())?;
         let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
-        // Each message uses its own connection: messages are rare, and one sent on a connection that died meanwhile would
-        // be lost.
+        // Each message uses its own connection. Messages are rare, and a message sent on a connection that had died
+        // would be lost.
         let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
         Ok(Self { http: http.clone(), url: format!("{}{path}", http.url.trim_end_matches('/')), client })
     }
@@ -102,7 +102,7 @@ async fn words(answer: Response<Incoming>) -> String {
     String::from_utf8_lossy(&bytes).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The innermost cause, which says most: "Connection refused" rather than "client error (Connect)".
+/// The innermost cause, which is the most specific one: "Connection refused" rather than "client error (Connect)".
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {

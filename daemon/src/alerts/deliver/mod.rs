@@ -1,9 +1,9 @@
-//! Delivery: one worker per receiver, behind a bounded queue.
+//! Delivers notifications: one worker per receiver, behind a bounded queue.
 //!
-//! Guarantees: no caller waits for a receiver: if the queue is full, that is returned at once, and queued messages are
-//! claimed in the store. A message is retried with growing, random pauses while its claim lasts, and never after; its
-//! outcome is always reported. A slow receiver does not delay another, and one tenant's messages leave room for those of
-//! others.
+//! Guarantees: no caller waits for a receiver. If the queue is full, the caller gets the message back at once. Queued
+//! messages are claimed in the store. A message is retried with growing, random pauses while its claim lasts, and never
+//! after that. Its outcome is always reported. A slow receiver does not delay another, and the messages of one tenant
+//! leave room for those of others.
 
 mod command;
 mod http;
@@ -21,11 +21,11 @@ use super::notice::{self, Notice};
 use super::rules::{Receiver, ReceiverKind, Rules};
 use crate::clock::now_ns;
 
-/// Messages that may wait for one receiver.
+/// The most messages that wait for one receiver.
 const QUEUE: usize = 16;
-/// Alerts in one message.
+/// The most alerts in one message.
 pub const ALERTS_MAX: usize = 64;
-/// Alertmanager considers an alert resolved after this many times `resend`.
+/// A firing alert ends in Alertmanager after this many times `resend`, unless it is sent again.
 const ENDS_AFTER_RESENDS: u64 = 4;
 
 /// How often and how fast a message is tried.
@@ -51,7 +51,7 @@ impl Pace {
     }
 
     fn pause(&self, attempt: u32) -> Duration {
-        // If no randomness is available, the longest pause.
+        // If no randomness is available, the pause is the longest.
         self.pauses.wait(attempt, f64::from(getrandom::u32().unwrap_or(u32::MAX)) / f64::from(u32::MAX))
     }
 }
@@ -59,7 +59,7 @@ impl Pace {
 /// Why a message was not delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// As text.
+    /// The reason as text.
     pub reason: String,
     /// Whether another attempt may succeed.
     pub passing: bool,
@@ -78,7 +78,7 @@ pub struct Message {
     pub tenant: String,
     /// Its alerts, [`ALERTS_MAX`] at most.
     pub notices: Vec<Notice>,
-    /// Nothing is sent after this.
+    /// The end of the claim; nothing is sent after it.
     pub claimed_until_ns: u64,
 }
 
@@ -121,7 +121,7 @@ enum Target {
     Webhook(http::Peer),
     Alertmanager(http::Peer, u64),
     Command(Vec<String>),
-    /// It cannot be used, for this reason.
+    /// The receiver cannot be used, for this reason.
     Unusable(String),
 }
 
@@ -135,7 +135,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// A receiver of these rules. If it cannot be set up, every attempt returns the reason.
+    /// A receiver of these rules. If it cannot be set up, every attempt fails with the reason.
     #[must_use]
     pub fn new(receiver: &Receiver, rules: &Rules) -> Self {
         let target = match &receiver.kind {
@@ -172,10 +172,10 @@ impl Notifier {
         self.timeout
     }
 
-    /// Notifies it once; returns its response.
+    /// Notifies the receiver once and returns its response.
     ///
     /// # Errors
-    /// Why it did not accept.
+    /// The reason why the receiver did not accept the message.
     pub async fn tell(&self, notices: &[Notice]) -> Result<String, Failed> {
         let webhook = || notice::webhook(notices, &self.name, &self.external_url).to_string().into_bytes();
         match &self.target {
@@ -209,8 +209,8 @@ impl Waiting {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one more, unless that would take the room of other tenants: a tenant may use at most half of what others
-    /// leave.
+    /// Counts one more message, unless that would take the room of other tenants. A tenant may use at most half of the
+    /// room that others leave.
     fn enter(&self, tenant: &str) -> bool {
         let mut counts = self.counts();
         let own = counts.get(tenant).copied().unwrap_or(0);
@@ -233,7 +233,7 @@ impl Waiting {
 }
 
 impl Worker {
-    /// Starts one; outcomes of messages are sent to `outcomes`.
+    /// Starts a worker. The outcomes of its messages are sent to `outcomes`.
     #[must_use]
     pub fn start(notifier: Arc<Notifier>, pace: Pace, outcomes: mpsc::Sender<Outcome>) -> Self {
         let (queue, messages) = mpsc::channel(QUEUE);
@@ -257,7 +257,7 @@ impl Worker {
         })
     }
 
-    /// Ends it, even while it is sending.
+    /// Ends the worker, even while it is sending.
     pub fn abort(&self) {
         self.task.abort();
     }

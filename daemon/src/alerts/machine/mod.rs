@@ -1,35 +1,37 @@
-//! The state machine of alerts: pending, firing, resolved, and when each receiver is notified. Time is a parameter.
+//! The state machine of alerts: when an alert is pending, firing or resolved, and when each receiver is notified. Time
+//! is a parameter.
 //!
-//! Guarantees: pure. An older run never changes the result of a later one. Judging the same twice changes nothing more.
-//! An alert whose run ended with it fires until a later run goes without it or `resolve_after` passes.
-//! A resolved alert keeps the run in which it was last seen.
-//! Refuses: to treat a run as proof that a finding is gone if it has just begun, or began before the finding was last seen.
+//! Guarantees: pure. An older run never changes the result of a later one. Judging the same run twice changes nothing
+//! more. If a run ended with the finding, its alert fires until a later run is without the finding or `resolve_after`
+//! passes. A resolved alert keeps the run in which its finding was last seen.
+//!
+//! A run does not prove that a finding is gone if it has just begun, or if it began before the finding was last seen.
 
 use memctl_model::JobState;
 
 use super::alert::{Alert, Delivery, JobFacts, Phase, Sighting};
 use super::rules::{Receiver, Rules};
 
-/// How long a resolved alert is retried if its receiver cannot be reached.
+/// How long delivery of a resolved alert is retried if its receiver cannot be reached.
 pub const RESOLVED_TRIED_NS: u64 = 3_600_000_000_000;
-/// A run that is still running is judged many times within this: an alert that it has not seen for longer no longer
-/// belongs to it.
+/// A running run is judged many times within this time. If it has not seen an alert's finding for longer, the alert no
+/// longer belongs to it.
 const HELD_NS: u64 = 300_000_000_000;
-/// After a notification was given up, the next is not tried sooner than this.
+/// After a notification was given up, the next one is not tried before this time has passed.
 pub const RETRY_NS: u64 = 300_000_000_000;
 
-/// The run number of facts about all runs of a name: all were deleted.
+/// The run number of facts about all runs of a name, which were all deleted.
 pub const EVERY_RUN: u32 = u32::MAX;
 
-/// Whether an alert belongs to another run that keeps seeing it: several runs of one name may run at once.
+/// Whether an alert belongs to another run that still sees its finding. Several runs of one name may run at once.
 fn is_of_another(alert: &Alert, job: &JobFacts, now_ns: u64) -> bool {
     let is_open = alert.phase != Phase::Resolved && !alert.run_ended;
     is_open && job.run != alert.run && job.run != EVERY_RUN && now_ns.saturating_sub(alert.seen_ns) < HELD_NS
 }
 
-/// An alert that was seen: created, kept or fired again.
+/// Creates, keeps or fires the alert of a finding that was seen.
 ///
-/// Returns `None` if there is nothing to keep: what was seen is older than `resolve_after`.
+/// Returns `None` if there is nothing to keep, because the sighting is older than `resolve_after`.
 #[must_use]
 pub fn seen(known: Option<Alert>, sighting: &Sighting, job: &JobFacts, rules: &Rules, now_ns: u64) -> Option<Alert> {
     let is_older = |alert: &Alert| job.run_start() < alert.resolved_by.unwrap_or(alert.own_run());
@@ -45,7 +47,7 @@ pub fn seen(known: Option<Alert>, sighting: &Sighting, job: &JobFacts, rules: &R
     alert.seen_ns = seen_ns;
     alert.run_ended = ended;
     if let Some(known) = known {
-        // How long a run went on is known exactly once it has ended.
+        // The end of a run is known exactly only after the run has ended.
         if !ended || known.own_run() != alert.own_run() {
             alert.seen_ns = seen_ns.max(known.seen_ns);
         }
@@ -57,7 +59,7 @@ pub fn seen(known: Option<Alert>, sighting: &Sighting, job: &JobFacts, rules: &R
             alert.fired_epochs = known.fired_epochs;
         }
     }
-    // The finding of a run that has ended does not disappear by waiting.
+    // The finding of a run that has ended will not disappear, so its alert fires without waiting.
     if alert.phase == Phase::Pending && (ended || now_ns.saturating_sub(alert.since_ns) >= sighting.for_ns) {
         fire(&mut alert, now_ns);
         alert.fired_epochs = job.epochs;
@@ -67,7 +69,7 @@ pub fn seen(known: Option<Alert>, sighting: &Sighting, job: &JobFacts, rules: &R
 
 fn fire(alert: &mut Alert, now_ns: u64) {
     alert.phase = Phase::Firing;
-    // Later than the previous firing, so that the two have different names.
+    // The time must be later than that of the previous firing, because it identifies the firing.
     alert.fired_ns = Some(alert.fired_ns.map_or(now_ns, |before| now_ns.max(before.saturating_add(1))));
     alert.resolved_ns = None;
 }
@@ -79,7 +81,7 @@ fn resolve(mut alert: Alert, now_ns: u64) -> Alert {
     alert
 }
 
-/// An alert of a job that was judged without it; `None` if it is to be removed.
+/// The alert of a job that was judged without the finding; `None` if it must be removed.
 #[must_use]
 pub fn missed(alert: Alert, job: &JobFacts, rules: &Rules, now_ns: u64) -> Option<Alert> {
     let (judged, known) = ((job.run, job.started_ns, job.attempt), (alert.run, alert.run_started_ns, alert.attempt));
@@ -93,12 +95,13 @@ pub fn missed(alert: Alert, job: &JobFacts, rules: &Rules, now_ns: u64) -> Optio
         (Phase::Firing, None) => Some(resolve(alert, now_ns)),
         (Phase::Firing, state) if later_run => {
             let further = job.epochs.zip(alert.fired_epochs).is_some_and(|(done, fired)| done > fired);
-            // One that ran beside it may be of the same code.
+            // A run that ran at the same time may have run the same code, so it proves nothing.
             let is_proof = job.started_ns >= alert.seen_ns && (state == Some(JobState::Finished) || further);
             let resolved_by = Some(job.run_start());
             Some(if is_proof { resolve(Alert { resolved_by, ..alert }, now_ns) } else { alert })
         }
-        // The run had ended and is running again: another run in the same place, which has proved nothing yet.
+        // The run had ended and is running again. It is another run with the same number, and it has proved nothing
+        // yet.
         (Phase::Firing, Some(JobState::Running)) if alert.run_ended => Some(alert),
         (Phase::Firing, Some(JobState::Running)) => {
             let missing_ns = alert.missing_ns.unwrap_or(now_ns);
@@ -108,7 +111,7 @@ pub fn missed(alert: Alert, job: &JobFacts, rules: &Rules, now_ns: u64) -> Optio
     }
 }
 
-/// What time alone does to an alert; `None` if it is to be removed.
+/// Applies the passage of time to an alert; `None` if it must be removed.
 #[must_use]
 pub fn tick(mut alert: Alert, rules: &Rules, now_ns: u64) -> Option<Alert> {
     let unseen = now_ns.saturating_sub(alert.seen_ns) >= rules.resolve_after_ns;
@@ -139,9 +142,9 @@ pub fn tick(mut alert: Alert, rules: &Rules, now_ns: u64) -> Option<Alert> {
 pub enum Want {
     /// It is up to date.
     Nothing,
-    /// Now.
+    /// It must be notified now.
     Now,
-    /// Not before this.
+    /// It must be notified, but not before this time.
     At(u64),
 }
 
@@ -164,7 +167,8 @@ pub fn wants(
             let next_ns = if known && !worse { delivery.told_ns.saturating_add(repeat_ns) } else { 0 };
             next_ns.max(silenced_until_ns.unwrap_or(0))
         }
-        // A receiver that was not notified of the firing need not know that it is over. A silence does not delay the end.
+        // A receiver that was not notified of the firing does not need the end either. A silence does not delay the
+        // end.
         Phase::Resolved if delivery.told == Some(Phase::Firing) => {
             let given_up_ns = alert.resolved_ns.unwrap_or(0).saturating_add(RESOLVED_TRIED_NS);
             if now_ns >= given_up_ns {
@@ -180,7 +184,7 @@ pub fn wants(
     if next_ns <= now_ns { Want::Now } else { Want::At(next_ns) }
 }
 
-/// When an alert has to be looked at next, if it is not seen before.
+/// When an alert must be looked at next, if its finding is not seen before that.
 #[must_use]
 pub fn due_ns(alert: &Alert, rules: &Rules, silenced_until_ns: Option<u64>, now_ns: u64) -> u64 {
     let unseen_ns = alert.seen_ns.saturating_add(rules.resolve_after_ns);

@@ -1,4 +1,4 @@
-//! The state machine, case by case and under arbitrary sequences; time is a number.
+//! Tests of the state machine, case by case and for arbitrary sequences. Time is a number.
 
 use memctl_model::{Finding, FindingKind, JobState, Moment, Severity};
 use proptest::prelude::*;
@@ -77,7 +77,7 @@ fn job(state: Option<JobState>, started_ns: u64, epochs: Option<u32>) -> JobFact
     }
 }
 
-/// One judgement: with the finding or without.
+/// Applies one judgement, with the finding or without it.
 fn judged(known: Option<Alert>, kind: Option<FindingKind>, job: &JobFacts, now_ns: u64) -> Option<Alert> {
     let rules = rules();
     match kind {
@@ -106,9 +106,9 @@ fn it_is_pending_until_it_was_there_long_enough() {
     let still = judged(Some(alert.clone()), LEAK, &running, 129 * S).unwrap();
     assert_eq!((still.phase, still.since_ns), (Phase::Pending, 100 * S));
     assert_eq!(judged(Some(still.clone()), LEAK, &running, 130 * S).unwrap().phase, Phase::Firing);
-    // Without a further judgement the last one holds.
+    // Without a further judgement the last one remains valid.
     assert_eq!(tick(still.clone(), &rules(), 130 * S).unwrap().phase, Phase::Firing);
-    // It is gone before it fired: nothing is left, and the wait begins again.
+    // The finding disappeared before the alert fired, so the alert is removed and the wait begins again.
     assert_eq!(judged(Some(still.clone()), None, &running, 129 * S), None);
     // The finding of a run that has ended does not wait.
     assert_eq!(judged(Some(still), LEAK, &job(Some(JobState::Failed), 1, None), 101 * S).unwrap().phase, Phase::Firing);
@@ -167,13 +167,13 @@ fn after_its_run_it_fires_until_a_later_run_did_without_it() {
             Some(fixed.clone())
         );
     }
-    // Or enough time has passed.
+    // It also resolves once enough time has passed.
     let day = 24 * 3_600 * S;
     assert_eq!(tick(left.clone(), &rules(), 50 * S + day - 1).unwrap().phase, Phase::Firing);
     let over = tick(left, &rules(), 50 * S + day).unwrap();
     assert_eq!(over.phase, Phase::Resolved);
     assert_eq!(tick(over, &rules(), 50 * S + 2 * day), None, "and forgotten");
-    // A daemon that starts and judges an old job again does not raise it again.
+    // A daemon that starts and judges an old job again does not raise the alert again.
     let old = JobFacts { ended_ns: Some(50 * S), ..job(Some(JobState::Finished), 1, None) };
     assert_eq!(judged(None, OOM, &old, 50 * S + day), None);
 }
@@ -252,7 +252,7 @@ fn an_alert_stays_small_whatever_a_finding_holds() {
 }
 
 proptest! {
-    /// For any sequence of inputs: states are consistent, times are ordered, judging again changes nothing more, and an
+    /// For any sequence of inputs, states are consistent, times are ordered, and judging again changes nothing more. An
     /// alert that needs nothing now is due later.
     #[test]
     fn any_course_is_consistent(steps in proptest::collection::vec((0_u8..8, 0_u64..4, 0_u64..40_000), 1..60)) {
@@ -295,16 +295,16 @@ proptest! {
 fn runs_that_go_on_at_once_do_not_take_or_resolve_each_others_alerts() {
     let of_run = |run, state| JobFacts { run, ..job(state, 10 * u64::from(run), Some(9)) };
     let first = firing(10);
-    // Another run of the same name, which began later: clean, or with the same finding.
+    // Another run of the same name, which began later, is clean or has the same finding.
     let second = of_run(2, Some(JobState::Finished));
     assert_eq!(judged(Some(first.clone()), None, &second, 99 * S).unwrap(), first);
     assert_eq!(judged(Some(first.clone()), OOM, &of_run(2, Some(JobState::Running)), 99 * S).unwrap(), first);
-    // Deleting it does not affect the first run's alert; deleting all runs does.
+    // Deleting the second run does not affect the first run's alert; deleting all runs does.
     assert_eq!(judged(Some(first.clone()), None, &of_run(2, None), 99 * S).unwrap(), first);
     let everything = JobFacts { run: EVERY_RUN, ..job(None, u64::MAX, None) };
     assert_eq!(judged(Some(first.clone()), None, &everything, 99 * S).unwrap().phase, Phase::Resolved);
-    // Once the first run has ended with it, or has gone silent, a run that began after that resolves it. One that began before
-    // it was last seen proves nothing. The alert keeps its own run.
+    // After the first run has ended with the finding, or has gone silent, a run that began after that resolves the
+    // alert. A run that began before the finding was last seen proves nothing. The alert keeps its own run.
     let third = JobFacts { started_ns: 60 * S, ..of_run(3, Some(JobState::Finished)) };
     let ended_at = |ended_ns| JobFacts { ended_ns, ..of_run(1, Some(JobState::Failed)) };
     let ended = judged(Some(first.clone()), OOM, &ended_at(Some(50 * S)), 55 * S).unwrap();
@@ -312,10 +312,10 @@ fn runs_that_go_on_at_once_do_not_take_or_resolve_each_others_alerts() {
         assert_eq!(judged(Some(left.clone()), None, &second, 400 * S).unwrap(), left);
         let resolved = judged(Some(left), None, &third, 400 * S).unwrap();
         assert_eq!((resolved.phase, resolved.run), (Phase::Resolved, 1));
-        // Judging the first run again, as a daemon does that has started, raises nothing.
+        // A restarted daemon judges the first run again; this raises nothing.
         assert_eq!(judged(Some(resolved.clone()), OOM, &ended_at(None), 500 * S).unwrap(), resolved);
     }
-    // A run whose end was noticed late was seen until it ended.
+    // If the end of a run was noticed late, its finding counts as seen until the run ended.
     let seen_late = judged(Some(firing(10)), OOM, &of_run(1, Some(JobState::Running)), 70 * S).unwrap();
     let ended = judged(Some(seen_late), OOM, &ended_at(Some(50 * S)), 71 * S).unwrap();
     assert_eq!(judged(Some(ended), None, &third, 99 * S).unwrap().phase, Phase::Resolved);

@@ -1,8 +1,9 @@
-//! What receivers are sent: Alertmanager's webhook shape, version 4, and the body of its `/api/v2/alerts`.
+//! Builds the messages for receivers: Alertmanager's webhook format, version 4, and the body of its `/api/v2/alerts`.
 //!
-//! Guarantees: valid JSON for any names. Labels are few and change only with the alert's severity; figures and ranks are
-//! annotations.
-//! Refuses: to put a stack, a process or a time into a label.
+//! Guarantees: the JSON is valid for any names. Labels are few and change only with the alert's severity; figures and
+//! ranks are annotations.
+//!
+//! Stacks, processes and times are never labels.
 
 use memctl_answers::format::time::rfc3339;
 use memctl_model::Severity;
@@ -13,9 +14,10 @@ use super::alert::{Alert, Phase};
 /// One alert for one receiver.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notice {
-    /// The alert as it is.
+    /// The current alert.
     pub alert: Alert,
-    /// The severity that was sent before, if it differs: for Alertmanager that is another alert, which must end.
+    /// The severity of the last notification, if it differs. For Alertmanager, an alert with that severity is another
+    /// alert, which must end.
     pub replaces: Option<Severity>,
 }
 
@@ -23,7 +25,7 @@ impl Notice {
     fn labels(&self, severity: Severity) -> Map<String, Value> {
         let Alert { tenant, rule, job, finding, .. } = &self.alert;
         let mut labels = Map::new();
-        // The rule's labels first, so that memctl's own names override them.
+        // The rule's labels are added first, so that memctl's own labels override them.
         for (name, value) in &self.alert.labels {
             labels.insert(label_name(name), json!(value));
         }
@@ -55,7 +57,7 @@ impl Notice {
             ("ranks", &ranks),
         ];
         for (name, value) in own {
-            // An empty annotation means nothing, and Alertmanager drops it.
+            // An empty annotation has no meaning, and Alertmanager drops it.
             if !value.is_empty() {
                 annotations.insert(name.into(), json!(value));
             }
@@ -72,7 +74,7 @@ impl Notice {
     }
 }
 
-/// Prometheus accepts letters, digits and `_`; labels of jobs may have other characters.
+/// A label name for Prometheus, which accepts letters, digits and `_`. Labels of jobs may have other characters.
 fn label_name(name: &str) -> String {
     let mut out: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     if out.is_empty() || out.starts_with(|c: char| c.is_ascii_digit()) {
@@ -105,7 +107,7 @@ pub fn webhook(notices: &[Notice], receiver: &str, external_url: &str) -> Value 
                 "labels": labels,
                 "annotations": annotations,
                 "startsAt": notice.starts_at(),
-                // An alert that has not ended has Go's zero time here.
+                // An alert that has not ended has Go's zero time as its end.
                 "endsAt": match notice.alert.resolved_ns {
                     Some(at_ns) if notice.resolved() => rfc3339(at_ns),
                     _ => "0001-01-01T00:00:00Z".to_owned(),
@@ -145,7 +147,7 @@ pub fn alertmanager(notices: &[Notice], external_url: &str, lasts_ns: u64, now_n
                 "startsAt": notice.starts_at(),
                 "endsAt": rfc3339(ends_ns),
             });
-            // Alertmanager rejects an empty one.
+            // Alertmanager rejects an empty URL.
             if !external_url.is_empty() {
                 alert["generatorURL"] = json!(external_url);
             }

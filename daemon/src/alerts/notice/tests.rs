@@ -1,4 +1,4 @@
-//! What is sent, as text.
+//! Tests of the messages, as text.
 
 use super::*;
 use crate::alerts::alert::{JobFacts, sightings};

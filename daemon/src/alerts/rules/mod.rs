@@ -1,7 +1,7 @@
-//! Rules: which findings become alerts, when, and which receivers are notified.
+//! The rules: which findings become alerts, when, and which receivers are notified.
 //!
-//! Guarantees: checked completely before the daemon starts; an error names file, line, rule, key and the remedy. The
-//! rules in force can be printed as a file, without secrets.
+//! Guarantees: a file is checked completely before the daemon starts. An error names file, line, rule, key and the
+//! remedy. The rules in force can be printed as a file, without secrets.
 //! Refuses: unknown keys.
 
 mod read;
@@ -13,7 +13,7 @@ use memctl_model::{Finding, FindingKind, Severity};
 
 pub use read::RulesError;
 
-/// The built-in rules, as the file that `memctl alerts rules` prints.
+/// The built-in rules, as the rules file that `memctl alerts rules` prints.
 pub const DEFAULT: &str = include_str!("default.toml");
 /// The origin of the built-in rules.
 pub const BUILT_IN: &str = "built in";
@@ -21,13 +21,13 @@ pub const BUILT_IN: &str = "built in";
 /// The contents of a rules file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
-    /// Where it came from.
+    /// Where the rules come from.
     pub origin: String,
     /// The base URL of links in notifications.
     pub external_url: String,
-    /// An alert that was not seen for this long resolves.
+    /// An alert whose finding was not seen for this long resolves.
     pub resolve_after_ns: u64,
-    /// While a run is still running, an alert keeps firing for this long after its finding disappeared.
+    /// How long an alert keeps firing after its finding disappeared, while its run is still running.
     pub keep_firing_ns: u64,
     /// Whether imported jobs raise alerts.
     pub imported: bool,
@@ -50,13 +50,13 @@ pub struct Rule {
     pub severity: Severity,
     /// The lowest confidence that it selects, 0..1.
     pub confidence: f64,
-    /// Only findings this near to out of memory, in seconds.
+    /// Selects only findings with at most this many seconds until out of memory.
     pub horizon_seconds: Option<f64>,
-    /// Only findings this near to out of memory, in epochs; one of the two horizons suffices.
+    /// Selects only findings with at most this many epochs until out of memory. One of the two horizons suffices.
     pub horizon_epochs: Option<f64>,
     /// How long a finding must persist before the alert fires.
     pub for_ns: u64,
-    /// After how long webhooks and commands are notified again.
+    /// The time after which webhooks and commands are notified again.
     pub repeat_ns: u64,
     /// Labels of its alerts.
     pub labels: Vec<(String, String)>,
@@ -80,11 +80,11 @@ pub struct Receiver {
 /// How a receiver is notified.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReceiverKind {
-    /// Alertmanager's webhook shape, version 4.
+    /// A webhook, with messages in Alertmanager's webhook format, version 4.
     Webhook(Http),
-    /// Alertmanager's own API; notified again every `resend_ns`.
+    /// Alertmanager's own API, which is notified again every `resend_ns`.
     Alertmanager {
-        /// The base: `/api/v2/alerts` is added.
+        /// The base URL; `/api/v2/alerts` is appended.
         http: Http,
         /// How often a firing alert is sent again.
         resend_ns: u64,
@@ -93,14 +93,14 @@ pub enum ReceiverKind {
     Command(Vec<String>),
 }
 
-/// An address and how to authenticate there.
+/// An address and the authentication for it.
 #[derive(Clone, PartialEq)]
 pub struct Http {
     /// `http://` or `https://`.
     pub url: String,
     /// Headers; their values may be secrets.
     pub headers: Vec<(String, String)>,
-    /// Holds a token for `Authorization: Bearer`.
+    /// The file with a token for `Authorization: Bearer`.
     pub bearer_token_file: Option<PathBuf>,
     /// Authorities to trust instead of the system's.
     pub ca_file: Option<PathBuf>,
@@ -108,7 +108,7 @@ pub struct Http {
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// Without the values of headers.
+/// The values of headers are left out.
 impl std::fmt::Debug for Http {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let headers: Vec<&String> = self.headers.iter().map(|(name, _)| name).collect();
@@ -125,7 +125,7 @@ impl std::fmt::Debug for Http {
 
 impl Default for Rules {
     fn default() -> Self {
-        // A test reads the built-in rules, so this hides no error.
+        // A test reads the built-in rules, so this does not hide an error.
         read::built_in().unwrap_or_else(|_| Self {
             origin: BUILT_IN.into(),
             external_url: String::new(),
@@ -140,20 +140,20 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// The rules of a file.
+    /// Reads the rules of a file.
     ///
     /// # Errors
-    /// The first thing that is wrong with it.
+    /// The first fault in the file.
     pub fn from_file(path: &Path) -> Result<Self, RulesError> {
         let origin = path.display().to_string();
         let bytes = read::bounded(path).map_err(|reason| RulesError::unreadable(&origin, reason))?;
         Self::parse(&bytes, &origin)
     }
 
-    /// The rules of a text; errors call it `origin`.
+    /// Reads the rules of a text. Errors name it `origin`.
     ///
     /// # Errors
-    /// The first thing that is wrong with it.
+    /// The first fault in the text.
     pub fn parse(text: &str, origin: &str) -> Result<Self, RulesError> {
         read::rules(text, origin)
     }
@@ -170,14 +170,15 @@ impl Rules {
         self.receivers.iter().find(|receiver| receiver.name == name)
     }
 
-    /// The rules in force as a rules file; the built-in one with its comments.
+    /// The rules in force as a rules file. The built-in file is returned with its comments.
     #[must_use]
     pub fn to_toml(&self, shown: Shown) -> String {
         if self.origin == BUILT_IN { DEFAULT.to_owned() } else { render::toml(self, shown) }
     }
 }
 
-/// How much of receivers is shown: addresses and commands may contain secrets (the paths of webhooks, arguments).
+/// How much of the receivers is shown. Addresses and commands may contain secrets (in the paths of webhooks, in
+/// arguments).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
     /// Everything except the values of headers.
@@ -187,7 +188,7 @@ pub enum Shown {
 }
 
 impl Http {
-    /// The address without its path and query, which may be secrets, for logs and errors.
+    /// The address without its path and query, which may be secrets; for logs and errors.
     #[must_use]
     pub fn origin(&self) -> String {
         let uri: hyper::Uri = self.url.parse().unwrap_or_default();
@@ -197,7 +198,7 @@ impl Http {
 }
 
 impl Rule {
-    /// Whether this rule selects a finding. Suspected findings never are, even by a mild rule.
+    /// Whether this rule selects a finding. Suspected findings are never selected, even by a mild rule.
     #[must_use]
     pub fn takes(&self, finding: &Finding) -> bool {
         let within =
@@ -205,7 +206,7 @@ impl Rule {
         let near = self.horizon_seconds.is_none() && self.horizon_epochs.is_none()
             || within(finding.time_to_oom_seconds, self.horizon_seconds)
             || within(finding.epochs_to_oom, self.horizon_epochs)
-            // A finding of this kind is near by definition and needs no slope.
+            // A finding of this kind is near out of memory by definition and needs no growth rate.
             || finding.kind == FindingKind::NearOom;
         self.kinds.contains(&finding.kind)
             && !finding.is_suspected
@@ -226,7 +227,7 @@ impl Receiver {
         }
     }
 
-    /// After how long a firing alert is sent again.
+    /// The time after which a firing alert is sent again.
     #[must_use]
     pub const fn repeat_ns(&self, rule_repeat_ns: u64) -> u64 {
         match self.kind {

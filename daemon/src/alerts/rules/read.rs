@@ -1,8 +1,9 @@
-//! Reads a rules file: every value with its line, every error with the remedy.
+//! Reads a rules file. Every value has its line, and every error has the remedy.
 //!
-//! Guarantees: nothing is guessed: unknown keys, kinds, receivers and units are errors. Texts, lists and the file itself
-//! are bounded.
-//! Refuses: to open any file other than the certificates that it names.
+//! Guarantees: nothing is guessed: unknown keys, kinds, receivers and units are errors. Texts, lists and the file
+//! itself are bounded.
+//!
+//! Refuses: of other files, only the certificates that the rules name are opened.
 //!
 //! (Over 400 lines: one function for each kind of table and of value, and the text of their errors.)
 
@@ -22,8 +23,8 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const RULES_MAX: usize = 256;
 const RECEIVERS_MAX: usize = 32;
 const TEXT_BYTES_MAX: usize = 4_096;
-/// The most labels (or annotations, or headers) of one rule or receiver, and the most bytes of a value: they are sent
-/// with every alert.
+/// The most labels (or annotations, or headers) of one rule or receiver, and the most bytes of a value. They are
+/// bounded because they are sent with every alert.
 const PAIRS_MAX: usize = 16;
 const PAIR_BYTES_MAX: usize = 1_024;
 const SECOND_NS: u64 = 1_000_000_000;
@@ -32,7 +33,7 @@ const OWN_LABELS: [&str; 5] = ["alertname", "job", "kind", "severity", "fingerpr
 /// Annotations that memctl sets itself.
 const OWN_ANNOTATIONS: [&str; 4] = ["summary", "description", "advice", "ranks"];
 
-/// What is wrong with a rules file.
+/// An error in a rules file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("alert rules {origin}{}: {place}{reason}", line.map(|line| format!(", line {line}")).unwrap_or_default())]
 pub struct RulesError {
@@ -286,7 +287,7 @@ fn check_url(url: &str) -> Result<(), String> {
     if !matches!(parsed.scheme_str(), Some("http" | "https")) {
         return Err(wrong());
     }
-    // The message does not show it, because it contains a password.
+    // The message does not include the URL, because it contains a password.
     if authority.as_str().contains('@') {
         return Err("a URL must not contain a user and password; use headers or bearer_token_file".into());
     }
@@ -299,7 +300,7 @@ impl<'t> Section<'t> {
         if self.name.is_empty() { key } else { format!("{}, {key}", self.name) }
     }
 
-    /// An error at a key, or at the section if it lacks that key.
+    /// An error at a key, or at the section if the key is missing.
     fn error(&self, key: &str, reason: impl Into<String>) -> RulesError {
         let span = self.table.get(key).map_or_else(|| self.span.clone(), Spanned::span);
         self.source.error(Some(span), self.place(key), reason)

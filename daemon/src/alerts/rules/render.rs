@@ -1,7 +1,7 @@
-//! The rules in force as a rules file.
+//! Writes the rules in force as a rules file.
 //!
-//! Guarantees: reading it yields the same rules. The values of headers, which may be secrets, are left out. With
-//! [`Shown::Names`], receivers have only names and kinds, and nothing that says how to reach them.
+//! Guarantees: reading the file yields the same rules. The values of headers, which may be secrets, are left out. With
+//! [`Shown::Names`], receivers have only names and kinds, without addresses and commands.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use super::{Http, ReceiverKind, Rules, Shown};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// The file.
+/// The rules file as text.
 pub(super) fn toml(rules: &Rules, shown: Shown) -> String {
     let Rules { origin, external_url, resolve_after_ns, keep_firing_ns, imported, job_labels, rules, receivers } =
         rules;

@@ -1,4 +1,4 @@
-//! Rules: what a file may contain, the text of its errors, and which findings a rule selects.
+//! Tests of the contents of a rules file, of the text of its errors, and of the findings that a rule selects.
 
 use memctl_model::{Finding, FindingKind, Moment, Severity};
 
@@ -45,7 +45,7 @@ fn the_built_in_rules_are_read_and_cover_what_matters() {
     assert_eq!(rules.to_toml(Shown::Everything), DEFAULT);
     for kind in FindingKind::ALL {
         let taken = rules.rules.iter().any(|rule| rule.takes(&finding(kind, Severity::Critical)));
-        // Churn slows a job down and ends nothing.
+        // Churn slows a job down but does not end it.
         assert_eq!(taken, kind != FindingKind::Churn, "{}", kind.name());
         let info = rules.rules.iter().any(|rule| rule.takes(&finding(kind, Severity::Info)));
         assert_eq!(info, matches!(kind, FindingKind::Oom | FindingKind::NearOom), "{}", kind.name());

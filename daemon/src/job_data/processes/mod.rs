@@ -1,10 +1,11 @@
-//! Which sessions of a job are its processes, and the name of each of them.
+//! Decides which sessions of a job are its processes, and names each of them.
 //!
 //! Guarantees: pure. Every process has a unique name within its job: `rank 0` for the only process of a rank, otherwise
 //! its role and a number in the order of start (`trainer`, `worker-1`). Sessions that are no longer shown count as
 //! earlier.
-//! Refuses: to let one process hide another. A session is only replaced by the same process again, a repeated import, or
-//! a later run of the same name.
+//!
+//! A process never hides another one. A session is only replaced by the same process that attached again, a repeated
+//! import, or a later run of the same name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -12,13 +13,13 @@ use memctl_model::{SessionInfo, SourceKind};
 
 use crate::store::{SessionKey, SessionRow};
 
-/// The longest role in a name, because users type it.
+/// The longest role in a name. It is short, because users type it.
 const ROLE_MAX: usize = 32;
-/// The role of the training process; there is usually one, which then needs no number.
+/// The role of the training process. There is usually one, and then its name needs no number.
 const TRAINER: &str = "trainer";
-/// The default role of a process that another one of the job started.
+/// The default role of a process that another process of the job started.
 const WORKER: &str = "worker";
-/// The role of several processes of one rank if nothing else is known.
+/// The role of several processes of one rank if nothing else is known about them.
 const PROCESS: &str = "process";
 
 /// The name and role of a process.
@@ -33,7 +34,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Whether its rank alone names it.
+    /// Whether the rank alone identifies it.
     #[must_use]
     pub fn is_rank(&self) -> bool {
         self.name.starts_with("rank ")
@@ -47,7 +48,7 @@ impl Process {
     }
 }
 
-/// Sessions that another one has replaced: the same process again, the same recording again, a later run.
+/// Sessions that a later one has replaced: the same process again, the same recording again, or a later run.
 pub(crate) fn superseded(sessions: &[SessionRow]) -> HashSet<SessionKey> {
     let mut by_rank: BTreeMap<u32, Vec<&SessionRow>> = BTreeMap::new();
     for session in sessions {
@@ -79,8 +80,8 @@ fn takes_place(later: &SessionRow, earlier: &SessionRow, pids: &HashSet<(Option<
     was_over && !is_same_run(a, b, pids)
 }
 
-/// Whether two consecutive processes of one rank belong to one run: `memctl run` says so, or the same process of the job
-/// started both.
+/// Whether two consecutive processes of one rank belong to one run. They do if the same `memctl run` or the same
+/// process of the job started both.
 fn is_same_run(a: &SessionInfo, b: &SessionInfo, pids: &HashSet<(Option<&str>, u32)>) -> bool {
     let parent = |info: &SessionInfo| info.parent_pid.filter(|&pid| pids.contains(&(info.host.as_deref(), pid)));
     let is_child_of = |one: &SessionInfo, other: &SessionInfo| one.host == other.host && parent(one) == other.pid;
@@ -111,7 +112,7 @@ pub(crate) fn names<'a>(sessions: impl Iterator<Item = &'a SessionRow>) -> HashM
     };
     let mut taken = HashSet::new();
     let mut named = HashMap::new();
-    // By rank first: these names take precedence over roles.
+    // Names by rank are assigned first, because they take precedence over roles.
     for session in sessions.iter().filter(|session| by_rank(session)) {
         let name = format!("rank {}", session.info.rank);
         taken.insert(name.clone());
@@ -143,8 +144,8 @@ pub(crate) fn names<'a>(sessions: impl Iterator<Item = &'a SessionRow>) -> HashM
     sessions.iter().copied().map(process).collect()
 }
 
-/// The role of each process, and whether another one of the job started it: as reported, or else inferred from its
-/// parent.
+/// The role of each process, and whether another process of the job started it. The role is the reported one, otherwise
+/// it is inferred from the parent.
 fn roles(sessions: &[&SessionRow]) -> HashMap<SessionKey, (Option<String>, bool)> {
     let by_pid: HashMap<(Option<&str>, u32), SessionKey> = sessions
         .iter()
@@ -171,7 +172,7 @@ fn roles(sessions: &[&SessionRow]) -> HashMap<SessionKey, (Option<String>, bool)
             0 | 1 if parents.contains(&session.key) => Some(TRAINER),
             0 | 1 => None,
             _ if parents.contains(&session.key) => Some(TRAINER),
-            // The only one of its rank that no process of the job started: the main one.
+            // It is the only process of its rank that no process of the job started, so it is the main one.
             _ if beside.iter().filter(|other| parent(other).is_none() && other.info.role.is_none()).count() == 1 => {
                 Some(TRAINER)
             }
@@ -189,7 +190,7 @@ fn roles(sessions: &[&SessionRow]) -> HashMap<SessionKey, (Option<String>, bool)
         .collect()
 }
 
-/// A role as a part of a name that can be typed.
+/// Turns a role into a part of a name that users can type.
 fn word(role: &str) -> String {
     let known = |letter: char| if letter.is_ascii_alphanumeric() || "._-".contains(letter) { letter } else { '-' };
     role.trim().chars().take(ROLE_MAX).map(known).collect::<String>().trim_matches('-').to_owned()

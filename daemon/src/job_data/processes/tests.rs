@@ -1,4 +1,4 @@
-//! Names and replacements of processes, for one kind of job at a time.
+//! Tests of the names and replacements of processes, for one kind of job at a time.
 
 use memctl_model::{Dropped, SessionEnd, SessionId};
 
@@ -50,7 +50,7 @@ fn ended(mut session: SessionRow, time_ns: u64) -> SessionRow {
     session
 }
 
-/// Names in the order of keys.
+/// The names in the order of keys.
 fn named(sessions: &[SessionRow]) -> Vec<String> {
     let names = names(sessions.iter());
     sessions.iter().map(|session| names[&session.key].name.clone()).collect()
@@ -85,7 +85,7 @@ fn a_trainer_and_the_workers_that_it_started() {
 fn siblings_whose_parent_allocates_nothing_are_workers() {
     let all = [session(1, 10, 11, 5), session(2, 10, 12, 5)];
     assert_eq!(named(&all), ["worker-1", "worker-2"]);
-    // Nothing is known about these.
+    // Nothing else is known about these processes.
     let all = [session(1, 10, 11, 5), session(2, 10, 12, 6)];
     assert_eq!(named(&all), ["process-1", "process-2"]);
 }
@@ -134,14 +134,14 @@ fn the_same_process_again_takes_its_place() {
 
 #[test]
 fn processes_of_one_run_that_follow_each_other_are_all_there_and_a_later_run_takes_their_places() {
-    // A shell loop under `memctl run`.
+    // The processes come from a shell loop under `memctl run`.
     let first = [of_run(ended(session(1, 1, 10, 5), 3), 7), of_run(ended(session(2, 4, 11, 6), 6), 7)];
     assert_eq!(gone(&first), [] as [SessionKey; 0]);
     let [a, b] = first;
     assert_eq!(gone(&[a.clone(), b.clone(), of_run(session(3, 8, 12, 9), 8)]), [1, 2]);
     // A run that has not ended continues in parallel, perhaps on another node.
     assert_eq!(gone(&[of_run(session(1, 1, 10, 5), 7), of_run(session(3, 8, 12, 9), 8)]), [] as [SessionKey; 0]);
-    // Without a launcher: workers of one trainer, one after the other.
+    // Without a launcher, these are workers of one trainer, one after the other.
     let all = [session(1, 1, 10, 5), ended(session(2, 2, 11, 10), 3), session(3, 4, 12, 10)];
     assert_eq!(gone(&all), [] as [SessionKey; 0]);
     assert_eq!(gone(&[ended(session(1, 1, 10, 5), 3), session(2, 4, 11, 5)]), [1]);

@@ -1,38 +1,39 @@
-//! The forecast of a device, and how long it stays valid.
+//! The forecast of a device, and how long it remains valid.
 //!
-//! A failure many steps away is not searched for again at each step: that work is needed near the end. Where steps
-//! differ, a look that starts from a small step may find room where the one before found none. Neither is wrong, so the
-//! earlier forecast is kept for a while.
+//! A failure that is many steps away is not searched for again at each step, because that work is needed near the end.
+//! If steps differ, a search that begins after a small step may find no failure although the preceding search found
+//! one. Neither is wrong, so the earlier forecast is kept for a while.
 //!
-//! Guarantees: a forecast counts down from step to step, and ends with the step that was to fail.
-//! Refuses: to keep a forecast for the very next step.
+//! Guarantees: a forecast counts down from step to step, and it ends with the step that should fail.
+//!
+//! A forecast for the very next step is not kept.
 
 use memctl_replay::Fails;
 
-/// After this part of the steps until the failure, it is searched for again,
+/// A forecast failure is searched for again after one part in this many of the steps until it.
 const AGAIN: u64 = 8;
-/// and for this part it stays reported although it is not seen again, where steps differ.
+/// If steps differ, a forecast that is not found again stays reported for one part in this many of the steps until it.
 const UNSEEN: u64 = 2;
 
 /// The forecast that was made at a step's end.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
-    /// As it was seen there.
+    /// The request that will fail, as found at that step's end.
     pub fails: Fails,
     /// Requests that may fail in that step instead.
     pub instead: Vec<Fails>,
-    /// The number of steps that had ended.
+    /// The number of steps that had ended when it was made.
     pub at: u64,
 }
 
-/// The result of a look that yields no forecast.
+/// The result of a search that yields no forecast.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Saw {
     /// The number of steps that have ended.
     pub seen: u64,
-    /// A failure is in sight, with too little evidence to report it.
+    /// Whether a failure was found, with too little evidence to report it.
     pub is_in_sight: bool,
-    /// Steps differ.
+    /// Whether the steps differ.
     pub is_uneven: bool,
 }
 
@@ -42,7 +43,7 @@ impl Told {
         seen >= self.at + u64::from(self.fails.steps) / AGAIN
     }
 
-    /// Whether the forecast stays reported, though this look did not repeat it.
+    /// Whether the forecast stays reported although this search did not find it again.
     pub fn stands(&self, saw: Saw) -> bool {
         let (steps, later) = (u64::from(self.fails.steps), saw.seen - self.at);
         later
@@ -55,7 +56,7 @@ impl Told {
             }
     }
 
-    /// In how many steps the request fails, now that `seen` steps have ended.
+    /// The number of steps until the request fails, counted after `seen` steps.
     pub fn steps(&self, seen: u64) -> u32 {
         let later = u32::try_from(seen.saturating_sub(self.at)).unwrap_or(u32::MAX);
         self.fails.steps.saturating_sub(later).max(1)

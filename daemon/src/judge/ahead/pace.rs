@@ -1,39 +1,41 @@
-//! How often the forecast of a device is computed, and how many steps it covers.
+//! Decides how often the forecast of a device is computed, and how many steps it covers.
 //!
-//! Guarantees: 1 % of a core, of which half a minute of wall time may be saved up. Looks matter most when the end is
-//! near, and none is needed for steps that an earlier look covered. A device whose look costs more than was saved is
-//! looked at every half minute. Only processor time counts: waiting for the store or for a busy machine is free.
-//! Refuses: to replay many steps again while more than half of them are known to fit, or an eighth where steps differ.
+//! Guarantees: searches take 1 % of a core. Unused time is saved, up to half a minute of wall time. Searches matter
+//! most when a failure is near, and steps that an earlier search covered need none. A device whose search costs more
+//! than was saved is searched every half minute. Only processor time counts, not the time spent waiting for the store
+//! or for a busy machine.
+//!
+//! Many steps are not replayed again while more than half of them (an eighth if steps differ) are known to fit.
 
 use std::time::{Duration, Instant};
 
 use memctl_replay::STEPS_AHEAD;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Share of a core: one unit of work in this many units of time.
+/// The share of a core: one unit of work per this many units of time.
 const SHARE: u32 = 100;
-/// The most time that can be saved up, and the longest rest.
+/// The longest time that can be saved, and the longest rest.
 const SAVED_MAX: Duration = Duration::from_secs(30);
-/// Part of it that is reserved for looks that play few steps or follow a forecast.
+/// The part of the saved time that is reserved for searches that replay few steps or follow a forecast.
 const SAVED_FOR_NEAR: Duration = Duration::from_secs(10);
-/// Once this part of the steps that were seen to fit has passed, as many are played again;
+/// After this part of the steps that were found to fit has passed, as many steps are replayed again.
 const FRESH: (u64, u64) = (1, 2);
-/// the same where steps differ, because a coming step may need more than the one that was played.
+/// The same if steps differ, because a coming step may need more than the replayed one.
 const FRESH_UNEVEN: (u64, u64) = (1, 8);
 
-/// Processor time of this thread. Use differences only, of work that stays on one thread.
+/// Processor time of this thread. Use only differences, for work that stays on one thread.
 pub(super) fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// See the module.
+/// The time budget of one device; see the module.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// Time that is paid for: in the future if more was worked than was saved.
+    /// The time up to which work is paid for. It is in the future if more time was used than saved.
     paid_until: Instant,
-    /// All steps up to this one are known to fit, except the last few.
+    /// All steps up to this one are known to fit, except for the part that [`FRESH`] leaves out.
     has_room_until: u64,
-    /// When many steps were last played.
+    /// When many steps were last replayed.
     far_at: Instant,
 }
 
@@ -43,19 +45,19 @@ impl Pace {
         Self { paid_until: saved_from, has_room_until: 0, far_at: saved_from }
     }
 
-    /// Whether there is time left to work with.
+    /// Whether there is time left for a search.
     pub fn is_due(&self, now: Instant) -> bool {
         self.paid_until <= now
     }
 
-    /// Accounts for work that took this long, up to now.
+    /// Accounts for work that took this long and ended now.
     pub fn worked(&mut self, took: Duration, now: Instant) {
         let saved_from = now.checked_sub(SAVED_MAX).unwrap_or(now);
         self.paid_until = (self.paid_until.max(saved_from) + took * SHARE).min(now + SAVED_MAX);
     }
 
-    /// How many steps to play after `seen`, up to `reach`. Many if a failure is in sight, if it is time to play them
-    /// again and enough is saved, or if they were not played for long.
+    /// How many steps to replay after `seen`, at most `reach`. The result is `reach` if a failure is in sight, if the
+    /// last long search is outdated and enough time is saved, or if it is too long ago.
     pub fn steps(&mut self, seen: u64, reach: u32, is_in_sight: bool, now: Instant) -> u32 {
         let is_saved = now.checked_sub(SAVED_FOR_NEAR).is_some_and(|at| self.is_due(at));
         let is_far = seen >= self.has_room_until && (is_saved || now >= self.far_at + SAVED_MAX);
@@ -66,7 +68,7 @@ impl Pace {
         reach
     }
 
-    /// Records that no request failed in the steps that were played. (A short look does not delay the next long one.)
+    /// Records that no request failed in the replayed steps. A short search does not delay the next long one.
     pub fn has_room(&mut self, seen: u64, (played, reach): (u32, u32), is_uneven: bool) {
         if played == reach {
             let fresh = if is_uneven { FRESH_UNEVEN } else { FRESH };
@@ -86,7 +88,7 @@ mod tests {
         let begun = processor_time();
         std::thread::sleep(200 * MS);
         assert!(processor_time() - begun < 200 * MS);
-        // (The loop ends, because it uses processor time.)
+        // The loop ends, because it uses processor time.
         while processor_time() - begun < 20 * MS {}
     }
 
@@ -131,7 +133,7 @@ mod tests {
         assert!(pace.is_due(begun + SAVED_MAX));
     }
 
-    /// A pace that has not worked yet.
+    /// A pace without any work.
     fn fresh() -> (Pace, Instant) {
         let now = Instant::now();
         (Pace::new(now), now)
@@ -162,7 +164,7 @@ mod tests {
         assert_eq!(far.count(), 11);
         assert!(pace.is_due(now));
         assert_eq!(pace.steps(100, 40, true, now), 40, "what is in sight is followed");
-        // Short looks that use up all the time do not delay long ones for ever.
+        // Short searches that use up all the time do not delay long ones forever.
         let far_again = (1..).find(|&second| {
             let now = now + second * 1_000 * MS;
             pace.worked(20 * MS, now);

@@ -1,4 +1,4 @@
-//! A training that retains memory, stored step by step: what is forecast, and when.
+//! A training that retains memory, stored step by step: which forecast is made, and when.
 
 use memctl_analysis::judge::RankFacts;
 use memctl_model::{
@@ -18,7 +18,7 @@ use crate::store::{Append, SqliteStore};
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 512 * MIB;
 
-/// A training that keeps 20 MiB a step, as its agent would send it.
+/// A training that keeps 20 MiB per step, in the form that its agent would send.
 struct Training {
     allocator: Allocator,
     store: SqliteStore,
@@ -109,11 +109,11 @@ async fn the_request_is_named_before_the_step_in_which_it_fails() {
 
 #[tokio::test]
 async fn several_short_steps_in_a_round_are_told_as_well() {
-    // (Nothing has arrived yet after the last step of a round.)
+    // Nothing has arrived yet after the last step of a round.
     told_by_rounds_of(3).await;
 }
 
-/// Looks once every `steps` steps.
+/// Searches once every `steps` steps.
 async fn told_by_rounds_of(steps: u64) {
     let limit = Limit::Device(LIMIT);
     let mut training = Training {
@@ -147,12 +147,12 @@ async fn told_by_rounds_of(steps: u64) {
         );
     }
     let (at, fails) = *told.last().expect("nothing was foreseen");
-    // (The end of a step is known once an event follows it: here with the next step.)
+    // The end of a step is known once an event follows it: here with the next step.
     assert!(at < step + 1, "{told:?}, failed in {}", step + 1);
     assert_eq!((fails.stack, fails.shortage), (training.asked, Shortage::Capacity), "{told:?}");
-    // (Looks from far away, which played nothing, did not delay a long look.)
+    // Searches from far away, which replayed nothing, did not delay a long search.
     assert!(steps > 1 || told[0].1.steps > STEPS_AHEAD, "{told:?}");
-    // Counted from the end of the step before the one that was running when the forecast was made.
+    // The forecast counts from the end of the step before the one that was running when it was made.
     assert_eq!(at - 1 + u64::from(fails.steps), step + 1, "{told:?}");
     let watched = RankWatch::new(RankFacts::default());
     let look = look.unwrap();

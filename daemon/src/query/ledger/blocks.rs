@@ -1,6 +1,7 @@
-//! The live blocks behind a ledger, one by one, for checking the classes or looking at single blocks.
+//! Lists the live blocks of a ledger one by one, for checking the classes or looking at single blocks.
 //!
-//! Guarantees: at most [`ANSWER_BLOCKS_MAX`] per response, the largest ones, by address, with the number of omitted ones.
+//! Guarantees: at most [`ANSWER_BLOCKS_MAX`] blocks per response, the largest ones, by address, with the number of
+//! omitted blocks.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -10,18 +11,18 @@ use memctl_answers::Frame;
 use memctl_answers::ledger::Block;
 use memctl_model::{BlockState, Stack, StackId};
 
-/// The most blocks in one response: about 350 bytes each, and a response may have 64 MiB. A training process has some
-/// thousands, rarely tens of thousands.
+/// The most blocks in one response. A block takes about 350 bytes, and a response may have 64 MiB. A training process
+/// has some thousands of blocks, rarely tens of thousands.
 pub(super) const ANSWER_BLOCKS_MAX: usize = 150_000;
 
 /// Blocks by address.
 pub(super) struct Blocks {
     pub blocks: Vec<Block>,
-    /// The smallest, for which there was no room.
+    /// The number of omitted blocks, which are the smallest.
     pub left_out: u64,
 }
 
-/// The blocks of a rank, up to `room`, which is reduced accordingly.
+/// Lists at most `room` blocks of a rank, and reduces `room` by their number.
 pub(super) fn list(
     mut blocks: Vec<(Class, &BlockState)>,
     resolve: &dyn Fn(StackId) -> Stack,

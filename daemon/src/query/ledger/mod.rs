@@ -1,7 +1,7 @@
 //! The ledger: all used memory of a device by owner, at one moment of each rank.
 //!
-//! Guarantees: the allocator's part is replayed with classes (one keyframe and the chunks after it). The device's part is
-//! the measurement nearest to that moment, and the response gives its time.
+//! Guarantees: the allocator's part is replayed with classes, from one keyframe and the chunks after it. The device's
+//! part is the measurement nearest to that moment, and the response gives its time.
 
 mod blocks;
 pub(super) mod owners;
@@ -32,11 +32,11 @@ use crate::streams::Streams;
 
 /// A ledger at any moment.
 pub struct LedgerQuestion {
-    /// Any part of a job.
+    /// The selected part of a job.
     pub selection: v1::Selection,
-    /// Of each device.
+    /// The moment of each device.
     pub at: At,
-    /// Every live block as well.
+    /// Whether every live block is listed as well.
     pub blocks: bool,
 }
 
@@ -117,20 +117,20 @@ pub(super) async fn ledger(
     })
 }
 
-/// Kinds that rest on measurements instead of a replay.
+/// Kinds of findings that are based on measurements instead of a replay.
 const MEASURED: [FindingKind; 2] = [FindingKind::OutsideAllocator, FindingKind::ForeignProcess];
 
-/// A moment of a device: after this many events.
+/// A moment of a device, as a number of preceding events.
 #[derive(Clone, Copy)]
 pub(super) struct Position {
     pub at: u64,
     pub exact: bool,
-    /// Epoch and step that ended there, if known.
+    /// The epoch and the step that ended at this moment, if known.
     ended: Option<(u32, u64)>,
 }
 
 impl Position {
-    /// After so many events, the last of which is in this chunk.
+    /// The moment after `at` events, the last of which is in this chunk.
     fn behind(chunk: &ChunkRow, at: u64) -> Self {
         Self { at, exact: chunk.levels.exact, ended: None }
     }
@@ -148,7 +148,7 @@ fn no_epoch(job: &str, rank: u32, epoch: u32) -> ReadError {
     ReadError::NoEpoch { job: job.to_owned(), epoch, known: format!(" on rank {rank}") }
 }
 
-/// When allocated bytes were highest; `None` if no event is stored.
+/// The moment at which allocated bytes were highest; `None` if no event is stored.
 pub(super) async fn peak(
     store: &dyn Store,
     session: &SessionRow,
@@ -174,7 +174,7 @@ pub(super) async fn peak(
     Ok(Some(Position { at: most.0, exact: highest.levels.exact, ended: None }))
 }
 
-/// The state at a moment, and what is needed to read its blocks.
+/// The state at a moment, with the data for reading its blocks.
 pub(super) struct Then {
     pub keyframe: Keyframe,
     pub stacks: StackDictionary,
@@ -192,13 +192,14 @@ pub(super) async fn then(
     chunks: &[ChunkRow],
     position: Position,
 ) -> Result<Then, ReadError> {
-    // Start at the moment's keyframe: allocations in its chunks are classified by the marks of their time.
+    // The replay starts at the moment's keyframe. Allocations in the chunks after it are classified by the marks of
+    // their time.
     let keyframe = keyframe_before(store, session.key, device.info.index.0, position.at).await?;
     let from = keyframe.map_or(0, |keyframe| keyframe.at_event);
     let is_near = |chunk: &&ChunkRow| chunk.index.first_event < position.at && end_of(chunk) > from;
     let mut near: Vec<&ChunkRow> = chunks.iter().filter(is_near).collect();
     if near.is_empty() {
-        // The moment is that of a keyframe: the events before it show epoch and step.
+        // The moment is exactly that of a keyframe, so epoch and step are taken from the events before it.
         near.extend(chunks.iter().rfind(|chunk| chunk.index.first_event < position.at));
     }
     let times_ns =
@@ -259,7 +260,7 @@ async fn rank(
     Ok(Listed { rank, blocks })
 }
 
-/// Bytes that the allocator had reserved at a moment; `None` if no events show it.
+/// Bytes that the allocator had reserved at a moment; `None` if there are no events for it.
 async fn held_at(
     store: &dyn Store,
     session: &SessionRow,

@@ -1,8 +1,9 @@
-//! Memory by owner, as the process named owners, and the memory in private pools.
+//! Sums memory by the names of owners that the process gave, and memory in private pools.
 //!
-//! Guarantees: a block counts for at most one name. A pool is named after the owner of most of its allocated bytes. The
-//! largest [`LISTED_MAX`] are returned, with the number of omitted names.
-//! Refuses: to guess a name.
+//! Guarantees: a block counts for at most one name. A pool gets the name of the owner of most of its allocated bytes.
+//! The largest [`LISTED_MAX`] entries are returned, with the number of omitted names.
+//!
+//! Names are never guessed.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -12,7 +13,7 @@ use memctl_answers::ledger::{Owned, Pool, Rank, ratio};
 use memctl_model::{BlockUse, Keyframe, PoolId, Stack, StackId};
 use memctl_proto::StackDictionary;
 
-/// The most names of one rank, and the most pools.
+/// The most names per rank, and the most pools.
 const LISTED_MAX: usize = 1_000;
 
 /// Bytes and blocks.
@@ -87,7 +88,7 @@ pub(in crate::query) fn of_pools(lives: &Lives, dictionary: &StackDictionary) ->
     }
     let mut order: Vec<((PoolId, String), u64)> = named.into_iter().collect();
     order.sort_by(|((_, one), bytes), ((_, other), more)| bytes.cmp(more).then_with(|| other.cmp(one)));
-    // The largest of each pool comes last, and wins.
+    // The largest name of each pool comes last and replaces the others.
     order.into_iter().map(|(key, _)| key).collect()
 }
 

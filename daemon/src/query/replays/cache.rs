@@ -1,14 +1,14 @@
-//! A cache of replay results, and which replay is running.
+//! A cache of replay results; it also records which replay is running.
 //!
-//! Guarantees: at most [`KEPT`] results; the least recently used one is evicted first.
+//! Guarantees: the cache has at most [`KEPT`] results, and the least recently used one is evicted first.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-/// The most results of a kind: some kilobytes each.
+/// The most results of one kind; each takes some kilobytes.
 const KEPT: usize = 64;
 
-/// See the module.
+/// A cache of one kind of results; see the module.
 pub(super) struct Cache<K, V> {
     kept: Mutex<VecDeque<(K, V)>>,
     running: Mutex<Option<K>>,
@@ -21,7 +21,7 @@ impl<K: PartialEq, V: Clone> Cache<K, V> {
 
     pub(super) fn known(&self, is_it: impl Fn(&K) -> bool) -> Option<V> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        // Of several the last: it covers most.
+        // If several results match, the last one is used, because it covers the most events.
         let at = kept.iter().rposition(|(known, _)| is_it(known))?;
         let one = kept.remove(at)?;
         let done = one.1.clone();
@@ -38,7 +38,7 @@ impl<K: PartialEq, V: Clone> Cache<K, V> {
         }
     }
 
-    /// Sets which replay is running.
+    /// Records which replay is running.
     pub(super) fn runs(&self, key: Option<K>) {
         *self.running.lock().unwrap_or_else(PoisonError::into_inner) = key;
     }

@@ -1,12 +1,16 @@
-//! Replays of recordings: memory under other allocator settings, for the page and advice (`settings`), and at other
-//! sizes (`sizes`). `query/what_if.rs` and `query/fit.rs` replay for `memctl what-if` and `memctl fit`.
+//! Replays recordings under other allocator settings (`settings`, for the page and advice) and at other sizes
+//! (`sizes`). `query/what_if.rs` and `query/fit.rs` replay for `memctl what-if` and `memctl fit`.
 //!
-//! Guarantees: in the whole daemon one replay at a time with a limit on its events, for the page and advice, and one without,
-//! for the two commands: these may take minutes, and the page does not wait for them. Each is on a thread of its own.
-//! A request that finds another replay with a limit running waits briefly and then gets an error; one that finds the
-//! same replay running waits for its result. These results are cached by session and by the number of stored events: a
-//! repeated request is free, and one about a job that has grown is replayed again. Such a replay continues after its
-//! client disconnects, since the next request would start it again; one of the commands ends.
+//! Guarantees: the whole daemon runs at most two replays at a time. One has a limit on its events; it is for the page
+//! and advice. The other has no limit; it is for the two commands. It may take minutes, and the page does not wait for
+//! it. Each replay has a thread of its own.
+//!
+//! If another replay with a limit is running, a request waits briefly and then gets an error. If the same replay is
+//! running, the request waits for its result. Results of replays with a limit are cached by session and by the number
+//! of stored events. So a repeated request costs nothing, and a job that has grown is replayed again. Such a replay
+//! continues after its client disconnects, because the next request would start it again. A replay for a command ends
+//! with its request.
+//!
 //! Refuses: recordings that lack events or are too large, and more than one process at a time.
 
 mod cache;
@@ -34,17 +38,17 @@ pub(super) use settings::replayed;
 pub use sizes::Sizes;
 pub(super) use sizes::{fitted, recorded};
 
-/// How long to wait for a running replay.
+/// How long to wait for another replay to end.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// How long to wait for the same replay.
+/// How long to wait for the result of the same replay.
 const SAME_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// The replays of the daemon; see the module.
 pub(super) struct Replays {
-    /// The place of replays with a limit on their events, and how long to wait for it.
+    /// The permit for a replay with a limit on its events, and how long to wait for it.
     short: Arc<Semaphore>,
     wait: Duration,
-    /// The place of those without.
+    /// The permit for a replay without a limit.
     long: Arc<Semaphore>,
     settings: Cache<settings::Key, settings::Done>,
     sizes: Cache<sizes::Key, memctl_answers::fit::Fit>,
@@ -52,10 +56,10 @@ pub(super) struct Replays {
 
 /// A replay with a limit on its events, whose result is cached.
 struct Cached<K, V, S, R> {
-    /// The results of its kind.
+    /// The cache for results of its kind.
     cache: fn(&Replays) -> &Cache<K, V>,
     key: K,
-    /// Whether the result of another replay serves.
+    /// Whether the result of another replay can be used.
     is_same: S,
     replay: R,
 }
@@ -69,7 +73,7 @@ struct One {
     process: String,
     device: u8,
     events: u64,
-    /// The selection that exports it.
+    /// The selection to export for the replay.
     part: v1::Selection,
     /// Ranks of the job that the request does not cover.
     left_out: usize,
@@ -85,12 +89,12 @@ impl Replays {
         Self { short: place(), wait, long: place(), settings: Cache::new(), sizes: Cache::new() }
     }
 
-    /// The right to a replay without a limit on its events. Waits for it without a limit.
+    /// The permit for a replay without a limit on its events. The wait for it has no limit either.
     pub(super) async fn long(&self) -> Result<OwnedSemaphorePermit, ReadError> {
         self.long.clone().acquire_owned().await.map_err(|_| busy())
     }
 
-    /// A cached result that serves, or else that of a new replay.
+    /// A cached result if one can be used, otherwise the result of a new replay.
     async fn done<K, V>(
         self: Arc<Self>,
         wanted: Cached<K, V, impl Fn(&K) -> bool, impl Future<Output = Result<V, ReadError>> + Send + 'static>,
@@ -106,12 +110,13 @@ impl Replays {
         let wait = if cache(&self).is_running(&is_same) { SAME_WAIT_MAX } else { self.wait };
         let place = tokio::time::timeout(wait, self.short.clone().acquire_owned()).await;
         let place = place.map_err(|_| busy())?.map_err(|_| busy())?;
-        // The previous holder of the permit may have replayed the same.
+        // The previous holder of the permit may have computed the same result.
         if let Some(done) = cache(&self).known(&is_same) {
             return Ok(done);
         }
         cache(&self).runs(Some(key.clone()));
-        // In a task of its own: the client may disconnect, and the permit is released when the work is done.
+        // The replay runs in a task of its own, because the client may disconnect. The permit is released when the work
+        // has ended.
         let replayed = tokio::spawn(async move {
             let done = replay.await;
             if let Ok(done) = &done {
@@ -162,13 +167,13 @@ impl One {
         })
     }
 
-    /// Whether its whole recording is selected, not a time or some epochs of it.
+    /// Whether the whole recording is selected, rather than a time range or some epochs.
     fn is_whole(&self) -> bool {
         let v1::Selection { first_epoch, last_epoch, since_ns, until_ns, .. } = self.part;
         first_epoch.or(last_epoch).is_none() && since_ns.or(until_ns).is_none()
     }
 
-    /// The command that computes the same.
+    /// The command that computes the same result.
     fn command(&self, verb: &str, flags: &str) -> String {
         command(verb, &self.job, &process_flag(&self.process, self.rank), flags)
     }
@@ -194,11 +199,12 @@ async fn passed<T: Send + 'static>(
     .await
 }
 
-/// Works on a thread of its own, with a function that says whether the request still waits for it.
+/// Runs work on a thread of its own. The work gets a function that returns whether the request still waits for the
+/// result.
 pub(super) async fn working<T: Send + 'static>(
     work: impl FnOnce(&dyn Fn() -> bool) -> Result<T, ReadError> + Send + 'static,
 ) -> Result<T, ReadError> {
-    // Dropped with the request.
+    // This is dropped together with the request.
     let asker = Arc::new(());
     let waits = Arc::downgrade(&asker);
     let working = tokio::task::spawn_blocking(move || work(&|| waits.strong_count() > 0));
@@ -209,7 +215,7 @@ fn busy() -> ReadError {
     ReadError::Busy("another replay is running; ask again".to_owned())
 }
 
-/// The data of the store cannot be replayed.
+/// The stored data cannot be replayed.
 fn fault(error: impl std::error::Error) -> ReadError {
     ReadError::Fault(error.to_string())
 }
@@ -227,7 +233,7 @@ fn may_be_replayed(of: &Completeness, events: u64) -> Result<(), ReadError> {
     lacks_events(of, events)
 }
 
-/// Whether the stored events of a device can be replayed: nothing is missing between them.
+/// Checks that the stored events of a device can be replayed, because none are missing between them.
 fn lacks_events(of: &Completeness, events: u64) -> Result<(), ReadError> {
     let why = match of {
         _ if events == 0 => "no allocator events are stored, only counters",
@@ -260,7 +266,7 @@ mod tests {
         (SessionId([0; 16]), 7, 0, size, None)
     }
 
-    /// A replay at a size, whose answer has that size.
+    /// A replay whose answer is for this size.
     async fn replayed(
         replays: &Arc<Replays>,
         size: u64,

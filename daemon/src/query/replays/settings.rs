@@ -1,8 +1,10 @@
-//! One device's requests under the usual allocator settings: for the page, and for advice in other answers.
+//! Replays one device's requests under the usual allocator settings, for the page and for advice in other answers.
 //!
-//! Guarantees: those of the module above. If a session does not name its version of torch, the version whose rules
-//! reproduce the recording is used. Advice on a running job rests on a replay of at least four fifths of its events.
-//! Refuses: a device without a result, with the reason.
+//! Guarantees: the same as in the parent module. If a session does not report its version of torch, the version whose
+//! rules reproduce the recording is used. Advice on a running job is based on a replay of at least four fifths of its
+//! events.
+//!
+//! If there is no result for a device, the reason is returned.
 
 use std::sync::Arc;
 
@@ -18,10 +20,10 @@ use crate::job_data::error::ReadError;
 use crate::store::Store;
 use crate::streams::Streams;
 
-/// A running job's advice is replayed again once its events have grown by one part in so many.
+/// For advice on a running job, a new replay is made once its events have grown by one part in this many.
 const GROWN_PART: u64 = 4;
 
-/// How many of a device's events may have come since the replay that advice rests on.
+/// The most events that a device may have gained since the replay that advice is based on.
 fn may_have_grown(state: JobState, events: u64) -> u64 {
     if state == JobState::Running { events / (GROWN_PART + 1) } else { 0 }
 }
@@ -40,7 +42,7 @@ impl Key {
         Self { session: one.session, part: one.part.clone(), limits: limits.to_vec(), events: one.events }
     }
 
-    /// Whether it is the same but for so many events at most that have come since.
+    /// Whether the result covers the same request, with at most `grown` events since.
     fn covers(&self, now: &Self, grown: u64) -> bool {
         (self.events..=self.events.saturating_add(grown)).contains(&now.events)
             && *self == Self { events: self.events, ..now.clone() }
@@ -58,7 +60,7 @@ pub(super) struct Done {
 pub struct Wanted {
     /// One process.
     pub selection: v1::Selection,
-    /// Limits on the process's memory; none when empty, two where one is not known exactly.
+    /// Limits on the process's memory. The list is empty for no limit, and has two if the limit is not known exactly.
     pub limits: Vec<Limit>,
 }
 
@@ -83,7 +85,8 @@ impl Replays {
         Ok(answer)
     }
 
-    /// What settings would do for a device of this selection, or why that is not known; `flags` reach the store.
+    /// The effect of settings on a device of this selection, or why it is not known. `flags` are the command-line flags
+    /// to reach the store.
     pub(in super::super) async fn advice(
         self: Arc<Self>,
         store: Arc<dyn Store>,
@@ -109,7 +112,8 @@ impl Replays {
         subject.advice(first)
     }
 
-    /// The usual settings, from the cache or from a replay; a result may be older by `grown` events.
+    /// The result for the usual settings, from the cache or from a replay. A cached result may lack the last `grown`
+    /// events.
     async fn usual(
         self: Arc<Self>,
         store: Arc<dyn Store>,
@@ -140,7 +144,8 @@ impl Replays {
     }
 }
 
-/// A part of a job under settings and limits; where the version of torch is unknown, by the rule that repeats the recording.
+/// Replays a part of a job under settings and limits. If the version of torch is unknown, the version whose rules
+/// reproduce the recording is used.
 pub(in super::super) async fn replayed(
     store: &Arc<dyn Store>,
     part: &v1::Selection,

@@ -1,6 +1,6 @@
-//! The memory of a training at other sizes than the recorded one, as `memctl fit` forecasts it from one recording.
+//! Forecasts the memory of a training at other sizes than the recorded one, as `memctl fit` does from one recording.
 //!
-//! Guarantees: those of the module above; the forecast says that it rests on one recording.
+//! Guarantees: the same as in the parent module. The forecast states that it is based on one recording.
 //! Refuses: recordings that `memctl fit` refuses, with the same message.
 
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::job_data::error::ReadError;
 use crate::store::Store;
 use crate::streams::Streams;
 
-/// Events of a process whose sizes are forecast: some hundreds of replays take half a minute, and other requests wait for
-/// it.
+/// The most events of a process whose sizes are forecast. Some hundreds of replays take half a minute, and other
+/// requests wait for them.
 const EVENTS_MAX: u64 = 1 << 20;
 
 /// Identifies a forecast: process, number of events, device, recorded size, limit.
@@ -28,7 +28,7 @@ pub(super) type Key = (SessionId, u64, u8, u64, Option<u64>);
 pub struct Sizes {
     /// One process.
     pub selection: v1::Selection,
-    /// The size that it was recorded at.
+    /// The size at which it was recorded.
     pub size: u64,
     /// Bytes that the process may reserve.
     pub limit: Option<u64>,
@@ -59,7 +59,7 @@ impl Replays {
 }
 
 impl One {
-    /// Whether job and rank identify it: `memctl fit` has no flags for attempt and process.
+    /// Whether job and rank identify the device, because `memctl fit` has no flags for attempt and process.
     async fn is_meant_by_rank(&self, store: &dyn Store, streams: &Streams, selection: v1::Selection) -> bool {
         let (ranks, processes, devices) = (vec![self.rank], Vec::new(), Vec::new());
         let plain = v1::Selection { attempt: None, ranks, processes, devices, ..selection };
@@ -74,7 +74,7 @@ fn command(job: &str, rank: u32, size: u64) -> String {
     format!("memctl fit --job {job} --rank {rank} --at {}", size.saturating_mul(2).min(NUMBER_MAX))
 }
 
-/// Why a long recording is refused, with a remedy: a command, if one can forecast it.
+/// The reason why a long recording is refused, with a remedy: a command, if one can forecast it.
 fn refusal(command: Option<&str>) -> String {
     match command {
         Some(command) => too_long(EVENTS_MAX, command),
@@ -85,7 +85,7 @@ fn refusal(command: Option<&str>) -> String {
 async fn forecast(store: Arc<dyn Store>, one: One, size: u64, limit: Option<u64>) -> Result<Fit, ReadError> {
     let recorded = recorded(&store, &one.part, "it").await?;
     let recording = recorded.named(one.job.id, one.job.attempt, one.rank, Some(size));
-    // (A curve is not about a run: it says nothing of growth.)
+    // A curve is not about one run, so growth is not considered.
     let run = Run { recording, recorded, growing: None, world: 1 };
     let question = Question { sizes: fitting::Sizes::Around, device_memory: limit, change: None };
     let mut answer = working(move |wanted| fitted(run, None, &question, wanted)).await?;
@@ -93,7 +93,7 @@ async fn forecast(store: Arc<dyn Store>, one: One, size: u64, limit: Option<u64>
     Ok(answer)
 }
 
-/// The requests of one device of a selection; `called` is what a refusal calls its job.
+/// The requests of one device of a selection. `called` is the job's name in a refusal.
 pub(in super::super) async fn recorded(
     store: &Arc<dyn Store>,
     part: &v1::Selection,
@@ -113,7 +113,7 @@ pub(in super::super) async fn recorded(
     passed(store, part, pass).await
 }
 
-/// The answer from replays of one recording or of two.
+/// The answer from replays of one or two recordings.
 pub(in super::super) fn fitted(
     run: Run,
     larger: Option<Run>,

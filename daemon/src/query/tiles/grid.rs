@@ -1,23 +1,23 @@
-//! The positions of tiles in time: the slots of each level are twice as long as those of the level below; a tile has
-//! [`SLOTS`] of them.
+//! The positions of tiles in time. A tile has [`SLOTS`] slots. The slots of each level are twice as long as those of
+//! the level below.
 //!
-//! Guarantees: a tile's position depends only on its level and index, so its address is the same for every client and at
+//! Guarantees: a tile's position depends only on its level and index, so its address is the same for every client at
 //! any time.
 //! Refuses: levels and indexes beyond the range of times.
 
 use crate::job_data::ReadError;
 
-/// Slots of a tile.
+/// Slots per tile.
 pub const SLOTS: u64 = 512;
-/// The coarsest level: a slot of thirteen days.
+/// The coarsest level, with slots of thirteen days.
 pub const LEVEL_MAX: u32 = 50;
 
 /// A tile's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// A slot has 2^level nanoseconds.
+    /// The level; a slot has 2^level nanoseconds.
     pub level: u32,
-    /// The number of tiles of this level before it, since the Unix epoch.
+    /// The number of tiles of this level between the Unix epoch and this tile.
     pub index: u64,
 }
 

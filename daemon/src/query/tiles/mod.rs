@@ -1,11 +1,14 @@
-//! Tiles of a timeline: lowest, highest and last levels of one device over equal slots of time, for a page that zooms and
-//! pans.
+//! Tiles of a timeline: the lowest, highest and last levels of one device over equal slots of time, for a page that
+//! zooms and pans.
 //!
-//! Guarantees: memory and work of a tile are bounded regardless of the job. With few events ([`Bounds`]) it is exact,
-//! slot by slot; with more it is made of runs of 256 events; with many, of the bounds that are stored with each chunk. A
-//! tile is never too narrow, and it names its level of detail. A tile of runs replays at most one stretch before it is
-//! returned: chunks that were not replayed yet appear with their bounds, and the next request gets more of them. A
-//! complete tile of the past never changes.
+//! Guarantees: memory and work per tile are bounded regardless of the job. The level of detail depends on the number of
+//! events ([`Bounds`]). With few events a tile is exact, slot by slot. With more it is made of runs of 256 events. With
+//! many it is made of the bounds stored with each chunk. A tile's range of levels is never too narrow, and the tile
+//! names its level of detail.
+//!
+//! A tile of runs replays at most one stretch before it is returned. Chunks that are not replayed yet appear with their
+//! bounds, and the next request replays more of them. A complete tile of the past never changes.
+//!
 //! Refuses: more than one process at a time.
 //!
 //! - `grid`: positions of tiles; `rows`: the chunks' rows; `profiles`: the results of replaying a chunk; `recent`: the
@@ -36,17 +39,17 @@ use crate::job_data::ReadError;
 use crate::job_data::job::find;
 use crate::store::{Selection, SessionRow, Store};
 
-/// How many events a tile may have for each level of detail.
+/// The limits of a tile's events for each level of detail.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
-    /// One by one: up to three chunks, because a tile within two may touch a third.
+    /// Limit for single events: up to three chunks, because a tile as long as two chunks may touch a third.
     fine: u64,
-    /// In runs. Beyond this, a chunk is hardly wider than a slot.
+    /// Limit for runs. Beyond this, a chunk is hardly wider than a slot.
     outlined: u64,
-    /// With marks: some hundred steps.
+    /// Limit for marks: some hundred steps.
     marked: u64,
-    /// Events that are replayed for runs before a tile is returned, not counting those from the keyframe on; at least one
-    /// chunk.
+    /// Events that are replayed for runs before a tile is returned, not counting the events between the keyframe and
+    /// the first of them. At least one chunk is replayed.
     stretch: u64,
 }
 
@@ -54,7 +57,7 @@ const BOUNDS: Bounds = Bounds { fine: 3 << 16, outlined: 128 << 16, marked: 8 <<
 /// The most marks of a tile.
 const MARKS_MAX: usize = 1_000;
 
-/// A time before every window, for the levels that precede it.
+/// The time of levels before the window; it precedes every window.
 const BEFORE_NS: u64 = 0;
 
 /// The data that tiles are made of, cached between requests.
@@ -101,7 +104,7 @@ impl Tiles {
         Self { rows: KeptRows::new(), profiles: Profiles::new(bounds.stretch), bounds }
     }
 
-    /// Answers the request. `session` is the one whose earlier tiles the client has, if any.
+    /// Answers the request. `session` is the session whose earlier tiles the client has, if any.
     pub async fn tile(
         &self,
         store: &dyn Store,
@@ -133,7 +136,7 @@ impl Tiles {
         let filled = self.filled(device, &rows, times_ns, Detail::of(events, self.bounds)).await?;
         let (marks, marks_left_out) =
             if events <= self.bounds.marked { marks(store, one, times_ns).await? } else { (Vec::new(), 0) };
-        // After the last event nothing is known yet, or nothing happened.
+        // After the last event, either data is still missing or nothing happened.
         let told: Vec<&Bucket> =
             filled.buckets.iter().take_while(|bucket| Some(bucket.start_ns) <= rows.reach_ns()).collect();
         let first_slot = told.first().map_or(0, |first| (first.start_ns - times_ns.0) >> place.level);
@@ -213,11 +216,11 @@ impl Tiles {
 struct Filled {
     buckets: Vec<Bucket>,
     detail: Detail,
-    /// Chunks that are represented by their bounds so far.
+    /// Chunks that only their bounds represent so far.
     coarse: u64,
 }
 
-/// Single events may have expired; the bounds of their chunks remain.
+/// Returns `None` if single events have expired; the bounds of their chunks remain.
 fn unless_expired<T>(found: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
     match found {
         Ok(found) => Ok(Some(found)),
@@ -226,7 +229,7 @@ fn unless_expired<T>(found: Result<T, ReadError>) -> Result<Option<T>, ReadError
     }
 }
 
-/// The levels before a chunk, according to its replay.
+/// Adds the levels before a chunk, according to its replay.
 fn enter(timeline: &mut Timeline, before: Option<Levels>) {
     if let Some(before) = before {
         timeline.push(BEFORE_NS, before);
@@ -238,7 +241,7 @@ fn slot(bucket: &Bucket) -> [u64; COLUMNS.len()] {
     [min.allocated_bytes, max.allocated_bytes, last.allocated_bytes, max.reserved_bytes, last.reserved_bytes]
 }
 
-/// The marks of a stretch of time (its end excluded); if there are too many, steps are left out first.
+/// The marks between two times (the end excluded). If there are too many, steps are left out first.
 async fn marks(
     store: &dyn Store,
     session: &SessionRow,

@@ -1,9 +1,11 @@
-//! The steps and outlines of chunks, cached between requests; a chunk that is not in the cache is replayed.
+//! Caches the steps and outlines of chunks between requests, and replays chunks that are not in the cache.
 //!
 //! Guarantees: a stored chunk never changes, so the cache is never stale. Memory is bounded ([`STEPS_BYTES`],
-//! [`OUTLINES_BYTES`]), and the least recently used entry is evicted first. For one device one stretch is replayed at a
-//! time: a concurrent request for the same waits for its result.
-//! Refuses: to replay more than a stretch of events for outlines at once, not counting those from the keyframe on.
+//! [`OUTLINES_BYTES`]), and the least recently used entry is evicted first. Only one stretch of a device is replayed at
+//! a time; a concurrent request for the same stretch waits for its result.
+//!
+//! For outlines, at most one stretch of events is replayed at a time, not counting the events between the keyframe and
+//! the stretch.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
@@ -18,27 +20,28 @@ use crate::job_data::ReadError;
 use crate::job_data::replay::{Go, Replay};
 use crate::store::{SessionRow, Store};
 
-/// For steps: about forty chunks of 65,536 events.
+/// Limit of the bytes of steps: about forty chunks of 65,536 events.
 const STEPS_BYTES: usize = 64 << 20;
-/// For outlines: those of some two hundred million events.
+/// Limit of the bytes of outlines: those of some two hundred million events.
 const OUTLINES_BYTES: usize = 48 << 20;
-/// Overhead of one entry.
+/// Overhead of one entry in bytes.
 const EACH: usize = 192;
-/// Devices that are replayed at a time; two that share a lock wait for each other.
+/// The most devices that are replayed at a time. Each device has one of these locks; two with the same lock wait for
+/// each other.
 const PLACES: usize = 16;
 
 type Key = (SessionId, u8, u64);
 
-/// See the module.
+/// The caches of steps and outlines; see the module.
 pub(super) struct Profiles {
     steps: Recent<Key, Steps>,
     outlines: Recent<Key, Outline>,
     places: [Mutex<()>; PLACES],
-    /// Events of a stretch, not counting those that lead to it.
+    /// Events of a stretch, not counting those between the keyframe and the stretch.
     stretch: u64,
 }
 
-/// A device whose chunks are looked at.
+/// A device whose chunks are requested.
 #[derive(Clone, Copy)]
 pub(super) struct Device<'a> {
     pub store: &'a dyn Store,
@@ -62,7 +65,7 @@ impl Profiles {
         }
     }
 
-    /// The steps of all these chunks, which are consecutive.
+    /// The steps of all these chunks, which must be consecutive.
     pub async fn steps(&self, device: Device<'_>, rows: &[Row]) -> Result<Vec<Arc<Steps>>, ReadError> {
         let known = |kept: &Self| -> Option<Vec<Arc<Steps>>> {
             rows.iter().map(|row| kept.steps.get(&device.key(row))).collect()
@@ -77,7 +80,7 @@ impl Profiles {
         self.replay(device, rows).await
     }
 
-    /// The outlines of these chunks that are known, after replaying one more stretch if some are not.
+    /// The outlines of these chunks that are known. If some are not, one more stretch is replayed first.
     pub async fn outlines(&self, device: Device<'_>, rows: &[Row]) -> Result<Vec<Option<Arc<Outline>>>, ReadError> {
         let known =
             || -> Vec<Option<Arc<Outline>>> { rows.iter().map(|row| self.outlines.get(&device.key(row))).collect() };
@@ -101,7 +104,7 @@ impl Profiles {
         self.places[hasher.finish() as usize % PLACES].lock().await
     }
 
-    /// Replays these chunks, and caches their steps and outlines.
+    /// Replays these chunks and caches their steps and outlines.
     async fn replay(&self, device: Device<'_>, rows: &[Row]) -> Result<Vec<Arc<Steps>>, ReadError> {
         let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(Vec::new()) };
         let Device { store, session, device: index } = device;
@@ -129,7 +132,7 @@ impl Profiles {
     }
 }
 
-/// The first consecutive chunks without an outline, up to `events_max` events, but at least one.
+/// The first consecutive chunks without an outline: at least one chunk, and at most `events_max` events.
 fn stretch<'a>(rows: &'a [Row], known: &[Option<Arc<Outline>>], events_max: u64) -> &'a [Row] {
     let Some(first) = known.iter().position(Option::is_none) else { return &[] };
     let mut events: u64 = 0;
@@ -141,11 +144,11 @@ fn stretch<'a>(rows: &'a [Row], known: &[Option<Arc<Outline>>], events_max: u64)
     &rows[first..first + count]
 }
 
-/// The chunks of a replay, while its events pass.
+/// The state of a replay of chunks.
 struct Drawing<'a> {
     /// The remaining chunks, the current one first.
     rows: &'a [Row],
-    /// After the previous event.
+    /// The levels after the previous event.
     levels: Levels,
     sketch: Option<Sketch>,
     found: Vec<(Steps, Outline)>,

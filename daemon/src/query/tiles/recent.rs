@@ -1,13 +1,13 @@
 //! A least-recently-used cache, bounded in bytes.
 //!
-//! Guarantees: entries never exceed the bound in total; the least recently used one is evicted first; a value larger than
-//! the bound is not kept. A value that was handed out stays valid after its eviction.
+//! Guarantees: the entries never exceed the bound in total. The least recently used entry is evicted first. A value
+//! larger than the bound is not stored. A returned value remains valid after its eviction.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// See the module.
+/// The cache; see the module.
 pub(super) struct Recent<K, V> {
     bytes_max: usize,
     kept: Mutex<Kept<K, V>>,
@@ -33,7 +33,7 @@ impl<K: Clone + Eq + Hash, V> Recent<K, V> {
         Self { bytes_max, kept: Mutex::new(kept) }
     }
 
-    /// The value of a key; counts as a use.
+    /// The value of a key. The call counts as a use.
     pub fn get(&self, key: &K) -> Option<Arc<V>> {
         let mut kept = self.lock();
         let Kept { uses, by_key, by_use, .. } = &mut *kept;
@@ -45,7 +45,7 @@ impl<K: Clone + Eq + Hash, V> Recent<K, V> {
         Some(one.value.clone())
     }
 
-    /// Stores a value of `bytes` bytes, replacing an earlier one.
+    /// Stores a value of `bytes` bytes and replaces an earlier value of the key.
     pub fn put(&self, key: K, value: Arc<V>, bytes: usize) {
         let mut kept = self.lock();
         kept.remove(&key);

@@ -1,8 +1,8 @@
-//! The chunks of a device as rows, ordered by time, cached between requests.
+//! Caches the rows of a device's chunks between requests, ordered by time.
 //!
-//! Guarantees: the rows match the store as of the given session row. For a running session only new rows are read; if
-//! retention removed any, all are read again. Memory is bounded ([`KEPT_BYTES`]): a device with more rows is read again
-//! for each request.
+//! Guarantees: the rows match the store at the given session row or later. For a running session only new rows are
+//! read. If retention removed any, all rows are read again. Memory is bounded ([`KEPT_BYTES`]): if the rows of a device
+//! exceed the bound, they are read again for each request.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use super::recent::Recent;
 use crate::job_data::ReadError;
 use crate::store::{ChunkRow, Selection, SessionRow, Store};
 
-/// For the rows of all devices: about three hundred thousand.
+/// Limit of the bytes of all devices' rows: about three hundred thousand rows.
 const KEPT_BYTES: usize = 32 << 20;
 
-/// What tiles need of a chunk's row.
+/// The values of a chunk's row that tiles use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     pub seq: u64,
@@ -23,7 +23,7 @@ pub(super) struct Row {
     pub count: u64,
     pub first_ns: u64,
     pub last_ns: u64,
-    /// The latest time of this chunk and those before it: it ascends even where times run backwards.
+    /// The latest time in this chunk and all chunks before it. It ascends even if times run backwards.
     pub reach_ns: u64,
     allocated_min: u64,
     allocated_max: u64,
@@ -52,17 +52,17 @@ impl Row {
         }
     }
 
-    /// The number of events up to its end.
+    /// The number of events up to the end of the chunk.
     pub fn end_event(&self) -> u64 {
         self.first_event.saturating_add(self.count)
     }
 
-    /// The levels after its last event.
+    /// The levels after the chunk's last event.
     pub fn end(&self) -> Levels {
         levels(self.allocated_end, self.reserved_end)
     }
 
-    /// As far as its levels are stored.
+    /// The chunk's rollup, with the levels that are stored.
     pub fn rollup(&self) -> Rollup {
         let mut rollup = Rollup {
             first_ns: self.first_ns,
@@ -73,7 +73,7 @@ impl Row {
             max: levels(self.allocated_max, self.reserved_max),
             ..Rollup::default()
         };
-        // The distribution over kinds is not stored with the chunk; only the total matters.
+        // The counts by kind of event are not stored with the chunk. Only the total matters here.
         rollup.counts[0] = self.count;
         rollup
     }
@@ -83,7 +83,7 @@ const fn levels(allocated_bytes: u64, reserved_bytes: u64) -> Levels {
     Levels { allocated_bytes, active_bytes: allocated_bytes, reserved_bytes }
 }
 
-/// A device's rows, as of a state of its session.
+/// A device's rows at a given state of its session.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rows {
     all: Vec<Row>,
@@ -92,19 +92,19 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// The rows that touch a stretch of time (its end excluded), and the one before them.
+    /// The rows that overlap a range of time (its end excluded), and the row before them.
     pub fn within(&self, (start_ns, end_ns): (u64, u64)) -> (Option<&Row>, &[Row]) {
         let first = self.all.partition_point(|row| row.reach_ns < start_ns);
         let count = self.all[first..].iter().take_while(|row| row.first_ns < end_ns).count();
         (first.checked_sub(1).and_then(|before| self.all.get(before)), &self.all[first..first + count])
     }
 
-    /// The time of the last event of all.
+    /// The time of the last event.
     pub fn reach_ns(&self) -> Option<u64> {
         self.all.last().map(|row| row.reach_ns)
     }
 
-    /// Whether an event at or after this time has arrived: then all earlier ones have.
+    /// Whether an event at or after this time has arrived. If so, all earlier events have arrived too.
     pub fn is_past(&self, time_ns: u64) -> bool {
         self.all.last().is_some_and(|row| row.first_ns >= time_ns)
     }
@@ -133,11 +133,11 @@ impl KeptRows {
         Self(Recent::new(KEPT_BYTES))
     }
 
-    /// See the module.
+    /// The rows of a device; see the module.
     pub async fn of(&self, store: &dyn Store, session: &SessionRow, device: u8) -> Result<Arc<Rows>, ReadError> {
         let key = (session.info.id, device);
         let kept = self.0.get(&key).filter(|kept| {
-            // If the request's session row is older than the cached rows, there is no need to read again.
+            // If the request's session row is older than the cached rows, they need not be read again.
             kept.expired_events == session.expired_events
         });
         if let Some(kept) = kept.as_ref().filter(|kept| kept.durable_seq >= session.durable_seq) {

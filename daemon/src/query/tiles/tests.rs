@@ -1,4 +1,4 @@
-//! Compares tiles with the events themselves, for any chunks, levels and earlier requests.
+//! Compares tiles with the events themselves, for arbitrary chunks, levels and earlier requests.
 
 use memctl_analysis::{Birth, BlockMap};
 use memctl_model::{
@@ -13,7 +13,7 @@ use super::*;
 use crate::ingest::prepare::{Scale, prepare};
 use crate::store::{Append, SqliteStore};
 
-/// When the recording begins.
+/// The time at which the recording begins.
 const BEGIN_NS: u64 = 1_780_000_000_000_000_000;
 
 /// Pseudo-random numbers.
@@ -26,7 +26,7 @@ impl Drawn {
     }
 }
 
-/// Blocks that are allocated and freed, and segments.
+/// Events that allocate and free blocks and segments.
 pub(crate) fn events(seed: u64, count: usize) -> Vec<Event> {
     let (mut drawn, mut time_ns, mut live) = (Drawn(seed), BEGIN_NS, [0_u64; 64]);
     let mut events = Vec::with_capacity(count + 1);
@@ -70,7 +70,7 @@ pub(crate) struct Stored {
     levels: Vec<(u64, Levels)>,
 }
 
-/// Items as an agent sends them: chunks of `length` events, a keyframe after every third one.
+/// Items in the form that an agent sends: chunks of `length` events, with a keyframe after every third chunk.
 fn items(events: &[Event], length: usize, levels: &mut Vec<(u64, Levels)>) -> Vec<Packed> {
     let mut map = BlockMap::new(&AllocatorSettings::default());
     let (mut encoder, mut items, mut first_event) = (Encoder::new(1).unwrap(), Vec::new(), 0);
@@ -143,7 +143,7 @@ fn selection() -> v1::Selection {
 }
 
 impl Stored {
-    /// The expected slot, straight from the events; nothing where nothing was known.
+    /// The expected slot, computed directly from the events; `None` if nothing was known.
     fn directly(&self, start_ns: u64, end_ns: u64) -> Option<[u64; COLUMNS.len()]> {
         let from = self.levels.partition_point(|(time, _)| *time < start_ns);
         let to = self.levels.partition_point(|(time, _)| *time < end_ns);
@@ -216,12 +216,12 @@ proptest! {
             let stored = stored(&events(seed, count), length).await;
             let bounds = Bounds { fine, outlined, marked: 0, stretch: 1_000 };
             let tiles = Tiles::bounded(bounds);
-            // (The first ones of many, and the last.)
+            // Tests the first tiles and the last one.
             let all: Vec<Place> = stored.places(level).collect();
             for place in all.iter().take(20).chain(all.last()).copied() {
                 let mut tile = stored.tile(&tiles, place).await;
                 stored.compare(place, &tile);
-                // Each further request returns more detail, until all of it is there.
+                // Each further request returns more detail, until the tile is complete.
                 while tile.head.coarse_chunks > 0 {
                     assert!(!tile.head.is_final);
                     let better = stored.tile(&tiles, place).await;
@@ -266,7 +266,7 @@ fn a_tile_of_what_goes_on_changes_until_it_is_over() {
         let place = Place { level, index: levels[990].0 / (SLOTS << level) };
         let asked = selection();
         let ask = || tiles.tile(&store, &asked, place, None);
-        // The second chunk ends before the tile does: the tile has what has arrived, and no slot after it.
+        // The second chunk ends before the tile does. The tile has the data that has arrived, and no slot after it.
         let next = append(&store, 1, &items[..2]).await;
         let before = ask().await.unwrap();
         assert!(!before.head.is_final);

@@ -1,6 +1,6 @@
 //! Checks every answer about holders: its checksum, and whether it decodes.
 //!
-//! Guarantees: one answer is in memory at a time; an unreadable one is a problem, and the check continues.
+//! Guarantees: one answer is in memory at a time. An unreadable answer counts as a problem, and the check continues.
 
 use memctl_proto::convert::holders::from_kept;
 use memctl_proto::v1;
@@ -17,7 +17,7 @@ const LIST: Sql = Sql::Both("SELECT job_id, session_id, asked_ns FROM memctl.hol
 const ONE: Sql =
     Sql::Both("SELECT answer, checksum FROM memctl.holders WHERE job_id = $1 AND session_id = $2 AND asked_ns = $3");
 
-/// Checks all answers. A damaged page of SQLite's ends what it is read for.
+/// Checks all answers. If a damaged page of SQLite prevents reading the list, no answer is checked.
 pub(super) async fn all<C: SqlConnection + Connection>(
     connection: &mut C,
     options: &C::Options,
@@ -25,7 +25,7 @@ pub(super) async fn all<C: SqlConnection + Connection>(
 ) -> Result<(), Fault> {
     let keys = match connection.all(query(LIST)).await {
         Ok(keys) => keys,
-        // The check of the pages has reported this.
+        // The check of the pages has already reported this damage.
         Err(Fault::Sql(error)) if is_damage(&error) => return Ok(()),
         Err(fault) => return Err(fault),
     };
@@ -44,7 +44,7 @@ pub(super) async fn all<C: SqlConnection + Connection>(
     Ok(())
 }
 
-/// Checks an answer, unless it is gone by now.
+/// Checks an answer, unless it has been removed since it was listed.
 fn look(session: i64, asked_ns: u64, row: Option<&impl Cells>, checked: &mut Checked) -> Result<(), Fault> {
     let Some(row) = row else { return Ok(()) };
     let (answer, sum) = (row.blob(0)?, row.int(1)?);

@@ -1,7 +1,7 @@
 //! Checks every stored item: its size, its checksum, and whether it decodes.
 //!
-//! Guarantees: few items are in memory at a time, none larger than ingest accepts; an unreadable one is a problem, and
-//! the check continues.
+//! Guarantees: few items are in memory at a time, none larger than ingest accepts. An unreadable item counts as a
+//! problem, and the check continues.
 
 use memctl_proto::chunk::Decoder;
 use memctl_proto::item::{Content, Packed};
@@ -57,7 +57,8 @@ impl List {
     }
 }
 
-/// Checks all items. A damaged page of SQLite's, which the check of the pages has reported, ends what it is read for.
+/// Checks all items. If a damaged page of SQLite prevents reading a list of items, the rest of that list is not
+/// checked. The check of the pages reports the damage.
 pub(super) async fn all<C: SqlConnection + Connection>(
     connection: &mut C,
     options: &C::Options,
@@ -83,7 +84,7 @@ pub(super) async fn all<C: SqlConnection + Connection>(
                     }
                     limit = BATCH;
                 }
-                // One by one, up to the one that cannot be read; the check of the pages covers what follows.
+                // Reads one item at a time, up to the unreadable one. The check of the pages covers the items after it.
                 Err(Fault::Sql(error)) if is_damage(&error) && limit > 1 => {
                     limit = 1;
                     *connection = options.connect().await?;

@@ -1,9 +1,9 @@
 //! Checks that a store is undamaged ([`check`]), even with concurrent writers.
 //!
-//! Guarantees: nothing is changed. The cheap check compares every session's row with what is stored of it, at one
-//! moment, and finds orphaned rows. The deep one reads everything: the database checks its own pages, and every item
-//! and every answer about holders is compared with its checksum and decoded ([`Depth`]). A damaged item does not end
-//! the check. At most [`PROBLEMS_MAX`] problems are listed; the rest are counted.
+//! Guarantees: nothing is changed. The cheap check ([`Depth::Rows`]) compares every session's row with the stored items
+//! at one moment, and finds orphaned rows. The deeper checks read everything: the database checks its own pages, and
+//! every item and answer about holders is compared with its checksum and, at [`Depth::Decoded`], decoded. A damaged
+//! item does not end the check. At most [`PROBLEMS_MAX`] problems are listed; the rest are counted.
 
 mod answers;
 mod items;
@@ -74,7 +74,7 @@ impl Checked {
 /// Checks a store.
 ///
 /// # Errors
-/// The store cannot be opened or read at all.
+/// The store cannot be opened, or cannot be read at all.
 pub async fn check(address: &StoreAddress, depth: Depth) -> Result<Checked, StoreError> {
     let (store, mut source): (Box<dyn Store>, Source) = match address {
         StoreAddress::Memory => {

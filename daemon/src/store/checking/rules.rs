@@ -1,7 +1,7 @@
 //! Invariants between the rows of a store, each as a query for rows that violate it.
 //!
-//! Guarantees: a query returns sessions and two numbers, in SQL that both databases understand (SQLite without the
-//! schema's name). Long, because it is a list.
+//! Guarantees: every query returns a session and two numbers, in SQL that both databases understand (for SQLite, the
+//! schema's name is removed).
 
 use super::{Checked, Problem};
 use crate::store::row_reader::{Cells, Fault};

@@ -1,10 +1,10 @@
 //! Copies of a whole store: [`backup`] from either database into one SQLite file, and [`restore`] from that file into
 //! either.
 //!
-//! Guarantees: a backup is the state at one moment, even with concurrent writers. It is complete, on the disk and
-//! private to its owner, or does not exist. A restore equals the backup, keys included.
-//! Refuses: an incomplete backup, before anything is written; an existing file as a backup's target, and a store with
-//! data as a restore's target.
+//! Guarantees: a backup is the state at one moment, even with concurrent writers. A backup's file exists only once it
+//! is complete, on the disk and private to its owner. A restored store equals the backup, keys included.
+//! Refuses: an incomplete backup, before anything is written; an existing file as the target of a backup; a store with
+//! data as the target of a restore.
 
 mod postgres;
 mod sound;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use super::address::StoreAddress;
 use super::{StoreError, Totals};
 
-/// What a copy contains.
+/// The content of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copied {
     /// Its sums: jobs, sessions, events and bytes, without expired ones.
@@ -54,7 +54,8 @@ pub async fn backup(address: &StoreAddress, target: &Path) -> Result<Copied, Sto
     Ok(Copied { totals, file_bytes: file.metadata().map_err(cannot)?.len() })
 }
 
-/// Restores a backup into an empty store, which is created if needed; a damaged backup only if `damaged` is set.
+/// Restores a backup into an empty store, which is created if needed. A damaged backup is restored only if `damaged` is
+/// set.
 ///
 /// # Errors
 /// The file is not an undamaged backup, or the store holds data already.

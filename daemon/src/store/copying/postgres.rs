@@ -1,8 +1,8 @@
 //! Copies from and to Postgres: the same tables, row by row.
 //!
-//! Guarantees: a backup is one REPEATABLE READ transaction, and so the state at one moment. A restore is one
+//! Guarantees: a backup is one REPEATABLE READ transaction, so it is the state at one moment. A restore is one
 //! transaction, and rows keep their keys.
-//! Refuses: a database whose schema is not current, because a backup does not change it.
+//! Refuses: a database whose schema is not current, because a backup must not change the schema.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -19,7 +19,7 @@ use super::{not_empty, sqlite};
 use crate::store::row_reader::Fault;
 use crate::store::sql::Backend as _;
 
-/// Bytes and rows of one statement.
+/// Limits of the bytes and rows of one statement.
 const STATEMENT_BYTES: usize = 8 << 20;
 const STATEMENT_ROWS: usize = 2_048;
 
@@ -47,7 +47,7 @@ pub(super) async fn backup(url: &str, target: &Path) -> Result<(), StoreError> {
     copy.close().await?;
     store.close().await?;
     outcome.map_err(|error| match error {
-        // The failure was most likely in reading.
+        // The failure most likely occurred while the database was read, so the error names its place.
         StoreError::Failed { operation, reason, .. } => StoreError::Failed { place, operation, reason },
         error => error,
     })
@@ -69,7 +69,7 @@ async fn read_all(from: &mut PgConnection, to: &mut SqliteConnection) -> Result<
             table.insert(to, cells_of(&table.columns, &row?)?).await?;
         }
     }
-    // So that keys of deleted rows are not reused.
+    // Copies the sequences, so that keys of deleted rows are not reused.
     for (table, column) in &known.identities {
         let last = format!(
             "SELECT pg_sequence_last_value(pg_get_serial_sequence('memctl.\"{table}\"', '{column}')::regclass)"

@@ -1,7 +1,7 @@
-//! Checks that a file is a complete backup before anything of it is restored.
+//! Checks that a file is a complete backup before anything is restored from it.
 //!
-//! Guarantees: a file that is empty, truncated, or holds an item with a wrong checksum is refused by name; nothing is
-//! written.
+//! Guarantees: a file that is empty, truncated, or holds an item with a wrong checksum is refused, and the error names
+//! it. Nothing is written.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -12,11 +12,11 @@ use super::super::address::StoreAddress;
 use super::super::checking::{self, Depth};
 use super::told;
 
-/// Bytes of SQLite's header that are read, which include page size and count (https://www.sqlite.org/fileformat.html,
-/// 1.3).
+/// Bytes that are read of SQLite's header. They include the page size and the page count
+/// (https://www.sqlite.org/fileformat.html, 1.3).
 const HEADER: usize = 32;
 
-/// Refuses a file that is empty or has fewer pages than its header says.
+/// Refuses a file that is empty or has fewer pages than its header states.
 pub(super) fn has_all_pages(source: &Path) -> Result<(), StoreError> {
     let cannot = |error: std::io::Error| told(source, &error);
     let mut file = File::open(source).map_err(cannot)?;
@@ -26,7 +26,7 @@ pub(super) fn has_all_pages(source: &Path) -> Result<(), StoreError> {
     }
     let mut header = [0; HEADER];
     if file.read_exact(&mut header).is_err() || !header.starts_with(b"SQLite format 3\0") {
-        // SQLite reports what is wrong.
+        // It is not a database; the error of SQLite, which opens it later, explains why.
         return Ok(());
     }
     let page = match u16::from_be_bytes([header[16], header[17]]) {

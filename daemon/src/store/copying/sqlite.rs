@@ -1,6 +1,6 @@
 //! Copies from and to SQLite files.
 //!
-//! Guarantees: a file is copied at one moment even with concurrent writers; a damaged backup is not restored.
+//! Guarantees: a file is copied as of one moment, even with concurrent writers. A damaged backup is not restored.
 
 use std::path::{Path, PathBuf};
 
@@ -60,7 +60,7 @@ pub(super) async fn totals(path: &Path) -> Result<Totals, StoreError> {
     Ok(Totals { jobs, sessions, events, stored_bytes, ..Totals::default() })
 }
 
-/// A connection to a backup, and the lock that keeps others from writing it.
+/// Connects to a backup and takes the lock that keeps other processes from writing it.
 pub(super) async fn connect(source: &Path) -> Result<(SqliteConnection, Option<std::fs::File>), StoreError> {
     let place = source.display().to_string();
     let read_only::Source { options, held, .. } = read_only::source(source, &place).await?;
@@ -97,7 +97,7 @@ pub(super) async fn fill(from: &mut SqliteConnection, to: &mut SqliteConnection)
             table.insert(to, row?).await?;
         }
     }
-    // So that keys of deleted rows are not reused.
+    // Copies the sequences, so that keys of deleted rows are not reused.
     sqlx::query("DELETE FROM sqlite_sequence").execute(&mut *to).await?;
     for row in sqlx::query_as::<_, (String, i64)>("SELECT name, seq FROM sqlite_sequence").fetch_all(from).await? {
         let insert = sqlx::query("INSERT INTO sqlite_sequence (name, seq) VALUES (?1, ?2)").bind(row.0).bind(row.1);

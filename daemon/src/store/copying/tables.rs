@@ -1,6 +1,6 @@
-//! The tables of a store in SQLite and their rows cell by cell: the form shared by both databases.
+//! The tables of a store in SQLite and their rows cell by cell. Copies from and to either database use this form.
 //!
-//! Guarantees: tables have the order of the migrations, so that referenced ones come first.
+//! Guarantees: tables are in the order of the migrations, so referenced tables come first.
 
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
@@ -8,10 +8,10 @@ use tokio_stream::{Stream, StreamExt as _};
 
 use crate::store::row_reader::Fault;
 
-/// Row keys that only SQLite has: they get new values.
+/// Row keys that exist only in SQLite. They get new values in a copy.
 const ITS_OWN: [(&str, &str); 1] = [("payload", "payload_id")];
 
-/// What a column holds.
+/// The type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Int,
@@ -55,7 +55,7 @@ pub(super) async fn tables(connection: &mut SqliteConnection) -> Result<Vec<Tabl
         AND name <> 'memctl_migration' ORDER BY rowid";
     let names: Vec<String> = sqlx::query_scalar(listed).fetch_all(&mut *connection).await?;
     let mut tables = Vec::new();
-    // Sessions refer to jobs, but a later migration recreated that table.
+    // A later migration recreated the table of jobs, so it is listed last although sessions refer to it.
     let (first, others): (Vec<String>, Vec<String>) = names.into_iter().partition(|name| name == "job");
     for name in first.into_iter().chain(others) {
         let listed = "SELECT name, type FROM pragma_table_info(?1) ORDER BY cid";

@@ -1,7 +1,7 @@
-//! Many rows at once: sent as arrays, one statement per table.
+//! Writes many rows at once: the rows are sent as arrays, with one statement per table.
 //!
-//! Guarantees: sessions' rows are locked in ascending order, after their job's, so that two transactions cannot
-//! deadlock.
+//! Guarantees: the row of a job is locked before the rows of its sessions, and sessions are locked in ascending order.
+//! So two transactions cannot deadlock.
 
 use std::collections::BTreeSet;
 
@@ -15,14 +15,14 @@ use crate::store::sql::query::{SqlConnection, query, sql};
 use crate::store::sql::{Batches, States};
 use crate::store::wire_form;
 
-/// Bytes of payloads in one statement: the server holds them twice while it runs.
+/// Limit of the payload bytes in one statement, because the server holds them twice while it runs.
 const STATEMENT_BYTES: usize = 16 << 20;
-/// Rows in one statement.
+/// Limit of the rows in one statement.
 const STATEMENT_ROWS: usize = 4096;
 
 impl Batches for PgConnection {
     async fn lock_job(&mut self, job: i64) -> Result<(), Fault> {
-        // A large job takes a while to delete, but not without limit.
+        // Deleting a large job takes long, so it has a higher timeout.
         sqlx::query("SET LOCAL statement_timeout = '15min'").execute(&mut *self).await?;
         self.optional(query(sql!("job_lock")).bind(job)).await?;
         let sessions: Vec<SessionKey> =

@@ -1,8 +1,8 @@
 //! Connecting, the schema, and retries.
 //!
-//! Guarantees: every wait has a timeout (connecting, getting a connection, a statement, a lock). Two daemons that start
-//! at once on an empty database do not disturb each other.
-//! Refuses: servers that lack what the statements use.
+//! Guarantees: every wait has a timeout (connecting, getting a connection, a statement, a lock). Two daemons can start
+//! at the same time on an empty database.
+//! Refuses: servers that lack features that the statements use.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -17,23 +17,24 @@ use crate::store::migrations;
 use crate::store::row_reader::Fault;
 use crate::store::sql::Attempts;
 
-/// Version 13 as in `server_version_num`: older ones are out of support.
+/// Version 13, in the form of `server_version_num`. Older versions are no longer supported by Postgres.
 const SERVER_MIN: i32 = 130_000;
-/// Concurrent appends and queries; servers allow 100 connections by default, for all clients together.
+/// Limit of concurrent appends and queries. By default a server allows 100 connections for all clients together.
 const CONNECTIONS_MAX: u32 = 8;
 /// Timeout for getting a connection, new or free.
 const ACQUIRE_WAIT: Duration = Duration::from_secs(15);
-/// Timeout for finding out why there was none.
+/// Timeout for finding out why no connection was available.
 const REASON_WAIT: Duration = Duration::from_secs(5);
 /// Timeout of a statement. Deleting a large job takes longest and has its own.
 const STATEMENT_MS: &str = "60000";
 /// Timeout for a lock that another daemon holds.
 const LOCK_MS: &str = "20000";
-/// A transaction that a lost daemon left open ends after this.
+/// The server ends a transaction that a lost daemon left open after this time.
 const IDLE_IN_TRANSACTION_MS: &str = "60000";
-/// Attempts per transaction; a serialization failure is rare, twelve in a row are a fault.
+/// Attempts per transaction. A serialization failure is rare, so twelve in a row indicate a fault.
 const TRIES_MAX: u32 = 12;
-/// Pauses between attempts: on a loaded server a transaction takes a second, and two that retry sooner collide again.
+/// Pauses between attempts. On a loaded server a transaction takes a second, and two transactions that retry sooner
+/// collide again.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(10), most: Duration::from_millis(1_280) };
 
 /// The result of opening.
@@ -98,19 +99,19 @@ async fn connect(url: &str, place: &str, more: &[(&str, &str)]) -> Result<(PgPoo
     }
 }
 
-/// A pool that timed out does not report the server's error, so one more connection attempt gets it.
+/// Finds the server's error. A pool that timed out does not report it, so one more connection attempt is made.
 async fn reason(error: sqlx::Error, options: &PgConnectOptions) -> sqlx::Error {
     if !matches!(error, sqlx::Error::PoolTimedOut) {
         return error;
     }
     match tokio::time::timeout(REASON_WAIT, options.connect()).await {
         Ok(Err(reason)) => reason,
-        // The server answers now, or hangs: then the timeout itself is the reason.
+        // The server responds now, or it hangs. In both cases the timeout itself is the reason.
         Ok(Ok(_)) | Err(_) => error,
     }
 }
 
-/// Checks that the schema exists; returns the server's version.
+/// Checks that the schema exists and returns the server's version.
 async fn look(pool: &PgPool, place: &str) -> Result<String, Fault> {
     let mut connection = pool.acquire().await?;
     let there = "SELECT to_regclass('memctl.migration') IS NOT NULL";
@@ -127,10 +128,10 @@ async fn look(pool: &PgPool, place: &str) -> Result<String, Fault> {
     Ok(sqlx::query_scalar("SELECT current_setting('server_version')").fetch_one(&mut *connection).await?)
 }
 
-/// Queries the server on its own connection, which is reused. A connection of the pool would wait behind other queries,
-/// and the pool would retry a server that refuses connections.
+/// Probes the server on a connection of its own, which is reused. A connection of the pool would wait behind other
+/// queries, and the pool would retry a server that refuses connections.
 pub(super) async fn probe(kept: &mut Option<PgConnection>, options: &PgConnectOptions) -> Result<(), Fault> {
-    // Taken out: after a failure or a cancelled caller, the next probe opens a new one.
+    // The connection is taken out, so that after a failure or a cancelled caller the next probe opens a new one.
     let mut connection = match kept.take() {
         Some(connection) => connection,
         None => options.connect().await?,
@@ -140,7 +141,7 @@ pub(super) async fn probe(kept: &mut Option<PgConnection>, options: &PgConnectOp
     Ok(())
 }
 
-/// Ensures that an acknowledgement means durable, for any default of the server or the role.
+/// Ensures that an acknowledged commit is durable, whatever the default of the server or the role.
 async fn commit_to_disk(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
     let on = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'";
     connection.execute(on).await.map(|_| ())
@@ -159,16 +160,17 @@ async fn prepare(pool: &PgPool, place: &str) -> Result<String, Fault> {
     let ready = "SELECT to_regclass('memctl.migrating') IS NOT NULL";
     for statement in [
         "CREATE SCHEMA IF NOT EXISTS memctl",
-        // Empty; the process that migrates holds its lock.
+        // This table stays empty. The process that migrates holds its lock.
         "CREATE TABLE IF NOT EXISTS memctl.migrating ()",
     ] {
-        // Checked first, so that the right to create is not needed if everything exists.
+        // The schema and the table are looked up first, so that the right to create is not needed if both exist.
         if sqlx::query_scalar::<_, bool>(ready).fetch_one(&mut *connection).await? {
             break;
         }
         match connection.execute(statement).await {
             Ok(_) => {}
-            // IF NOT EXISTS does not prevent a race of two creators: one of them gets this error.
+            // IF NOT EXISTS does not prevent a race of two daemons that create the same thing: one of them gets this
+            // error.
             Err(error) if is_race(&error) => {}
             Err(error) => return Err(error.into()),
         }
@@ -182,7 +184,7 @@ async fn prepare(pool: &PgPool, place: &str) -> Result<String, Fault> {
             return Err(StoreError::Newer { place: place.into(), found, known: migrations::NEWEST }.into());
         }
     }
-    // Not `run`: its future is not `Send`.
+    // `run` cannot be used, because its future is not `Send`.
     migrations::postgres().run_direct(None, &mut *tx, false).await.map_err(|error| migrations::fault(place, error))?;
     tx.commit().await?;
     Ok(version)
@@ -209,7 +211,7 @@ impl Attempts for Retries<'_> {
         began.map_err(|error| told(&self.store.place, self.operation, error.into()))
     }
 
-    /// Repeats a serialization failure or a deadlock, after a pause.
+    /// Repeats the transaction after a serialization failure or a deadlock, with a pause.
     async fn ended<T: Send>(&mut self, outcome: Result<T, Fault>) -> Result<Option<T>, StoreError> {
         let error = match outcome {
             Ok(done) => return Ok(Some(done)),
@@ -221,7 +223,7 @@ impl Attempts for Retries<'_> {
             Err(fault) => return Err(told(&self.store.place, self.operation, fault)),
         };
         tracing::debug!(place = self.store.place, operation = self.operation, tries = self.tries + 1, %error, "trying again");
-        // Half of the pause is random, so that two colliding transactions do not collide again.
+        // Half of the pause is random, so that two transactions that collided do not collide again.
         let share = f64::from(getrandom::u32().unwrap_or(0)) / f64::from(u32::MAX);
         tokio::time::sleep(BACKOFF.wait(self.tries, 0.5 + share / 2.0)).await;
         self.tries += 1;

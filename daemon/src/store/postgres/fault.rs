@@ -1,7 +1,7 @@
 //! Translates Postgres's SQLSTATE codes into [`StoreError`]s.
 //!
-//! Guarantees: errors are distinguished by code, never by the text of a message (which may be in any language). No text
-//! of the driver that could contain the URL is shown.
+//! Guarantees: errors are distinguished by code, never by the text of a message, which may be in any language. Text of
+//! the driver that could contain the URL is never shown.
 
 use sqlx::Error;
 
@@ -22,7 +22,7 @@ pub(in crate::store) fn told(place: &str, operation: &'static str, fault: Fault)
                 Some("53100") => StoreError::Full { place, reason },
                 // Read-only transaction: a standby, or a server configured that way.
                 Some("25006") => StoreError::ReadOnly { place, reason },
-                // Data or index corrupted.
+                // Data or an index is corrupted.
                 Some("XX001" | "XX002") => StoreError::Damaged { place, what: format!("invalid pages ({reason})") },
                 Some(code) if code.starts_with("08") || code.starts_with("57P") => {
                     StoreError::Unreachable { place, reason }
@@ -37,7 +37,8 @@ pub(in crate::store) fn told(place: &str, operation: &'static str, fault: Fault)
     }
 }
 
-/// A fault while connecting or migrating; any other error means that the database cannot be used.
+/// Translates a fault while connecting or migrating. Errors without a more specific kind become
+/// [`StoreError::Unreachable`].
 pub(in crate::store) fn told_at_open(place: &str, fault: Fault) -> StoreError {
     match told(place, "opening", fault) {
         StoreError::Failed { place, reason, .. } => StoreError::Unreachable { place, reason },
@@ -50,8 +51,8 @@ pub(in crate::store) fn is_passing(error: &Error) -> bool {
     matches!(code(error).as_deref(), Some("40001" | "40P01"))
 }
 
-/// The error of the slower of two that create the same thing at once: the key of a catalogue row is taken, or the
-/// schema, the table or the table's row type exists already.
+/// Whether the error comes from a race of two daemons that create the same thing, and this one was slower. Either the
+/// key of a catalogue row is taken, or the schema, the table or the table's row type already exists.
 pub(in crate::store) fn is_race(error: &Error) -> bool {
     matches!(code(error).as_deref(), Some("23505" | "42P06" | "42P07" | "42710"))
 }

@@ -1,12 +1,15 @@
 //! The store in Postgres: for many hosts, backups, or an existing database.
 //!
-//! Guarantees: one transaction per append, committed on the server's disk (`synchronous_commit` is never off).
-//! Serialization failures and deadlocks are retried, and only these. Several daemons may use one database: a session's
-//! row is locked while it is written, so an item sent to two daemons is stored once and every sum stays correct;
-//! concurrent retention removes and counts everything once. A daemon cannot know which sessions stream to another
-//! daemon, so an agent connected to two daemons with one session is refused by neither. No advisory locks, no
-//! LISTEN/NOTIFY. Everything is in the schema `memctl`. Passwords are never shown.
-//! Refuses: servers older than 13 and databases of a newer version.
+//! Guarantees: one transaction per append, committed on the server's disk (`synchronous_commit` is never off). Only
+//! serialization failures and deadlocks are retried. Several daemons may use one database: a session's row is locked
+//! while it is written, so an item sent to two daemons is stored once and every sum stays correct. Concurrent retention
+//! removes and counts everything once. Everything is in the schema `memctl`; neither advisory locks nor LISTEN/NOTIFY
+//! are used. Passwords are never shown.
+//!
+//! Not guaranteed: a daemon does not know which sessions stream to another daemon. So an agent that streams one session
+//! to two daemons is refused by neither.
+//!
+//! Refuses: servers older than version 13, and databases of a newer memctl.
 
 mod batches;
 mod connection;
@@ -33,12 +36,12 @@ pub struct PostgresStore {
     pool: PgPool,
     damage: Damage,
     options: PgConnectOptions,
-    /// The connection that probes the server.
+    /// The connection used to probe the server.
     probing: Mutex<Option<PgConnection>>,
 }
 
-/// A server in the same network answers within milliseconds; together with the pause between probes this is below the
-/// two seconds that people wait for a refusal.
+/// A server in the same network responds within milliseconds. Together with the pause between probes, this timeout is
+/// below the two seconds within which a refusal is expected.
 const PATIENCE: Duration = Duration::from_millis(1_300);
 
 impl PostgresStore {
@@ -57,7 +60,7 @@ impl PostgresStore {
     /// Connects read-only: every transaction is read-only, and the schema stays as it is.
     ///
     /// # Errors
-    /// As for [`Self::open`]; a schema of another version is refused.
+    /// The same as for [`Self::open`]. A schema of another version is refused.
     pub async fn open_read_only(url: &str) -> Result<Self, StoreError> {
         let place = super::secrets::without_secrets(url);
         let connection::Opened { pool, options, version } = connection::open_read_only(url, &place).await?;
@@ -69,7 +72,7 @@ impl PostgresStore {
     }
 
     async fn size(&self) -> Result<u64, Fault> {
-        // Tables, indexes and out-of-line data.
+        // The size includes tables, indexes and out-of-line data.
         let bytes = self.pool.acquire().await?.one(query(Sql::Both(sql!(postgres "size")))).await?.int(0)?;
         Ok(bytes.max(0).cast_unsigned())
     }
@@ -119,7 +122,7 @@ impl Backend for PostgresStore {
     }
 
     async fn release(&self) -> Result<(), StoreError> {
-        // The server does that.
+        // The server releases space by itself.
         Ok(())
     }
 
@@ -131,7 +134,8 @@ impl Backend for PostgresStore {
 
     async fn end(&self) -> Result<(), StoreError> {
         self.pool.close().await;
-        // Dropped without a farewell, as if the client had crashed; nothing was under way on it.
+        // The connection is closed without the protocol's farewell, as if the client had crashed. No query is running
+        // on it.
         self.probing.lock().await.take();
         Ok(())
     }

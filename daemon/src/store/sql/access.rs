@@ -1,6 +1,6 @@
 //! Tokens and the audit log.
 //!
-//! Guarantees: both stay within their limits; related writes are one transaction.
+//! Guarantees: both stay within their limits. Related writes are one transaction.
 
 use super::query::{Sql, SqlConnection, query};
 use crate::store::access_rows::{AUDIT_DONE_MAX, AUDIT_REFUSED_MAX, AuditRow, TOKENS_MAX, TokenRow};

@@ -1,7 +1,9 @@
-//! Alerts and silences: compare and set, one statement each, so that only one of two daemons succeeds.
+//! Stores alerts and silences. Each change is a compare and set in one statement, so that only one of two daemons
+//! succeeds.
 //!
 //! Guarantees: all changes of a call are one transaction. Records are changed in the order of their ids, so that two
-//! daemons cannot deadlock. In Postgres their number may exceed its limit only by what daemons add at the same moment.
+//! daemons cannot deadlock. In Postgres the number of records can exceed its limit by those that other daemons add at
+//! the same moment.
 
 use super::query::{Query, Sql, SqlConnection, query, sql};
 use crate::store::alert_records::{AlertPut, AlertRecord, AlertSelection, PutOutcome, ordered};
@@ -23,7 +25,7 @@ const COUNT: Sql =
 const UPDATE: Sql = Sql::Both(
     "UPDATE memctl.alert_record SET version = $3, job = $4, due_ns = $5, body = $6, tenant = $7 WHERE kind = $1 AND id = $2",
 );
-/// A missing row cannot be locked: another daemon may have inserted it just now.
+/// A missing row cannot be locked, so another daemon may insert it first.
 const INSERT: Sql = Sql::Both(
     "INSERT INTO memctl.alert_record (kind, id, version, job, due_ns, body, tenant) \
      VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
@@ -35,7 +37,7 @@ pub(super) async fn read<C: SqlConnection>(
 ) -> Result<Vec<AlertRecord>, Fault> {
     let rows = match selection {
         AlertSelection::All(kind) => db.all(select!("WHERE kind = $1 ORDER BY id").bind(kind.number())).await?,
-        // No job's name contains a zero byte, and Postgres refuses text that does.
+        // A job's name never contains a zero byte, and Postgres refuses text that contains one.
         AlertSelection::OfJob { job, .. } if job.contains('\0') => Vec::new(),
         AlertSelection::OfJob { tenant, job } => {
             db.all(select!("WHERE kind = 1 AND job = $1 AND tenant = $2 ORDER BY id").bind(job).bind(tenant)).await?

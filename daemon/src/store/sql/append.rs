@@ -1,7 +1,7 @@
-//! Writing sessions and items, each call inside the caller's transaction.
+//! Writes sessions and items, each call inside the caller's transaction.
 //!
-//! Guarantees: the counts match the inserts, because the sessions' rows are locked before anything is decided: in
-//! Postgres in ascending order, in SQLite by the only writer.
+//! Guarantees: the counts match the inserts, because the sessions' rows are locked before the inserts are planned. In
+//! Postgres the rows are locked in ascending order; in SQLite there is only one writer.
 
 use super::query::{SqlConnection, query, sql};
 use super::{Batches, expire, read};
@@ -14,7 +14,7 @@ use crate::store::rows::{Append, OpenedSession, SessionKey, WatchRow};
 use crate::store::runs::{self, Series};
 use crate::store::wire_form;
 
-/// Finds or makes job, session and devices; fails with [`Fault::Overtaken`] if another writer was faster.
+/// Finds or creates job, session and devices. Fails with [`Fault::Overtaken`] if another writer was faster.
 pub(super) async fn open_session<C: SqlConnection>(
     tx: &mut C,
     opening: &Opening<'_>,
@@ -55,7 +55,7 @@ pub(super) async fn open_session<C: SqlConnection>(
         .bind(*owner)
         .bind(secret.as_ref().map(|hash| &hash[..]))
         .bind(info.launch.launcher);
-    // (The rollback also removes a job that was made in vain.)
+    // The rollback also removes a job that this transaction created.
     let key = tx.optional(insert).await?.ok_or(Fault::Overtaken)?.int(0)?;
     for device in &info.devices {
         let insert = query(sql!("device_insert")).bind(job).bind(key).bind(device.index.0);
@@ -64,7 +64,7 @@ pub(super) async fn open_session<C: SqlConnection>(
     Ok(OpenedSession { key, job, run, durable_seq: 0, ended: false })
 }
 
-/// What is known of the series of a new session.
+/// The state of the series that a new session belongs to.
 async fn series<C: SqlConnection>(tx: &mut C, opening: &Opening<'_>) -> Result<Series, Fault> {
     let Opening { tenant, info, now_ns, .. } = opening;
     let launcher = info.launch.launcher;
@@ -113,7 +113,7 @@ pub(super) async fn put_holders<C: SqlConnection>(tx: &mut C, row: &HoldersRow) 
         row.index.clone();
     let Some(found) = tx.optional(query(sql!("session_job")).bind(session)).await? else { return Ok(()) };
     let job = found.int(0)?;
-    // The lock lets each of two daemons see the other's answers for the job.
+    // With this lock, each of two daemons reads the answers that the other has stored for the job.
     tx.optional(query(sql!("job_lock")).bind(job)).await?;
     let (asked_ns, gone) = holders::put(&read::holders_kept(tx, job).await?, row);
     let put = query(sql!("holders_put"))

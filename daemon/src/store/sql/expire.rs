@@ -1,7 +1,7 @@
-//! Removal: whole jobs, or items oldest first, each call inside the caller's transaction.
+//! Removes whole jobs, or items oldest first, each call inside the caller's transaction.
 //!
-//! Guarantees: the counts match what this transaction deleted, and the sessions' sums follow in it. In Postgres rows are
-//! locked in the order job, then sessions ascending, so that appends and removals by other daemons cannot deadlock.
+//! Guarantees: the counts match what this transaction deleted, and it also updates the sessions' sums. In Postgres rows
+//! are locked in the order job, then sessions ascending, so that appends and removals by other daemons cannot deadlock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::store::plan::SUM_MAX;
 use crate::store::row_reader::{self, Cells, Fault};
 use crate::store::rows::{Expired, SessionKey};
 
-/// Deletes everything of a job, the job itself last.
+/// Deletes everything of a job; the job's own row is last.
 const DELETE_JOB: [&str; 10] = [
     "DELETE FROM memctl.payload WHERE job_id = $1",
     "DELETE FROM memctl.chunk WHERE job_id = $1",
@@ -29,7 +29,7 @@ const DELETE_JOB: [&str; 10] = [
     "DELETE FROM memctl.job WHERE job_id = $1",
 ];
 
-/// Removes a job, if it is still unheard.
+/// Removes a job, if it was not heard from in the meantime.
 pub(super) async fn job_by_age<C: Batches>(tx: &mut C, job: i64, cutoff_ns: u64) -> Result<Expired, Fault> {
     tx.lock_job(job).await?;
     let is_due = read::jobs_unheard(tx, cutoff_ns).await?.contains(&job);
@@ -56,7 +56,7 @@ async fn whole_job<C: SqlConnection>(tx: &mut C, job: i64, by_age: bool) -> Resu
     Ok(gone)
 }
 
-/// Corrects what a wrong clock recorded: a time in the future becomes now.
+/// Corrects times that a wrong clock recorded: a time in the future becomes now.
 pub(super) async fn heard_too_late<C: SqlConnection>(tx: &mut C, now_ns: u64) -> Result<(), Fault> {
     let [now_ns, too_late_ns] = [now_ns, now_ns.saturating_add(FUTURE_NS)].map(|ns| ns.min(SUM_MAX));
     tx.run(query(sql!("heard_too_late")).bind(now_ns).bind(too_late_ns)).await?;

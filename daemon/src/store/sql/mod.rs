@@ -1,10 +1,10 @@
 //! The store in a database: one implementation of [`Store`] for SQLite and Postgres.
 //!
-//! Guarantees: a statement is written once unless the databases differ ([`query`]). What differs otherwise is in two
-//! small traits: [`Backend`] (connections, transactions, errors) and [`Batches`] (many rows at once).
+//! Guarantees: a statement is written once unless the databases differ ([`query`]). Other differences are in two small
+//! traits: [`Backend`] (connections, transactions, errors) and [`Batches`] (many rows at once).
 //!
-//! - [`read`]: queries; [`append`], [`expire`], [`access`], [`alert_records`]: changes, each in the caller's
-//!   transaction.
+//! [`read`] has the queries. [`append`], [`expire`], [`access`] and [`alert_records`] have the changes, each made in
+//! the caller's transaction.
 
 mod access;
 mod alert_records;
@@ -43,7 +43,7 @@ use query::SqlConnection;
 /// The states of sessions, and the items present above their durable seq, by session and number.
 pub(super) type States = (BTreeMap<SessionKey, SessionState>, BTreeSet<(SessionKey, u64)>);
 
-/// What a transaction does with many rows at once: SQLite row by row, Postgres with arrays.
+/// Operations on many rows within a transaction. SQLite executes them row by row, Postgres with arrays.
 pub(super) trait Batches: SqlConnection {
     /// Locks a job and its sessions against other daemons.
     fn lock_job(&mut self, job: i64) -> impl Future<Output = Result<(), Fault>> + Send;
@@ -97,19 +97,19 @@ pub(super) trait Backend: Send + Sync + 'static {
 
     /// Where it is, without secrets.
     fn place(&self) -> &str;
-    /// What was found damaged.
+    /// The damage found while reading.
     fn damage(&self) -> &Damage;
     /// Adds the place and the operation to a fault.
     fn told(&self, operation: &'static str, fault: Fault) -> StoreError;
     /// A free connection to read with.
     fn reader(&self) -> impl Future<Output = Result<Self::Reader<'_>, Fault>> + Send;
-    /// Takes the right to write, where only one writer may.
+    /// Prepares a transaction. If the database allows only one writer, this takes the right to write.
     fn attempts(&self, operation: &'static str) -> impl Future<Output = Self::Attempts<'_>> + Send;
     /// See [`Store::info`].
     fn describe(&self) -> impl Future<Output = Result<StoreInfo, StoreError>> + Send;
     /// See [`Store::size_bytes`].
     fn measure(&self) -> impl Future<Output = Result<u64, StoreError>> + Send;
-    /// Releases the space of what has expired.
+    /// Releases the space of removed data.
     fn release(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
     /// See [`Store::probe`].
     fn reach(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
@@ -131,7 +131,7 @@ macro_rules! read {
     }};
 }
 
-/// Runs a change in a transaction, as often as the database requires.
+/// Runs a change in a transaction and repeats it as often as the database requires.
 macro_rules! change {
     ($store:expr, $operation:literal, |$tx:ident| $change:expr) => {{
         let mut attempts = $store.attempts($operation).await;
@@ -157,8 +157,8 @@ pub(super) async fn finish<T, Db: Database>(tx: Transaction<'_, Db>, outcome: Re
             Ok(done)
         }
         Err(fault) => {
-            // After some faults (such as a full disk) SQLite has already rolled back and this fails. The fault is what
-            // is reported, and the connection is verified before its next use.
+            // After some faults (such as a full disk) SQLite has already rolled back, and this rollback fails. The
+            // original fault is reported, and the connection is verified before its next use.
             let _ = tx.rollback().await;
             Err(fault)
         }
@@ -365,7 +365,7 @@ impl<B: Backend> Shrink for B {
     }
 
     async fn take(&self, job: i64, part: Part, excess_bytes: u64) -> Result<Expired, StoreError> {
-        // Nothing is locked between two batches, so that appends can run.
+        // No lock is held between two batches, so that appends can run.
         change!(self, "expiring items", |tx| expire::items(tx, job, part, excess_bytes))
     }
 

@@ -1,9 +1,9 @@
 //! A statement with its parameters, and the connections of both databases that run it.
 //!
-//! Guarantees: a text is written once, in Postgres's form, wherever SQLite means the same by it. SQLite gets it without
-//! the schema's name, the casts and the row locks (its only writer holds a lock already), and with its own names of
-//! three functions. Where the databases differ, the two texts lie side by side as `NAME.sqlite.sql` and
-//! `NAME.postgres.sql`. Parameters are numbered in both.
+//! Guarantees: a text that means the same in both databases is written once, in Postgres's form. For SQLite the
+//! schema's name, the casts and the row locks are removed (its only writer already holds a lock), and three functions
+//! are renamed. Where the databases differ, two files `NAME.sqlite.sql` and `NAME.postgres.sql` hold the two texts.
+//! Parameters are numbered in both.
 
 use sqlx::postgres::{PgArguments, PgConnection, PgRow};
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
@@ -20,7 +20,8 @@ pub(in crate::store) enum Sql {
     Each { sqlite: &'static str, postgres: &'static str },
 }
 
-/// The text `NAME.sql`; with `each`, the pair `NAME.sqlite.sql` and `NAME.postgres.sql`; with a database, its text alone.
+/// Includes the text `NAME.sql`. With `each`, it includes the pair `NAME.sqlite.sql` and `NAME.postgres.sql`; with a
+/// database, only the text of that database.
 macro_rules! sql {
     ($name:literal) => {
         crate::store::sql::query::Sql::Both(crate::store::sql::query::sql!(@ $name, ".sql"))
@@ -43,7 +44,7 @@ macro_rules! sql {
 }
 pub(in crate::store) use sql;
 
-/// What SQLite writes differently, in order.
+/// Replacements that turn Postgres's form into SQLite's, in order.
 const OF_SQLITE: [(&str, &str); 8] = [
     ("memctl.", ""),
     ("::bigint", ""),
@@ -96,7 +97,7 @@ macro_rules! values {
 values! {
     i64 => |value| Self::Int(Some(value));
     Option<i64> => |value| Self::Int(value);
-    // A bit-cast `u64`, as all are stored.
+    // A `u64` is bit-cast, as in all columns.
     u64 => |value| Self::Int(Some(value.cast_signed()));
     Option<u64> => |value| Self::Int(value.map(u64::cast_signed));
     u32 => |value| Self::Int(Some(value.into()));
@@ -119,7 +120,7 @@ pub(in crate::store) struct Query {
     values: Vec<Value>,
 }
 
-/// A statement without parameters yet.
+/// Starts a statement without parameters.
 pub(in crate::store) fn query(sql: Sql) -> Query {
     Query { sql, values: Vec::new() }
 }
@@ -132,7 +133,7 @@ impl Query {
     }
 }
 
-/// A bound of a range: beyond 2^63, where nothing is stored, it becomes 2^63 - 1.
+/// A bound of a range. Nothing is stored beyond 2^63, so a larger bound becomes 2^63 - 1.
 pub(in crate::store) fn bound(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
@@ -144,7 +145,7 @@ pub(in crate::store) trait SqlConnection: Send {
     /// All rows.
     fn all(&mut self, query: Query) -> impl Future<Output = Result<Vec<Self::Row>, Fault>> + Send;
 
-    /// How many rows were changed.
+    /// Executes a statement and returns the number of changed rows.
     fn run(&mut self, query: Query) -> impl Future<Output = Result<u64, Fault>> + Send;
 
     /// The first row, if there is one.
@@ -221,7 +222,7 @@ mod tests {
         connection
     }
 
-    /// A page found by only a part of the key would read all items of a session for each of its own.
+    /// If the index matched only a part of the key, each page would read all items of a session.
     #[tokio::test]
     async fn pages_of_items_are_found_by_the_whole_key() {
         let mut connection = empty().await;

@@ -1,4 +1,4 @@
-//! Reading: one statement per query.
+//! Reads from the store: one statement per query.
 //!
 //! Guarantees: every result is one consistent state of the database; bounds beyond 2^63 select correctly.
 
@@ -20,7 +20,7 @@ use crate::store::runs::Which;
 use crate::store::selection::bounds;
 use crate::store::tenant::Scope;
 
-/// Items per query: in SQLite a query costs two thread switches, an item tens of kilobytes.
+/// Numbers per query. In SQLite a query costs two thread switches, and an item has tens of kilobytes.
 const ASKED: usize = 128;
 
 /// The first column of every row.
@@ -35,7 +35,7 @@ pub(super) async fn jobs<C: SqlConnection>(db: &mut C, scope: &Scope, limit: u32
 
 /// The tenants that have a job of this name.
 pub(super) async fn tenants_of<C: SqlConnection>(db: &mut C, job: &str) -> Result<Vec<String>, Fault> {
-    // No job's name contains a zero byte, and Postgres refuses text that does.
+    // A job's name never contains a zero byte, and Postgres refuses text that contains one.
     if job.contains('\0') {
         return Ok(Vec::new());
     }
@@ -56,7 +56,7 @@ pub(super) async fn job<C: SqlConnection>(
 ) -> Result<Option<JobRow>, Fault> {
     let tenant = scope.name().map(str::to_owned);
     let found = match which.name() {
-        // No job's name contains a zero byte, and Postgres refuses text that does.
+        // A job's name never contains a zero byte, and Postgres refuses text that contains one.
         Some(name) if name.contains('\0') => None,
         Some(name) => Some((name.to_owned(), tenant, which.run())),
         None => {
@@ -123,12 +123,12 @@ pub(super) async fn items_at<C: SqlConnection>(
     damage.without(session, &found, |(item, is_sound)| Ok((item.clone(), *is_sound)))
 }
 
-/// Numbers that a stored item can have.
+/// The numbers that a stored item can have.
 fn stored(seqs: &[u64]) -> Vec<i64> {
     seqs.iter().filter_map(|&seq| i64::try_from(seq).ok()).collect()
 }
 
-/// Rows in the order in which they were requested, which this column numbers.
+/// Sorts rows into the order of the request; this column holds the position of each row in the request.
 fn in_order<R: Cells, T>(
     rows: &[R],
     column: usize,
@@ -188,7 +188,7 @@ pub(super) async fn keyframe_before<C: SqlConnection>(
         if let Some(keyframe) = sound.pop() {
             return Ok(Some(keyframe));
         }
-        // An earlier keyframe works as well: it is only further away.
+        // An earlier keyframe also works; only more events must be replayed from it.
         event = row.word(4)?.checked_sub(1);
     }
     Ok(None)
@@ -210,7 +210,7 @@ pub(super) async fn spending<C: SqlConnection>(db: &mut C) -> Result<Vec<Spendin
     db.all(query(sql!("spending"))).await?.iter().map(row_reader::spending).collect()
 }
 
-/// The latest time that anything was heard, not after `before_ns`.
+/// The latest time at which any session was heard from, not after `before_ns`.
 pub(super) async fn heard_latest<C: SqlConnection>(db: &mut C, before_ns: u64) -> Result<Option<u64>, Fault> {
     db.one(query(sql!("heard_latest")).bind(bound(before_ns))).await?.word_or_null(0)
 }

@@ -1,6 +1,6 @@
-//! Many rows at once: row by row, because a statement costs no trip to a server.
+//! Writes many rows one by one, because a statement needs no round trip to a server.
 //!
-//! Guarantees: nothing is locked beyond the writer's own lock.
+//! Guarantees: no lock is taken except the writer's own.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,9 +1,9 @@
-//! Opening the file, the writer and its transactions, checkpoints.
+//! Opens the file, and holds the writer with its transactions and checkpoints.
 //!
 //! Guarantees: a transaction is committed or rolled back. After a failure or a cancelled caller, the writer's
 //! connection is verified or replaced before its next use. Only the writer runs checkpoints.
 //!
-//! (Over 400 lines: everything that touches the writer's connection, so that its state is handled in one file.)
+//! (Over 400 lines: the state of the writer's connection is handled in one file.)
 
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
@@ -24,48 +24,50 @@ use crate::store::migrations;
 use crate::store::row_reader::{Cells, Fault};
 use crate::store::sql::{Attempts, finish};
 
-/// The first version without the corruption of <https://sqlite.org/wal.html#walresetbug>.
+/// The first version without the bug of <https://sqlite.org/wal.html#walresetbug>, which corrupts databases.
 const SQLITE_MIN: (u32, u32, u32) = (3, 51, 3);
-/// Concurrent readers; each has a thread of its own.
+/// Concurrent readers; each has its own thread.
 const READERS_MAX: u32 = 4;
-/// There is no other writer, so only the checkpoint of a process that is ending can cause a wait.
+/// Timeout for a locked database. There is no other writer, so only the checkpoint of a process that is ending can
+/// cause a wait.
 pub(super) const BUSY_WAIT: Duration = Duration::from_secs(10);
-/// Log bytes after which a checkpoint is due; a larger log slows down reads, a smaller one syncs the file more often.
+/// Size of the log at which a checkpoint is due. A larger log slows down reads; a smaller one syncs the file more
+/// often.
 const CHECKPOINT_BYTES: u64 = 24 << 20;
-/// If readers prevent the reuse of the log and it grows to this size, the writer waits for them.
+/// If readers prevent the reuse of the log and it grows to this size, the writer waits for the readers.
 const LOG_BYTES_MAX: u64 = 48 << 20;
-/// With fewer free pages than this, moving pages does not pay off.
+/// With fewer free pages than this, the file is not shrunk, because the gain is too small.
 const FREE_PAGES_MIN: i64 = 16;
-/// `memc` as in the first migration.
+/// `memc`, as set by the first migration.
 const APPLICATION_ID: i64 = 0x6d65_6d63;
 
 /// The one connection that writes.
 pub(super) struct Writer {
     options: SqliteConnectOptions,
     connection: Option<SqliteConnection>,
-    /// Whether the outcome of the last transaction is unknown or was a failure.
+    /// Whether the last transaction failed or its outcome is unknown.
     unsettled: bool,
     closed: bool,
     kind: Kind,
     page_bytes: u64,
-    /// The log is left alone up to this size, because readers use it.
+    /// No checkpoint is tried until the log exceeds this size, because readers use the log.
     log_bytes_left_alone: u64,
 }
 
-/// What the writer writes.
+/// Where the writer writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     File,
-    /// Everything stored ends with the connection.
+    /// A database in memory; its content ends with the connection.
     Memory,
-    /// Nothing: there is no connection.
+    /// Nothing is written, and there is no connection.
     ReadOnly,
 }
 
 /// A connection to read with.
 pub(in crate::store) enum Reader<'s> {
     Pooled(PoolConnection<Sqlite>),
-    /// The writer's own, in memory.
+    /// The writer's own connection, in memory.
     Own(MappedMutexGuard<'s, SqliteConnection>),
 }
 
@@ -89,7 +91,7 @@ impl DerefMut for Reader<'_> {
     }
 }
 
-/// A transaction of the writer: there is one attempt, because no other process writes.
+/// A transaction of the writer. One attempt suffices, because no other process writes.
 pub(in crate::store) struct OneAttempt<'s> {
     pub(super) writer: MutexGuard<'s, Writer>,
     pub(super) place: &'s str,
@@ -121,7 +123,7 @@ pub(super) struct Opened {
     pub(super) version: String,
 }
 
-/// Opens the file, brings it up to date and starts the readers.
+/// Opens the file, applies the migrations and starts the readers.
 pub(super) async fn open(path: &Path, place: &str, options: &SqliteOptions) -> Result<Opened, StoreError> {
     let at_open = |fault: Fault| told_at_open(place, fault);
     identify(path, place).await.map_err(at_open)?;
@@ -132,7 +134,7 @@ pub(super) async fn open(path: &Path, place: &str, options: &SqliteOptions) -> R
         .await
         .map_err(|error| at_open(error.into()))?;
     check_version(place, &version)?;
-    // Not `run`: its future is not `Send`.
+    // `run` cannot be used, because its future is not `Send`.
     let migrated = migrations::sqlite().run_direct(None, &mut connection, false).await;
     migrated.map_err(|error| at_open(migrations::fault(place, error)))?;
     let page_bytes: i64 = sqlx::query_scalar("PRAGMA page_size")
@@ -168,7 +170,7 @@ fn connect_options(path: &Path, options: &SqliteOptions) -> SqliteConnectOptions
         .filename(path)
         .create_if_missing(true)
         .page_size(options.page_bytes)
-        // A new file can shrink again; an existing one keeps the mode it was made with.
+        // A new file can shrink later. An existing file keeps the mode that it was created with.
         .auto_vacuum(SqliteAutoVacuum::Incremental)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
@@ -177,7 +179,7 @@ fn connect_options(path: &Path, options: &SqliteOptions) -> SqliteConnectOptions
         // The writer runs checkpoints itself, after its commits.
         .pragma("wal_autocheckpoint", "0")
         .pragma("journal_size_limit", LOG_BYTES_MAX.to_string())
-        // Callers log their own queries.
+        // Callers log their own queries, so statements are not logged.
         .disable_statement_logging();
     match options.file_bytes_max {
         Some(bytes) => connect.pragma("max_page_count", (bytes / u64::from(options.page_bytes)).max(1).to_string()),
@@ -185,7 +187,7 @@ fn connect_options(path: &Path, options: &SqliteOptions) -> SqliteConnectOptions
     }
 }
 
-/// Readers of a file that is not written.
+/// Readers of a file that is opened read-only.
 pub(super) fn read_only_readers(options: SqliteConnectOptions) -> SqlitePool {
     SqlitePoolOptions::new().max_connections(READERS_MAX).test_before_acquire(false).connect_lazy_with(options)
 }
@@ -211,7 +213,8 @@ fn check_version(place: &str, version: &str) -> Result<(), StoreError> {
     Err(StoreError::Unreachable { place: place.into(), reason })
 }
 
-/// Checks which program the file belongs to before changing any setting: another program's file stays untouched.
+/// Checks which program the file belongs to before any setting is changed, so that another program's file stays
+/// untouched.
 async fn identify(path: &Path, place: &str) -> Result<(), Fault> {
     if !path.exists() {
         return Ok(());
@@ -238,7 +241,8 @@ pub(super) async fn identified(connection: &mut SqliteConnection, place: &str) -
     Ok(())
 }
 
-/// A process that died between creating the migrations' table and the first migration leaves only that table.
+/// Whether the file has only the table of migrations. A process that died between creating it and the first migration
+/// leaves such a file.
 async fn only_the_migrations_table(connection: &mut SqliteConnection) -> Result<bool, Fault> {
     let others = "SELECT count(*) FROM sqlite_schema WHERE tbl_name <> 'memctl_migration'";
     let others: i64 = sqlx::query_scalar(others).fetch_one(connection).await?;
@@ -272,7 +276,8 @@ impl Writer {
         self.closed
     }
 
-    /// Gives up a connection after a failure. In memory it is all there is, and a failed statement leaves it intact.
+    /// Drops the connection after a failure. In memory the connection holds the data, so it is kept; a failed statement
+    /// leaves it intact.
     fn discard(&mut self) {
         if self.kind != Kind::Memory {
             self.connection = None;
@@ -307,8 +312,8 @@ impl Writer {
         })
     }
 
-    /// Moves the log into the file once it is large enough. Runs after every transaction, because the log holds whole
-    /// pages and a small row may change many. A failure does not affect the finished transaction.
+    /// Moves the log into the file once the log is large enough. This runs after every transaction, because the log
+    /// holds whole pages and a small row may change many pages. A failure does not affect the finished transaction.
     pub(super) async fn checkpoint_when_due(&mut self, place: &str) {
         if let Err(fault) = self.try_checkpoint().await {
             self.discard();
@@ -327,20 +332,20 @@ impl Writer {
         }
         let mut log = checkpoint(connection, "PRAGMA wal_checkpoint(PASSIVE)").await?;
         if bytes(log.pages) > LOG_BYTES_MAX {
-            // Other readers may take long (a backup does); ingest does not wait for them all that time.
+            // Other readers (such as a backup) may take long, so ingest waits only 500 ms for them.
             sqlx::query("PRAGMA busy_timeout = 500").execute(&mut *connection).await?;
             let outcome = checkpoint(connection, "PRAGMA wal_checkpoint(TRUNCATE)").await;
             let back = format!("PRAGMA busy_timeout = {}", BUSY_WAIT.as_millis());
             sqlx::query(sqlx::AssertSqlSafe(back)).execute(&mut *connection).await?;
             log = outcome?;
         }
-        // After a checkpoint was blocked, the next attempt waits until the log has grown.
+        // After a blocked checkpoint, the next attempt waits until the log has grown further.
         self.log_bytes_left_alone = if log.blocked { bytes(log.pages) + CHECKPOINT_BYTES } else { 0 };
         Ok(())
     }
 
-    /// Truncates some free pages at the end of the file; `false` if few are free or the file was made by a version
-    /// without support for this.
+    /// Truncates some free pages at the end of the file. Returns `false` if few pages are free, or if the file was
+    /// created by a version without support for truncation.
     async fn give_room_back(&mut self, place: &str) -> Result<bool, StoreError> {
         if self.closed || self.kind != Kind::File {
             return Ok(false);
@@ -355,20 +360,21 @@ impl Writer {
         Ok(more)
     }
 
-    /// Truncated pages leave the file when the log is moved into it.
+    /// Moves the log into the file. Truncated pages leave the file only at a checkpoint.
     async fn checkpoint_now(&mut self) {
         let Some(connection) = &mut self.connection else { return };
-        // After a failure everything is still safe in the log.
+        // After a failure all data is still safe in the log.
         let _ = checkpoint(connection, "PRAGMA wal_checkpoint(PASSIVE)").await;
     }
 
-    /// Run when the disk was full: moving the log into the file frees its space.
+    /// Moves the log into the file after the disk was full, because this frees the log's space.
     pub(super) async fn checkpoint_for_room(&mut self, place: &str) {
-        // After a failure everything is still safe in the log; the next append reports the state.
+        // After a failure all data is still safe in the log. The next append reports the problem.
         let _ = self.moved(place).await;
     }
 
-    /// Moves the whole log into the file and closes it. What cannot be moved (the disk is full) is as safe in the log.
+    /// Moves the whole log into the file and closes it. If the log cannot be moved (the disk is full), the data is safe
+    /// in the log.
     pub(super) async fn close(&mut self, place: &str) -> Result<(), StoreError> {
         if let Err(error) = self.moved(place).await {
             tracing::warn!(place, %error, "the log stays beside the database, the next start moves it");
@@ -393,14 +399,16 @@ impl Writer {
         outcome.map(|_| ()).map_err(|fault| told(place, "a checkpoint", fault))
     }
 
-    /// The connection if it is in order, else a new one. It stays in place, in case that the caller is cancelled.
+    /// The connection if it is usable, otherwise a new one. It stays in its field, so that it is not lost if the caller
+    /// is cancelled.
     pub(super) async fn ready(&mut self, place: &str) -> Result<&mut SqliteConnection, StoreError> {
         if self.closed {
             return Err(StoreError::Closed { place: place.into() });
         }
         if self.unsettled
             && let Some(suspect) = &mut self.connection
-            // Its caller may have been cancelled: the ping waits for queued work, then the connection knows its state.
+            // The last caller may have been cancelled. The ping waits for queued work, and then the state of the
+            // connection is known.
             && (suspect.ping().await.is_err() || suspect.is_in_transaction())
         {
             self.discard();
@@ -413,19 +421,19 @@ impl Writer {
         Ok(self.connection.insert(connection))
     }
 
-    /// The connection of a file, taken out: the caller puts it back after a success.
+    /// Takes out the connection of a file. The caller puts it back after a success.
     async fn sound(&mut self, place: &str) -> Result<SqliteConnection, StoreError> {
         self.ready(place).await?;
         self.connection.take().ok_or_else(|| StoreError::Closed { place: place.into() })
     }
 }
 
-/// Truncates a batch of free pages. Some stay free: releasing pages that are soon needed again costs twice.
+/// Truncates a batch of free pages. Some stay free, because releasing pages that are soon needed again costs twice.
 async fn vacuum_some(connection: &mut SqliteConnection) -> Result<bool, Fault> {
     let mut ask = async |pragma| sqlx::query_scalar::<_, i64>(pragma).fetch_one(&mut *connection).await;
     let (mode, free, all) =
         (ask("PRAGMA auto_vacuum").await?, ask("PRAGMA freelist_count").await?, ask("PRAGMA page_count").await?);
-    // 2 is INCREMENTAL.
+    // Mode 2 is INCREMENTAL.
     if mode != 2 || free <= FREE_PAGES_MIN.max(all / 16) {
         return Ok(false);
     }
@@ -439,13 +447,13 @@ struct Log {
     blocked: bool,
     /// Pages in the log.
     pages: u64,
-    /// Pages of it that are also in the file.
+    /// Pages of the log that are also in the file.
     moved: u64,
 }
 
 /// Runs a checkpoint.
 async fn checkpoint(connection: &mut SqliteConnection, how: &'static str) -> Result<Log, Fault> {
-    // -1 when there is no log.
+    // SQLite returns -1 if there is no log.
     let row = sqlx::query(how).fetch_one(connection).await?;
     let pages = |column| Ok::<_, Fault>(row.int(column)?.max(0).cast_unsigned());
     Ok(Log { blocked: row.int(0)? != 0, pages: pages(1)?, moved: pages(2)? })
@@ -476,7 +484,8 @@ impl SqliteStore {
     pub(super) async fn vacuum(&self) -> Result<(), StoreError> {
         let mut writer = self.writer.lock().await;
         let mut connection = writer.sound(&self.place).await?;
-        // The connection was opened with auto_vacuum, which takes effect here on a file made without it.
+        // The connection was opened with auto_vacuum. For a file created without it, the setting takes effect with this
+        // statement.
         let outcome = sqlx::query("VACUUM").execute(&mut connection).await;
         outcome.map_err(|error| told(&self.place, "compacting", error.into()))?;
         writer.connection = Some(connection);
@@ -506,7 +515,7 @@ mod tests {
         let path = folder.path().join("memctl.db");
         let mut opened = open(&path, "here", &SqliteOptions::default()).await.unwrap();
         let writer = opened.writer.connection.as_mut().unwrap();
-        // 2 is FULL.
+        // Level 2 is FULL.
         for (pragma, expected) in [
             ("PRAGMA synchronous", 2),
             ("PRAGMA foreign_keys", 1),

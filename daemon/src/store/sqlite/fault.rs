@@ -8,7 +8,7 @@ use sqlx::Error;
 use super::StoreError;
 use crate::store::row_reader::Fault;
 
-/// A fault while an open file is read or written.
+/// Translates a fault while an open file is read or written.
 pub(in crate::store) fn told(place: &str, operation: &'static str, fault: Fault) -> StoreError {
     let place = place.to_owned();
     match fault {
@@ -30,7 +30,7 @@ pub(in crate::store) fn told(place: &str, operation: &'static str, fault: Fault)
     }
 }
 
-/// A fault while a file is being opened.
+/// Translates a fault while a file is being opened.
 pub(in crate::store) fn told_at_open(place: &str, fault: Fault) -> StoreError {
     if let Fault::Sql(error) = &fault
         && code(error) == Some(NOTADB)
@@ -56,13 +56,13 @@ pub(in crate::store) fn is_damage(error: &Error) -> bool {
     code(error).is_some_and(|code| code & PRIMARY == CORRUPT || code == NOTADB)
 }
 
-// https://sqlite.org/rescode.html: the low byte is the primary code, the rest says more about it.
+// https://sqlite.org/rescode.html: the low byte is the primary code; the other bits give details.
 const PRIMARY: i32 = 0xff;
 const READONLY: i32 = 8;
 const CORRUPT: i32 = 11;
 const FULL: i32 = 13;
 const NOTADB: i32 = 26;
-/// The shared-memory file could not grow: the disk is full, though SQLite calls it an I/O error.
+/// The shared-memory file could not grow. SQLite reports this as an I/O error, but the disk is full.
 const IOERR_SHMSIZE: i32 = 10 | (19 << 8);
 
 fn code(error: &Error) -> Option<i32> {

@@ -1,11 +1,11 @@
-//! The lock of a database: one process at a time; the others learn which process holds it.
+//! The lock of a database. One process holds it at a time, and other processes can read which process that is.
 //!
-//! Guarantees: the lock ends with the process, however that ends; a leftover file has no effect. There are two locks:
-//! one on a file beside the database, which names the holder, and one on the database itself, so that removing the
-//! first does not let a second process in. Taking it never waits.
+//! Guarantees: the lock ends with the process, however the process ends; a leftover file has no effect. There are two
+//! locks. One is on a file beside the database that names the holder. The other is on the database itself, so that a
+//! second process is kept out even if the first file is removed. Taking the lock never waits.
 //!
-//! Within a process, a held database is detected without opening its file, because closing that would drop SQLite's own
-//! locks.
+//! If this process holds a database, that is detected without opening the file, because closing the file would drop
+//! SQLite's own locks.
 
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, File, Permissions, TryLockError};
@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use super::StoreError;
 use super::ownership::{beside, check_folder, open_own};
 
-/// Longer than any address; the rest of a foreign file does not matter.
+/// This is longer than any address. The rest of a foreign file is not read.
 const HOLDER_BYTES_MAX: u64 = 512;
 
 /// Device and inode of the databases held by this process.
@@ -26,7 +26,7 @@ static HELD: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
 /// A lock that is held.
 pub(super) struct LockFile {
     file: File,
-    /// Closed last, because SQLite's locks end with it.
+    /// Closed last, because SQLite's locks end when this file is closed.
     database: Mutex<Option<(File, (u64, u64))>>,
 }
 
@@ -39,9 +39,10 @@ impl LockFile {
             DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(cannot)?;
             check_folder(folder, database).map_err(cannot)?;
         }
-        // Not truncated: another process may hold it.
+        // The file is not truncated, because another process may hold its lock.
         let mut file = open_own(&path).map_err(cannot)?;
-        // An earlier version may have left other permissions; another user's file cannot be changed and need not be.
+        // An earlier version may have created the file with other permissions. A failure is ignored: another user's
+        // file cannot be changed and need not be.
         let _ = file.set_permissions(Permissions::from_mode(0o600));
         match file.try_lock() {
             Ok(()) => {}
@@ -58,12 +59,12 @@ impl LockFile {
 
     fn take_database(path: &Path, place: &str) -> Result<(File, (u64, u64)), StoreError> {
         let cannot = |error: std::io::Error| told(place, path, &error);
-        // The lock file was removed, or it would have named the holder.
+        // The lock file was removed; otherwise it would have named the holder.
         let in_use = |who: &str| StoreError::InUse {
             place: place.into(),
             holder: format!("{who} (a backup is made, or the lock file {} was removed)", path_of(path).display()),
         };
-        // Held until the database is registered, so that two threads do not open one file.
+        // This lock is held until the database is registered, so that two threads do not open one file.
         let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
         let identity = |file: std::fs::Metadata| (file.dev(), file.ino());
         if path.metadata().is_ok_and(|file| held.contains(&identity(file))) {
@@ -81,10 +82,10 @@ impl LockFile {
         }
     }
 
-    /// Removes the holder's name; the lock itself ends when this is dropped.
+    /// Removes the holder's name. The lock itself ends when this is dropped.
     pub(super) fn clear(&self) {
         self.release();
-        // The content of an unlocked file has no meaning, so a failure does no harm.
+        // The content of an unlocked file has no meaning, so a failure is harmless.
         let _ = self.file.set_len(0);
         let _ = self.file.unlock();
     }
@@ -117,7 +118,7 @@ fn path_of(database: &Path) -> PathBuf {
 
 fn read_holder(file: &File) -> String {
     let mut text = Vec::new();
-    // The holder may not have written yet, and on some systems a locked file cannot be read.
+    // The holder may not have written its name yet, and on some systems a locked file cannot be read.
     let read = file.take(HOLDER_BYTES_MAX).read_to_end(&mut text);
     let text: String = String::from_utf8_lossy(&text).chars().filter(|c| !c.is_control()).collect();
     if read.is_err() || text.is_empty() { "another process".into() } else { text }

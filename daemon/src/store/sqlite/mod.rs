@@ -1,10 +1,13 @@
-//! The store in one SQLite file: the default, for one daemon on one machine; or in memory, for tests and trying out.
+//! The store in one SQLite file (the default, for one daemon on one machine) or in memory (for tests and trials).
 //!
-//! Guarantees: an append that returned `Ok` survives a crash of the process and the machine (WAL, `synchronous=FULL`:
-//! the commit has reached the disk). One connection writes, a few read concurrently; only the writer runs checkpoints.
-//! A lock file that names the holder keeps a second process out. After a failed write (such as a full disk) nothing of
-//! it is stored and the store continues with a new connection. Only the owner can access its files.
-//! In memory, one connection reads and writes, and what is stored ends with the process.
+//! Guarantees: an append that returned `Ok` survives a crash of the process and the machine (WAL and
+//! `synchronous=FULL`: the commit has reached the disk). One connection writes, and a few read concurrently. Only the
+//! writer runs checkpoints. A lock file that names the holder keeps a second process out. After a failed write (such as
+//! on a full disk) nothing of it is stored, and the store continues with a new connection. Only the owner can access
+//! its files.
+//!
+//! In memory, one connection reads and writes, and the data ends with the process.
+//!
 //! Refuses: files of newer versions or other programs, damaged files, and a SQLite library older than 3.51.3.
 
 mod batches;
@@ -30,13 +33,14 @@ use super::{Store as _, StoreError, migrations};
 use connection::{OneAttempt, Reader, Writer};
 use lock::LockFile;
 
-/// How a file is opened; the defaults were measured to be good.
+/// How a file is opened. The defaults are measured optima.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SqliteOptions {
-    /// Page size of a new file. With 16 KiB, 64-KiB payloads are stored 1.4 times as fast as with SQLite's own 4 KiB;
-    /// larger pages gain nothing and make every small transaction write more.
+    /// Page size of a new file. With pages of 16 KiB, payloads of 64 KiB are stored 1.4 times as fast as with SQLite's
+    /// default of 4 KiB. Larger pages gain nothing and make every small transaction write more.
     pub page_bytes: u32,
-    /// Limit of the file's size; beyond it appends fail with [`StoreError::Full`]. `None`: as large as the disk allows.
+    /// Limit of the file's size. Appends beyond it fail with [`StoreError::Full`]. `None`: only the disk limits the
+    /// size.
     pub file_bytes_max: Option<u64>,
 }
 
@@ -51,7 +55,7 @@ pub struct SqliteStore {
     place: String,
     version: String,
     writer: Mutex<Writer>,
-    /// `None` in memory: the writer's connection also reads.
+    /// `None` in memory, where the writer's connection also reads.
     readers: Option<SqlitePool>,
     /// `None` if read-only.
     lock: Option<LockFile>,
@@ -64,7 +68,7 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens or makes the file (and its folder). `holder` is what the error of another process names while it is open.
+    /// Opens or creates the file and its folder. Another process that finds the file in use gets `holder` in its error.
     ///
     /// # Errors
     /// [`StoreError::InUse`], [`StoreError::ReadOnly`], [`StoreError::Newer`], [`StoreError::Full`],
@@ -74,13 +78,13 @@ impl SqliteStore {
         Self::open_with(path, holder, SqliteOptions::default()).await
     }
 
-    /// Opens or makes the file with options.
+    /// Opens or creates the file with options.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// The same as for [`Self::open`].
     pub async fn open_with(path: &Path, holder: &str, options: SqliteOptions) -> Result<Self, StoreError> {
         let place = path.display().to_string();
-        // Taken before SQLite touches the file: two processes must not both recover or migrate it.
+        // The lock is taken before SQLite touches the file, so that two processes never recover or migrate it at once.
         let lock = LockFile::take(path, &place, holder)?;
         private(path);
         let opened = connection::open(path, &place, &options).await?;
@@ -120,7 +124,7 @@ impl SqliteStore {
     /// Opens a file read-only, even in a read-only folder or while a daemon writes it.
     ///
     /// # Errors
-    /// As for [`Self::open`], except [`StoreError::InUse`]; a schema of another version is refused.
+    /// The same as for [`Self::open`], except [`StoreError::InUse`]; a schema of another version is refused.
     pub async fn open_read_only(path: &Path) -> Result<Self, StoreError> {
         let place = path.display().to_string();
         let source = read_only::source(path, &place).await?;
@@ -138,11 +142,11 @@ impl SqliteStore {
         })
     }
 
-    /// Shrinks a file to its content and enables it to shrink by itself; returns the bytes before and after. Needs
-    /// about as much free space.
+    /// Shrinks a file to its content and enables it to shrink by itself later. Returns the bytes before and after. This
+    /// needs about as much free space as the file has.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// The same as for [`Self::open`].
     pub async fn compact(path: &Path) -> Result<(u64, u64), StoreError> {
         let before = connection::file_bytes(path);
         let store = Self::open(path, "memctl check --compact").await?;
@@ -152,8 +156,8 @@ impl SqliteStore {
     }
 }
 
-/// Makes the database, its log and its index private to their owner under any umask: SQLite gives the log the
-/// database's mode. A failure is logged only; the files may belong to another user who shares them on purpose.
+/// Makes the database, its log and its index private to their owner under any umask; SQLite gives the log the mode of
+/// the database. A failure is only logged, because the files may belong to another user who shares them on purpose.
 fn private(path: &Path) {
     for suffix in ["", "-wal", "-shm"] {
         let mut file = path.as_os_str().to_owned();
@@ -227,7 +231,7 @@ impl Backend for SqliteStore {
     }
 
     async fn reach(&self) -> Result<(), StoreError> {
-        // No job has this key: the cheapest query that goes the whole way.
+        // No job has this key, so this is the cheapest query that uses every layer.
         self.gaps(-1).await.map(|_| ())
     }
 
@@ -241,7 +245,7 @@ impl Backend for SqliteStore {
             lock.clear();
         }
         if let Some(held) = &self.held {
-            // Writers may proceed; this store reads no more.
+            // This store reads no more, so other processes may write.
             let _ = held.unlock();
         }
         Ok(())

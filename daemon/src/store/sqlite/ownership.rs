@@ -1,7 +1,8 @@
 //! Checks that a database's files belong to this user before any of them is opened for writing.
 //!
-//! Guarantees: no link is followed from a database, its lock or its log to another file. Refuses: a folder that other
-//! users may change. Errors name the file and say what to change.
+//! Guarantees: no link is followed from a database, its lock or its log to another file. Errors name the file and what
+//! to change.
+//! Refuses: a folder that other users may change.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Error, ErrorKind};
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// Files that SQLite opens beside a database.
 const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
-/// Mode bits of a folder: others may write, and may only remove their own files.
+/// Mode bits of a folder: other users may write; users may only remove their own files.
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
@@ -25,7 +26,7 @@ pub(super) fn beside(database: &Path, suffix: &str) -> PathBuf {
 pub(super) fn check_folder(folder: &Path, database: &Path) -> Result<(), Error> {
     let known = folder.metadata()?;
     let (own, owner) = (rustix::process::geteuid().as_raw(), known.uid());
-    // An administrator may maintain the store of a service's user.
+    // An administrator may maintain a store that belongs to a service's user.
     let is_administered = own == 0 && database.symlink_metadata().is_ok_and(|file| file.uid() == owner);
     if owner != own && owner != 0 && !is_administered {
         let why = format!("{} belongs to user {owner} and not to you ({own})", folder.display());

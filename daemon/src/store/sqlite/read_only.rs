@@ -1,8 +1,8 @@
-//! A SQLite file that is only read: in a read-only folder, while a daemon writes it, or a backup.
+//! Opens a SQLite file read-only: in a read-only folder, while a daemon writes it, or as a backup.
 //!
-//! Guarantees: nothing is written. A file that no process has open is read without touching its folder, and cannot be
-//! opened for writing meanwhile. A file that a daemon has open is read concurrently, each transaction at one point in
-//! time.
+//! Guarantees: nothing is written. If no process has the file open, it is read without touching its folder, and other
+//! processes cannot open it for writing in the meantime. If a daemon has the file open, it is read concurrently, and
+//! each transaction reads the state of one moment.
 //! Refuses: a file with an unmerged log that cannot be read, files of other programs, and files of newer versions.
 
 use std::fs::{File, TryLockError};
@@ -22,14 +22,14 @@ use crate::store::row_reader::Fault;
 pub(in crate::store) struct Source {
     pub options: SqliteConnectOptions,
     pub schema_version: i64,
-    /// Keeps others from opening the file for writing, if no process has it open.
+    /// Keeps other processes from opening the file for writing; `None` if another process has it open.
     pub held: Option<File>,
 }
 
 /// Finds out how a file can be read.
 pub(in crate::store) async fn source(path: &Path, place: &str) -> Result<Source, StoreError> {
     let unreachable = |reason: String| StoreError::Unreachable { place: place.into(), reason };
-    // (If this process has it open, the file must not even be closed: SQLite's locks would end with it.)
+    // If this process has the file open, it is not opened again: closing it would end SQLite's locks.
     let held = if is_held_here(path) { None } else { hold(path).map_err(|error| unreachable(error.to_string()))? };
     let log = beside(path, "-wal");
     let has_log = log.metadata().is_ok_and(|log| log.len() > 0);
@@ -50,7 +50,7 @@ pub(in crate::store) async fn source(path: &Path, place: &str) -> Result<Source,
     Ok(Source { options, schema_version, held })
 }
 
-/// Keeps others from writing a file; `None` if a process has it open.
+/// Keeps other processes from writing a file; `None` if a process has it open for writing.
 fn hold(path: &Path) -> std::io::Result<Option<File>> {
     let file = File::open(path)?;
     match file.try_lock_shared() {
@@ -78,7 +78,7 @@ async fn look(options: &SqliteConnectOptions, place: &str) -> Result<i64, Fault>
     found
 }
 
-/// Refuses a schema that the statements do not fit.
+/// Refuses a schema of another version, because the statements do not fit it.
 pub(in crate::store) fn check_current(place: &str, found: i64) -> Result<(), StoreError> {
     if found == migrations::NEWEST {
         return Ok(());

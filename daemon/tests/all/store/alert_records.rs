@@ -1,4 +1,4 @@
-//! Alerts and silences: compare and set, selections, limits.
+//! Tests of alerts and silences: compare and set, selections, limits.
 
 use std::sync::Arc;
 
@@ -71,7 +71,8 @@ pub async fn of_many_at_once_one_wins(store: Arc<dyn Store>) {
             .map(|_| {
                 let store = store.clone();
                 tokio::spawn(async move {
-                    // In both orders, so that they would deadlock if the store took them as given.
+                    // The records are in both orders, so that the store would deadlock if it took them in the given
+                    // order.
                     let mut puts: Vec<AlertPut> =
                         (1..=4).map(|id| put(&record(AlertKind::Alert, id, "job", 0), round)).collect();
                     if round % 2 == 0 {
@@ -99,7 +100,7 @@ pub async fn what_is_too_large_is_refused_and_what_is_too_much_is_full(store: Ar
         assert!(matches!(refused, StoreError::Refused { .. }), "{refused}");
     }
     assert_eq!(ids(&*store, AlertSelection::OfJob { tenant: "default", job: "a\0b" }).await, [0_u64; 0]);
-    // A tenant gets only as many as stay free for others, so there is always room for a new tenant.
+    // A tenant gets only as many records as remain free for others, so there is always room for a new tenant.
     let most = AlertKind::Silence.most();
     let done = async |tenant: &str, first: u64, count: u64| {
         let of = |id| AlertRecord { tenant: tenant.into(), ..record(AlertKind::Silence, id, "", 0) };

@@ -1,5 +1,5 @@
-//! Appending: atomic, repeated, small and large.
-//! (Over 400 lines: each case stands alone.)
+//! Tests of appends: atomic, repeated, small and large.
+//! (Over 400 lines: each case is independent.)
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use memctl_proto::v1::ItemKind;
 
 use super::made::{self, NOW_NS, append, chunk, item, keyframe, open, payload};
 
-/// The one session of the one job.
+/// The only session of the only job.
 async fn row(store: &dyn Store) -> SessionRow {
     let job = store.job(&Which::Latest, None).await.unwrap().unwrap();
     store.sessions(job.key).await.unwrap().remove(0)
@@ -59,7 +59,7 @@ pub async fn an_append_is_there_with_its_sums(store: Arc<dyn Store>) {
     let totals = store.totals().await.unwrap();
     assert_eq!((totals.jobs, totals.sessions, totals.events, totals.stored_bytes), (1, 1, 20, 300));
     assert_eq!((totals.duplicates, totals.missing_items, totals.expired_events), (2, 0, 0));
-    // Dropped counts only rise, each on its own.
+    // Counts of dropped events only rise, each independently.
     let mut later = append(key, vec![chunk(5, 0)]);
     later.dropped = Dropped { ring_full: 4, spool_full: 60, shutdown: 7 };
     later.heard_ns = NOW_NS;
@@ -126,7 +126,7 @@ pub async fn an_overlap_counts_what_is_new(store: Arc<dyn Store>) {
     assert_eq!((device.events, device.ooms, device.epochs, device.steps), (10, 1, 1, 2), "only the figures of item 3");
     let ends = store.epoch_ends(session.job).await.unwrap();
     assert_eq!(ends.iter().map(|end| end.epoch).collect::<Vec<_>>(), [2]);
-    // Items above the stated durable seq exist as well, and are not stored twice.
+    // Items above the stated durable seq are stored too, and they are not stored twice.
     let mut ahead = append(key, vec![chunk(5, 0), chunk(6, 0)]);
     ahead.durable_seq = 3;
     store.append(vec![ahead]).await.unwrap();
@@ -157,7 +157,7 @@ pub async fn all_or_nothing(store: Arc<dyn Store>) {
         assert_eq!(chunk_seqs(&*store, good, 0).await, [0_u64; 0]);
         assert_eq!(store.payloads(good, &[1, 2, 3, 4]).await.unwrap(), []);
     }
-    // The store works on, and the same items can be stored.
+    // The store continues to work, and the same items can be stored.
     store.append(vec![append(good, mixed())]).await.unwrap();
     assert_eq!(chunk_seqs(&*store, good, 0).await, [1]);
 }
@@ -178,7 +178,7 @@ pub async fn nothing_comes_after_the_end(store: Arc<dyn Store>) {
     let error = store.append(vec![append(key, vec![chunk(3, 0)])]).await.unwrap_err();
     assert!(matches!(error, StoreError::Refused { .. }), "{error}");
     assert_eq!(error.session(), Some(key));
-    // The session may be heard later, and its first end stays.
+    // The session may be heard from later, and its first end stays.
     store.append(vec![append(key, Vec::new())]).await.unwrap();
     last.end = Some(made::end(99));
     store.append(vec![last]).await.unwrap();
@@ -313,7 +313,7 @@ pub async fn gaps_are_counted_once(store: Arc<dyn Store>) {
     for _ in 0..2 {
         store.append(vec![sent.clone()]).await.unwrap();
     }
-    // A gap that begins below the durable seq is cut there; one without items counts as well.
+    // A gap that begins below the durable seq is cut there. An append without items counts too.
     let mut next = append(key, Vec::new());
     (next.gaps, next.durable_seq) = (vec![Gap { first: 9, last: 12 }], 12);
     for _ in 0..2 {
@@ -343,7 +343,7 @@ pub async fn devices_add_and_replace(store: Arc<dyn Store>) {
         expandable: Some(true),
     };
     let second = DeviceUpdate { device: 0, events: 1, alloc_retries: Some(4), ..DeviceUpdate::default() };
-    // A device that the session did not announce.
+    // The session did not announce this device.
     let stranger = DeviceUpdate { device: 9, steps: 1, ..DeviceUpdate::default() };
     let mut sent = append(key, vec![chunk(1, 0)]);
     sent.devices = vec![first, second.clone()];
@@ -362,7 +362,8 @@ pub async fn devices_add_and_replace(store: Arc<dyn Store>) {
 }
 
 pub async fn segments_say_what_is_in_force(store: Arc<dyn Store>) {
-    // Exported, and in force once one segment is expandable; only ordinary segments mean that it is not.
+    // The setting is exported. It is in effect once one segment is expandable; only ordinary segments mean that it is
+    // not.
     for (id, exported, seen, in_force) in [
         (1, true, &[None][..], true),
         (2, true, &[Some(false)], false),
@@ -405,7 +406,7 @@ pub async fn many_sessions_in_one_transaction(store: Arc<dyn Store>) {
         appends.push(append(key, vec![chunk(3, 0)]));
     }
     appends.reverse();
-    // The later half of each session first: its durable seq makes the earlier half durable already.
+    // The later half of each session is stored first, and its durable seq already makes the earlier half durable.
     store.append(appends.clone()).await.unwrap();
     assert_eq!(store.totals().await.unwrap().events, 40 * 10);
     appends.reverse();
@@ -418,7 +419,7 @@ pub async fn many_append_at_once(store: Arc<dyn Store>) {
     for id in 0..4 {
         keys.push(open(&*store, id, "job", id).await);
     }
-    // Two senders per session, each with all items: the second finds them stored.
+    // Each session has two senders, each with all items. The second sender finds them stored.
     let tasks: Vec<_> = (0..8)
         .map(|sender| {
             let (store, keys) = (store.clone(), keys.clone());
@@ -482,7 +483,7 @@ pub async fn a_caller_that_goes_away_leaves_all_or_nothing(store: Arc<dyn Store>
     for round in 0..40_u64 {
         let first = stored + 1;
         let sent = append(key, (first..first + 20).map(|seq| chunk(seq, 0)).collect());
-        // Polled a number of times and dropped: the transaction stops at any point.
+        // The future is polled a number of times and then dropped, so the transaction stops at any point.
         let polls = round;
         let mut future = Box::pin(store.append(vec![sent]));
         let mut left = polls;
@@ -498,7 +499,7 @@ pub async fn a_caller_that_goes_away_leaves_all_or_nothing(store: Arc<dyn Store>
         })
         .await;
         drop(future);
-        // The next writer works, and sees only complete appends.
+        // The next writer works, and it finds only complete appends.
         store.append(vec![append(key, Vec::new())]).await.unwrap();
         let session = row(&*store).await;
         stored = session.durable_seq;

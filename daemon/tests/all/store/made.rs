@@ -1,4 +1,4 @@
-//! Builds sessions, items and appends for tests; every payload shows which item it belongs to.
+//! Builds sessions, items and appends for tests. Every payload shows which item it belongs to.
 
 use bytes::Bytes;
 use memctl_daemon::store::{
@@ -43,7 +43,7 @@ pub async fn open(store: &dyn Store, id: u32, job: &str, rank: u32) -> i64 {
     store.open_session(&session(id, job, rank), NOW_NS).await.unwrap().key
 }
 
-/// An append of items; durable up to the last one.
+/// An append of items, which makes the session durable up to the last one.
 pub fn append(session: i64, items: Vec<NewItem>) -> Append {
     Append {
         session,
@@ -72,7 +72,7 @@ pub fn payload(seq: u64, len: usize) -> Bytes {
         .collect()
 }
 
-/// The `seq`-th chunk of a device, 10 events and 10 µs after the one before; 100 bytes.
+/// The `seq`-th chunk of a device. It follows the previous one by 10 events and 10 µs, and has 100 bytes.
 pub fn chunk(seq: u64, device: u8) -> NewItem {
     let first_ns = NOW_NS + seq * 10_000;
     NewItem {

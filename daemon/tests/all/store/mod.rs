@@ -1,6 +1,6 @@
-//! Shared by the store tests: the three backends, each created for one test, and the cases.
+//! Shared code of the store tests: the three backends, each created for one test, and the cases.
 //!
-//! Postgres is never skipped: without a cluster its tests fail and say how to get one.
+//! Postgres is never skipped. Without a cluster its tests fail, and the error explains how to get one.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 pub mod alert_records;
@@ -20,7 +20,7 @@ use memctl_daemon::store::{PostgresStore, SqliteStore, Store};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor};
 
-/// Which store.
+/// The kind of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     Memory,

@@ -1,4 +1,4 @@
-//! Reading: what a selection selects, orders, payloads, keyframes.
+//! Tests of reading: selections, orders, payloads, keyframes.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use memctl_proto::v1::ItemKind;
 
 use super::made::{NOW_NS, SECOND_NS, append, chunk, holders, item, keyframe, open, session};
 
-/// Selections with bounds at, before and after the edges of what is stored.
+/// Selections with bounds at, before and after the edges of the stored items.
 fn selections(items: &[NewItem]) -> Vec<Selection> {
     let around = |values: Vec<u64>| -> Vec<u64> {
         let mut edges: Vec<u64> =
@@ -25,7 +25,7 @@ fn selections(items: &[NewItem]) -> Vec<Selection> {
         items.iter().flat_map(|item| [item.index.first_event, item.index.first_event + item.index.count]).collect(),
     );
     let mut all = vec![Selection::default()];
-    // Every range of neighbours and every range from one edge to the end, which includes empty and reversed ones.
+    // Every range of neighbours, and every range from one edge to the end. Empty and reversed ranges are included.
     let ranges = |edges: &[u64]| -> Vec<(u64, u64)> {
         let neighbours = edges.windows(2).flat_map(|pair| [(pair[0], pair[0]), (pair[0], pair[1]), (pair[1], pair[0])]);
         neighbours.chain(edges.iter().map(|&edge| (edge, u64::MAX))).collect()
@@ -46,7 +46,7 @@ pub async fn chunks_are_selected_as_rust_says(store: Arc<dyn Store>) {
     let key = open(&*store, 1, "job", 0).await;
     let other = open(&*store, 2, "job", 1).await;
     let mut items: Vec<NewItem> = (1..=24).map(|seq| chunk(seq, (seq % 2) as u8)).collect();
-    // An empty one, and one whose events and times overlap its neighbours'.
+    // One item is empty, and another has events and times that overlap its neighbours'.
     items[6].index.count = 0;
     items[9].index.last_ns += 25_000;
     items[9].index.count = 35;
@@ -200,7 +200,7 @@ pub async fn answers_about_holders_are_kept_with_their_session(store: Arc<dyn St
     for row in &rows {
         store.put_holders(row).await.unwrap();
     }
-    // The time is known, but nothing of the finding.
+    // The time of this answer is known, but nothing about its finding.
     let mut plain = holders(other, 11, 2);
     let HoldersIndex { finding, unasked, says, counted_epoch, .. } = &mut plain.index;
     (*finding, *unasked, *says, *counted_epoch) = (None, false, Says::NoHolder, None);
@@ -227,7 +227,7 @@ pub async fn answers_about_holders_are_kept_with_their_session(store: Arc<dyn St
 pub async fn the_latest_answer_about_holders_is_the_one_that_came_last(store: Arc<dyn Store>) {
     let (one, other) = (open(&*store, 1, "job", 0).await, open(&*store, 2, "job", 1).await);
     let job = store.job(&Which::written("job"), None).await.unwrap().unwrap().key;
-    // A clock that was wrong and was corrected; two answers of one moment.
+    // The clock was wrong and was then corrected. Two answers arrive at the same moment.
     let wrong_ns = NOW_NS + (400 * 24 * 3_600 * SECOND_NS);
     for (session, asked_ns) in [(one, wrong_ns), (one, NOW_NS), (other, NOW_NS), (one, NOW_NS)] {
         store.put_holders(&holders(session, asked_ns, 1)).await.unwrap();
@@ -236,7 +236,7 @@ pub async fn the_latest_answer_about_holders_is_the_one_that_came_last(store: Ar
         kept_holders(&*store, job).await,
         [(one, wrong_ns), (one, wrong_ns + 1), (other, wrong_ns + 2), (one, wrong_ns + 3)]
     );
-    // The newest answer is never removed for older ones: neither within the session nor within the job.
+    // The newest answer is never removed in favour of older ones, neither within the session nor within the job.
     for _ in 0..HOLDERS_KEPT {
         store.put_holders(&holders(one, NOW_NS, 1)).await.unwrap();
     }

@@ -1,5 +1,5 @@
-//! What is removed, in which order, and how it is counted.
-//! (Over 400 lines: each case stands alone.)
+//! Tests of retention: what is removed, in which order, and how it is counted.
+//! (Over 400 lines: each case is independent.)
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ fn by_bytes(bytes: u64) -> Retention {
     Retention { bytes: Some(bytes), ..Retention::default() }
 }
 
-/// Bytes of everything.
+/// The total bytes of all jobs.
 async fn kept(store: &dyn Store) -> u64 {
     store.kept_bytes().await.unwrap().iter().map(|(_, bytes)| bytes).sum()
 }
@@ -33,7 +33,7 @@ async fn kept(store: &dyn Store) -> u64 {
 /// Size of a chunk of 100 bytes with its rows.
 const CHUNK: u64 = 356;
 
-/// The sessions' sums equal the totals as long as no job expired by age.
+/// Checks that the sums of the sessions equal the totals. This holds as long as no job expired by age.
 async fn assert_sums(store: &dyn Store) {
     let totals = store.totals().await.unwrap();
     let mut rows = Vec::new();
@@ -89,7 +89,7 @@ pub async fn deleted_jobs_come_back_empty(store: Arc<dyn Store>) {
 }
 
 pub async fn old_jobs_go_whole(store: Arc<dyn Store>) {
-    // One session of "mixed" was heard recently; "idle" never sent anything.
+    // One session of "mixed" was heard from recently; "idle" never sent any data.
     for (id, job, heard_ago_s) in
         [(1, "old", 100), (2, "mixed", 100), (3, "mixed", 10), (4, "new", 0), (5, "idle", 100)]
     {
@@ -111,12 +111,12 @@ pub async fn old_jobs_go_whole(store: Arc<dyn Store>) {
     let totals = store.totals().await.unwrap();
     assert_eq!((totals.sessions, totals.stored_bytes), (3, 450));
     assert_eq!((totals.events, totals.expired_events), (40, 10), "events of an expired job are counted for ever");
-    // What is deleted on request has not expired.
+    // Data that is deleted on request has not expired.
     let job = store.job(&Which::written("new"), None).await.unwrap().unwrap();
     store.delete_job(job.key).await.unwrap();
     let totals = store.totals().await.unwrap();
     assert_eq!((totals.events, totals.expired_events), (30, 10));
-    // The clock alone makes nothing old: new data must arrive.
+    // A later clock alone does not make any job old: new data must arrive.
     let later_ns = NOW_NS + 1_000_000 * SECOND_NS;
     assert_eq!(store.expire(policy(0), later_ns).await.unwrap().jobs, 0);
     store.open_session(&session(9, "later", 0), later_ns).await.unwrap();
@@ -127,7 +127,8 @@ pub async fn old_jobs_go_whole(store: Arc<dyn Store>) {
 }
 
 pub async fn the_oldest_chunks_of_ended_sessions_go_first(store: Arc<dyn Store>) {
-    // Sessions 1 and 2 have ended, 2's chunks lie between 1's in time; 3 is running and has the oldest.
+    // Sessions 1 and 2 have ended, and the chunks of 2 are between those of 1 in time. Session 3 is running and has the
+    // oldest chunks.
     let mut keys = Vec::new();
     for (id, shift_us) in [(1, 0), (2, 5), (3, -1_000_000_i64)] {
         let key = open(&*store, id, "job", id).await;
@@ -159,7 +160,8 @@ pub async fn the_oldest_chunks_of_ended_sessions_go_first(store: Arc<dyn Store>)
     assert_eq!(rows.iter().map(|row| row.stored_bytes).collect::<Vec<_>>(), [250, 350, 450]);
     assert!(rows.iter().all(|row| row.events == 40), "stored is what was stored");
     assert_sums(&*store).await;
-    // Ended sessions first, then the running one; its latest chunk stays under any limit, and so do the last marks.
+    // Ended sessions lose chunks first, then the running one. Its latest chunk stays under any limit, and so do the
+    // last marks.
     let gone = store.expire(by_bytes(kept(&*store).await - 5 * CHUNK), NOW_NS).await.unwrap();
     assert_eq!((gone.chunks, gone.events), (5, 50));
     assert_eq!(chunk_seqs(&*store, keys[1]).await, [0_u64; 0]);
@@ -171,11 +173,11 @@ pub async fn the_oldest_chunks_of_ended_sessions_go_first(store: Arc<dyn Store>)
         assert_eq!(store.items(*key, ItemKind::Marks, None, Selection::default()).await.unwrap().len(), 1);
     }
     assert_sums(&*store).await;
-    // Expired items that are sent again stay away; the running session continues.
+    // Expired items that are sent again are not stored again. The running session continues.
     store.append(vec![append(keys[2], vec![chunk(1, 0), chunk(6, 0)])]).await.unwrap();
     assert_eq!(chunk_seqs(&*store, keys[2]).await, [4, 6]);
     assert_sums(&*store).await;
-    // Deleting remembers only what had expired before.
+    // After a deletion, only events that had expired before are counted.
     store.delete_job(rows[0].job).await.unwrap();
     let totals = store.totals().await.unwrap();
     assert_eq!((totals.events, totals.expired_events, totals.stored_bytes), (110, 110, 0));
@@ -206,10 +208,10 @@ pub async fn idle_keyframes_go_with_their_chunks(store: Arc<dyn Store>) {
         let rows = store.items(key, ItemKind::Keyframe, Some(0), Selection::default()).await.unwrap();
         rows.iter().map(|row| row.seq).collect::<Vec<_>>()
     };
-    // The chunk from event 20 on needs the keyframe before event 0.
+    // The chunk that begins at event 20 needs the keyframe before event 0.
     assert_eq!(store.expire(by_bytes(kept(&*store).await - 1), NOW_NS).await.unwrap().chunks, 1);
     assert_eq!((chunk_seqs(&*store, key).await, keyframes().await), (vec![3, 5, 6, 8], vec![1, 4, 7]));
-    // Next is that chunk: now events begin at 40, and the keyframe before 30 is the first one needed.
+    // That chunk is removed next. Events then begin at 40, and the keyframe before 30 is the first one needed.
     let gone = store.expire(by_bytes(kept(&*store).await - 1), NOW_NS).await.unwrap();
     assert_eq!(gone, Expired { chunks: 1, events: 10, items: 2, bytes: 150, ..Expired::default() });
     assert_eq!((chunk_seqs(&*store, key).await, keyframes().await), (vec![5, 6, 8], vec![4, 7]));
@@ -249,10 +251,10 @@ pub async fn appends_and_removals_at_once(store: Arc<dyn Store>) {
                 let appends =
                     keys.iter().map(|&key| append(key, (first..first + 10).map(|seq| chunk(seq, 0)).collect()));
                 store.append(appends.collect()).await.unwrap();
-                // Until the job is removed, and never afterwards.
+                // This succeeds until the job is removed, and never afterwards.
                 let _ = store.append(vec![append(doomed, vec![chunk(first, 0)])]).await;
             }
-            // Release, with the acquire below: what was appended is seen by the last removal.
+            // Release, with the acquire below: the last removal includes everything that was appended.
             done.store(true, Ordering::Release);
         })
     };
@@ -298,7 +300,7 @@ pub async fn appends_and_removals_at_once(store: Arc<dyn Store>) {
 
 const DAY_NS: u64 = 24 * 3_600 * SECOND_NS;
 
-/// Runs retention as the daemon does, with both clocks given.
+/// Runs retention as the daemon does, with given times of both clocks.
 async fn look(store: &dyn Store, clock: &mut SteadyClock, wall_ns: u64, second: u64) -> u64 {
     let policy = Retention { age_ns: Some(30 * DAY_NS), ..Retention::default() };
     let reading = clock.read(wall_ns, second * SECOND_NS);
@@ -311,13 +313,13 @@ pub async fn a_clock_that_jumps_makes_nothing_old(store: Arc<dyn Store>) {
     let running = session(2, "running", 0);
     for (second, jump_days) in [(0, 0), (60, 0), (61, 400), (62, 400), (63, 0), (64, -400), (65, 0)] {
         let wall_ns = (NOW_NS + second * SECOND_NS).saturating_add_signed(jump_days * DAY_NS as i64);
-        // Data keeps arriving, stamped as by the daemon.
+        // Data keeps arriving, with the times that the daemon would stamp.
         let stamped_ns = clock.read(wall_ns, second * SECOND_NS).now_ns;
         store.open_session(&running, stamped_ns).await.unwrap();
         assert_eq!(look(&*store, &mut clock, wall_ns, second).await, 0, "{second} s, {jump_days} d");
         assert!(store.heard_latest().await.unwrap().unwrap() <= NOW_NS + 100 * SECOND_NS, "no stamp jumped");
     }
-    // The clock stays where it jumped to: it is believed after a while, once new data arrives.
+    // The clock stays where it jumped to. The new time is accepted after a while, once new data arrives.
     let away_ns = NOW_NS + 400 * DAY_NS;
     for second in [100, 400, 699] {
         store.open_session(&running, clock.read(away_ns, second * SECOND_NS).now_ns).await.unwrap();
@@ -337,7 +339,7 @@ pub async fn a_daemon_that_starts_with_a_wrong_clock_waits(store: Arc<dyn Store>
     let stamped_ns = clock.read(wrong_ns, 0).now_ns;
     store.open_session(&session(2, "running", 0), stamped_ns).await.unwrap();
     assert_eq!(look(&*store, &mut clock, wrong_ns + 2 * SECOND_NS, 2).await, 0);
-    // The clock is corrected; what it stamped counts from now.
+    // The clock is corrected. The age of the data that it stamped counts from now.
     for second in [3, 63, 603, 1_300] {
         assert_eq!(look(&*store, &mut clock, NOW_NS + second * SECOND_NS, second).await, 0, "{second} s");
     }
@@ -381,7 +383,7 @@ pub async fn a_noisy_job_does_not_push_out_another(store: Arc<dyn Store>) {
     store.append(vec![append(quiet, (1..=20).map(|seq| chunk(seq, 0)).collect())]).await.unwrap();
     let quiet_bytes = kept(&*store).await;
     let noisy = open(&*store, 2, "noisy", 0).await;
-    // Younger than all of the other's, and not only chunks.
+    // These items are younger than all of the other job's, and not only chunks.
     let mut items: Vec<_> = (1..=600).map(|seq| chunk(seq + 1_000, 0)).collect();
     items.extend((1_601..=2_000).map(|seq| item(seq, ItemKind::SiteTables, None)));
     store.append(vec![append(noisy, items)]).await.unwrap();
@@ -453,7 +455,7 @@ pub async fn answers_about_holders_go_the_oldest_first_behind_chunks_and_before_
     store.expire(per_job(without - CHUNK + one), NOW_NS).await.unwrap();
     assert_eq!(left().await, (vec![4], false, 0, 19), "as many as needed");
     assert!(kept(&*store).await <= without - CHUNK + one);
-    // Afterwards the whole job is removed, and so are its tables.
+    // Next is the last answer, and then the oldest table. The job stays, because one of its sessions is running.
     let gone = store.expire(by_bytes(without - CHUNK), NOW_NS).await.unwrap();
     assert_eq!((left().await, gone.jobs), ((vec![], false, 0, 19), 0));
     store.expire(per_job(without - CHUNK - 1), NOW_NS).await.unwrap();

@@ -1,4 +1,4 @@
-//! Jobs and sessions: opening, describing, listing, closing.
+//! Tests of jobs and sessions: opening, describing, listing, closing.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub async fn a_session_is_found_again(store: Arc<dyn Store>) {
     let opened = store.open_session(&info, NOW_NS).await.unwrap();
     assert_eq!((opened.durable_seq, opened.ended), (0, false));
     store.append(vec![append(opened.key, vec![chunk(1, 0), chunk(2, 0)])]).await.unwrap();
-    // Other details of the second hello do not matter.
+    // Differences in other details of the second hello do not matter.
     let mut changed = info.clone();
     (changed.host, changed.pid) = (Some("another".into()), None);
     let again = store.open_session(&changed, NOW_NS + 5).await.unwrap();
@@ -44,7 +44,7 @@ pub async fn a_session_is_found_again(store: Arc<dyn Store>) {
     let rows = store.sessions(opened.job).await.unwrap();
     assert_eq!((rows.len(), &rows[0].info, rows[0].heard_ns), (1, &info, NOW_NS + 5));
     assert_eq!(store.jobs(10).await.unwrap().len(), 1, "no job is made for a session that is there");
-    // A clock that went back does not make it unheard.
+    // A clock that went back does not lower the time at which the session was last heard from.
     store.open_session(&info, NOW_NS - 5).await.unwrap();
     assert_eq!(store.sessions(opened.job).await.unwrap()[0].heard_ns, NOW_NS + 5);
     let mut last = append(opened.key, vec![chunk(3, 0)]);
@@ -166,7 +166,8 @@ pub async fn runs_of_a_name_stay_apart(store: Arc<dyn Store>) {
         info.launch = Launch { launcher: Some(launcher), ..Launch::default() };
         info
     };
-    // Two ranks, the same launched again concurrently, an elastic restart of the first, and a launch of two hosts.
+    // The launches are two ranks, the same ranks launched again concurrently, an elastic restart of the first launch,
+    // and a launch of two hosts.
     let grouped = |id, rank, launcher| {
         let info = launched(id, rank, launcher, 0);
         SessionInfo { launch: Launch { group: Some("slurm/c/7.0".into()), ..info.launch }, ..info }
@@ -267,7 +268,7 @@ pub async fn many_open_the_same_session_at_once(store: Arc<dyn Store>) {
     let tasks: Vec<_> = (0..16)
         .map(|rank| {
             let store = store.clone();
-            // Four sessions of one job, four openers each.
+            // There are four sessions of one job, with four openers each.
             tokio::spawn(async move { store.open_session(&session(rank % 4, "job", rank % 4), NOW_NS).await.unwrap() })
         })
         .collect();

@@ -1,4 +1,4 @@
-//! Tenants, which callers may continue a session, tokens and the audit log.
+//! Tests of tenants, of the callers that may continue a session, of tokens and of the audit log.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ async fn open(
 
 pub async fn names_repeat_and_nobody_sees_the_others(store: Arc<dyn Store>) {
     let (a, b) = (tenant("a"), tenant("b"));
-    // The same recording in both: the same id.
+    // Both tenants store the same recording, with the same id.
     let info = session(1, "job", 0);
     let later = SessionInfo { started_ns: NOW_NS + 1, ..info.clone() };
     let of_a = open(&*store, &a, &info, Some([1; 32])).await.unwrap();

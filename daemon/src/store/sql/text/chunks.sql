@@ -1,4 +1,4 @@
--- $3..$8: bounds of times, epochs and events, each pair null or not.
+-- $3..$8: bounds of times, epochs and events. Both bounds of a pair are null if that range is not restricted.
 SELECT
     seq, device, first_ns, last_ns, first_event, entries, first_epoch, last_epoch, first_step, last_step,
     allocated_end, reserved_end, allocated_min, allocated_max, reserved_max, ooms, dropped_before, exact, payload_bytes

@@ -1,4 +1,4 @@
--- Sums stop at 2^63 - 1: beyond it SQLite would switch to floating point.
+-- Sums stop at 2^63 - 1, because beyond it SQLite would switch to floating point.
 INSERT INTO device (
     job_id, session_id, device, info, events, ooms, epochs, steps, latest, device_used_bytes, alloc_retries
 ) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)

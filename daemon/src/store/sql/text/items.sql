@@ -1,4 +1,4 @@
--- $4..$9: bounds of times, epochs and events, each pair null or not.
+-- $4..$9: bounds of times, epochs and events. Both bounds of a pair are null if that range is not restricted.
 SELECT
     i.seq, i.device, i.first_ns, i.last_ns, i.first_event, i.entries, i.first_epoch, i.last_epoch, i.first_step, i.last_step,
     i.kind, i.unpacked_bytes, p.bytes, p.checksum

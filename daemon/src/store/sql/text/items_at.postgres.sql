@@ -1,4 +1,4 @@
--- Lists all kinds in this table, because the kind is part of the key.
+-- All kinds in this table are listed, because the kind is part of the key.
 SELECT
     i.seq, i.device, i.first_ns, i.last_ns, i.first_event, i.entries, i.first_epoch, i.last_epoch, i.first_step, i.last_step,
     i.kind, i.unpacked_bytes, p.bytes, p.checksum, wanted.place

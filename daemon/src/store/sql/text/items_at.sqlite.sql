@@ -1,5 +1,6 @@
--- $2: a JSON array of numbers, which drives the query: each is looked up by its key, including the kind (2 to 7: all in
--- this table). CROSS: SQLite keeps this order of loops. The reader sorts the rows: here the bytes would be sorted too.
+-- $2 is a JSON array of numbers, which drives the query. Each number is looked up by the whole key, including the kind
+-- (2 to 7 are all kinds in this table). With CROSS JOIN, SQLite keeps this order of loops. The reader sorts the rows,
+-- because sorting here would sort the bytes too.
 SELECT
     i.seq, i.device, i.first_ns, i.last_ns, i.first_event, i.entries, i.first_epoch, i.last_epoch, i.first_step, i.last_step,
     i.kind, i.unpacked_bytes, p.bytes, p.checksum, wanted.key AS place

@@ -1,4 +1,4 @@
--- No row if a new run was to begin and another writer has just begun it.
+-- Returns no row if a new run must begin and another writer has just begun it.
 INSERT INTO memctl.job AS j (name, attempt, started_ns, world_size, labels, tenant, run, launch_group, arrived_ns)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 ON CONFLICT (tenant, name, run, attempt) DO UPDATE SET

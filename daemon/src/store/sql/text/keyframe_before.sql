@@ -1,4 +1,5 @@
--- Selects the key first and the bytes afterwards: sorting with the bytes would read those of every keyframe.
+-- The key is selected first and the bytes afterwards, because sorting with the bytes would read the bytes of every
+-- keyframe.
 SELECT
     i.seq, i.device, i.first_ns, i.last_ns, i.first_event, i.entries, i.first_epoch, i.last_epoch, i.first_step, i.last_step,
     i.kind, i.unpacked_bytes, p.bytes, p.checksum

@@ -1,4 +1,5 @@
--- Keyframes before the one that the first remaining chunk of the device needs (the last one, when no chunk remains).
+-- The keyframes before the one that the first remaining chunk of the device needs. If no chunk remains, the last
+-- keyframe is kept.
 SELECT seq, payload_bytes FROM memctl.item
 WHERE job_id = $1 AND session_id = $2 AND kind = $3 AND device = $4 AND seq < (
     SELECT max(k.seq) FROM memctl.item AS k

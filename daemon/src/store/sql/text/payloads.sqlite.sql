@@ -1,4 +1,4 @@
--- $2: as in items_at.sql.
+-- $2: a JSON array of numbers, as in items_at.sqlite.sql.
 SELECT p.seq, p.bytes, wanted.key AS place
 FROM json_each($2) AS wanted
     CROSS JOIN payload AS p

@@ -1,4 +1,4 @@
--- A job's oldest marks (2), site tables (4) and samples (6), but for the last of each kind of a session.
+-- The oldest marks (2), site tables (4) and samples (6) of a job, except the last one of each kind in each session.
 SELECT i.job_id, i.session_id, 0::bigint, i.kind, i.seq, 0::bigint, i.payload_bytes
 FROM memctl.item AS i
 WHERE i.job_id = $1 AND i.kind IN (2, 4, 6) AND i.seq < (

@@ -1,4 +1,4 @@
--- Everything that a job has stored.
+-- The bytes and rows of everything that each job has stored.
 SELECT
     j.job_id, j.tenant, coalesce(max(s.heard_ns), j.started_ns),
     coalesce(max(CASE WHEN s.last_word IS NULL THEN s.heard_ns END), 0),
