@@ -1,16 +1,18 @@
 //! Boundaries of a recording without marks: its steps and epochs, found by the loop that repeats.
 //!
-//! Guarantees: a few passes over the events, memory by the number of stacks and of rounds; the same recording gives the
-//! same boundaries. Training loops are recognised by what they call (an optimizer, `zero_grad`, a backward pass) and by
-//! the lines of the functions around that call; other loops by the lines that repeat; recordings without stacks by the
-//! period of their requests. If nothing repeats but memory is allocated and freed, the recording is cut into windows.
-//! Repetition within a model's call is a layer, and library code that no user called loops for itself: neither is a
-//! step. A step frees what it made. Refuses to guess the end of a step that no second one follows, and to compare parts
-//! of a pass.
+//! Guarantees: a few passes over the events; memory is proportional to the number of stacks and rounds; the same
+//! recording always gives the same boundaries. Training loops are recognised by their calls (an optimizer,
+//! `zero_grad`, a backward pass) and by the lines of the functions around those calls. Other loops are recognised by
+//! the lines that repeat, and recordings without stacks by the period of their requests. If nothing repeats but memory
+//! is allocated and freed, the recording is cut into windows.
 //!
-//! - `stacks`: what each stack shows; `anchors`: what happens once a step; `loops`: which loop that is, and its outer
-//!   loop; `rounds`: steps and phases; `epochs`: the loop around the steps.
-//! - Without training: `lines`, then `periods`, then `windows`; `turnover`: whether their results may be steps at all.
+//! Repetition within a model's call is a layer. Repetition in library code that the user did not call is the library's
+//! own loop. Neither is a step. A step frees the memory that it allocated. The last step of a loop gets an end only if
+//! a further step follows. Parts of a pass are never compared.
+//!
+//! - `stacks`: what each stack shows; `anchors`: work that happens once a step; `loops`: the loop of that work and its
+//!   outer loop; `rounds`: steps and phases; `epochs`: the loop around the steps.
+//! - Without training: `lines`, then `periods`, then `windows`; `turnover`: whether their results may be steps.
 
 mod anchors;
 mod epochs;
