@@ -1,5 +1,4 @@
-//! Finds the requests of a recording that are buffers of split sums (`split`), and the sums that become split at
-//! another number.
+//! Finds requests that are buffers of split sums (`split`), and sums that become split at another number.
 //!
 //! A buffer is recognised by its context: its semaphores follow at once, and both are freed before the next request.
 //! The sum's result is the request before it, and the sum's input is live meanwhile.
@@ -21,15 +20,13 @@ const COLUMNS_MIN: u64 = 4096;
 const GROWN_MIN: u64 = 1 << 14;
 /// Minimum inputs of a layer with such a bias.
 const INPUTS_MIN: u64 = 8;
-/// Maximum sizes of live blocks that are examined as a sum's input, newest first. Real trainings have about ten at a
-/// time.
+/// Maximum sizes of live blocks examined as a sum's input, newest first. Real trainings have about ten.
 const SIZES_MAX: usize = 256;
 /// Maximum sizes that are kept for a sum. In real trainings the first or the second is the right one.
 const MULTIPLES_MAX: usize = 8;
 /// Maximum number of different sums examined in a recording. Later ones keep the law that two numbers give.
 const SUMS_MAX: usize = 4096;
-/// Bytes per column of a sum's result: 4, or 2 in half precision. Truth values have 1, but their partial sums have
-/// another size.
+/// Bytes per column of a sum's result: 4, or 2 in half precision. Truth values (1) have other partial sums.
 const RESULT_BYTES: [u64; 2] = [4, 2];
 
 /// For each request that is the buffer of a split sum: the number of its blocks of columns.
@@ -61,8 +58,7 @@ struct Seen {
     before: u64,
     /// Bytes of the sum's result.
     sum: u64,
-    /// Bytes of live blocks that are multiples of the result. Each may be the input, and its ratio to the result the
-    /// number of rows.
+    /// Bytes of live blocks that may be the input; their ratios to the result are the possible numbers of rows.
     multiples: Vec<u64>,
 }
 
@@ -119,10 +115,9 @@ impl Sums {
     }
 }
 
-/// Replaces the laws derived from two numbers by those of split sums. `partners` contains, for each request of the
-/// larger script, the corresponding request of the smaller one; both are counted without the initial blocks. Returns
-/// the sums that become split at a number that neither recording has, by the request of the larger script that they
-/// follow.
+/// Replaces the laws derived from two numbers by those of split sums. `partners` are the smaller script's requests for
+/// each of the larger's, both without the initial blocks. Returns the sums that become split at a number that neither
+/// recording has, by the request of the larger script that they follow.
 pub(super) fn settle(
     (few, small): (f64, &Script),
     (many, large): (f64, &Script),
@@ -147,10 +142,9 @@ pub(super) fn settle_alone(number: f64, script: &Script, laws: &mut [Law]) -> Ha
     sums(script, |_, _| Some(0), laws).settle(number, |sum, device| sum.split_alone(number, device), laws)
 }
 
-/// The sums of the larger recording. A split sum is listed with its possible inputs. An unsplit sum is the request for
-/// the gradient of the bias of a layer with many columns. Its input is the gradient of the layer's output, the newest
-/// live multiple of it. `before` returns the bytes of a buffer in the smaller recording; `None` if the buffer follows
-/// another law.
+/// The sums of the larger recording. A split sum has its possible inputs. An unsplit sum is the gradient of the bias
+/// of a layer with many columns; its input is its newest live multiple, the gradient of the layer's output. `before`
+/// returns a buffer's bytes in the smaller recording; `None` if the buffer follows another law.
 fn sums(script: &Script, before: impl Fn(usize, u64) -> Option<u64>, laws: &[Law]) -> Sums {
     let (lives, buffers) = (script.lives(), buffers(script));
     let biases = biases(script, &lives);
@@ -316,8 +310,7 @@ mod tests {
         script
     }
 
-    /// `torch.isnan(x).any()` has a result of one byte, a sum of bfloat16 values a result of two. A hostile recording
-    /// may have any.
+    /// `torch.isnan(x).any()` has a result of one byte, a sum of bfloat16 values one of two; hostile recordings any.
     #[test]
     fn results_of_few_bytes_and_of_impossibly_many_are_no_columns() {
         let huge = 1 << 50;
@@ -341,8 +334,7 @@ mod tests {
         let _ = Fit::alone((8.0, script), third_grows, conf()).expect("it has a number").at(1e30, None);
     }
 
-    /// A training that never frees the inputs and results of its sums. The inputs alternate between `sizes` sizes;
-    /// each sum has a result and a buffer.
+    /// A training that never frees its sums' inputs (of `sizes` alternating sizes) and results; each has a buffer.
     fn leaks(sums: u32, sizes: u64, buffer: impl Fn(u64) -> u64) -> Script {
         let mut script = Script::new(&[]);
         for at in 0..sums {
@@ -384,8 +376,7 @@ mod tests {
     #[test]
     fn of_each_size_the_newest_that_lives_is_known() {
         let mut grown = Grown::default();
-        // Of 512 bytes, one block stays, one is freed at step 30 and one at step 20. Of 1024 bytes, one is freed at
-        // step 25.
+        // 512 bytes: one block stays, two are freed at steps 30 and 20. 1024 bytes: one is freed at step 25.
         for (request, bytes, ended) in [(0, 512, u32::MAX), (1, 1024, 25), (2, 512, 30), (3, 512, 20)] {
             grown.born(request, bytes, ended);
         }
