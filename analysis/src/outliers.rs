@@ -23,7 +23,7 @@ const DEVICE_SHARE_MIN: f64 = 0.001;
 /// One deviation of growth is at least this many bytes: less than for a level, because growth adds up.
 const GROWTH_MIN: f64 = (1 << 16) as f64;
 
-/// What a figure measures.
+/// The kind of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// A level.
@@ -32,7 +32,7 @@ pub enum Measure {
     Growth,
 }
 
-/// What is usual among the ranks.
+/// The usual value of a figure among the ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     /// The median.

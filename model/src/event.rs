@@ -5,7 +5,7 @@
 
 use crate::stack::StackId;
 
-/// What the allocator did.
+/// The action of the allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[repr(u8)]
 pub enum Action {
@@ -117,7 +117,7 @@ pub struct Event {
     pub pool: PoolId,
     /// The requesting stack. For frees, it is the free's own stack if recorded, else [`StackId::NONE`].
     pub stack: StackId,
-    /// What happened.
+    /// The action.
     pub action: Action,
 }
 

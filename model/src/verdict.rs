@@ -72,7 +72,7 @@ impl VerdictKind {
 pub enum Cause {
     /// Its holder has no bound, or the pattern of its blocks has no other explanation: it is a leak.
     Known,
-    /// Neither is known: it is a leak unless its holder has a bound.
+    /// Neither the holder nor the pattern decides: it is a leak unless its holder has a bound.
     Open,
 }
 

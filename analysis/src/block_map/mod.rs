@@ -16,7 +16,7 @@
 //! | allocation where a block lives | the old block is removed |
 //! | allocation inside a live block, behind its requested bytes | the old block ends there |
 //! | allocation inside a live block otherwise | the old block is removed |
-//! | allocation inside a free block | the rest below it stays free; if it has at most 1 MiB and the block below is large, it joins that block |
+//! | allocation inside a free block | a rest below it up to 1 MiB joins a large block, a larger one stays free |
 //! | allocation larger than its place | live blocks in its way are removed; it is cut at the segment's end |
 //! | completion without a request | both happen |
 //! | request on a block already freed | nothing |

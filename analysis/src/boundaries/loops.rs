@@ -107,7 +107,7 @@ pub(super) enum Outer {
 }
 
 impl Loop {
-    /// Whether an event lies outside the rounds.
+    /// Whether an event is outside the rounds.
     pub(super) fn is_outside(&self, paths: &Paths<'_>, touch: Touch) -> bool {
         match touch {
             Touch::Foreign | Touch::Through => false,
@@ -171,7 +171,7 @@ impl Often {
     }
 }
 
-/// What the rounds of one anchor show.
+/// The facts that the rounds of one anchor show.
 struct Shown<'a> {
     anchor: Anchor,
     trail: Trail<'a>,

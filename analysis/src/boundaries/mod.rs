@@ -37,10 +37,10 @@ pub struct Span {
     pub end_ns: u64,
 }
 
-/// What was found.
+/// The boundaries that were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Boundaries {
-    /// What marks them: `the loop at train.py:31`; `None` if nothing was found.
+    /// How they were found: `the loop at train.py:31`; `None` if nothing was found.
     pub by: Option<String>,
     /// Steps, in order.
     pub steps: Vec<Span>,
@@ -67,7 +67,8 @@ impl Boundaries {
     }
 }
 
-/// Whether most of a recording lies outside its steps, by time and by events: a server whose warm-up had a few.
+/// Whether most of a recording is outside its steps, by time and by events. An example is a server whose warm-up had a
+/// few steps.
 fn is_small(steps: &[Span], events: impl Iterator<Item = Event>) -> bool {
     let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return false };
     let (mut count, mut inside, mut begin_ns, mut end_ns) = (0_u64, 0_u64, u64::MAX, 0);

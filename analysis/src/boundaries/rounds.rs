@@ -76,7 +76,7 @@ pub(super) struct Cut {
     pub phases: Vec<(Span, Phase)>,
 }
 
-/// Work that lies between two rounds.
+/// Work between two rounds.
 #[derive(Clone, Copy, Debug)]
 struct Aside {
     span: Span,

@@ -48,7 +48,7 @@ pub(super) enum Work {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Node(pub u32);
 
-/// What one stack shows.
+/// The facts that one stack shows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
     pub work: Work,

@@ -1,4 +1,4 @@
-//! What live memory is for: parameters, gradients, optimizer state, activations, temporaries, workspace.
+//! The purpose of live memory: parameters, gradients, optimizer state, activations, temporaries, workspace.
 //!
 //! The class of a block is derived from the code that allocated it, the phase in which it was born, how long it stays
 //! ([`Stay`]), and which blocks have the same sizes (module `sets`). It is exact if the storages are listed
@@ -22,14 +22,14 @@ use rules::{Known, Reading, Says};
 pub use scaling::{Scaling, copies};
 use sets::Shown;
 
-/// What a block is for.
+/// The purpose of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
     /// Parameters and buffers of modules.
     Parameters,
     /// Gradients, and the buckets in which they are reduced.
     Gradients,
-    /// What the optimizer keeps for each parameter.
+    /// State that the optimizer keeps for each parameter.
     OptimizerState,
     /// Results of the forward pass that are kept for the backward pass or by another holder.
     Activations,

@@ -6,7 +6,7 @@ use memctl_model::{Frame, Phase, Stack};
 
 use super::{Class, Stay};
 
-/// What a stack shows.
+/// The code that a stack shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Says {
     /// The optimizer makes its state (`_init_group`) or loads it.
@@ -33,7 +33,7 @@ pub(super) enum Says {
     Nothing,
 }
 
-/// What a stack shows, and whether autograd's threads run it.
+/// The code that a stack shows, and whether autograd's threads run it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reading {
     pub says: Says,

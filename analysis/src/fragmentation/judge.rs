@@ -176,7 +176,7 @@ pub fn judge(facts: &Facts<'_>, resolve: &dyn Fn(StackId) -> Stack) -> RankFragm
     let would_fit = largest_request.and_then(|request| fits(request, largest_usable_bytes, facts));
     let matters = largest_request.map_or(0, |request| request.rounded_bytes).max(reserved / 10).max(1);
     let causes = [
-        // This is the memory that the steps of the stretch did not need. It is limited below by the bytes that are
+        // This is the memory that the steps of the stretch did not need. The code below limits it to the bytes that are
         // idle at the job's own peak.
         (
             FragmentationCause::VaryingSizes,

@@ -85,7 +85,7 @@ pub fn findings(watches: &[&RankWatch], activity: Activity) -> Vec<Finding> {
     found
 }
 
-/// What was judged over these devices, and what could not be. A module that judges a single kind lists its own
+/// The kinds that were judged over these devices, and those that could not be. A module that judges a single kind lists its own
 /// boundaries.
 #[must_use]
 pub fn judged(watches: &[&RankWatch]) -> (Judged, Vec<NotJudged>) {

@@ -216,7 +216,7 @@ fn growth_at_two_lines_of_a_function_names_both() {
 
 #[test]
 fn memory_that_only_rises_is_never_called_steady() {
-    // As while a model is loaded, nothing is freed.
+    // Nothing is freed, as during the loading of a model.
     let loading = |windows: u64, is_over: bool| {
         let mut process = Process::new(0, &stacks());
         for window in 1..=windows {

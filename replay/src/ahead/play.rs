@@ -141,8 +141,8 @@ impl Play {
                         self.allocator.free_completed(id);
                     }
                 }
-                // A retry emptied the cache in the recording, because the device had no room. The replayed allocator retries
-                // by itself.
+                // A retry emptied the recorded cache, because the device had no room. The replayed allocator retries by
+                // itself.
                 Act::EmptyCache(wanted) if self.is_beyond(wanted) => {}
                 Act::EmptyCache(_) => self.allocator.empty_cache(),
                 Act::PoolReleased(pool) => self.allocator.pool_is_released(pool),

@@ -253,7 +253,7 @@ impl<W: Write> SnapshotWriter<W> {
             max_split_size,
             roundup_power2_divisions,
             expandable_segments,
-            // This is part of the configuration string; PyTorch has no key for it.
+            // The segment size is part of the configuration string; PyTorch has no key for it.
             large_segment_size: _,
             garbage_collection_permille,
         } = &self.settings;

@@ -33,7 +33,7 @@ fn told(recording: &Recording, stack: StackId) -> (Option<String>, Vec<u32>) {
 /// An owner's name, and the lines of the stack below it.
 type Told = (Option<String>, Vec<u32>);
 
-/// Those of every event and of every block at the end.
+/// The owners and lines of every event, and of every block at the end.
 fn all(recording: &Recording) -> (Vec<Told>, Vec<Told>) {
     let device = &recording.devices[0];
     let blocks = device.final_segments.iter().flat_map(|segment| &segment.blocks);
