@@ -1,61 +1,64 @@
-//! Churn: device memory asked of the driver again and again in steady state.
+//! Churn: device memory that a job requests from the driver again and again in steady state.
 //!
-//! Taking memory once is how a cache fills; what counts is memory that was taken although as much had been given back:
-//! `cudaFree` waits for the whole device, and `cudaMalloc` behind it costs milliseconds. So the figure is bytes taken beyond
-//! what reserved memory grew by. Guarantees: a job whose steady state only fills its cache has no churn.
+//! Taking memory once only fills the cache. Churn is memory that is taken although as much was released before. It is
+//! slow: `cudaFree` waits for the whole device, and the following `cudaMalloc` costs milliseconds. The measure is
+//! therefore the bytes taken minus the growth of reserved memory. Guarantees: a job whose steady state only fills its
+//! cache has no churn.
 
 use memctl_model::{EvidenceValue, Finding, FindingKind, Pattern, Severity, Stack, StackId};
 
 use crate::steady::{DriverCalls, Steady};
 use crate::wording::{REPLAYED, bytes, opening, place_or_none, plural, ranks, sentence};
 
-/// Steps of steady state before anything is said.
+/// Minimum steps of steady state before churn is judged.
 pub const STEPS_MIN: u64 = 8;
-/// Steps that both gave back or took, before it is "again and again".
+/// Minimum steps that both took and released memory.
 const STEPS_HIT_MIN: u64 = 3;
 
-/// Places that are looked at.
+/// Maximum number of releasing stacks that are examined.
 const PLACES_MAX: usize = 64;
-/// What a `cudaMalloc` or `cudaFree` takes, milliseconds: on an idle device, and on one that has to be waited for.
+/// Duration of a `cudaMalloc` or `cudaFree` in milliseconds: on an idle device, and on a device that must be waited
+/// for.
 const CALL_MS: (f64, f64) = (0.1, 1.0);
-/// The share of the bytes given back that one place must have to be named.
+/// A place is named only if it releases at least this share of the released bytes.
 const PLACE_SHARE_MIN: f64 = 0.5;
 
-/// The place that gives most of the memory back.
+/// The place that releases most of the memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Emptied {
-    /// Subject.
+    /// The stack that releases memory.
     pub stack: Stack,
-    /// How often.
+    /// Number of releases.
     pub times: u64,
-    /// Its bytes.
+    /// Bytes released.
     pub bytes: u64,
-    /// Whether it is a call of `empty_cache()`, and not an allocation that found no room.
+    /// Whether the memory is released by a call of `empty_cache()`. Otherwise it is released by an allocation that
+    /// found no room.
     pub by_call: bool,
 }
 
-/// What a rank asked of the driver in steady state.
+/// The driver calls of a rank in steady state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankChurn {
     /// The rank.
     pub rank: u32,
     /// Device index in its process.
     pub device: u8,
-    /// Steps looked at, warm-up left out.
+    /// Steps examined, without warm-up.
     pub steps: u64,
     /// Steps that took memory from the driver.
     pub steps_taking: u64,
-    /// Steps that gave memory back.
+    /// Steps that released memory to the driver.
     pub steps_returning: u64,
-    /// What was asked of the driver.
+    /// The driver calls of these steps.
     pub calls: DriverCalls,
-    /// Bytes taken beyond what reserved memory grew by.
+    /// Bytes taken beyond the growth of reserved memory.
     pub again_bytes: u64,
     /// Allocations per step.
     pub allocations_per_step: f64,
-    /// Times the allocator emptied its cache and tried again, over the same time; `None` where it was not measured.
+    /// How often the allocator emptied its cache and tried again during these steps; `None` if not measured.
     pub retries: Option<u64>,
-    /// The place that gives most of it back, if one does.
+    /// The place that releases most of the memory, if one place does.
     pub emptied: Option<Emptied>,
 }
 
@@ -67,7 +70,8 @@ pub fn too_few(ranks: &[RankChurn]) -> Option<u64> {
 }
 
 impl RankChurn {
-    /// Reads a steady state. `retries` = how much `num_alloc_retries` rose meanwhile; `resolve` names stacks.
+    /// Evaluates a steady state. `retries` is the rise of `num_alloc_retries` during it; `resolve` returns the frames
+    /// of a stack.
     #[must_use]
     pub fn of(
         rank: u32,
@@ -91,20 +95,21 @@ impl RankChurn {
         }
     }
 
-    /// Whether `empty_cache()` is called again and again.
+    /// Whether the program calls `empty_cache()` again and again.
     #[must_use]
     pub fn is_emptied(&self) -> bool {
         self.emptied.as_ref().is_some_and(|emptied| emptied.by_call)
     }
 
-    /// Calls of the driver a step.
+    /// Calls of the driver per step.
     #[must_use]
     pub fn calls_per_step(&self) -> f64 {
         if self.steps == 0 { 0.0 } else { (self.calls.takes + self.calls.returns) as f64 / self.steps as f64 }
     }
 
-    /// Info from a tenth of the steps on, warning from half of them or where the cache is emptied that often because a
-    /// request found no room (each costs a synchronisation of the device).
+    /// Info if at least a tenth of the steps are affected, warning if at least half of them are. It is also a warning
+    /// if the cache is emptied in at least a tenth of the steps because a request found no room; each such retry
+    /// synchronises the device.
     #[must_use]
     pub fn severity(&self) -> Option<Severity> {
         let hit = self.steps_taking.min(self.steps_returning);
@@ -116,7 +121,7 @@ impl RankChurn {
     }
 }
 
-/// Steps come and go through different places: those of one function of the user's are one place.
+/// The place that releases most memory. Stacks with the same site count as one place.
 fn emptied(steady: &Steady, resolve: &dyn Fn(StackId) -> Stack) -> Option<Emptied> {
     let mut places: Vec<Emptied> = Vec::new();
     for (id, returning) in steady.returning().into_iter().take(PLACES_MAX) {
@@ -135,7 +140,7 @@ fn emptied(steady: &Steady, resolve: &dyn Fn(StackId) -> Stack) -> Option<Emptie
     (!most.stack.frames.is_empty() && most.bytes as f64 >= all as f64 * PLACE_SHARE_MIN).then_some(most)
 }
 
-/// What the ranks amount to.
+/// The finding about all ranks, if any rank has churn.
 #[must_use]
 pub fn finding(reports: &[RankChurn], known: usize) -> Option<Finding> {
     let said: Vec<&RankChurn> = reports.iter().filter(|report| report.severity().is_some()).collect();
@@ -284,7 +289,7 @@ mod tests {
             event(Action::FreeCompleted, 1, 40 << 20);
             event(Action::SegmentFree, 2, 20 << 20);
             event(Action::SegmentFree, 2, 0);
-            // Whether it is called within the step or behind it makes no difference.
+            // The result is the same whether the call is within the step or after it.
             steady.step_ends(levels(0));
         }
         let resolve = |id: StackId| Stack { frames: if id == StackId(2) { frames.clone() } else { Vec::new() } };

@@ -1,8 +1,8 @@
-//! What the record of a job does not contain, regardless of the verdict on the rest: processes that were never
-//! recorded, events that expired, nothing at all.
+//! The gaps in the record of a job, regardless of the verdict on the rest: processes that were never recorded, events
+//! that expired, or no data at all.
 //!
-//! Guarantees: a job without any data lists every kind of finding as not judged. Refuses to guess what the missing part
-//! would have shown.
+//! Guarantees: for a job without any data, every kind of finding is listed as not judged. The content of a gap is
+//! never guessed.
 
 use std::collections::BTreeSet;
 
@@ -10,24 +10,25 @@ use memctl_model::{FindingKind, Gap, NotJudged, Remedy};
 
 use crate::deaths::CauseOfDeath;
 
-/// What is stored of one process.
+/// The data that is stored of one process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Recorded {
     /// Its rank.
     pub rank: u32,
     /// Allocator events that were stored.
     pub events: u64,
-    /// Of these gone by retention.
+    /// Number of these events that retention has deleted.
     pub events_expired: u64,
-    /// Whether anything shows its memory: a table, a sample.
+    /// Whether a table or a sample shows the memory of the process.
     pub is_known: bool,
 }
 
-/// What gives a job epochs.
+/// The remedy for a job without epochs.
 pub const MARK_EPOCHS: &str = "mark each epoch: `with memctl_agent.epoch(number):`";
 
-/// Of a job that has ended: what waiting would remedy takes another run. `failures` are those of its processes, as recorded;
-/// the first that has a cause of its own has to be repaired before another run shows more.
+/// Adapts the remedies of gaps to a job that has ended: a remedy that needs waiting becomes one that needs another
+/// run. `failures` are the recorded failures of its processes. If one has a cause of its own, the remedy is to repair
+/// the first such cause, because another run would fail as well.
 pub fn of_ended<'f>(gaps: &mut [NotJudged], failures: impl IntoIterator<Item = &'f str>) {
     let own = |cause: &CauseOfDeath| !cause.is_consequence() && !cause.is_request();
     let failed = failures.into_iter().map(|failure| CauseOfDeath::of(Some(failure))).find(own);
@@ -43,17 +44,17 @@ pub fn of_ended<'f>(gaps: &mut [NotJudged], failures: impl IntoIterator<Item = &
     }
 }
 
-/// Whether nothing at all is known of these processes' memory.
+/// Whether nothing is known about these processes' memory.
 #[must_use]
 pub fn is_nothing(processes: &[Recorded]) -> bool {
     !processes.iter().any(|process| process.is_known || process.events > 0)
 }
 
-/// Kinds that only single events show.
+/// Kinds of findings that need single events.
 pub const BY_EVENTS: [FindingKind; 3] = [FindingKind::Fragmentation, FindingKind::Churn, FindingKind::Oom];
 
-/// What cannot have been judged. `world` is the number of ranks that the job should have; `whole` whether the question was
-/// about all of them.
+/// Everything that could not be judged. `world` is the number of ranks that the job should have; `whole` is whether
+/// the query covers all of them.
 #[must_use]
 pub fn not_judged(processes: &[Recorded], world: Option<u32>, whole: bool) -> Vec<NotJudged> {
     if is_nothing(processes) {
@@ -90,7 +91,7 @@ pub fn not_judged(processes: &[Recorded], world: Option<u32>, whole: bool) -> Ve
     gaps
 }
 
-/// Nothing is known of the job, so nothing was judged.
+/// Lists every kind of finding as not judged, because nothing is known of the job.
 fn nothing(never_began: bool) -> Vec<NotJudged> {
     let reason = if never_began { "nothing was recorded" } else { "nothing of its memory was recorded" };
     let remedy = "start the job with `memctl run -- CMD`; if that records nothing, see `memctl doctor`";

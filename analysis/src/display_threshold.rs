@@ -1,18 +1,18 @@
-//! What is worth a word: parts of a whole that are too small to be named where a reader has one screen.
+//! Display thresholds: parts of a whole below them are too small to be named on one screen.
 //!
-//! Guarantees: pure, and the same for every page. Refuses to judge: what is not named here is still counted.
+//! Guarantees: pure functions, the same for every page. Parts that are not named are still counted.
 
 use memctl_model::SegmentKind;
 use memctl_model::allocator::pool_of;
 
 /// Classes of memory below this share of the peak are not named.
 const CLASS_SHARE: f64 = 0.02;
-/// Blocks that strand less than this share of what is stranded are not named.
+/// Blocks that strand less than this share of the stranded memory are not named.
 const HOLDER_SHARE: f64 = 0.01;
-/// Epoch ends that say something together; one is a level, not a course.
+/// Minimum number of epoch ends that show a course; a single one is only a level.
 const COURSE_ENDS: usize = 2;
 
-/// Ranks wait for each other within a step; one that was last heard so much before the others is behind.
+/// Ranks wait for each other within a step. A rank that was last heard this long before the others is behind.
 const BEHIND_NS: u64 = 1_000_000_000;
 
 /// Whether a class of this share of the peak is named.
@@ -21,25 +21,25 @@ pub fn is_class_named(share: f64) -> bool {
     share >= CLASS_SHARE
 }
 
-/// Whether blocks that strand so much of the stranded memory are named.
+/// Whether blocks that strand this many of the stranded bytes are named.
 #[must_use]
 pub fn is_holder_named(bytes: u64, stranded_bytes: u64) -> bool {
     bytes > (stranded_bytes as f64 * HOLDER_SHARE) as u64
 }
 
-/// Whether a request of this size is one of those that fragmentation can fail.
+/// Whether fragmentation can make a request of this size fail.
 #[must_use]
 pub fn is_large_request(bytes: u64) -> bool {
     pool_of(bytes) == SegmentKind::Large
 }
 
-/// Whether so many epoch ends make a course.
+/// Whether this many epoch ends show a course.
 #[must_use]
 pub fn is_course(epoch_ends: usize) -> bool {
     epoch_ends >= COURSE_ENDS
 }
 
-/// Whether a rank that was last heard so long before the others is behind them.
+/// Whether a rank that was last heard this long before the others is behind them.
 #[must_use]
 pub fn is_behind(ns: u64) -> bool {
     ns >= BEHIND_NS

@@ -1,9 +1,9 @@
-//! The floor of a device: from each moment on, the lowest level up to a last moment.
+//! The floor of a device: for each moment, the lowest level between it and a last moment.
 //!
-//! Guarantees: exact for the levels that are pushed, up to `STEPS_MAX` steps; with more, neighbours become one step of
-//! the lower level, except the last step.
+//! Guarantees: exact for the levels that are pushed, up to `STEPS_MAX` steps. Beyond that, neighbours are merged into
+//! one step at the lower level; the last step is never merged.
 
-/// The most steps in memory, before neighbours are merged.
+/// Maximum steps in memory; beyond it neighbours are merged.
 const STEPS_MAX: usize = 1 << 16;
 
 /// A step of the floor: its level holds from the previous step's end to this one's.
@@ -11,19 +11,19 @@ const STEPS_MAX: usize = 1 << 16;
 pub struct Step {
     /// Its end, ns since the Unix epoch.
     pub until_ns: u64,
-    /// The lowest level from anywhere within it to the last moment, in bytes.
+    /// The lowest level in bytes between any moment of this step and the last moment.
     pub bytes: u64,
 }
 
-/// See the module.
+/// The floor; see the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Floor {
-    /// Ascending in time and in level: a later and lower level removes those before it.
+    /// Steps that ascend in time and in level: a later and lower level removes the higher steps before it.
     steps: Vec<Step>,
 }
 
 impl Floor {
-    /// The level from a time on; times ascend.
+    /// Adds the level that holds from this time on. Times must ascend.
     pub fn push(&mut self, time_ns: u64, bytes: u64) {
         if let Some(last) = self.steps.last_mut() {
             last.until_ns = time_ns;
@@ -37,12 +37,12 @@ impl Floor {
         self.steps.push(Step { until_ns: u64::MAX, bytes });
     }
 
-    /// The steps up to the last moment, at most `most` of them and at least one; none if no level was pushed.
+    /// The steps up to the last moment: at least one and at most `most`, or none if no level was pushed.
     #[must_use]
     pub fn finish(mut self, last_ns: u64, most: usize) -> Vec<Step> {
         let Some(mut last) = self.steps.pop() else { return Vec::new() };
         last.until_ns = last_ns;
-        // Levels between events of the same time take no time.
+        // Steps between events of the same time have no duration and are dropped.
         let mut reached = 0;
         self.steps.retain(|step| {
             let takes_time = step.until_ns > reached;
@@ -55,7 +55,7 @@ impl Floor {
     }
 }
 
-/// At most so many steps: neighbours become one.
+/// At most this many steps; neighbours are merged if there are more.
 fn merged(steps: &[Step], most: usize) -> Vec<Step> {
     if steps.len() <= most || most == 0 {
         return if most == 0 { Vec::new() } else { steps.to_vec() };

@@ -1,10 +1,11 @@
 //! Growth from epoch to epoch: live bytes of a rank and of each allocation site at epoch ends, and their slopes.
 //!
-//! Guarantees: the rate is that of [`statistics::slope`], as a finding's is. It is 0 where a series does not grow by the
-//! epoch: what rose and has stopped rising, and what mostly does not change (a copy of the weights, a block that could
-//! not be split, a buffer that went), unless it only ever rises and does so again and again (a leak every third epoch).
-//! Nothing is judged here, a rate is not a leak: a cache that fills has one, too. Refuses to give a rate to fewer than
-//! two epochs.
+//! Guarantees: the rate is that of [`statistics::slope`], which findings use as well. It is 0 if a series rose and has
+//! stopped rising. It is also 0 if the series mostly does not change: a copy of the weights, a block that could not be
+//! split, a freed buffer. A series that only ever rises, and does so at least three times, still has a rate: a leak
+//! every third epoch.
+//!
+//! A rate is not yet a leak: a cache that fills has one, too. Fewer than two epochs have no rate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +13,7 @@ use memctl_model::{Boundary, DeviceIndex, SiteTable, StackId};
 
 use crate::statistics::{self, cautious_median};
 
-/// A first level of more than so many of the largest rise behind it is not made of such rises.
+/// If a first level is more than this many times the largest later rise, it does not consist of such rises.
 pub(crate) const FIRST_LEVEL_FACTOR: u64 = 4;
 
 /// Live bytes at the end of an epoch.
@@ -25,12 +26,12 @@ pub struct EpochBytes {
     pub bytes: u64,
 }
 
-/// The live bytes of one site at every epoch end that there is a table for, 0 where it had none.
+/// The live bytes of one site at every epoch end with a table, 0 where the table has no such site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SiteSeries<K> {
     /// The caller's name of the site.
     pub site: K,
-    /// In the order of epochs.
+    /// The bytes in the order of epochs.
     pub points: Vec<EpochBytes>,
 }
 
@@ -43,9 +44,9 @@ pub struct Growth {
     pub first_bytes: u64,
     /// Bytes at the last epoch's end.
     pub last_bytes: u64,
-    /// Epochs that ended above the one before.
+    /// Number of epochs that ended above the previous one.
     pub rises: usize,
-    /// Epochs that ended below the one before.
+    /// Number of epochs that ended below the previous one.
     pub falls: usize,
 }
 
@@ -58,7 +59,8 @@ pub struct SiteGrowth<K> {
     pub growth: Growth,
 }
 
-/// The growth of a series of epoch ends, such as a rank's `allocated_bytes`, in bytes per epoch. See the module.
+/// The growth of a series of epoch ends, such as a rank's `allocated_bytes`, in bytes per epoch. The module's
+/// documentation has the rules.
 #[must_use]
 pub fn growth_bytes_per_epoch(series: &[EpochBytes]) -> Option<f64> {
     let changes = series.windows(2).filter(|pair| pair[1].epoch > pair[0].epoch).map(|pair| {
@@ -72,7 +74,7 @@ pub fn growth_bytes_per_epoch(series: &[EpochBytes]) -> Option<f64> {
     }
     let rises = series.windows(2).filter(|pair| pair[1].bytes > pair[0].bytes).count();
     let falls = series.windows(2).any(|pair| pair[1].bytes < pair[0].bytes);
-    // Two rises are a coincidence for anything that grows once (the first epoch, a step up); three are a habit.
+    // Something that grows once (the first epoch, a step up) may by coincidence rise twice; three rises are a pattern.
     if median == 0.0 && (rises < 3 || falls) {
         return Some(0.0);
     }
@@ -80,7 +82,8 @@ pub fn growth_bytes_per_epoch(series: &[EpochBytes]) -> Option<f64> {
     statistics::slope(&points).map(|rate| rate.value)
 }
 
-/// Whether what rose has stopped: it does not rise over the last third, and for longer than it ever paused between two rises.
+/// Whether a series has stopped rising: it has not risen over the last third, and for longer than its longest pause
+/// between two rises.
 fn stands_still(changes: &[f64]) -> bool {
     let last = changes.len().div_ceil(3).max(2);
     let pauses: Vec<usize> = changes.split(|&change| change > 0.0).map(<[f64]>::len).collect();
@@ -113,8 +116,8 @@ pub fn allocated_series<'a>(tables: impl IntoIterator<Item = &'a SiteTable>) -> 
     by_epoch.into_iter().map(|(epoch, bytes)| EpochBytes { epoch, bytes }).collect()
 }
 
-/// The series of every site of a rank, sorted by site. `site_of` says which site a stack counts
-/// for, for instance its innermost user frame; devices are summed.
+/// The series of every site of a rank, sorted by site and summed over devices. `site_of` returns the site of a stack,
+/// for instance its innermost user frame.
 pub fn site_series<'a, K: Ord + Clone>(
     tables: impl IntoIterator<Item = &'a SiteTable>,
     mut site_of: impl FnMut(StackId) -> K,
@@ -126,7 +129,7 @@ pub fn site_series<'a, K: Ord + Clone>(
     for ((epoch, _), table) in tables {
         for row in &table.rows {
             let site = site_of_stack.entry(row.stack).or_insert_with(|| site_of(row.stack));
-            // Cloned only for a site's first row.
+            // The site is cloned only for its first row.
             let bytes = match by_site.get_mut(site) {
                 Some(epochs) => epochs.entry(epoch).or_default(),
                 None => by_site.entry(site.clone()).or_default().entry(epoch).or_default(),
@@ -140,7 +143,7 @@ pub fn site_series<'a, K: Ord + Clone>(
     by_site.into_iter().map(|(site, by_epoch)| SiteSeries { site, points: whole(by_epoch) }).collect()
 }
 
-/// The sites whose growth is positive, the steepest first; equal ones in the order of their names.
+/// The sites with positive growth, the steepest first. Sites with equal growth are in the order of their names.
 #[must_use]
 pub fn rank_by_growth<K: Ord>(series: Vec<SiteSeries<K>>) -> Vec<SiteGrowth<K>> {
     let with_growth = series.into_iter().filter_map(|series| {
@@ -155,8 +158,7 @@ pub fn rank_by_growth<K: Ord>(series: Vec<SiteSeries<K>>) -> Vec<SiteGrowth<K>> 
     ranked
 }
 
-/// The epoch-end tables by epoch and device; of several for one, the latest, because an epoch
-/// that was begun again ends again.
+/// The epoch-end tables by epoch and device. An epoch that was begun again ends again; its latest table is used.
 fn epoch_ends<'a>(tables: impl IntoIterator<Item = &'a SiteTable>) -> BTreeMap<(u32, DeviceIndex), &'a SiteTable> {
     let mut latest: BTreeMap<(u32, DeviceIndex), &SiteTable> = BTreeMap::new();
     for table in tables.into_iter().filter(|table| table.boundary == Boundary::EpochEnd) {
@@ -225,7 +227,7 @@ mod tests {
     #[test]
     fn one_time_steps_do_not_count_and_rare_leaks_do() {
         assert_eq!(growth_bytes_per_epoch(&series(&[5, 5, 5, 90, 90, 90])), Some(0.0));
-        // Two batches of 3 an epoch, and once a block that could not be split.
+        // The series has two batches of 3 per epoch and, once, a block that could not be split.
         assert_eq!(growth_bytes_per_epoch(&series(&[0, 30, 69, 99, 129, 159])), Some(30.0));
         let every_third = growth_bytes_per_epoch(&series(&[0, 0, 0, 9, 9, 9, 18, 18, 18, 27])).unwrap();
         assert!((2.0..4.0).contains(&every_third), "{every_third}");
@@ -236,14 +238,14 @@ mod tests {
     #[test]
     fn what_stands_still_does_not_grow() {
         const MIB: u64 = 1 << 20;
-        // A buffer that went after the first epoch, and a cache that filled.
+        // A buffer that was freed after the first epoch, and a cache that filled.
         assert_eq!(growth_bytes_per_epoch(&series(&[300 * MIB, 172 * MIB, 172 * MIB])), Some(0.0));
         assert_eq!(growth_bytes_per_epoch(&series(&[0, 768, 1_536, 2_304, 2_304, 2_304])), Some(0.0));
         let queue = [0, 5, 10, 15, 20, 20, 20, 20, 20, 20].map(|mib| mib * MIB);
         assert_eq!(growth_bytes_per_epoch(&series(&queue)), Some(0.0));
         let every_fourth = [0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12].map(|mib| mib * MIB);
         assert!(growth_bytes_per_epoch(&series(&every_fourth)).is_some_and(|rate| rate > 0.0));
-        // What leaks goes on.
+        // A leak does not stop.
         assert_eq!(growth_bytes_per_epoch(&series(&[0, 768, 1_536, 2_304, 3_072, 3_840])), Some(768.0));
     }
 

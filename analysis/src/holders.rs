@@ -1,20 +1,21 @@
-//! Answers of processes about holders, shown beside the finding that they are about.
+//! The answers of processes to holder queries, shown with the finding that they belong to.
 //!
-//! Guarantees: shows the latest answer that names a holder, else the latest answer, else why there is none; a holder's
-//! growth comes from two counts of the same process in two epochs, and from nothing else. Refuses to compare holders
-//! that have different names in two answers.
+//! Guarantees: the latest answer that names a holder is shown. If none does, the latest answer is shown; without any
+//! answer, the reason for its absence. A holder's growth is computed only from two counts of the same process in two
+//! epochs. Holders with different names in two answers are not compared.
 
 use memctl_model::{Finding, FindingHolders, HolderGrowth, HolderPace, HoldersAsked, HoldersFound, TensorHolder};
 
 use crate::wording::opening;
 
-/// Holders that a sentence names; the others are counted.
+/// Maximum number of holders that a sentence names; the others are counted.
 const NAMED: usize = 3;
-/// One that holds less than this part of the blocks is counted beside one that holds at least half.
+/// If one holder has at least half of the blocks, a holder of less than one in this many blocks is counted and not
+/// named.
 const FEW: u32 = 20;
 
-/// What is known of a finding's holders. `id` is the finding's fingerprint, `asked` all that processes of the job were asked,
-/// the oldest first.
+/// The known holders of a finding's blocks. `id` is the finding's fingerprint; `asked` are all holder queries to
+/// processes of the job, oldest first.
 #[must_use]
 pub fn of_finding(finding: &Finding, id: &str, asked: &[HoldersAsked]) -> Option<FindingHolders> {
     let own: Vec<&HoldersAsked> = asked.iter().filter(|asked| is_about(asked, finding, id)).collect();
@@ -32,7 +33,7 @@ pub fn of_finding(finding: &Finding, id: &str, asked: &[HoldersAsked]) -> Option
     Some(FindingHolders { asked: (*told).clone(), growth, pace, sentence })
 }
 
-/// Whether an earlier answer of the process could still show how much longer a holder has become.
+/// Whether an earlier answer of the process could still show how much longer a holder became.
 #[must_use]
 pub fn is_pace_open(told: &FindingHolders) -> bool {
     let Ok(found) = &told.asked.outcome else { return false };
@@ -52,13 +53,13 @@ pub fn is_growth_open(told: &FindingHolders) -> bool {
     found.epoch.is_some() && found.holders.iter().zip(&told.growth).any(is_open)
 }
 
-/// Whether a process was asked about this finding's blocks.
+/// Whether a holder query was about this finding's blocks.
 #[must_use]
 pub fn is_about(asked: &HoldersAsked, finding: &Finding, id: &str) -> bool {
     finding.kind.is_leak() && (asked.finding == id || finding.site.as_ref() == Some(&asked.site))
 }
 
-/// Since the first answer of the same process in an earlier epoch that counts the same holder.
+/// The growth since the first answer of the same process in an earlier epoch that counts the same holder.
 fn growth(
     holder: &TensorHolder,
     found: &HoldersFound,
@@ -77,7 +78,7 @@ fn growth(
     })
 }
 
-/// Since the first earlier answer of the same process that measures the same holder.
+/// The growth in length since the first earlier answer of the same process that measures the same holder.
 fn pace(holder: &TensorHolder, found: &HoldersFound, told: &HoldersAsked, own: &[&HoldersAsked]) -> Option<HolderPace> {
     let (length_now, name) = (holder.length?, name(holder));
     if !is_only(found, &name) {
@@ -92,12 +93,12 @@ fn pace(holder: &TensorHolder, found: &HoldersFound, told: &HoldersAsked, own: &
     })
 }
 
-/// Whether one holder of an answer has this name, and no other.
+/// Whether exactly one holder of an answer has this name.
 fn is_only(found: &HoldersFound, name: &(&str, Vec<&str>)) -> bool {
     found.holders.iter().filter(|holder| self::name(holder) == *name).count() == 1
 }
 
-/// What stays of a holder when it grows: its kind, and its chain without how many items there are.
+/// The description of a holder that stays the same when it grows: its kind, and its chain without numbers of items.
 fn name(holder: &TensorHolder) -> (&str, Vec<&str>) {
     let plain = |step: &'_ str| match step.rsplit_once(", ") {
         Some((noun, count)) if is_count(count) => noun.len(),
@@ -106,7 +107,7 @@ fn name(holder: &TensorHolder) -> (&str, Vec<&str>) {
     (&holder.kind, holder.chain.iter().map(|step| &step[..plain(step)]).collect())
 }
 
-/// `1,440 items`.
+/// Whether the words are a count such as `1,440 items`.
 fn is_count(words: &str) -> bool {
     let Some((number, noun)) = words.split_once(' ') else { return false };
     matches!(noun, "item" | "items") && number.bytes().all(|byte| byte.is_ascii_digit() || byte == b',')
@@ -123,7 +124,7 @@ fn sentence(asked: &HoldersAsked, growth: &[Option<HolderGrowth>]) -> String {
             );
         }
     };
-    // Without epochs, the clock is all that says which of the blocks lived then.
+    // Without epochs, only the clock time identifies the blocks that were live then.
     let when =
         found.epoch.map_or_else(|| format!(" at {}", clock(asked.asked_ns)), |epoch| format!(" in epoch {epoch}"));
     let of = match u64::from(found.asked_blocks) {
@@ -152,7 +153,7 @@ fn sentence(asked: &HoldersAsked, growth: &[Option<HolderGrowth>]) -> String {
         }
         _ => String::new(),
     };
-    // Beside what holds most, what holds a few blocks explains nothing.
+    // Next to a holder of most blocks, a holder of a few blocks explains nothing.
     let has_main = found.holders.first().is_some_and(|first| first.blocks * 2 >= found.asked_blocks);
     let is_named = |&(at, holder): &(usize, &TensorHolder)| {
         at == 0 || (at < NAMED && !(has_main && holder.blocks * FEW < found.asked_blocks))
@@ -167,24 +168,24 @@ fn sentence(asked: &HoldersAsked, growth: &[Option<HolderGrowth>]) -> String {
         0 => String::new(),
         some => format!(" For {} of these no holder was found.", grouped(some.into())),
     };
-    // (What it held then it may not hold now.)
+    // The sentence is in the past tense because the holder may no longer hold these blocks.
     format!("Held{when} by {}. {} was asked about {of}.{without}{cut}", parts.join("; "), opening(who))
 }
 
-/// A holder in words, without how many tensors it held when its process was asked: by now it may hold more.
+/// A holder in words, without the number of tensors at the time of the query, because it may hold more by now.
 pub(crate) fn without_count(holder: &TensorHolder) -> String {
     let Some(tensors) = holder.tensors else { return holder.sentence.clone() };
     let counted = format!(", {} {}", grouped(tensors), if tensors == 1 { "tensor" } else { "tensors" });
     holder.sentence.replacen(&counted, "", 1)
 }
 
-/// `09:52:03 UTC`.
+/// The time of day: `09:52:03 UTC`.
 fn clock(ns: u64) -> String {
     let seconds = ns / 1_000_000_000 % 86_400;
     format!("{:02}:{:02}:{:02} UTC", seconds / 3_600, seconds / 60 % 60, seconds % 60)
 }
 
-/// `1,440`.
+/// The number with grouped digits: `1,440`.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
@@ -292,7 +293,7 @@ mod tests {
             told(std::slice::from_ref(&failed)).unwrap(),
             "Rank 0 was asked which Python object holds these blocks and did not say: it did not answer."
         );
-        // The latest that says most.
+        // An answer that names a holder has precedence over later answers that do not.
         let named = asked(1, Ok(found(2, vec![list(9)])));
         assert!(told(&[named, none.clone(), failed.clone()]).unwrap().starts_with("Held in epoch 2 by list `KEPT`"));
         assert!(told(&[none, failed]).unwrap().starts_with("No Python object"));
@@ -321,7 +322,8 @@ mod tests {
         );
         let (_, words) = grown(first.clone(), found(5, vec![list(477)]));
         assert!(words.contains("477 tensors (480 in epoch 3)"), "{words}");
-        // Not counted, in the same epoch, another list, another process, two of one name.
+        // None of these shows growth: the tensors are not counted; the epoch is the same or unknown; it is another
+        // list; two holders have the same name.
         for later in [
             found(7, vec![TensorHolder { tensors: None, ..list(1_440) }]),
             found(3, vec![list(1_440)]),
@@ -331,7 +333,7 @@ mod tests {
         ] {
             assert_eq!(grown(first.clone(), later).0, None);
         }
-        // Whether an earlier answer could show more.
+        // `open` returns whether an earlier answer could still show growth.
         let open = |asked: &[HoldersAsked]| is_growth_open(&of_finding(&finding(), "id", asked).unwrap());
         let counted = asked(2, Ok(found(7, vec![list(1_440)])));
         assert!(open(std::slice::from_ref(&counted)));
@@ -350,7 +352,7 @@ mod tests {
             let told = of_finding(&finding(), "id", &[earlier.clone(), asked(2, Ok(later))]).unwrap();
             (told.pace[0], is_pace_open(&told))
         };
-        // In one epoch as well, or where there is none.
+        // A pace is also known within one epoch and without epochs.
         let later = HoldersFound { live_bytes: 9 << 30, epoch: None, ..found(3, vec![list(1_440)]) };
         let (grown, is_open) = pace(&first, later.clone());
         let grown = grown.unwrap();
@@ -358,7 +360,8 @@ mod tests {
         assert!(grown.grew_with_bytes() && !is_open);
         let same = HolderPace { length_now: 480, ..grown };
         assert!(!same.grew_with_bytes() && !HolderPace { bytes_now: grown.bytes_before, ..grown }.grew_with_bytes());
-        // Not measured, another process, two of one name.
+        // None of these shows a pace: the length is not measured; it is another process; two holders have the same
+        // name.
         let (none, is_open) =
             pace(&first, HoldersFound { holders: vec![TensorHolder { length: None, ..list(9) }], ..later.clone() });
         assert!(none.is_none() && !is_open);

@@ -1,29 +1,29 @@
 //! The ledger of a rank: all memory in use on the device, by its user.
 //!
-//! Guarantees: allocated + cached + NCCL + context and libraries + other processes + unexplained = device used, for any
-//! set of measurements; what was not measured is `None`, and its bytes are then part of the unexplained rest (NCCL's:
-//! of context and libraries). Measurements are of other moments than the state: each is compared with what the
-//! allocator held when it was taken.
-//! Refuses to hide a negative rest: measurements of different moments can disagree, and the ledger shows by how much.
+//! Guarantees: allocated + cached + NCCL + context and libraries + other processes + unexplained = device used, for
+//! any set of measurements. A part that was not measured is `None`; its bytes are then in the unexplained rest. NCCL's
+//! bytes are then in context and libraries. Measurements and the allocator's state are from different moments, so each
+//! measurement is compared with the bytes that the allocator held when it was taken. A negative rest is shown:
+//! measurements of different moments can disagree, and the rest shows by how much.
 
 use memctl_model::Sample;
 
 use crate::classes::Shares;
 
-/// See the module. Bytes.
+/// All memory in use on a device, in bytes; see the module's documentation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// Handed out by the allocator, by class.
+    /// Allocated by the program, by class.
     pub classes: Shares,
-    /// Reserved and not handed out.
+    /// Reserved and not allocated.
     pub cached_bytes: u64,
-    /// Of NCCL's communicators, if NCCL reports it.
+    /// Used by NCCL's communicators, if NCCL reports it.
     pub nccl_bytes: Option<u64>,
-    /// Of this process outside the allocator and NCCL's figure: CUDA context, kernels, libraries.
+    /// Used by this process outside the allocator and NCCL's figure: CUDA context, kernels, libraries.
     pub context_bytes: Option<u64>,
-    /// Of other processes.
+    /// Used by other processes.
     pub others_bytes: Option<u64>,
-    /// What is left over; negative when the parts exceed the whole.
+    /// The rest; negative if the parts exceed the whole.
     pub unexplained_bytes: Option<i64>,
     /// In use on the device, by all processes.
     pub device_used_bytes: Option<u64>,
@@ -33,17 +33,18 @@ pub struct Ledger {
     pub measured_ns: Option<u64>,
 }
 
-/// What the allocator held when figures were measured; `None` where that is not known.
+/// The bytes that the allocator held when figures were measured; `None` if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeldThen {
-    /// When this process's use was.
+    /// When this process's use was measured.
     pub at_process_bytes: Option<u64>,
-    /// When the device's use was.
+    /// When the device's use was measured.
     pub at_device_bytes: Option<u64>,
 }
 
 impl Ledger {
-    /// The ledger of an allocator's state (allocated bytes by class, reserved bytes) and the measurement nearest to it.
+    /// The ledger of an allocator's state (allocated bytes by class, reserved bytes) and of the measurement nearest to
+    /// it in time.
     #[must_use]
     pub fn new(classes: Shares, reserved_bytes: u64, sample: Option<&Sample>, then: HeldThen) -> Self {
         let allocated = classes.total();
@@ -55,7 +56,8 @@ impl Ledger {
             beside.saturating_sub(nccl_bytes.unwrap_or(0))
         });
         let others_bytes = sample.and_then(|sample| sample.foreign_used_bytes);
-        // The device's use at the state's moment: as measured, and what the allocator has taken or given back since.
+        // The device's use at the moment of the state: the measured use plus what the allocator has taken or released
+        // since.
         let device_used_bytes = sample.and_then(|sample| sample.device_used_bytes).map(|used| {
             let beside = used.saturating_sub(then.at_device_bytes.unwrap_or(ours));
             if then.at_device_bytes.is_some() { beside.saturating_add(ours) } else { used }
@@ -79,7 +81,7 @@ impl Ledger {
         }
     }
 
-    /// Handed out by the allocator.
+    /// Allocated bytes of all classes.
     #[must_use]
     pub fn allocated_bytes(&self) -> u64 {
         self.classes.total()
@@ -160,7 +162,7 @@ mod tests {
     #[test]
     fn a_process_that_was_measured_earlier_has_the_same_context() {
         const MIB: u64 = 1 << 20;
-        // Measured when 2,000 MiB were reserved; now it is 2,786 MiB.
+        // The process was measured when 2,000 MiB were reserved; now 2,786 MiB are reserved.
         let sample = Sample {
             device_used_bytes: Some(3000 * MIB),
             process_used_bytes: Some(2818 * MIB),

@@ -1,8 +1,8 @@
-//! What memctl makes of an event stream: the allocator's state, its peaks, its sites, its holes.
+//! Analyses of an event stream: the allocator's state, its peaks, its sites and its holes.
 //!
-//! Guarantees: pure functions and state machines over the nouns of `memctl-model`; no I/O, no
-//! clock, no randomness; no input makes anything here panic. Byte counts mean what
-//! `torch.cuda.memory_stats()` means by them and are equal to it byte for byte.
+//! Guarantees: all items are pure functions and state machines over the types of `memctl-model`. They do no I/O, read
+//! no clock and use no randomness. No input makes them panic. Byte counts have the meaning that
+//! `torch.cuda.memory_stats()` gives them and are equal to it byte for byte.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,9 @@
-//! The lives of blocks and segments within a stretch of a device's events: who is there when, so that every moment of the
-//! stretch can be drawn without another replay.
+//! The lifetimes of blocks and segments within a range of a device's events. With them, every moment of the range can
+//! be drawn without another replay.
 //!
-//! Guarantees: what lives behind the n-th event is what has `from <= n < to`; memory is what the stretch begins with and what
-//! its events add. Refuses to judge: a recording that contradicts itself gives lives that overlap.
+//! Guarantees: the blocks and segments that exist after the n-th event are those with `from <= n < to`. Memory is
+//! proportional to the initial state and the events of the range. Contradictions are not resolved: a recording that
+//! contradicts itself gives lifetimes that overlap.
 
 use std::collections::BTreeMap;
 
@@ -11,31 +12,31 @@ use memctl_model::{Action, BlockState, BlockUse, Event, Keyframe, PoolId, Segmen
 
 use crate::Birth;
 
-/// Where a stretch does not see the end.
+/// The end of a lifetime that ends after the range.
 pub const OPEN: u64 = u64::MAX;
 
-/// A block.
+/// A block and its lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockLife {
     /// Device address.
     pub addr: u64,
-    /// True size.
+    /// Bytes of the block, which may be larger than the request.
     pub bytes: u64,
-    /// As asked for.
+    /// Requested bytes.
     pub requested_bytes: u64,
     /// The stack that allocated it.
     pub stack: StackId,
-    /// When, as the training loop counts.
+    /// Epoch, step and phase of the allocation.
     pub birth: Birth,
-    /// The event that it is there behind; 0 where it was there before the stretch.
+    /// The event after which it exists; 0 if it existed before the range.
     pub from: u64,
-    /// Behind which it is given back, and another stream may still use it.
+    /// The event that requests its free. Another stream may still use it after that.
     pub freed: u64,
-    /// Behind which it is gone.
+    /// The event after which it no longer exists.
     pub to: u64,
 }
 
-/// A segment, or a mapped range of an expandable one.
+/// A segment, or a mapped range of an expandable segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentLife {
     /// Device address.
@@ -48,11 +49,11 @@ pub struct SegmentLife {
     pub pool: PoolId,
     /// Small or large blocks.
     pub kind: SegmentKind,
-    /// Whether it is mapped and not allocated whole.
+    /// Whether it is mapped in pages and not allocated as a whole.
     pub expandable: bool,
-    /// As of a block.
+    /// The event after which it exists; 0 if it existed before the range.
     pub from: u64,
-    /// As of a block.
+    /// The event after which it no longer exists.
     pub to: u64,
 }
 
@@ -65,30 +66,30 @@ impl SegmentLife {
 /// A request that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Its event.
+    /// The number of its event.
     pub event: u64,
     /// The rounded request.
     pub bytes: u64,
-    /// On this stream.
+    /// The stream of the request.
     pub stream: u64,
 }
 
-/// See the module.
+/// All lifetimes of a range; see the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Lives {
-    /// Every block that lives at some time of the stretch.
+    /// Every block that is live at some time in the range.
     pub blocks: Vec<BlockLife>,
-    /// Every segment, likewise.
+    /// Every segment that exists at some time in the range.
     pub segments: Vec<SegmentLife>,
     /// Requests that failed.
     pub failures: Vec<Failure>,
-    /// Those that live now, by address.
+    /// The blocks that are live now, by address; `held` are the segments that exist now.
     living: BTreeMap<u64, usize>,
     held: BTreeMap<u64, usize>,
 }
 
 impl Lives {
-    /// From the state in which the stretch begins.
+    /// Starts with the state at the begin of the range.
     #[must_use]
     pub fn new(state: &Keyframe) -> Self {
         let mut lives = Self::default();
@@ -125,7 +126,7 @@ impl Lives {
         });
     }
 
-    /// Takes the event that makes it `number` events; `bytes` is the true size of a block that it allocates, where that is known.
+    /// Applies the event with this number. `bytes` is the size of a block that it allocates, if known.
     pub fn event(&mut self, number: u64, event: &Event, bytes: Option<u64>, birth: Birth) {
         match event.action {
             Action::Alloc => self.live(BlockLife {
@@ -189,7 +190,8 @@ impl Lives {
         self.segments.push(segment);
     }
 
-    /// Pages are unmapped in other pieces than they were mapped in: what is left of a piece is a piece of its own from then on.
+    /// Pages may be unmapped in other ranges than they were mapped in. The rest of a partly unmapped range becomes a
+    /// segment of its own.
     fn unmap(&mut self, event: &Event, number: u64) {
         let end = event.addr.saturating_add(event.size);
         let mut touched: Vec<usize> = self.held.range(event.addr..end).map(|(_, &at)| at).collect();
@@ -265,7 +267,7 @@ mod tests {
         assert_eq!((lives.blocks[1].freed, lives.blocks[1].to), (0, OPEN));
         let born = lives.blocks[2];
         assert_eq!((born.bytes, born.requested_bytes, born.birth, born.from, born.to), (512, 300, birth, 11, OPEN));
-        // An address that is allocated twice: the first block has ended, although the recording has no free.
+        // An address is allocated twice. The first block must have ended, although the recording contains no free.
         lives.event(16, &event(Action::Alloc, 0, 8), None, birth);
         assert_eq!(alive(&lives, 16).len(), 3);
     }

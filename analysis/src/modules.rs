@@ -1,12 +1,12 @@
-//! Which requests for memory were made in which call of which module, derived from their stacks.
+//! Assigns requests for memory to the calls of modules, derived from the requests' stacks.
 //!
 //! A module's forward is the frame that `torch/nn/modules/module.py` calls. Consecutive requests through the same
-//! frames up to that call are a run. A run is one call, or several if a loop makes them: if the same row of stacks
-//! repeats, or if the stack with which it began recurs and the forward has moved back to an earlier line.
+//! frames up to that call are a run. A run is usually one call. It is several calls if a loop makes them: the same
+//! sequence of stacks repeats, or the run's first stack recurs and the forward has moved back to an earlier line.
 //!
-//! Guarantees: the calls of one answer are in order and disjoint. Refuses to see a module that allocates nothing, to
-//! distinguish two objects of one class, and to name classes if the recording has plain function names only: such
-//! modules are named by the line that calls them.
+//! Guarantees: the calls of one answer are in order and disjoint. A module that allocates nothing is not seen. Two
+//! objects of one class are not distinguished. If the recording has only plain function names, modules are named by
+//! the line that calls them.
 //!
 //! (Over 400 lines: a fifth are tests; the rules that read a stack belong together.)
 
@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use memctl_model::{Frame, Stack, StackId};
 
-/// Where in a step a request was made.
+/// The pass in which a request was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     /// In a module's forward, or around it.
@@ -30,22 +30,22 @@ pub enum Pass {
 /// A place that calls a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
-    /// Its class, where the recording has qualified names.
+    /// Its class, if the recording has qualified names.
     pub class: Option<String>,
     /// The line that calls it: file (without its folders) and number.
     pub called_at: String,
-    /// How many modules it is within.
+    /// Number of modules around it.
     pub depth: usize,
     /// Whether it calls modules itself.
     pub is_outer: bool,
     /// Whether one call of the module around it calls it more than once.
     pub is_looped: bool,
-    /// Its calls: ranges of requests.
+    /// Its calls, as ranges of requests.
     pub calls: Vec<Range<usize>>,
 }
 
 impl Module {
-    /// What it is called: `Block`, else `model.py:44`.
+    /// The name: the class (`Block`), or without a class the line (`model.py:44`).
     #[must_use]
     pub fn name(&self) -> &str {
         self.class.as_deref().unwrap_or(&self.called_at)
@@ -56,7 +56,7 @@ impl Module {
     }
 }
 
-/// The calls of a place, as it is known while stacks are read.
+/// The index of a place while stacks are read.
 type PlaceId = usize;
 
 #[derive(Clone, Debug)]
@@ -70,31 +70,32 @@ struct Place {
 #[derive(Clone, Debug)]
 struct Known {
     pass: Pass,
-    /// The modules that it came through, outermost first, and the line at which each one's forward was.
+    /// The modules on the stack, outermost first, each with the line that its forward was at.
     places: Vec<(PlaceId, u32)>,
-    /// The lines of Python that it came through, outermost first.
+    /// Hashes of the Python lines on the stack, outermost first.
     lines: Vec<u64>,
 }
 
-/// See the module. Stacks are read once each.
+/// The modules and calls of a list of requests. Each stack is read once.
 pub struct Modules {
     places: Vec<Place>,
     known: Vec<Known>,
-    /// By request: what is known of its stack.
+    /// For each request: the index of its stack in `known`.
     requests: Vec<u32>,
     /// The first request of each forward pass.
     forwards: Vec<usize>,
 }
 
 impl Modules {
-    /// Of requests in their order.
+    /// Reads the stacks of requests, which are in order.
     #[must_use]
     pub fn new(stacks: &[StackId], resolve: &dyn Fn(StackId) -> Stack) -> Self {
         let (mut places, mut ids) = (Vec::new(), HashMap::new());
         let (mut known, mut seen) = (Vec::new(), HashMap::new());
         let requests = stacks.iter().map(|&stack| {
             *seen.entry(stack).or_insert_with(|| {
-                // Frames of C++ lie between the call of a module and its forward, with `stacks="all"`.
+                // With `stacks="all"`, frames of C++ are between the call of a module and its forward; they are
+                // removed.
                 let mut frames = resolve(stack).frames;
                 frames.retain(|frame| !frame.is_native());
                 known.push(read(&frames, &mut places, &mut ids));
@@ -109,26 +110,27 @@ impl Modules {
         Self { places, known, requests, forwards }
     }
 
-    /// Where a request was made.
+    /// The pass in which a request was made.
     #[must_use]
     pub fn pass(&self, request: usize) -> Pass {
         self.of(request).map_or(Pass::Backward, |known| known.pass)
     }
 
-    /// How many forward passes had begun by a request.
+    /// Number of forward passes that had begun when a request was made.
     #[must_use]
     pub fn forward(&self, request: usize) -> u32 {
         u32::try_from(self.forwards.partition_point(|&first| first <= request)).unwrap_or(u32::MAX)
     }
 
-    /// The lines of Python that a request of a forward pass came through, outermost first: the same number for the same line of the
-    /// same function.
+    /// The Python lines on the stack of a forward pass's request, outermost first. Equal numbers mean the same line of
+    /// the same function.
     #[must_use]
     pub fn lines(&self, request: usize) -> &[u64] {
         self.of(request).map_or(&[], |known| &known.lines)
     }
 
-    /// The innermost module that a request was made in and that calls modules itself, else its innermost.
+    /// The name of the innermost module around a request that calls modules itself. If there is none, it is the
+    /// innermost module.
     #[must_use]
     pub fn around(&self, request: usize) -> Option<String> {
         let places = &self.of(request)?.places;
@@ -182,7 +184,7 @@ impl Modules {
         runs.iter().flat_map(split).collect()
     }
 
-    /// Places that one call of the module around them comes to more than once.
+    /// Places that are called more than once within one call of the module around them.
     fn looped(&self, calls: &[Vec<Range<usize>>]) -> HashSet<PlaceId> {
         let mut looped = HashSet::new();
         let mut begun: HashMap<(PlaceId, usize), u32> = HashMap::new();
@@ -207,7 +209,8 @@ impl Modules {
     }
 }
 
-/// Whether the operation of a stack saves its own result for its backward pass (PyTorch's derivatives.yaml: `result`).
+/// Whether the innermost operation of a stack saves its own result for its backward pass (`result` in PyTorch's
+/// derivatives.yaml).
 #[must_use]
 pub fn saves_itself(stack: &Stack) -> bool {
     const NAMES: [&str; 8] = ["relu", "relu_", "sigmoid", "tanh", "softmax", "log_softmax", "exp", "sqrt"];
@@ -215,9 +218,9 @@ pub fn saves_itself(stack: &Stack) -> bool {
     innermost.is_some_and(|frame| NAMES.contains(&&*frame.function))
 }
 
-/// The calls of the modules of a name, those of its own modules among them left out; `all` stands for the outermost modules that
-/// are called in a loop and call modules themselves (the blocks of a transformer), where there are none for those right below
-/// the whole model.
+/// The calls of the modules with this name, without calls nested in them. The name `all` selects the outermost modules
+/// that are called in a loop and call modules themselves (the blocks of a transformer). If there are none, it selects
+/// the modules directly below the whole model.
 #[must_use]
 pub fn chosen(modules: &[Module], name: &str) -> Vec<Range<usize>> {
     let blocks = |module: &&Module| module.is_outer && module.is_looped;
@@ -227,7 +230,7 @@ pub fn chosen(modules: &[Module], name: &str) -> Vec<Range<usize>> {
         "all" => ranges(modules.iter().filter(halves)),
         name => ranges(modules.iter().filter(|module| module.is(name))),
     };
-    // The longer one first where two begin together.
+    // If two ranges begin together, the longer one comes first.
     ranges.sort_by_key(|range| (range.start, std::cmp::Reverse(range.end)));
     let mut end = 0;
     ranges.retain(|range| {
@@ -242,7 +245,7 @@ fn ranges<'a>(modules: impl Iterator<Item = &'a Module>) -> Vec<Range<usize>> {
     modules.flat_map(|module| module.calls.iter().cloned()).collect()
 }
 
-/// What a stack says.
+/// Derives the pass, the modules and the lines from a stack.
 fn read(frames: &[Frame], places: &mut Vec<Place>, ids: &mut HashMap<u64, PlaceId>) -> Known {
     let pass = pass(frames);
     if pass != Pass::Forward {
@@ -251,7 +254,7 @@ fn read(frames: &[Frame], places: &mut Vec<Place>, ids: &mut HashMap<u64, PlaceI
     let lines = frames.iter().rev().filter(|frame| frame.owner().is_none()).map(hash).collect();
     let mut hasher = DefaultHasher::new();
     let mut through: Vec<(PlaceId, u32)> = Vec::new();
-    // The last frame outside of module.py: the caller, while module.py's own are passed.
+    // `caller` is the last frame outside of module.py; `calls` is whether frames of module.py follow it.
     let (mut caller, mut calls): (Option<&Frame>, bool) = (None, false);
     for frame in frames.iter().rev().filter(|frame| frame.owner().is_none()) {
         if is_call(frame) {
@@ -305,7 +308,7 @@ fn is_call(frame: &Frame) -> bool {
         && ["_wrapped_call_impl", "_call_impl", "inner", "__call__"].contains(&frame.plain_function())
 }
 
-/// `Block` of `Block.forward`.
+/// The class in a qualified function name: `Block` of `Block.forward`.
 fn class(frame: &Frame) -> Option<String> {
     let (class, _) = frame.function.rsplit_once('.')?;
     Some(class.rsplit('.').next().unwrap_or(class).to_owned())
@@ -316,7 +319,7 @@ fn line(caller: Option<&Frame>) -> String {
     format!("{}:{line}", file.rsplit(['/', '\\']).next().unwrap_or_default())
 }
 
-/// The lengths of the calls in a run; `line` is where the module's forward was at a stack.
+/// The lengths of the calls in a run; `line` returns the line of the module's forward in a stack.
 fn split(run: &[u32], line: impl Fn(u32) -> u32) -> Vec<usize> {
     let period = period(run);
     if period > 1 && period < run.len() {
@@ -324,7 +327,8 @@ fn split(run: &[u32], line: impl Fn(u32) -> u32) -> Vec<usize> {
     }
     let (mut lengths, mut length) = (Vec::new(), 0);
     for (at, &stack) in run.iter().enumerate() {
-        // (A loop within the forward's first line begins again at the same line.)
+        // A stack at the same line does not begin a call, because it may come from a loop within the forward's first
+        // line.
         if at > 0 && stack == run[0] && line(stack) < line(run[at - 1]) {
             lengths.push(length);
             length = 0;
@@ -335,7 +339,8 @@ fn split(run: &[u32], line: impl Fn(u32) -> u32) -> Vec<usize> {
     lengths
 }
 
-/// The shortest row that a run repeats, to its end (Knuth, Morris and Pratt 1977); its length where there is none.
+/// The length of the shortest sequence whose repetitions make up the whole run (Knuth, Morris and Pratt 1977). It is
+/// the run's length if there is no such repetition.
 fn period(run: &[u32]) -> usize {
     let mut border = vec![0; run.len()];
     let mut matched = 0;
@@ -356,7 +361,7 @@ mod tests {
 
     const MODULE: &str = "/v/lib/python3.11/site-packages/torch/nn/modules/module.py";
 
-    /// A stack from calls, outermost first: function, file, line. A call of a module has `module.py` behind it.
+    /// A stack from calls, outermost first: function, file, line. Each call of a forward gets frames of `module.py`.
     fn stack(calls: &[(&str, &str, u32)]) -> Stack {
         let mut frames = Vec::new();
         for (at, &(function, file, line)) in calls.iter().enumerate() {
@@ -371,7 +376,7 @@ mod tests {
         Stack { frames }
     }
 
-    /// Two steps of a model with three blocks: a norm (three requests), a linear, a sum of the block's own.
+    /// Two steps of a model with three blocks. A block has a norm (three requests), a linear and a sum of its own.
     fn modules(function: &str) -> (Modules, usize) {
         let model = |line: u32| vec![("<module>", "t.py", 9), (function, "m.py", line)];
         let block = |line: u32, inner: Option<(&'static str, &'static str, u32)>| {
@@ -445,7 +450,7 @@ mod tests {
         assert_eq!(each(&[1, 1, 2, 1, 1, 2, 2]), [3, 4]);
         assert_eq!(each(&[1, 2, 1, 2, 3, 1, 2, 1, 2, 3]), [5, 5], "a loop within");
         assert_eq!((each(&[7, 7, 7]), each(&[7]), each(&[])), (vec![3], vec![1], vec![0]));
-        // A whole model that begins with a loop over its blocks, each at the same line of its own.
+        // A model that begins with a loop over its blocks, all of them called from one line.
         assert_eq!(split(&[1, 2, 1, 2, 1, 2, 3], |stack| if stack == 3 { 20 } else { 10 }), [7]);
     }
 

@@ -1,28 +1,29 @@
-//! Ranks side by side: what is usual among them, and which figures of which rank stand out.
+//! Compares ranks: the usual value of a figure, and the ranks whose figure is an outlier.
 //!
-//! A figure stands out if it is further above the ranks' median than 3.5 times their median absolute deviation (scaled
-//! to a normal distribution's standard deviation), with a least distance below which differences do not matter: a share
-//! of the median, some bytes, and a share of the device. A rank that has less does no harm. That is a measurement: ranks
-//! of different roles (pipeline stages) differ by design, and findings decide whether it is wrong.
+//! A figure is an outlier if it exceeds the ranks' median by more than 3.5 deviations. The deviation is the median
+//! absolute deviation, scaled to a normal distribution's standard deviation. It has a minimum below which differences
+//! do not matter: a share of the median, some bytes, and a share of the device. A rank below the median is no outlier,
+//! because it does no harm. An outlier is only a measurement: ranks of different roles (pipeline stages) differ by
+//! design, and findings decide whether the difference is a problem.
 
 use memctl_model::{Finding, FindingKind};
 
 use crate::statistics::{MAD_SCALE, median, median_absolute_deviation};
 
-/// Fewer ranks have no majority to stand out against.
+/// Minimum number of ranks: fewer have no majority to differ from.
 const RANKS_MIN: usize = 3;
-/// Deviations: the customary cut of the modified z-score (Iglewicz and Hoaglin).
+/// Maximum deviations above the median: the customary limit of the modified z-score (Iglewicz and Hoaglin).
 const DEVIATIONS_MAX: f64 = 3.5;
 /// One deviation is at least this share of the median: equal ranks differ by rounding.
 const SHARE_MIN: f64 = 0.01;
-/// One deviation is at least this much: half a small segment of the allocator.
+/// One deviation is at least this many bytes: half a small segment of the allocator.
 const BYTES_MIN: f64 = (1 << 20) as f64;
-/// A level that stands out differs by at least this share of the device.
+/// A level that is an outlier differs by at least this share of the device's memory.
 const DEVICE_SHARE_MIN: f64 = 0.001;
-/// The same for growth, which adds up.
+/// One deviation of growth is at least this many bytes: less than for a level, because growth adds up.
 const GROWTH_MIN: f64 = (1 << 16) as f64;
 
-/// What a figure measures.
+/// The kind of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// A level.
@@ -31,19 +32,19 @@ pub enum Measure {
     Growth,
 }
 
-/// What is usual among the ranks.
+/// The usual value of a figure among the ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     /// The median.
     pub median: f64,
     /// The median absolute deviation.
     pub mad: f64,
-    /// Further above the median than this stands out.
+    /// A value is an outlier if it is further above the median than this.
     pub limit: f64,
 }
 
 impl Spread {
-    /// Of the ranks that have the figure; `None` for too few.
+    /// The spread of the ranks that have the figure; `None` if there are too few.
     #[must_use]
     pub fn of(values: &[f64], measure: Measure) -> Option<Self> {
         if values.len() < RANKS_MIN {
@@ -59,13 +60,13 @@ impl Spread {
         Some(Self { median: middle, mad, limit: DEVIATIONS_MAX * deviation })
     }
 
-    /// Of a level on devices of this size.
+    /// The spread of a level on devices of this size.
     #[must_use]
     pub fn on_device(self, total_bytes: u64) -> Self {
         Self { limit: self.limit.max(total_bytes as f64 * DEVICE_SHARE_MIN), ..self }
     }
 
-    /// Whether a value is further above the median than the others explain.
+    /// Whether a value is an outlier: further above the median than the spread of the others explains.
     #[must_use]
     pub fn is_odd(&self, value: f64) -> bool {
         value - self.median > self.limit

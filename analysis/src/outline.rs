@@ -1,9 +1,9 @@
-//! A chunk's levels for tiles: every step of them, and an outline of runs of events.
+//! The levels of a chunk for the tiles of a timeline: every change as a step, and an outline made of runs of events.
 //!
-//! Guarantees: a timeline made of [`Steps`] is that of the events themselves; one made of an [`Outline`] is never too
-//! narrow, and too wide by at most the run of [`RUN`] events at each of a slot's ends. Both know the levels before their
-//! first event. Memory: at most 24 bytes an event for steps, 56 bytes for [`RUN`] events for an outline.
-//! Refuses nothing: time that runs backwards is a timeline's to put right.
+//! Guarantees: a timeline made from [`Steps`] equals one made from the events. A slot made from an [`Outline`] is
+//! never too narrow; it is too wide by at most one run of [`RUN`] events at each of its ends. Both contain the levels
+//! before their first event. Memory: steps need at most 24 bytes per event, an outline 56 bytes per [`RUN`] events.
+//! Time that runs backwards is kept as it is; the timeline corrects it.
 
 use memctl_model::{Levels, Rollup};
 
@@ -12,7 +12,7 @@ use crate::timeline::Timeline;
 /// Events of one run of an outline.
 pub const RUN: u32 = 256;
 
-/// The levels behind an event.
+/// The levels after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
     time_ns: u64,
@@ -20,14 +20,14 @@ struct Step {
     reserved_bytes: u64,
 }
 
-/// The levels behind every event that changed one.
+/// The levels after every event that changed one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Steps {
     before: Levels,
     steps: Vec<Step>,
 }
 
-/// What a run of events came to.
+/// The extremes of a run of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     first_ns: u64,
@@ -46,23 +46,23 @@ pub struct Outline {
     runs: Vec<Run>,
 }
 
-/// Takes the levels behind each event of a chunk, and gives both.
+/// Receives the levels after each event of a chunk and builds its steps and its outline.
 #[derive(Clone, Debug)]
 pub struct Sketch {
     steps: Steps,
     outline: Outline,
-    /// Events of the last run.
+    /// Number of events in the last run.
     in_run: u32,
 }
 
 impl Sketch {
-    /// One of a chunk before whose first event the levels were these.
+    /// Starts the sketch of a chunk; `before` are the levels before its first event.
     #[must_use]
     pub fn new(before: Levels) -> Self {
         Self { steps: Steps { before, steps: Vec::new() }, outline: Outline { before, runs: Vec::new() }, in_run: 0 }
     }
 
-    /// The levels behind the next event.
+    /// Adds the levels after the next event.
     pub fn push(&mut self, time_ns: u64, levels: Levels) {
         let Levels { allocated_bytes, reserved_bytes, .. } = levels;
         let same = |step: &Step| step.allocated_bytes == allocated_bytes && step.reserved_bytes == reserved_bytes;
@@ -94,7 +94,7 @@ impl Sketch {
         }
     }
 
-    /// What it came to.
+    /// Returns the steps and the outline.
     #[must_use]
     pub fn finish(mut self) -> (Steps, Outline) {
         self.steps.steps.shrink_to_fit();
@@ -110,14 +110,14 @@ impl Steps {
         self.before
     }
 
-    /// Goes into a timeline, behind everything that came before this chunk.
+    /// Adds the steps to a timeline that already contains everything before this chunk.
     pub fn tell(&self, timeline: &mut Timeline) {
         for &Step { time_ns, allocated_bytes, reserved_bytes } in &self.steps {
             timeline.push(time_ns, levels(allocated_bytes, reserved_bytes));
         }
     }
 
-    /// Bytes of memory.
+    /// Bytes that it occupies in memory.
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.steps.capacity() * size_of::<Step>()
@@ -131,14 +131,14 @@ impl Outline {
         self.before
     }
 
-    /// Goes into a timeline, behind everything that came before this chunk.
+    /// Adds the outline to a timeline that already contains everything before this chunk.
     pub fn tell(&self, timeline: &mut Timeline) {
         for run in &self.runs {
             timeline.push_rollup(&run.rollup());
         }
     }
 
-    /// Bytes of memory.
+    /// Bytes that it occupies in memory.
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.runs.capacity() * size_of::<Run>()
@@ -157,7 +157,7 @@ impl Run {
             max: levels(self.allocated_max, self.reserved_max),
             ..Rollup::default()
         };
-        // A rollup of no events would be ignored; the exact count is not used.
+        // A timeline ignores a rollup without events. The exact count is not used.
         rollup.counts[0] = u64::from(RUN);
         rollup
     }
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
     use crate::timeline::Bucket;
 
-    /// Events as pairs of the time since the one before and the level behind it.
+    /// Events as times and levels. The input has the time since the previous event and the level after the event.
     fn timed(events: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let mut time = 1_000;
         let step = |&(later, bytes): &(u64, u64)| {
@@ -184,7 +184,8 @@ mod tests {
         events.iter().map(step).collect()
     }
 
-    /// Lowest, highest and last level between two times, straight from the events; none where nothing was known.
+    /// Lowest, highest and last level between two times, computed directly from the events; `None` if nothing is
+    /// known.
     fn directly(events: &[(u64, u64)], start_ns: u64, end_ns: u64) -> Option<(u64, u64, u64)> {
         let entering = events.iter().rev().find(|(time, _)| *time < start_ns).map(|(_, bytes)| *bytes);
         let within = events.iter().filter(|(time, _)| (start_ns..end_ns).contains(time)).map(|(_, bytes)| *bytes);
@@ -229,7 +230,7 @@ mod tests {
                 outline.tell(&mut outlined);
             }
             let (exact, outlined) = (exact.finish(), outlined.finish());
-            // What is before the first event is its own level: the chunk before said so.
+            // The level before the first event is known: the first chunk starts with it.
             let mut known = events.clone();
             known.insert(0, (0, events[0].1));
             for bucket in &exact {
@@ -240,7 +241,7 @@ mod tests {
             for (exact, outlined) in exact.iter().zip(&outlined) {
                 prop_assert!(outlined.min.allocated_bytes <= exact.min.allocated_bytes);
                 prop_assert!(outlined.max.allocated_bytes >= exact.max.allocated_bytes);
-                // Not wider than the runs at its ends: those events, and a run more on either side.
+                // The outline is not wider than the events of the slot plus one run at either end.
                 let reach = |time: u64| known.partition_point(|(known, _)| *known < time);
                 let (from, to) = (reach(exact.start_ns), reach(exact.end_ns));
                 let near = &known[from.saturating_sub(RUN as usize + 1)..(to + RUN as usize).min(known.len())];

@@ -1,25 +1,26 @@
-//! Limits that prove a change: what a job of the same kind has to stay below, from what this one did.
+//! Limits that prove a change: values that another job of the same kind must stay below, derived from this job.
 //!
-//! Guarantees: every limit is of a figure at its peak or at epoch ends, never of what teardown left. Refuses to be tighter
-//! than runs of the same kind differ.
+//! Guarantees: every limit applies to a figure at its peak or at epoch ends, never to what remains after teardown. No
+//! limit is tighter than the differences between runs of the same kind.
 
-/// Runs of the same kind differ by that much in their peaks: shapes, timing, rounding.
+/// Peaks of runs of the same kind differ by up to this share: shapes, timing, rounding.
 const PEAK_VARIES: f64 = 0.05;
-/// Below this share of the reserved memory in use at the peak, what is cached is worth a word.
+/// Share of the reserved memory that must be allocated at the peak. If less is allocated, much of the memory is
+/// cached.
 const USE_MIN: f64 = 0.75;
-/// Of a device that much may be in use at the peak: libraries and the next longer batch need the rest.
+/// Share of a device that may be in use at the peak. Libraries and the next longer batch need the rest.
 const DEVICE_SHARE_MAX: f64 = 0.9;
-/// The least that `reserved/allocated` is asked to stay below: rounding to segments alone takes some percent.
+/// The lowest limit for `reserved/allocated`: rounding to segments alone takes some percent.
 const RATIO_MIN: f64 = 1.1;
-/// Allocated bytes may differ by this share of the first epoch end's...
+/// Allocated bytes may exceed those of the first epoch end by this share.
 const TOLERANCE_SHARE: f64 = 0.01;
-/// ... or by this much: one block that could not be split is no growth.
+/// Allocated bytes may always differ by this much: one block that could not be split is not growth.
 const TOLERANCE_BYTES_MIN: u64 = 1 << 20;
-/// Epochs that are looked at for the one after which a job is settled: one that takes longer is not.
+/// Maximum number of epochs that are examined for the first stable one. A job that takes longer is not stable.
 const SETTLING_MAX: usize = 64;
-/// Epoch ends that have to be compared before a level is called stable.
+/// Minimum number of epoch ends that are compared before a level is called stable.
 pub const STABLE_ENDS_MIN: usize = 2;
-/// Epoch ends before a rate of growth is compared with a limit: two larger batches make two rises.
+/// Minimum number of epoch ends before a rate of growth is compared with a limit: two larger batches make two rises.
 pub const GROWTH_ENDS_MIN: usize = 3;
 
 /// The highest peak that a run of the same kind may reach.
@@ -34,8 +35,8 @@ pub fn device_limit(total_bytes: u64) -> u64 {
     (total_bytes as f64 * DEVICE_SHARE_MAX) as u64
 }
 
-/// What `reserved/allocated` at the peak has to stay below once less is wasted: half of the waste, because less would not
-/// show against the noise of one run.
+/// The limit for `reserved/allocated` at the peak after less memory is wasted. It allows half of the waste, because a
+/// smaller improvement would not show against the noise of one run.
 #[must_use]
 pub fn ratio_limit(ratio: f64) -> f64 {
     (1.0 + (ratio - 1.0) / 2.0).max(RATIO_MIN)
@@ -47,14 +48,14 @@ pub fn tolerance(first_bytes: u64) -> u64 {
     ((first_bytes as f64 * TOLERANCE_SHARE) as u64).max(TOLERANCE_BYTES_MIN)
 }
 
-/// Whether the peak of what is reserved is real demand, or much of it was cached.
+/// Whether the peak of reserved memory is real demand. Otherwise much of it is cached.
 #[must_use]
 pub fn is_real_demand(peak_allocated_bytes: u64, peak_reserved_bytes: u64) -> bool {
     peak_allocated_bytes as f64 >= USE_MIN * peak_reserved_bytes as f64
 }
 
-/// The first epoch (not the very first, which warms up) from whose end on the level stays within the tolerance: what
-/// `stable --after-epoch` may be asked of a job like this one. `ends` are epochs with their bytes, ascending.
+/// The first epoch from whose end on the level stays within the tolerance. Epoch 0 is left out because it warms up.
+/// The result suits `stable --after-epoch` for a job like this one. `ends` are epochs with their bytes, ascending.
 #[must_use]
 pub fn settled_after(ends: &[(u32, u64)]) -> Option<u32> {
     let last = ends.last()?.0;

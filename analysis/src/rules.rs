@@ -1,18 +1,20 @@
-//! The settings of the caching allocator, ready for use on every event: how a request is rounded and when a block is split.
+//! The settings of the caching allocator in a form for use on every event: how a request is rounded and when a block
+//! is split.
 //!
-//! Guarantees: the results of PyTorch's native CUDA allocator, by the arithmetic of [`memctl_model::allocator`].
+//! Guarantees: the results equal those of PyTorch's native CUDA allocator; the arithmetic is that of
+//! [`memctl_model::allocator`].
 
 use memctl_model::allocator::{self, MIN_BLOCK_BYTES, SMALL_BYTES_MAX};
 use memctl_model::{AllocatorSettings, SegmentKind};
 
-/// The settings that decide a block's true size, ready for use on every event.
+/// The settings that determine a block's size, in a form for use on every event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacementRules {
     /// Blocks of at least this many bytes are never split; `u64::MAX` when there is no limit.
     max_split_size: u64,
     /// Whether new memory comes from expandable segments.
     expandable: bool,
-    /// Whether any entry of `divisions` matters: lets the usual case skip the look-up.
+    /// Whether any entry of `divisions` has an effect. If none has, the look-up is skipped.
     rounds_to_divisions: bool,
     divisions: [u32; 16],
 }
@@ -29,8 +31,8 @@ impl PlacementRules {
         }
     }
 
-    /// Bytes that a request occupies at least: the next multiple of 512, or of the division that
-    /// `roundup_power2_divisions` asks for. Requests above [`allocator::REQUEST_BYTES_MAX`] count as that many.
+    /// The bytes that a request occupies at least: the next multiple of 512, or of the division that
+    /// `roundup_power2_divisions` sets. Requests above [`allocator::REQUEST_BYTES_MAX`] count as that many bytes.
     #[inline]
     #[must_use]
     pub fn round_size(&self, requested: u64) -> u64 {
@@ -40,12 +42,12 @@ impl PlacementRules {
         allocator::round_to_block(requested)
     }
 
-    /// Whether a free block is split when `rounded` of its bytes are handed out and `remaining` are left.
+    /// Whether a free block is split when `rounded` of its bytes are allocated and `remaining` bytes are left.
     #[inline]
     #[must_use]
     pub fn should_split(&self, kind: SegmentKind, expandable: bool, rounded: u64, remaining: u64) -> bool {
-        // A block of an expandable segment is only ever handed out while the setting is on, so the
-        // segment itself is evidence enough when the setting was changed at run time.
+        // A block of an expandable segment is allocated only while the setting is on. So an expandable segment is
+        // sufficient evidence, even if the setting was changed at run time.
         if kind == SegmentKind::Small || expandable || self.expandable {
             remaining >= MIN_BLOCK_BYTES
         } else {

@@ -1,11 +1,13 @@
-//! The statistics that memctl uses, each defined once: medians, quantiles, deviations, slopes, intervals and a trend test.
+//! The statistics that memctl uses, each defined once: medians, quantiles, deviations, slopes, intervals and a trend
+//! test.
 //!
-//! Guarantees: pure functions of their arguments, in the units of their arguments; values that are not finite are the
-//! caller's to leave out, except where a function says that it does. Nothing here decides what a figure means.
+//! Guarantees: pure functions of their arguments, with results in the units of the arguments. The caller must remove
+//! values that are not finite, unless a function documents that it does so. No function judges what a figure means.
 
 use memctl_model::Rate;
 
-/// Points whose pairs a slope looks at; of longer series an even choice with both ends. 128 points have 8,128 pairs.
+/// Maximum number of points whose pairs a slope uses; 128 points have 8,128 pairs. Longer series are thinned evenly
+/// and keep both ends.
 pub const SLOPE_POINTS_MAX: usize = 128;
 /// The normal distribution's quantile of a two-sided interval of 90 %.
 const Z_90: f64 = 1.645;
@@ -14,7 +16,7 @@ const Z_95: f64 = 1.959_963_985;
 /// A median absolute deviation times this estimates a normal distribution's standard deviation: 1 / Φ⁻¹(3/4).
 pub const MAD_SCALE: f64 = 1.4826;
 
-/// The median; of an even number of values the mean of the two in the middle; `None` of nothing.
+/// The median. For an even number of values it is the mean of the two in the middle. `None` without values.
 #[must_use]
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
@@ -26,14 +28,15 @@ fn median_of_sorted(sorted: &[f64]) -> Option<f64> {
     Some(sorted[(sorted.len() - 1) / 2].midpoint(upper))
 }
 
-/// The median of ascending values; of the two in the middle of an even number the upper one, so that it is one of them.
+/// The median of ascending values. For an even number of values it is the upper of the two in the middle, so the
+/// result is always one of the values.
 #[must_use]
 pub fn upper_median<T>(sorted: &[T]) -> Option<&T> {
     sorted.get(sorted.len() / 2)
 }
 
-/// The median; of the two in the middle of an even number the one nearer to 0, and 0 if their signs differ: one large change
-/// among few is no rate. `None` of nothing.
+/// A median that is cautious about few values. For an even number of values it is the one of the two in the middle
+/// that is nearer to 0, or 0 if their signs differ: one large change among few is not a rate. `None` without values.
 #[must_use]
 pub fn cautious_median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
@@ -45,21 +48,23 @@ pub fn cautious_median(mut values: Vec<f64>) -> Option<f64> {
     Some(if lower.abs() < upper.abs() { lower } else { upper })
 }
 
-/// The smallest of ascending values that is not below this share (0 to 1) of them, the nearest rank; `None` of nothing.
+/// The quantile by nearest rank: the smallest of ascending values that is at or above this share (0 to 1) of them.
+/// `None` without values.
 #[must_use]
 pub fn quantile<T: Copy>(sorted: &[T], share: f64) -> Option<T> {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied()
 }
 
-/// The median of the distances from `middle`, in the unit of the values; times [`MAD_SCALE`] it is a robust standard
-/// deviation. `None` of nothing. Hampel, "The influence curve and its role in robust estimation", JASA 69 (1974).
+/// The median of the distances from `middle`, in the unit of the values. Multiplied by [`MAD_SCALE`], it is a robust
+/// standard deviation. `None` without values. Hampel, "The influence curve and its role in robust estimation", JASA 69
+/// (1974).
 #[must_use]
 pub fn median_absolute_deviation(values: &[f64], middle: f64) -> Option<f64> {
     median(values.iter().map(|value| (value - middle).abs()).collect())
 }
 
-/// Values as they are, or if there are more than `most` (at least 2), an even choice of so many with both ends.
+/// At most `most` values (at least 2). If there are more, they are thinned evenly and both ends are kept.
 #[must_use]
 pub fn thinned<T: Copy>(values: &[T], most: usize) -> Vec<T> {
     if values.len() <= most {
@@ -69,15 +74,16 @@ pub fn thinned<T: Copy>(values: &[T], most: usize) -> Vec<T> {
     (0..most).map(|index| values[index * last / (most - 1)]).collect()
 }
 
-/// The slope of `(x, y)` points, ascending in x, with its interval of 90 %, in units of y per unit of x; `None` for fewer
-/// than two different x. Points that are not finite are left out.
+/// The slope of `(x, y)` points, ascending in x, with its interval of 90 %, in units of y per unit of x. `None` if
+/// there are fewer than two different x. Points that are not finite are ignored.
 ///
-/// The value is the median change from point to point, because a one-time step leaves it alone. Where that is 0 or outside
-/// the interval (most points do not change, or by next to nothing), it is the median of the slopes of all pairs.
+/// The value is the median change from point to point, because a one-time step does not affect it. If that median is 0
+/// or outside the interval, most points do not change or hardly change. The value is then the median of the slopes of
+/// all pairs.
 ///
-/// Theil, "A rank-invariant method of linear and polynomial regression analysis" (1950); Sen, "Estimates of the regression
-/// coefficient based on Kendall's tau", JASA 63 (1968): the interval is that of the order statistics of the pairs' slopes,
-/// `z * sqrt(n (n-1) (2n+5) / 18)` places apart.
+/// Theil, "A rank-invariant method of linear and polynomial regression analysis" (1950); Sen, "Estimates of the
+/// regression coefficient based on Kendall's tau", JASA 63 (1968). The interval is that of the order statistics of the
+/// pairs' slopes, `z * sqrt(n (n-1) (2n+5) / 18)` places apart.
 #[must_use]
 pub fn slope(points: &[(f64, f64)]) -> Option<Rate> {
     let finite: Vec<(f64, f64)> = points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
@@ -100,8 +106,8 @@ pub fn slope(points: &[(f64, f64)]) -> Option<Rate> {
     Some(Rate { value, low: low.min(value), high: high.max(value) })
 }
 
-/// The interval of 95 % of a share of which `of` in `all` were counted; 0 to 1 of nothing.
-/// Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927).
+/// The interval of 95 % of the share `of / all`; 0 to 1 if `all` is 0. Wilson, "Probable inference, the law of
+/// succession, and statistical inference", JASA 22 (1927).
 #[must_use]
 pub fn wilson_interval(of: u64, all: u64) -> (f64, f64) {
     if all == 0 {
@@ -113,27 +119,28 @@ pub fn wilson_interval(of: u64, all: u64) -> (f64, f64) {
     ((centre - half).max(0.0), (centre + half).min(1.0))
 }
 
-/// Something that happened, for [`laplace`].
+/// One occurrence for the trend test [`laplace`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Occurrence {
-    /// When, in any unit.
+    /// Its time, in any unit.
     pub at: f64,
-    /// How much it counts beside the others, above 0.
+    /// Its weight relative to the others, above 0.
     pub weight: f64,
 }
 
-/// For how long it was watched for occurrences, in the unit of their times.
+/// The period in which occurrences were observed, in the unit of their times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Observed {
-    /// When that began.
+    /// Its begin.
     pub from: f64,
-    /// How long it lasted, above 0.
+    /// Its length, above 0.
     pub length: f64,
 }
 
-/// Laplace's statistic of a trend: of a standard normal distribution if occurrences come at a constant rate, below 0 where
-/// they become rarer, above 0 where they become more frequent; 0 of nothing. Weighted ones say as much as
-/// `sum² / sum of squares` equal ones. Cox and Lewis, "The Statistical Analysis of Series of Events" (1966), chapter 3.
+/// Laplace's statistic of a trend. If occurrences come at a constant rate, it has a standard normal distribution. It
+/// is below 0 if they become rarer, above 0 if they become more frequent, and 0 without occurrences. Weighted
+/// occurrences carry as much information as `sum² / sum of squares` equal ones. Cox and Lewis, "The Statistical
+/// Analysis of Series of Events" (1966), chapter 3.
 #[must_use]
 pub fn laplace(occurrences: impl IntoIterator<Item = Occurrence>, observed: Observed) -> f64 {
     let (mut sum, mut squares, mut moment) = (0.0, 0.0, 0.0);
@@ -189,7 +196,7 @@ mod tests {
         assert_eq!(of(&[0.0, 3.0, 900.0, 9.0, 12.0, 15.0]).value, 3.0);
         let rare = of(&[0.0, 0.0, 0.0, 9.0, 9.0, 9.0, 18.0, 18.0, 18.0, 27.0]);
         assert!((2.0..4.0).contains(&rare.value), "{rare:?}");
-        // Between rare rises it changes by next to nothing.
+        // Between its rare rises the series hardly changes.
         let trembling: Vec<f64> = (0..100).map(|at| f64::from(at / 10 * 900 + at)).collect();
         assert!((80.0..100.0).contains(&of(&trembling).value), "{:?}", of(&trembling));
         assert_eq!(slope(&[(1.0, 5.0)]), None);
@@ -213,7 +220,7 @@ mod tests {
 
     #[test]
     fn intervals_have_their_known_values() {
-        // Wilson, 95 %: 8 of 10 is 0.490 to 0.943; none of 2,000 reaches up to 0.00192.
+        // Wilson, 95 %: 8 of 10 is 0.490 to 0.943; the upper end of 0 of 2,000 is 0.00192.
         let (low, high) = wilson_interval(8, 10);
         assert!((low - 0.4902).abs() < 1e-4 && (high - 0.9433).abs() < 1e-4, "{low} {high}");
         assert!((wilson_interval(0, 2_000).1 - 0.001_917).abs() < 1e-5);

@@ -1,7 +1,7 @@
-//! What the steps of a stretch of a job did: their heights, their requests site by site, what they asked of the driver.
+//! The steps of a stretch of a job: their heights, their requests by site, and their driver calls.
 //!
-//! Fed event by event with the levels behind it; warm-up is left out. Guarantees: O(1) per event, bounded memory (the
-//! last [`STEPS_MAX`] steps' heights, [`SITES_MAX`] sites). Refuses to see a step where none was marked.
+//! The input is each event with the levels after it. Warm-up is left out. Guarantees: O(1) per event; bounded memory
+//! (the last [`STEPS_MAX`] steps' heights, [`SITES_MAX`] sites). Only marked steps are seen.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,17 +12,17 @@ use crate::rules::PlacementRules;
 
 /// Steps whose heights are kept.
 pub const STEPS_MAX: usize = 4096;
-/// Sites whose requests are followed; what comes beyond is counted as one.
+/// Maximum number of sites whose requests are followed; all further sites count as one.
 pub const SITES_MAX: usize = 65_536;
 /// Steps left out at a job's beginning: lazy optimizer state, autotuning, the first buckets.
 pub const WARM_UP_STEPS: u64 = 10;
-/// Steps that "the last steps" are.
+/// Number of steps that "the last steps" means.
 pub const RECENT_STEPS: usize = 16;
-/// Maximum number of places that free memory which are distinguished.
+/// Maximum number of places that release memory and are distinguished.
 const RETURNING_MAX: usize = 1024;
-/// Maximum number of different sums of one site that are distinguished.
+/// Maximum number of different sums of one site that are kept.
 const SIZES_MAX: usize = 8;
-/// Steps a site must have been seen in before it is said to vary.
+/// Minimum number of steps in which a site was seen before it can be called varying.
 const SEEN_MIN: u64 = 4;
 
 /// One request.
@@ -30,24 +30,24 @@ const SEEN_MIN: u64 = 4;
 pub struct Request {
     /// Bytes after rounding.
     pub rounded_bytes: u64,
-    /// The stack that asked.
+    /// The requesting stack.
     pub stack: StackId,
-    /// On which stream.
+    /// Its stream.
     pub stream: u64,
-    /// In which pool.
+    /// Its pool.
     pub pool: PoolId,
 }
 
 /// The large requests of one site, step by step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SiteRequests {
-    /// Steps it was seen in.
+    /// Steps in which the site was seen.
     pub steps: u64,
-    /// Steps in which it asked for less in all than in the one before.
+    /// Steps in which the site requested less in total than in the step before.
     pub falls: u64,
-    /// Different sums, up to `SIZES_MAX`.
+    /// The different sums per step, at most `SIZES_MAX`.
     pub sums: Vec<u64>,
-    /// Bytes asked for in all.
+    /// Bytes requested in total.
     pub total_bytes: u64,
     /// Smallest single request.
     pub smallest_bytes: u64,
@@ -57,48 +57,49 @@ pub struct SiteRequests {
 }
 
 impl SiteRequests {
-    /// Whether its sizes go up and down from step to step. Sizes that only ever grow (a curriculum) leave what they outgrew
-    /// behind once; those that return keep the cache of every size in use for ever. Two sizes in turn are not variety.
+    /// Whether the site's sizes go up and down from step to step. Sizes that only grow (a curriculum) leave each
+    /// outgrown size behind once. Sizes that return keep the cache of every size in use. Two alternating sizes do not
+    /// count as variation.
     #[must_use]
     pub fn varies(&self) -> bool {
         self.steps >= SEEN_MIN && self.sums.len() >= 3 && self.falls >= 2 && self.falls * 8 >= self.steps
     }
 }
 
-/// What was asked of the driver in one stretch.
+/// The driver calls in one stretch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriverCalls {
-    /// Segments and pages taken.
+    /// Number of segments and pages taken.
     pub takes: u64,
-    /// Their bytes.
+    /// Bytes taken.
     pub taken_bytes: u64,
-    /// Segments and pages given back.
+    /// Number of segments and pages released.
     pub returns: u64,
-    /// Their bytes.
+    /// Bytes released.
     pub returned_bytes: u64,
 }
 
-/// The highest moment.
+/// The moment with the highest level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Highest {
     /// Allocated bytes.
     pub bytes: u64,
-    /// Events of the device behind which that was so.
+    /// Number of the device's event after which the level was reached.
     pub at: Option<u64>,
     /// Step under way at that moment.
     pub step: Option<u64>,
 }
 
-/// What one place gave back to the driver.
+/// The memory that one place released to the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Returning {
-    /// Times: segments that went in one go are one.
+    /// Number of releases; segments that are released one directly after the other count once.
     pub times: u64,
     /// Bytes.
     pub bytes: u64,
 }
 
-/// See the module.
+/// The steps of a stretch of a job; see the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Steady {
     rules: PlacementRules,
@@ -107,37 +108,37 @@ pub struct Steady {
     pub steps_seen: u64,
     /// Steps counted.
     pub steps: u64,
-    /// Allocated bytes at the height of each of the last steps.
+    /// The highest allocated bytes of each of the last steps.
     heights: VecDeque<u64>,
     height: u64,
-    /// Of the steady part; see [`Steady::highest`].
+    /// The highest moment of the steady part; see [`Steady::highest`].
     steady_highest: Highest,
-    /// Of everything that was seen.
+    /// The highest moment of everything that was seen.
     seen_highest: Highest,
     sites: HashMap<StackId, SiteRequests>,
     current: HashMap<StackId, (u64, u64, u64)>,
     recent: VecDeque<Request>,
     largest: Request,
-    /// Asked of the driver in the steady part.
+    /// Driver calls in the steady part.
     pub calls: DriverCalls,
     step_calls: DriverCalls,
-    /// By whom memory was given back in the steady part.
+    /// Memory released in the steady part, by stack.
     returning: HashMap<StackId, Returning>,
-    /// The stack that gives back segments now, one after the other.
+    /// The stack that is releasing segments now, one directly after the other.
     burst: Option<StackId>,
     /// Steps that took memory from the driver.
     pub steps_taking: u64,
-    /// Steps that gave memory back to the driver.
+    /// Steps that released memory to the driver.
     pub steps_returning: u64,
     /// Allocations of the steady part.
     pub allocations: u64,
-    /// Reserved bytes at the beginning of the steady part and now.
+    /// Reserved bytes at the begin of the steady part and at the end of its last step.
     pub reserved: Option<(u64, u64)>,
     within: Option<u64>,
 }
 
 impl Steady {
-    /// Nothing seen yet. `warm` says that the job's beginning lies before this stretch.
+    /// A stretch of which nothing is seen yet. `warm` means that the job's beginning is before this stretch.
     #[must_use]
     pub fn new(rules: PlacementRules, warm: bool) -> Self {
         Self {
@@ -165,7 +166,7 @@ impl Steady {
         }
     }
 
-    /// A step begins (or the event stream joins one that is under way).
+    /// Begins a step, or joins a step that is already under way at the first event.
     pub fn step_begins(&mut self, step: u64, levels: Levels) {
         if self.within != Some(step) {
             self.step_ends(levels);
@@ -174,12 +175,12 @@ impl Steady {
         }
     }
 
-    /// The step that was under way has ended.
+    /// Ends the step that is under way, if there is one.
     pub fn step_ends(&mut self, levels: Levels) {
         if self.within.take().is_none() {
             return;
         }
-        // The step belongs to the steady part if it began in it.
+        // A step belongs to the steady part if it began in that part.
         let steady = self.is_steady();
         self.steps_seen += 1;
         let calls = std::mem::take(&mut self.step_calls);
@@ -218,7 +219,7 @@ impl Steady {
         }
     }
 
-    /// One event, with the levels behind it; `number` events of the device are behind it then.
+    /// Applies one event. `levels` are the levels after it; `number` counts the device's events including this one.
     pub fn event(&mut self, number: u64, event: &Event, levels: Levels) {
         let now = Highest { bytes: levels.allocated_bytes, at: Some(number), step: self.within };
         if self.is_steady() && now.bytes > self.steady_highest.bytes {
@@ -230,13 +231,14 @@ impl Steady {
         self.height = self.height.max(levels.allocated_bytes);
         match event.action {
             Action::SegmentFree | Action::SegmentUnmap => self.gave_back(event),
-            // Blocks that waited for another stream complete while the cache is emptied.
+            // Blocks that waited for another stream complete while the cache is emptied, so they do not interrupt a
+            // series of releases.
             Action::FreeCompleted => {}
             _ => self.burst = None,
         }
         match event.action {
             Action::Alloc if self.within.is_some() => self.alloc(event),
-            // What is asked of the driver between two steps is asked once a step as well.
+            // Driver calls between two steps count as well, because they also happen once a step.
             Action::SegmentAlloc | Action::SegmentMap => self.call(|calls| {
                 calls.takes += 1;
                 calls.taken_bytes = calls.taken_bytes.saturating_add(event.size);
@@ -288,13 +290,14 @@ impl Steady {
         self.warm || self.steps_seen >= WARM_UP_STEPS
     }
 
-    /// The highest moment of the steady part; of a stretch without one, of all that was seen.
+    /// The highest moment of the steady part. Without a steady part, it is the highest moment of everything that was
+    /// seen.
     #[must_use]
     pub fn highest(&self) -> Highest {
         if self.steady_highest.at.is_some() { self.steady_highest } else { self.seen_highest }
     }
 
-    /// The stacks that gave memory back to the driver in the steady part, most bytes first; ties by stack.
+    /// The stacks that released memory to the driver in the steady part, most bytes first; ties by stack.
     #[must_use]
     pub fn returning(&self) -> Vec<(StackId, Returning)> {
         let mut all: Vec<_> = self.returning.iter().map(|(&stack, &returning)| (stack, returning)).collect();
@@ -302,7 +305,7 @@ impl Steady {
         all
     }
 
-    /// The middle of the steps' heights: what a typical step needs at most.
+    /// The median of the steps' heights: the memory that a typical step needs.
     #[must_use]
     pub fn typical_height_bytes(&self) -> Option<u64> {
         let mut heights: Vec<u64> = self.heights.iter().copied().collect();
@@ -321,7 +324,7 @@ impl Steady {
             .max_by_key(|request| request.rounded_bytes)
     }
 
-    /// The share of the large requests' bytes that comes from sites whose sizes go up and down; `None` without such requests.
+    /// The share of the large requests' bytes that comes from sites with varying sizes; `None` without such requests.
     #[must_use]
     pub fn varying_share(&self) -> Option<f64> {
         let total = |sites: &mut dyn Iterator<Item = &SiteRequests>| {
@@ -331,7 +334,8 @@ impl Steady {
         (all > 0).then(|| total(&mut self.sites.values().filter(|site| site.varies())) as f64 / all as f64)
     }
 
-    /// The sites whose sizes vary, those that ask for most first; ties by stack, so that the answer is always the same.
+    /// The sites whose sizes vary, most requested bytes first. Ties are ordered by stack, so that the result is
+    /// deterministic.
     #[must_use]
     pub fn varying_sites(&self) -> Vec<(StackId, &SiteRequests)> {
         let mut sites: Vec<_> =

@@ -1,13 +1,14 @@
 //! A timeline in a bounded number of buckets that keeps every peak and every valley.
 //!
-//! Guarantees: each bucket's minimum and maximum are exact for single events; from rollups they are those of the whole
-//! rollup, never too narrow. Memory is bounded by the buckets. Levels hold until the next event, so a bucket without
-//! events shows the level it inherits. Events outside the window only set the level at its begin.
+//! Guarantees: each bucket's minimum and maximum are exact for single events. A rollup contributes its whole range to
+//! each bucket that it touches, so the range is never too narrow. Memory is proportional to the number of buckets.
+//! Levels hold until the next event, so a bucket without events shows the level that it inherits. Events before the
+//! window only set the level at its begin; events after it are ignored.
 
 use memctl_model::limits::TIMELINE_POINTS_MAX;
 use memctl_model::{Levels, Rollup};
 
-/// Buckets of a timeline; more are not made.
+/// Maximum number of buckets of a timeline.
 pub const BUCKETS_MAX: usize = TIMELINE_POINTS_MAX as usize;
 
 /// One stretch of time.
@@ -17,25 +18,25 @@ pub struct Bucket {
     pub start_ns: u64,
     /// End, exclusive.
     pub end_ns: u64,
-    /// Events (those of a rollup count where it begins).
+    /// Number of events; those of a rollup count in the bucket where it begins.
     pub events: u64,
-    /// Lowest levels, each on its own.
+    /// Lowest value of each level by itself.
     pub min: Levels,
-    /// Highest levels, each on its own.
+    /// Highest value of each level by itself.
     pub max: Levels,
     /// Levels at the end.
     pub last: Levels,
 }
 
-/// Takes levels in the order of time, gives buckets.
+/// Receives levels in the order of time and returns buckets.
 #[derive(Clone, Debug)]
 pub struct Timeline {
     start_ns: u64,
     end_ns: u64,
     buckets: Vec<Option<Bucket>>,
-    /// The bucket written last: time that runs backwards stays in it.
+    /// The bucket written last. An event whose time runs backwards is put into it.
     reached: usize,
-    /// The level at the window's begin, as far as anything before it said.
+    /// The level at the window's begin, if an earlier event set it.
     entering: Option<Levels>,
 }
 
@@ -60,10 +61,10 @@ impl Timeline {
         }
     }
 
-    /// A run of events that is known only by its rollup. Every bucket it touches gets its whole
-    /// range, except that levels before and after are known exactly.
+    /// Adds a run of events of which only the rollup is known. Every bucket that it touches gets the rollup's whole
+    /// range. Only the levels before and after the run are exact.
     pub fn push_rollup(&mut self, rollup: &Rollup) {
-        // Not `Rollup::events`: counts that came over the wire may exceed 64 bits together.
+        // `Rollup::events` is not used, because the sum of counts that came over the wire may exceed 64 bits.
         let all_events = rollup.counts.iter().fold(0, |sum: u64, &count| sum.saturating_add(count));
         if all_events == 0 || rollup.first_ns >= self.end_ns {
             return;
@@ -83,8 +84,8 @@ impl Timeline {
         }
     }
 
-    /// The buckets; empty when nothing was known in or before the window. Buckets before the first
-    /// known level are left out.
+    /// The buckets; empty if no level is known in or before the window. Buckets before the first known level are left
+    /// out.
     #[must_use]
     pub fn finish(self) -> Vec<Bucket> {
         let mut level = self.entering;
@@ -108,7 +109,7 @@ impl Timeline {
 
     fn position(&self, time_ns: u64) -> usize {
         let offset = u128::from(time_ns - self.start_ns) * self.buckets.len() as u128;
-        // Below the number of buckets, because the time lies before the end.
+        // The result is less than the number of buckets, because the time is before the end.
         (offset / u128::from(self.end_ns - self.start_ns)) as usize
     }
 

@@ -1,18 +1,21 @@
-//! Growth beside findings: which growing site a finding explains already, and the call through which the rest comes.
+//! Growth without a finding: which growing sites a finding already explains, and the call through which the remaining
+//! growth comes.
 //!
-//! A leak that keeps a whole graph alive shows as many sites deep inside the model; what they share is the function that
-//! keeps it, and that is the place of the finding. Refuses to hide a site because its rank has some other leak.
+//! A leak that keeps a whole graph alive shows as many sites deep inside the model. These sites share the function
+//! that keeps the graph, which is the place of the finding. A site is not hidden merely because its rank has some
+//! other leak.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use memctl_model::{Finding, FindingKind, Frame, site_of};
 
-/// Below this share of the growth a call explains too little to be named.
+/// Minimum share of the growth that comes through a call before the call is named.
 const SHARE_MIN: f64 = 0.75;
 
-/// Whether a finding explains that a site grew on a rank: it is about live tensors that grow there, at that site or, where
-/// it is about graphs, at a call that the site's stack comes through.
+/// Whether a finding explains that a site grew on a rank. The finding must be about live tensors that grow on this
+/// rank. The site must be the finding's, or the finding's place must be on the site's stack. For a finding about
+/// graphs the function is compared and not the line.
 #[must_use]
 pub fn explains(finding: &Finding, rank: u32, site: &Frame, stack: &[Frame]) -> bool {
     if !finding.kind.is_leak() || !finding.ranks.contains(&rank) {
@@ -34,8 +37,9 @@ fn is_line_of(finding: &Finding, frame: &Frame) -> bool {
     finding.lines.contains(&frame.line) && finding.site.as_ref().is_some_and(is_function)
 }
 
-/// Whether the blocks of a stack are those that a finding is about. A line that both allocates and calls what allocates
-/// is the site of its own blocks, and a call for the others: the finding's own stack says which of them grew.
+/// Whether the blocks of a stack are those that a finding is about. A line that both allocates and calls allocating
+/// code is the site of its own blocks and only a call for the others. The finding's own stack shows which of them
+/// grew.
 #[must_use]
 pub fn is_about_blocks(finding: &Finding, rank: u32, site: &Frame, stack: &[Frame]) -> bool {
     use FindingKind::{EvalGraph, GraphKept, HiddenChain};
@@ -44,28 +48,28 @@ pub fn is_about_blocks(finding: &Finding, rank: u32, site: &Frame, stack: &[Fram
     explains(finding, rank, site, stack) && (is_graph || own.is_none_or(|own| own == site || is_line_of(finding, site)))
 }
 
-/// A site that grew: its stack, innermost first, and how fast.
+/// A site that grew: its stack, innermost frame first, and its rate.
 #[derive(Clone, Copy, Debug)]
 pub struct Grown<'a> {
-    /// The stack that grew most there.
+    /// The stack that grew most at this site.
     pub stack: &'a [Frame],
-    /// Bytes an epoch, of the rank where it is fastest.
+    /// Bytes per epoch on the rank where it grows fastest.
     pub bytes_per_epoch: f64,
 }
 
-/// A call, and how much of the growth comes through it.
+/// A call and the growth that comes through it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Through {
     /// The call.
     pub call: Frame,
-    /// Bytes an epoch that come through it.
+    /// Bytes per epoch that come through it.
     pub bytes_per_epoch: f64,
-    /// Bytes an epoch of all sites.
+    /// Bytes per epoch of all sites.
     pub total: f64,
 }
 
-/// The innermost call of the user's own code through which most of the growth of several sites comes. Judged by the stack
-/// that grew most at each site, so it is a hint, and it says its share.
+/// The innermost call in the user's own code through which most of the growth of several sites comes. It is derived
+/// from the stack that grew most at each site, so it is only a hint. The result contains the call's share.
 #[must_use]
 pub fn through(sites: &[Grown]) -> Option<Through> {
     if sites.len() < 2 {
@@ -73,13 +77,13 @@ pub fn through(sites: &[Grown]) -> Option<Through> {
     }
     let rate = |site: &Grown| site.bytes_per_epoch.max(0.0);
     let total: f64 = sites.iter().map(rate).sum();
-    // Rate, and the calls above it on the way from outside, of each call.
+    // For each call: its rate, and the number of the user's calls outside of it.
     let mut calls: HashMap<&Frame, (f64, usize)> = HashMap::new();
     for site in sites {
         let own: Vec<&Frame> = site.stack.iter().rev().filter(|frame| frame.is_user_code()).collect();
         for (depth, frame) in own.iter().enumerate() {
             if own[..depth].contains(frame) {
-                // Recursion counts once.
+                // A recursive call counts once.
                 continue;
             }
             let call = calls.entry(frame).or_insert((0.0, depth));

@@ -1,11 +1,11 @@
 //! Words that findings share: places, ranks, bytes, lists.
 //!
-//! Guarantees: nothing here is longer than a line or invents unknown facts. Refuses to escape: texts of findings hold
-//! names as recorded; code that displays them must escape them.
+//! Guarantees: no text is longer than a line or states unknown facts. Names appear in texts as recorded and are not
+//! escaped; code that displays texts must escape them.
 
 use memctl_model::{Frame, HumanBytes, Stack};
 
-/// What advises about allocator settings; a part of a sentence.
+/// Advice about allocator settings, as a part of a sentence.
 pub(crate) const REPLAYED: &str = "`memctl what-if` replays the job under other allocator settings";
 
 /// `remember_features (scenarios.py:57)`.
@@ -20,7 +20,7 @@ pub fn place(frame: &Frame) -> String {
     }
 }
 
-/// Lines that a place names at most.
+/// Maximum number of lines that a place names.
 const LINES_NAMED: usize = 4;
 
 /// `remember_features (scenarios.py:57)`, or with several lines of the function `remember_features (scenarios.py:57, 58)`.
@@ -35,14 +35,14 @@ pub fn places(frame: &Frame, lines: &[u32]) -> String {
     }
 }
 
-/// The place, or that none was recorded.
+/// The place, or words for a place that was not recorded.
 #[must_use]
 pub fn place_or_none(frame: Option<&Frame>) -> String {
     frame.map_or_else(|| "an unrecorded place".to_owned(), place)
 }
 
-/// Where a request came from. Autograd runs the backward pass of a forward call under that call's frames: the line is the
-/// forward call's, and the traceback of the program shows its `backward()`.
+/// The place of a request. Autograd runs the backward pass of a forward call under that call's frames. The line is
+/// therefore the forward call's, whereas the program's traceback shows its `backward()`.
 #[must_use]
 pub fn requested_in(stack: &Stack) -> String {
     let place = place_or_none(stack.site());
@@ -50,7 +50,7 @@ pub fn requested_in(stack: &Stack) -> String {
     if is_backward { format!("the backward pass of {place}") } else { place }
 }
 
-/// `all 4 ranks`, `rank 3`, `ranks 0-2, 7`; `ranks` ascending, `known` how many ranks were seen.
+/// `all 4 ranks`, `rank 3`, `ranks 0-2, 7`. `ranks` is ascending; `known` is the number of ranks that were seen.
 #[must_use]
 pub fn ranks(ranks: &[u32], known: usize) -> String {
     match ranks {
@@ -74,21 +74,22 @@ pub fn ranks(ranks: &[u32], known: usize) -> String {
     }
 }
 
-/// A text whose first word is memctl's own, as a sentence begins: `Rank 0`, `All 4 ranks`; the name of a process stays.
+/// The text as the begin of a sentence: `Rank 0`, `All 4 ranks`. Only memctl's own words get a capital; the name of a
+/// process stays unchanged.
 #[must_use]
 pub fn opening(text: &str) -> String {
     const OWN: [&str; 6] = ["rank ", "ranks ", "all ", "device ", "devices ", "no "];
     if OWN.iter().any(|word| text.starts_with(word)) { opening_letter(text) } else { text.to_owned() }
 }
 
-/// The first letter as a capital.
+/// The text with a capital as first letter.
 #[must_use]
 pub fn opening_letter(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// A whole sentence: a capital in front, a full stop behind.
+/// The text as a whole sentence: a capital at its begin, a full stop at its end.
 #[must_use]
 pub fn sentence(text: impl AsRef<str>) -> String {
     let text = opening_letter(text.as_ref());
@@ -101,7 +102,7 @@ pub fn bytes(bytes: u64) -> String {
     HumanBytes::of(bytes).to_string()
 }
 
-/// `2.60 to 5.04 GiB`, or one figure when both read alike.
+/// `2.60 to 5.04 GiB`, or one figure if both are displayed alike.
 #[must_use]
 pub fn byte_range(low: u64, high: u64) -> String {
     let (from, to) = (bytes(low), bytes(high));
@@ -120,7 +121,7 @@ pub fn plural(count: u64, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
-/// `in epoch 2, step 117`, ` ` in front; empty when neither is known.
+/// `in epoch 2, step 117` with a leading space; empty if neither is known.
 #[must_use]
 pub fn moment(epoch: Option<u32>, step: Option<u64>) -> String {
     match (epoch, step) {

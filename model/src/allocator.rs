@@ -1,8 +1,7 @@
 //! The arithmetic of PyTorch's caching allocator: how a request is rounded, which pool serves it, and how large a segment is.
 //!
-//! Guarantees: the results of the native CUDA allocator of PyTorch 2.0 to 2.15 for every request up to
-//! [`REQUEST_BYTES_MAX`]; nothing overflows. Refuses nothing: larger requests are the caller's to turn away, or count as
-//! that many.
+//! Guarantees: the results equal those of the native CUDA allocator of PyTorch 2.0 to 2.15 for every request up to
+//! [`REQUEST_BYTES_MAX`]. Nothing overflows. Callers reject larger requests or treat them as requests of that size.
 //!
 //! Source of constants and rules: `c10/cuda/CUDACachingAllocator.cpp` (since 2.9 with `c10/core/AllocatorConfig.h`). Each
 //! constant names PyTorch's.
@@ -11,30 +10,30 @@ use crate::SegmentKind;
 
 /// Every block's address and size is a multiple of this many bytes: `kMinBlockSize`.
 pub const MIN_BLOCK_BYTES: u64 = 512;
-/// Rounded requests up to this many bytes are served from the small pool, and a block of the large pool keeps a rest up to
+/// Rounded requests up to this many bytes are served from the small pool. A block of the large pool keeps a rest up to
 /// this size: `kSmallSize`.
 pub const SMALL_BYTES_MAX: u64 = 1 << 20;
 /// Bytes of a segment of the small pool, and of a page of a small expandable segment: `kSmallBuffer`.
 pub const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
-/// Bytes of an ordinary segment of the large pool, unless `large_segment_size_mb` says otherwise: `kLargeBuffer`.
+/// Bytes of an ordinary segment of the large pool, unless `large_segment_size_mb` sets another size: `kLargeBuffer`.
 pub const LARGE_SEGMENT_BYTES: u64 = 20 << 20;
 /// From this many bytes on a request gets a segment of its own size: `kMinLargeAlloc`.
 pub const OWN_SEGMENT_BYTES_MIN: u64 = 10 << 20;
-/// What a segment of a request's own size is rounded up to: `kRoundLarge`.
+/// The size of a request's own segment is rounded up to a multiple of this: `kRoundLarge`.
 pub const SEGMENT_STEP_BYTES: u64 = 2 << 20;
-/// Largest request that is looked at, 4 EiB: rounding it up to the next power of two still fits in 64 bits.
+/// Largest supported request, 4 EiB: rounding it up to the next power of two still fits in 64 bits.
 pub const REQUEST_BYTES_MAX: u64 = 1 << 62;
 
-/// The next multiple of [`MIN_BLOCK_BYTES`], at least one: what a request occupies without `roundup_power2_divisions`.
-/// Takes at most [`REQUEST_BYTES_MAX`].
+/// The next multiple of [`MIN_BLOCK_BYTES`], at least one: the bytes that a request occupies without
+/// `roundup_power2_divisions`. Larger requests count as [`REQUEST_BYTES_MAX`].
 #[inline]
 #[must_use]
 pub fn round_to_block(requested: u64) -> u64 {
     requested.clamp(1, REQUEST_BYTES_MAX).next_multiple_of(MIN_BLOCK_BYTES)
 }
 
-/// Bytes that a request occupies at least with these `roundup_power2_divisions`, of which entry `i` is that of requests from
-/// 2^i MiB on (the first also of smaller ones, the last of all larger ones): `round_size`.
+/// The bytes that a request occupies at least with these `roundup_power2_divisions`: `round_size`. Entry `i` applies
+/// to requests from 2^i MiB on. The first entry also applies to smaller requests, the last to all larger ones.
 #[must_use]
 pub fn round(divisions: &[u32; 16], requested: u64) -> u64 {
     let requested = requested.clamp(1, REQUEST_BYTES_MAX);
@@ -47,9 +46,10 @@ pub fn round(divisions: &[u32; 16], requested: u64) -> u64 {
         return requested;
     }
     let below = 1_u64 << requested.ilog2();
-    // PyTorch accepts powers of two only; for anything else the next lower one is meant by its shift.
+    // PyTorch accepts powers of two only. For any other number its shift has the effect of the next lower power of
+    // two.
     let step = below >> divisions.ilog2();
-    // (A step is a power of two.)
+    // A step is a power of two.
     if step == 0 { below * 2 } else { (requested + (step - 1)) & !(step - 1) }
 }
 
@@ -60,8 +60,8 @@ pub fn pool_of(rounded: u64) -> SegmentKind {
     if rounded <= SMALL_BYTES_MAX { SegmentKind::Small } else { SegmentKind::Large }
 }
 
-/// Bytes of the segment that is asked of the driver for a rounded request, where an ordinary large segment has
-/// `large_segment` bytes: `get_allocation_size`.
+/// Bytes of the segment that the driver must provide for a rounded request: `get_allocation_size`. An ordinary large
+/// segment has `large_segment` bytes.
 #[must_use]
 pub fn segment_bytes(rounded: u64, large_segment: u64) -> u64 {
     if rounded <= SMALL_BYTES_MAX {
@@ -73,8 +73,8 @@ pub fn segment_bytes(rounded: u64, large_segment: u64) -> u64 {
     }
 }
 
-/// The pool that a segment of this many bytes belongs to: the small pool's segments and pages have 2 MiB, all others 10 MiB
-/// or more.
+/// The pool to which a segment of this many bytes belongs. Segments and pages of the small pool have 2 MiB; all others
+/// have 10 MiB or more.
 #[must_use]
 pub fn segment_kind(bytes: u64) -> SegmentKind {
     if bytes <= SMALL_SEGMENT_BYTES { SegmentKind::Small } else { SegmentKind::Large }

@@ -1,7 +1,8 @@
-//! How long to wait before the next attempt: bounds that double, with full jitter, pure (the caller draws).
+//! The wait before the next attempt: bounds that double, with full jitter. The functions are pure: the caller draws
+//! the random number.
 //!
-//! Full jitter (a uniform draw between 0 and the bound) spreads a thousand ranks that lost the same daemon. Brooker,
-//! "Exponential Backoff and Jitter" (2015).
+//! Full jitter (a uniform draw between 0 and the bound) spreads the attempts of a thousand ranks that lost the same
+//! daemon. Brooker, "Exponential Backoff and Jitter" (2015).
 
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ pub struct Backoff {
 
 impl Default for Backoff {
     fn default() -> Self {
-        // A daemon that restarts is back within a second; one that stays away is tried every 10 s at most.
+        // A daemon that restarts is available again within a second. A daemon that stays away is tried at most every
+        // 10 s.
         Self { first: Duration::from_millis(100), most: Duration::from_secs(10) }
     }
 }

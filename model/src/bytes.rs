@@ -1,4 +1,4 @@
-//! Bytes for people: binary units, three significant digits, never scientific.
+//! Bytes for people: binary units, three significant digits, no scientific notation.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub struct HumanBytes(pub i64);
 
 impl HumanBytes {
-    /// From an unsigned count; beyond 8 EiB it saturates.
+    /// From an unsigned number of bytes; it saturates beyond 8 EiB.
     #[must_use]
     pub fn of(bytes: u64) -> Self {
         Self(i64::try_from(bytes).unwrap_or(i64::MAX))
@@ -24,7 +24,7 @@ impl fmt::Display for HumanBytes {
         }
         let mut value = magnitude as f64 / 1024.0;
         let mut unit = 0;
-        // 999.5 would print as 1000: the next unit reads better.
+        // 999.5 would be printed as 1000; the next unit is more readable.
         while value >= 999.5 && unit + 1 < UNITS.len() {
             value /= 1024.0;
             unit += 1;

@@ -12,7 +12,7 @@ pub struct Dropped {
 }
 
 impl Dropped {
-    /// All of them.
+    /// Number of all dropped events.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.ring_full + self.spool_full + self.shutdown

@@ -1,12 +1,12 @@
 //! The allocator's counters at one moment, in PyTorch's terms.
 
-/// `*.all.current` of `torch.cuda.memory_stats()`, plus figures that only a block map has.
+/// `*.all.current` of `torch.cuda.memory_stats()`, and figures that only a block map has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Counters {
-    /// Bytes of allocated blocks, at their true (rounded, possibly unsplit) size: `allocated_bytes.all.current`.
+    /// Bytes of allocated blocks, by their (rounded, possibly unsplit) size: `allocated_bytes.all.current`.
     pub allocated_bytes: u64,
-    /// Allocated blocks plus blocks whose free waits for another stream: `active_bytes.all.current`.
+    /// Bytes of allocated blocks and of blocks whose free waits for another stream: `active_bytes.all.current`.
     pub active_bytes: u64,
     /// Bytes that the process got from the driver: `reserved_bytes.all.current`.
     pub reserved_bytes: u64,
@@ -16,14 +16,14 @@ pub struct Counters {
     pub inactive_split_bytes: u64,
     /// The largest free block.
     pub largest_free_bytes: u64,
-    /// Allocated blocks.
+    /// Number of allocated blocks.
     pub allocated_blocks: u64,
-    /// Segments held.
+    /// Number of segments held.
     pub segments: u64,
 }
 
 impl Counters {
-    /// Share of the reserved bytes that no live block uses, 0..1; `None` when nothing is reserved.
+    /// Share of the reserved bytes that no live block uses, 0..1; `None` if nothing is reserved.
     #[must_use]
     pub fn fragmentation_ratio(&self) -> Option<f64> {
         (self.reserved_bytes > 0)
@@ -31,7 +31,7 @@ impl Counters {
     }
 }
 
-/// Highest values since the session began (as PyTorch's `*.peak` since its last reset).
+/// Highest values since the session began, like PyTorch's `*.peak` since its last reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Peaks {
     /// Highest `allocated_bytes`.

@@ -5,14 +5,14 @@
 
 use crate::stack::StackId;
 
-/// What the allocator did.
+/// The action of the allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[repr(u8)]
 pub enum Action {
     /// A block was allocated: `addr`, `size` = *requested* bytes.
     #[default]
     Alloc = 0,
-    /// The user freed a block; another stream may still use it.
+    /// The program freed a block; another stream may still use it.
     FreeRequested = 1,
     /// The block became reusable.
     FreeCompleted = 2,
@@ -28,8 +28,8 @@ pub enum Action {
     Snapshot = 7,
     /// A request failed: `addr` = free bytes of the device, `size` = the rounded request.
     Oom = 8,
-    /// A block was named (torch ≥ 2.14): it has this event's stack from here on, if the event has one. Nothing else
-    /// changes.
+    /// A block was named (torch ≥ 2.14). From here on the block has this event's stack, if the event has one. Nothing
+    /// else changes.
     Annotate = 9,
 }
 
@@ -78,9 +78,9 @@ impl Action {
     }
 }
 
-/// A memory pool: `(0, 0)` is the default one, others are private (CUDA graphs, `MemPool`).
+/// A memory pool: `(0, 0)` is the default pool; others are private (CUDA graphs, `MemPool`).
 ///
-/// PyTorch counts both halves up from 1 in 64 bits; 32 are kept, which no process exhausts.
+/// PyTorch counts both halves up from 1 in 64 bits. Only 32 bits are kept, which no process exhausts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[repr(C)]
 pub struct PoolId {
@@ -91,7 +91,7 @@ pub struct PoolId {
 }
 
 impl PoolId {
-    /// The pool of every allocation that names no other.
+    /// The pool of every allocation without a private pool.
     pub const DEFAULT: Self = Self { first: 0, second: 0 };
 }
 
@@ -104,19 +104,20 @@ pub struct DeviceIndex(pub u8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Event {
-    /// Nanoseconds since the Unix epoch. (In a ring that a hook writes: ticks of the source's clock, until the batcher converts them.)
+    /// Nanoseconds since the Unix epoch. In a ring that a hook writes, these are ticks of the source's clock until the
+    /// batcher converts them.
     pub time_ns: u64,
     /// Device address; for [`Action::Oom`] the free bytes of the device.
     pub addr: u64,
-    /// Bytes, see [`Action`].
+    /// Bytes; see [`Action`].
     pub size: u64,
-    /// The stream's handle as an integer, 0 for the default stream.
+    /// The stream's handle as an integer; 0 for the default stream.
     pub stream: u64,
     /// The pool the block belongs to.
     pub pool: PoolId,
-    /// The requesting stack; for frees the free's own stack where it was recorded, else [`StackId::NONE`].
+    /// The requesting stack. For frees, it is the free's own stack if recorded, else [`StackId::NONE`].
     pub stack: StackId,
-    /// What happened.
+    /// The action.
     pub action: Action,
 }
 

@@ -1,7 +1,8 @@
-//! Findings: problems of a job's memory, as one sentence with its evidence.
+//! Findings: problems of a job's memory, each as one sentence with its evidence.
 //!
-//! Guarantees: unknown figures are `None`, never 0; the fingerprint of a finding stays the same while it grows, spreads
-//! to more ranks or changes its severity. Every finding carries its evidence, so that it can be checked.
+//! Guarantees: unknown figures are `None`, never 0. The fingerprint of a finding stays the same while the finding
+//! grows, spreads to more ranks or changes its severity. Every finding carries its evidence, so that it can be
+//! verified.
 //!
 //! (Over 400 lines: kinds and patterns with their names, one table each, beside the finding that uses them.)
 
@@ -21,8 +22,8 @@ pub enum FindingKind {
     EvalGraph,
     /// The graph of training steps is retained: an object holds a loss or an output that was not detached.
     GraphKept,
-    /// Each step's graph is attached to the previous one: a hidden state that was not detached. Freed at the end of the
-    /// epoch.
+    /// Each step's graph is attached to the previous one by a hidden state that was not detached. The memory is freed
+    /// at the end of the epoch.
     HiddenChain,
     /// Reserved memory is so fragmented that requests of this job do not fit into it.
     Fragmentation,
@@ -74,7 +75,7 @@ impl FindingKind {
         Self::Unjudged,
     ];
 
-    /// The subject of a kind, for reports of what was or was not analysed.
+    /// The subject of a kind, for lists of what was or was not analysed.
     #[must_use]
     pub const fn subject(self) -> &'static str {
         match self {
@@ -125,7 +126,7 @@ impl FindingKind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// What grows, if anything does: `leaks` lists these kinds, and `stable` asserts that there are none.
+    /// The memory that grows, if any does. `leaks` lists these kinds, and `stable` asserts that there are none.
     #[must_use]
     pub const fn growth(self) -> Option<Growth> {
         match self {
@@ -144,13 +145,14 @@ impl FindingKind {
         }
     }
 
-    /// Whether live tensors grow, which the growth of sites shows.
+    /// Whether live tensors grow. The growth of sites shows this.
     #[must_use]
     pub const fn is_leak(self) -> bool {
         matches!(self.growth(), Some(Growth::LiveTensors))
     }
 
-    /// Whether memory that the allocator holds grows until the device is full: what `no-leak` asserts.
+    /// Whether memory that the allocator holds grows until the device is full. `no-leak` asserts that there is no such
+    /// finding.
     #[must_use]
     pub const fn fills(self) -> bool {
         matches!(self.growth(), Some(Growth::LiveTensors | Growth::PrivatePools))
@@ -168,7 +170,7 @@ pub enum Growth {
     Beside,
 }
 
-/// The code pattern behind a finding, as far as its blocks show it.
+/// The code pattern that caused a finding, as far as its blocks show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Pattern {
     /// A list, dict or attribute retains tensors.
@@ -273,7 +275,7 @@ pub struct Rate {
     pub high: f64,
 }
 
-/// When something was first seen, as far as known.
+/// The moment when something was first seen, as far as known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Moment {
     /// Epoch.
@@ -286,7 +288,7 @@ pub struct Moment {
     pub boundary: Option<Boundary>,
 }
 
-/// One figure or fact behind a finding. Bytes have names that end with `_bytes`; ratios are 0..1.
+/// One figure or fact behind a finding. Names of bytes end with `_bytes`; ratios are 0..1.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EvidenceValue {
     /// A count.
@@ -302,14 +304,14 @@ pub enum EvidenceValue {
 /// Between a finding's title and the words about when the device is full.
 const HORIZON: &str = "; out of memory ";
 
-/// A problem: where, on which ranks, how serious, and what to do.
+/// A problem: its place, its ranks, its severity, and the remedy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
     /// The kind of problem.
     pub kind: FindingKind,
     /// How serious it is.
     pub severity: Severity,
-    /// How sure it is, 0..1.
+    /// Its certainty, 0..1.
     pub confidence: f64,
     /// Whether it may still turn out harmless: it is only reported on request.
     pub is_suspected: bool,
@@ -331,11 +333,11 @@ pub struct Finding {
     pub all_ranks: bool,
     /// When it was first seen.
     pub first_seen: Moment,
-    /// Growth an epoch, of one rank.
+    /// Growth per epoch of one rank.
     pub bytes_per_epoch: Option<Rate>,
-    /// Growth a step, of one rank.
+    /// Growth per step of one rank.
     pub bytes_per_step: Option<Rate>,
-    /// Growth a minute of wall-clock time, of one rank.
+    /// Growth per minute of wall-clock time, of one rank.
     pub bytes_per_minute: Option<Rate>,
     /// Its live bytes now, on the rank that holds most.
     pub live_bytes: Option<u64>,
@@ -345,11 +347,11 @@ pub struct Finding {
     pub time_to_oom_seconds: Option<f64>,
     /// Epochs until the device is full, at this slope.
     pub epochs_to_oom: Option<f64>,
-    /// The innermost frame of the user's own code that all of it shares.
+    /// The innermost frame of the user's own code that all its stacks share.
     pub site: Option<Frame>,
-    /// Lines of the site's function at which it was allocated, ascending, where it was at more than the site's.
+    /// Lines of the site's function at which it was allocated, ascending, if there are lines besides the site's.
     pub lines: Vec<u32>,
-    /// The stack behind it, innermost first.
+    /// A stack that allocated it, innermost frame first.
     pub stack: Vec<Frame>,
     /// Distinguishes two findings of one kind without a site: `rank 3`; empty otherwise.
     pub subject: String,
@@ -359,16 +361,16 @@ pub struct Finding {
     pub horizon: Option<String>,
     /// Why memctl reports it.
     pub explanation: String,
-    /// What to change.
+    /// The remedy.
     pub advice: String,
     /// The figures and facts behind it.
     pub evidence: Vec<(String, EvidenceValue)>,
-    /// The holders of its blocks, where a process was asked.
+    /// The holders of its blocks, if a process was queried.
     pub holders: Option<FindingHolders>,
 }
 
 impl Finding {
-    /// A finding with nothing else known yet.
+    /// A finding with no other facts yet.
     #[must_use]
     pub fn new(kind: FindingKind, severity: Severity, confidence: f64, ranks: Vec<u32>) -> Self {
         Self {
@@ -411,24 +413,24 @@ impl Finding {
         self.horizon.as_ref().map_or_else(|| self.title.clone(), |horizon| format!("{}{HORIZON}{horizon}", self.title))
     }
 
-    /// An id of this finding that stays the same while it is about the same thing in the same job.
+    /// An id of this finding that stays the same as long as it is about the same problem in the same job.
     ///
-    /// It does not contain ranks, severity, figures or line numbers: a leak that spreads to another rank, or whose file
-    /// was edited above it, is the same leak.
+    /// It does not contain ranks, severity, figures or line numbers. A leak that spreads to another rank, or whose
+    /// file was edited above it, is the same leak.
     #[must_use]
     pub fn fingerprint(&self, job: &str) -> Fingerprint {
         let (function, file) = self.site.as_ref().map_or(("", ""), |site| (&site.function, &site.file));
         let mut hash = Fnv::default();
         for part in [job, self.kind.name(), function, file, &self.subject] {
             hash.add(part.as_bytes());
-            // A byte that UTF-8 never contains separates ("ab", "c") from ("a", "bc").
+            // A byte that UTF-8 never contains distinguishes ("ab", "c") from ("a", "bc").
             hash.add(&[0xff]);
         }
         Fingerprint(hash.0)
     }
 }
 
-/// See [`Finding::fingerprint`]; 16 hexadecimal digits.
+/// The fingerprint of a finding: 16 hexadecimal digits. See [`Finding::fingerprint`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint(pub u64);
 

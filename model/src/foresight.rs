@@ -1,11 +1,11 @@
-//! How much confidence growth gives to an out-of-memory forecast.
+//! The forecasts of an out of memory that growth supports.
 //!
 //! A replay alone is not enough: it also forecasts a failure for memory that fills up to a bound and stops there. How
 //! much of its forecast is reported depends on how certain it is that the growth has no bound.
 //!
 //! Guarantees: each level supports everything that lower levels support. Without growth, no forecast is supported.
 
-/// See the module; in ascending order.
+/// The forecasts that growth supports, in ascending order; see the module's documentation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Foresight {
     /// No forecast.
@@ -15,7 +15,7 @@ pub enum Foresight {
     CertainStep,
     /// The next step, if the forecast assumes that it is like the last one.
     NextStep,
-    /// The next step, like any of those seen.
+    /// The next step, whichever recorded step it resembles.
     AnyNextStep,
     /// All forecast steps.
     AllSteps,
@@ -28,7 +28,7 @@ pub struct Sight {
     pub steps: u32,
     /// Whether that step is assumed to be like the last one, rather than like the largest one.
     pub is_of_last: bool,
-    /// Whether it depends on no request of unknown timing.
+    /// Whether it is independent of requests with unknown timing.
     pub is_certain: bool,
 }
 

@@ -1,29 +1,29 @@
-//! Which Python objects hold the tensors of a site: the answer of a running process, and its part in a finding.
+//! The Python objects that hold the tensors of a site: the answer of a running process, and its part in a finding.
 //!
-//! Guarantees: an answer states how many blocks it covers and what was not searched; a process that did not answer has
-//! a reason. Refuses to guess: a holder's growth is known only where it was counted twice.
+//! Guarantees: an answer states how many blocks it covers and what was not searched. A process that did not answer has
+//! a reason. A holder's growth is known only if it was counted twice.
 
 use crate::stack::Frame;
 
-/// Blocks that a process is asked about at most: the oldest of a site without what was made once.
+/// Maximum number of a site's blocks in one request, the oldest ones. A site with fewer blocks is searched completely.
 pub const BLOCKS_MAX: usize = 256;
 
 /// The result of a search in a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HoldersFound {
-    /// Live blocks of the site.
+    /// Number of live blocks of the site.
     pub live_blocks: u64,
     /// Their bytes.
     pub live_bytes: u64,
-    /// Those of them that the request was about: the oldest without what was made once.
+    /// Number of the oldest blocks that the request was about.
     pub asked_blocks: u32,
-    /// How many of these have a holder that was found.
+    /// Number of these blocks for which a holder was found.
     pub found_blocks: u32,
-    /// Objects of the interpreter that were visited.
+    /// Number of the interpreter's objects that were visited.
     pub objects: u64,
-    /// How long the process was paused for it.
+    /// Time for which the process was paused for it.
     pub took_us: u64,
-    /// Whether everything searchable was searched.
+    /// Whether the search was complete.
     pub complete: bool,
     /// What was not searched, in sentences.
     pub not_looked_at: Vec<String>,
@@ -31,16 +31,16 @@ pub struct HoldersFound {
     pub holders: Vec<TensorHolder>,
     /// The epoch in which the process answered.
     pub epoch: Option<u32>,
-    /// Slices of the search.
+    /// Number of slices of the search.
     pub slices: u32,
-    /// The longest of them: the longest single pause.
+    /// The longest slice: the longest single pause.
     pub longest_us: u64,
 }
 
-/// What a holder is.
+/// The kind of a holder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HolderKind {
-    /// An older agent does not report it.
+    /// Not reported, by an older agent.
     #[default]
     Unknown,
     /// A list, dict, set, deque, queue.
@@ -103,14 +103,14 @@ impl HolderKind {
 /// The bound of a holder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HolderBound {
-    /// It is not known.
+    /// Unknown.
     #[default]
     Unknown,
-    /// Nothing bounds it.
+    /// The holder has no bound.
     Unbounded,
-    /// At most this many items, where the limit is known.
+    /// The holder has a bound, whose number of items may be known.
     Bounded {
-        /// Items at most.
+        /// Maximum number of items.
         limit: Option<u64>,
     },
 }
@@ -144,9 +144,9 @@ impl Collector {
 /// Why C++ holds something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HolderPattern {
-    /// `backward(create_graph=True)`: a parameter and its gradient's graph hold each other.
+    /// `backward(create_graph=True)`: a parameter and the graph of its gradient hold each other.
     CreateGraph,
-    /// Autocast was entered and not left: its cache keeps a copy of each weight that it has converted.
+    /// Autocast was entered and not left: its cache keeps a copy of each weight that it converted.
     AutocastCache,
 }
 
@@ -171,33 +171,33 @@ pub struct TensorHolder {
     pub kind: String,
     /// One sentence without its full stop.
     pub sentence: String,
-    /// From the root to the tensor, one step each.
+    /// The path from the root to the tensor, one entry per step.
     pub chain: Vec<String>,
-    /// How many of the blocks in question it holds.
+    /// Number of the requested blocks that it holds.
     pub blocks: u32,
     /// Their bytes.
     pub bytes: u64,
-    /// How many tensors the innermost container holds.
+    /// Number of tensors that the innermost container holds.
     pub tensors: Option<u64>,
-    /// What it is.
+    /// The kind of holder.
     pub holder: HolderKind,
     /// `list`, `collections.deque`, `functools.lru_cache`, …
     pub type_name: String,
     /// The variable or attribute.
     pub name: Option<String>,
-    /// The module, class or function that has it.
+    /// The module, class or function that contains it.
     pub owner: Option<String>,
-    /// Items of the container.
+    /// Number of items in the container.
     pub length: Option<u64>,
     /// The container's bound.
     pub bound: HolderBound,
-    /// For a thread: which one, and where it is.
+    /// For a thread: its name and its position.
     pub thread: Option<String>,
-    /// How many threads hold the same.
+    /// Number of threads that hold the same tensor.
     pub threads: u32,
     /// For a cycle: whether the collector frees it.
     pub collector: Option<Collector>,
-    /// Why C++ holds it, where that is known.
+    /// Why C++ holds it, if known.
     pub pattern: Option<HolderPattern>,
 }
 
@@ -210,33 +210,33 @@ pub struct HoldersAsked {
     pub process: String,
     /// When the answer arrived, ns since the Unix epoch.
     pub asked_ns: u64,
-    /// Whether the daemon asked on its own.
+    /// Whether the daemon made the request by itself.
     pub unasked: bool,
-    /// How long the process could be paused.
+    /// Maximum time for which the process may be paused.
     pub budget_ms: u32,
-    /// The site in question.
+    /// The requested site.
     pub site: Frame,
-    /// The fingerprint of the finding with that site; empty where a person named the site.
+    /// The fingerprint of the finding with that site; empty if a person named the site.
     pub finding: String,
-    /// The answer, or in one sentence why there is none.
+    /// The answer, or a sentence with the reason why there is none.
     pub outcome: Result<HoldersFound, String>,
 }
 
 /// The known holders of a finding's blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FindingHolders {
-    /// The request, and its outcome.
+    /// The request and its outcome.
     pub asked: HoldersAsked,
-    /// How each holder grew since the first request to the process, where that is known.
+    /// The growth of each holder since the first request to the process, if known.
     pub growth: Vec<Option<HolderGrowth>>,
-    /// How each holder's length changed since an earlier answer, where one measured it.
+    /// The change of each holder's length since an earlier answer, if one measured it.
     pub pace: Vec<Option<HolderPace>>,
-    /// All of it in words.
+    /// The same in words.
     pub sentence: String,
 }
 
 impl FindingHolders {
-    /// The holder of most of the blocks that the process was asked about, its index, and the answer.
+    /// The holder of most of the requested blocks, its index, and the answer.
     #[must_use]
     pub fn most(&self) -> Option<(usize, &TensorHolder, &HoldersFound)> {
         let found = self.asked.outcome.as_ref().ok()?;
@@ -248,11 +248,12 @@ impl FindingHolders {
     }
 }
 
-/// One part in so many of the blocks of a request that a holder has at least to be named beside the one that has most.
+/// A further holder is named beside the main one only if it holds at least one part in this many of the requested
+/// blocks.
 const BESIDE: u32 = 8;
 
 impl FindingHolders {
-    /// Holders beside the one of most blocks that hold a part of the others that matters.
+    /// Holders that have a significant part of the blocks that the main holder does not hold.
     #[must_use]
     pub fn beside(&self) -> Vec<&TensorHolder> {
         let Some((at, _, found)) = self.most() else { return Vec::new() };
@@ -262,44 +263,46 @@ impl FindingHolders {
     }
 }
 
-/// Whether a holder of so many blocks represents the blocks that a process was asked about; `known`: how many of these have
-/// a holder. It takes half of them, because what holds a few says nothing about the others. A holder without a bound takes
-/// a third of them and nearly all that are known: a search that ended early finds the others' way through it last.
+/// Whether a holder of this many blocks represents all requested blocks; `known` is the number of these that have a
+/// holder. It must hold half of them, because a holder of a few blocks shows nothing about the others. A holder
+/// without a bound needs only a third of them, and nearly all blocks with a known holder. A search that ended early
+/// finds the path of the other blocks through this holder last.
 #[must_use]
 pub fn is_main(held: u32, asked: u32, known: u32, is_bounded: bool) -> bool {
     let [held, asked, known] = [held, asked, known].map(u64::from);
     2 * held >= asked || (!is_bounded && 3 * held >= asked && 10 * held >= 9 * known)
 }
 
-/// How a holder's length and the bytes of the site changed between two answers of one process.
+/// The change of a holder's length and of the site's bytes between two answers of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HolderPace {
     /// When the earlier answer arrived, ns since the Unix epoch.
     pub since_ns: u64,
-    /// Items then,
+    /// Number of items at that time.
     pub length_before: u64,
-    /// and now.
+    /// Number of items now.
     pub length_now: u64,
-    /// Live bytes of the site then,
+    /// Live bytes of the site at that time.
     pub bytes_before: u64,
-    /// and now.
+    /// Live bytes of the site now.
     pub bytes_now: u64,
 }
 
 impl HolderPace {
-    /// Whether it became longer while the site's bytes grew: its contents are what grows.
+    /// Whether it became longer while the site's bytes grew. Its contents are then the memory that grows.
     #[must_use]
     pub const fn grew_with_bytes(&self) -> bool {
         self.length_now > self.length_before && self.bytes_now > self.bytes_before
     }
 }
 
-/// How a holder grew between two answers of one process.
+/// The growth of a holder between two answers of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HolderGrowth {
-    /// The epoch of the first.
+    /// The epoch of the first answer.
     pub since_epoch: u32,
-    /// Its tensors then. The requests come at any moment of an epoch, so the two counts give no rate.
+    /// The number of its tensors at that time. Requests come at any moment of an epoch, so the two counts do not give
+    /// a rate.
     pub tensors_before: u64,
 }
 

@@ -1,23 +1,24 @@
-//! What was analysed and what was not: no findings about data that was not analysed must not read as health.
+//! Lists what was analysed and what was not, so that missing findings about unanalysed data are not taken for a
+//! healthy job.
 //!
-//! A kind on neither list needed no analysis: it compares ranks and there is only one, or it is about a death, which is
-//! reported whenever there is one. Only [`NotJudged::decides`] decides what a gap means for an answer.
+//! A kind that is on neither list needed no analysis. Either it compares ranks and there is only one, or it is about a
+//! death, which is always reported. Only [`NotJudged::decides`] determines what a gap means for an answer.
 
 use crate::finding::FindingKind;
 use crate::site::Boundary;
 
-/// What was analysed.
+/// The data and kinds that were analysed.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Judged {
     /// Processes with analysed data.
     pub processes: u32,
     /// Ranks with analysed data, ascending.
     pub ranks: Vec<u32>,
-    /// Epoch ends of the device with the most.
+    /// Number of epoch ends of the device that has most of them.
     pub epoch_ends: u64,
-    /// Steps of the device with the most.
+    /// Number of steps of the device that has most of them.
     pub steps: u64,
-    /// Windows that the agent made itself, of the device with the most.
+    /// Number of windows that the agent made itself, of the device that has most of them.
     pub windows: u64,
     /// Kinds that were analysed, in the order of [`FindingKind::ALL`].
     pub kinds: Vec<JudgedKind>,
@@ -35,7 +36,7 @@ pub struct JudgedKind {
 /// How much of a kind was not analysed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Gap {
-    /// A part: some ranks, the line, what happens once per epoch.
+    /// A part: some ranks, the line of the code, or behaviour that shows once per epoch.
     Part,
     /// All of it.
     Whole,
@@ -58,42 +59,42 @@ impl Gap {
     }
 }
 
-/// What could not be analysed, why, and the one thing to do about it.
+/// An analysis that was not possible, the reason, and the one remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotJudged {
-    /// What could have been found.
+    /// The kind of finding that could not be found.
     pub kind: FindingKind,
     /// How much of it was not analysed.
     pub gap: Gap,
     /// A phrase to follow "inconclusive: ", without a full stop: `needs 30 steps or 3 epoch ends, found 1 epoch end`.
     pub reason: String,
-    /// What helps.
+    /// The remedy.
     pub remedy: Remedy,
 }
 
-/// The one thing to do about a gap.
+/// The one remedy for a gap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remedy {
     /// Nothing helps.
     None,
-    /// The job has to run for longer.
+    /// The job must run for longer.
     Longer,
-    /// The job has to run for more epochs.
+    /// The job must run for more epochs.
     MoreEpochs,
-    /// Its steps have to be marked.
+    /// The job's steps must be marked.
     MarkSteps,
-    /// The job has ended: another run, for longer.
+    /// The job has ended: another run must run for longer.
     RunLonger,
-    /// The job has ended: another run, for more epochs.
+    /// The job has ended: another run must run for more epochs.
     RunMoreEpochs,
-    /// The job failed before enough was seen; with the failure's name.
+    /// The job failed before enough was seen; the failure with this name must be repaired.
     Repair(String),
-    /// Words of the part that found the gap: a sentence, without a full stop.
+    /// A sentence, without a full stop, from the code that found the gap.
     Words(String),
 }
 
 impl Remedy {
-    /// A sentence, without a full stop; `None` where nothing helps.
+    /// A sentence, without a full stop; `None` if there is no remedy.
     #[must_use]
     pub fn sentence(&self) -> Option<String> {
         let fixed = match self {
@@ -122,8 +123,8 @@ impl From<&str> for Remedy {
 
 impl NotJudged {
     /// Whether the absence of findings means nothing because of this gap: live tensors may grow undetected, or whole
-    /// ranks were not recorded. Such a gap is reported first, and ends `--fail-on` and `assert no-leak` with exit code
-    /// 1.
+    /// ranks were not recorded. Such a gap is reported first. With it, `--fail-on` and `assert no-leak` end with exit
+    /// code 1.
     #[must_use]
     pub fn decides(&self) -> bool {
         self.gap == Gap::Whole && (self.kind.is_leak() || self.kind == FindingKind::RankLost)

@@ -1,7 +1,8 @@
 //! A keyframe: the complete state of one device's allocator at one position of its event stream.
 //!
-//! Replay starts from a keyframe. There is one at attach, after a drop, and every [`crate::limits::KEYFRAME_CHUNKS`]
-//! chunks or more, so the state at any time is one keyframe and a bounded number of events away.
+//! Replay starts from a keyframe. There is one at attach, after a drop, and at least every
+//! [`crate::limits::KEYFRAME_CHUNKS`] chunks. So the state at any time is one keyframe and a bounded number of events
+//! away.
 
 use crate::event::{DeviceIndex, PoolId};
 use crate::mark::Phase;
@@ -13,9 +14,9 @@ use crate::stack::StackId;
 pub enum KeyframeReason {
     /// The state with which recording began.
     Start = 1,
-    /// A regular one.
+    /// A keyframe at a regular interval.
     Periodic = 2,
-    /// Events were dropped; earlier figures are not exact, from here on they are.
+    /// Events were dropped. Earlier figures are not exact; figures from here on are.
     AfterDrop = 3,
     /// A request failed: the state at that moment.
     OutOfMemory = 4,
@@ -52,7 +53,7 @@ pub enum BlockUse {
 pub struct BlockState {
     /// Device address.
     pub addr: u64,
-    /// True size in bytes (rounded, possibly unsplit).
+    /// Size in bytes (rounded, possibly unsplit).
     pub size: u64,
     /// Requested bytes; 0 for free blocks.
     pub requested: u64,
@@ -60,7 +61,7 @@ pub struct BlockState {
     pub usage: BlockUse,
     /// The stack that allocated it.
     pub stack: StackId,
-    /// Epoch in which it was allocated, if the recording knows it (0 for blocks from before it began).
+    /// Epoch in which it was allocated, if known; 0 for blocks from before the recording.
     pub birth_epoch: u32,
     /// Step in which it was allocated, if known.
     pub birth_step: u64,
@@ -100,6 +101,6 @@ pub struct Keyframe {
     pub reason: KeyframeReason,
     /// Segments in address order.
     pub segments: Vec<SegmentState>,
-    /// Live blocks outside all known segments: from a source without segment events, or memory from elsewhere.
+    /// Live blocks outside all known segments: from a source without segment events, or memory of another allocator.
     pub loose: Vec<BlockState>,
 }

@@ -1,7 +1,7 @@
-//! The nouns of memctl: allocator events, their sources and their context.
+//! The basic types of memctl: allocator events, their sources and their context.
 //!
-//! Guarantees: plain data, `std` only (and `thiserror` for the error enums); no wire, no database, no clock, no I/O.
-//! Every other crate depends on this one; it depends on none.
+//! Guarantees: plain data that needs only `std` (and `thiserror` for the error enums). There is no wire format, no
+//! database, no clock and no I/O. Every other crate depends on this one; it depends on none.
 //!
 //! *Allocated*, *active*, *reserved* and *requested* have the meanings of PyTorch's `torch.cuda.memory_stats()`
 //! everywhere in memctl.

@@ -1,19 +1,19 @@
-//! Limits on input. Each one is checked before anything is allocated because of a sender's claim.
+//! Limits on input. Each is checked before memory is allocated because of a sender's claim.
 
 /// Events in one chunk: with 64k the varint columns stay in the L2 cache, at a cost of 0.03 byte per event against
 /// 256k.
 pub const CHUNK_EVENTS_MAX: usize = 65_536;
-/// Bytes of one encoded chunk; 64k incompressible events come to about 3 MiB.
+/// Bytes of one encoded chunk; 64k incompressible events need about 3 MiB.
 pub const CHUNK_BYTES_MAX: usize = 4 << 20;
 /// Bytes of one column after decompression: 64k events at 40 bytes.
 pub const COLUMN_BYTES_MAX: usize = 4 << 20;
-/// Bytes of one item on the wire; a keyframe of 100,000 blocks stays below.
+/// Bytes of one item on the wire; a keyframe of 100,000 blocks needs less.
 pub const ITEM_BYTES_MAX: usize = 8 << 20;
 /// Bytes of one item after decompression.
 pub const ITEM_UNPACKED_BYTES_MAX: usize = 64 << 20;
-/// Bytes that one item may take in memory after decoding: a keyframe of a million blocks takes 100 MiB.
+/// Bytes that one item may need in memory after decoding; a keyframe of a million blocks needs 100 MiB.
 pub const ITEM_DECODED_BYTES_MAX: usize = 192 << 20;
-/// Bytes that a hello may take in memory after decoding; one with every name at its maximum takes a third.
+/// Bytes that a hello may need in memory after decoding; one with every name at its maximum needs a third.
 pub const HELLO_DECODED_BYTES_MAX: usize = 4 << 20;
 /// Bytes of one gRPC message: an item and its envelope.
 pub const MESSAGE_BYTES_MAX: usize = ITEM_BYTES_MAX + (64 << 10);
@@ -23,11 +23,11 @@ pub const STACK_FRAMES_MAX: usize = 512;
 pub const SESSION_STACKS_MAX: usize = 1 << 20;
 /// Frames of one session.
 pub const SESSION_FRAMES_MAX: usize = 4 << 20;
-/// Bytes that the stacks of one session take in memory: 32 times those of a large session.
+/// Bytes that the stacks of one session may need in memory: 32 times those of a large session.
 pub const SESSION_STACK_BYTES_MAX: usize = 64 << 20;
 /// Bytes of a function or file name; longer ones are cut.
 pub const NAME_BYTES_MAX: usize = 4_096;
-/// Bytes of the name that a process gives its memory; longer ones are cut.
+/// Bytes of the owner's name that a process gives to its memory; longer names are cut.
 pub const OWNER_BYTES_MAX: usize = 256;
 /// Pairs of a stack and a name that one session distinguishes; memory beyond them is reported without its name.
 pub const SESSION_OWNED_STACKS_MAX: usize = 16_384;
@@ -46,7 +46,7 @@ pub const TIMELINE_POINTS_MAX: u32 = 10_000;
 
 /// Whether a job's name can be typed, printed and used in a path: letters, digits and `._:@/+-`, at most
 /// [`LABEL_BYTES_MAX`] bytes, not beginning with `-`. No part between slashes is empty, `.` or `..`, so that the path
-/// stays below its folder. `latest` stands for the newest job and is not a valid name.
+/// stays below its folder. `latest` means the newest job and is not a valid name.
 #[must_use]
 pub fn is_job_name(name: &str) -> bool {
     name != "latest"
@@ -56,7 +56,7 @@ pub fn is_job_name(name: &str) -> bool {
         && name.split('/').all(|part| !matches!(part, "" | "." | ".."))
 }
 
-/// Jobs in a list when the request has no number: the newest.
+/// Jobs in a list, newest first, if the request has no number.
 pub const JOBS_LISTED: u32 = 100;
 
 #[cfg(test)]

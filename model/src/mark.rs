@@ -47,7 +47,7 @@ impl Phase {
 }
 
 /// The open phases. A new block gets the most significant of them: everything in an evaluation counts as evaluation,
-/// its forward passes, too.
+/// including its forward passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Phases {
     train: bool,
@@ -72,7 +72,7 @@ impl Phases {
         match phase {
             Phase::Train => self.train = false,
             Phase::Eval => self.eval = false,
-            // A part that another one followed has ended already.
+            // A part has already ended if another part followed it.
             Phase::Forward | Phase::Backward | Phase::Optimizer if self.part == Some(phase) => self.part = None,
             Phase::Forward | Phase::Backward | Phase::Optimizer => {}
         }

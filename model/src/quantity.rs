@@ -1,19 +1,19 @@
 //! Quantities as people write them: `30d`, `90m`, `512MiB`, `1.5GiB`, `10 GB`.
 //!
-//! Refuses: numbers without a unit, signs, and values that overflow. Its callers say how to write it right.
+//! Numbers without a unit, signs, and values that overflow are rejected. The callers describe the correct form.
 
-/// Why a text is no quantity.
+/// Why a text is not a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
-    /// It is a number alone.
+    /// It is only a number.
     #[error("it has no unit")]
     NoUnit,
-    /// It is no number with one of the units, or too large.
+    /// It is not a number with one of the units, or it is too large.
     #[error("it is not a number with a unit")]
     Malformed,
 }
 
-/// Nanoseconds of `45s`, `90m`, `12h`, `30d`: a whole number, and a unit in lower case (`M` is no month).
+/// Nanoseconds of `45s`, `90m`, `12h`, `30d`: a whole number and a unit in lower case (`M` does not mean months).
 ///
 /// # Errors
 /// Anything else.
@@ -58,7 +58,7 @@ pub fn bytes(text: &str) -> Result<u64, QuantityError> {
     bytes.ok_or(QuantityError::Malformed)
 }
 
-/// The digits (with a decimal point, perhaps), and the unit.
+/// The digits, which may contain a decimal point, and the unit.
 fn split(text: &str) -> Result<(&str, &str), QuantityError> {
     let text = text.trim();
     let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));

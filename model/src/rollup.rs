@@ -1,4 +1,4 @@
-//! A chunk's summary of itself, so that queries are answered without decoding it.
+//! The summary of a chunk, which answers queries without decoding the chunk.
 
 use crate::event::Action;
 
@@ -34,9 +34,9 @@ pub struct Rollup {
     pub start: Levels,
     /// Levels after the last event.
     pub end: Levels,
-    /// Lowest levels in between, each independently.
+    /// Lowest levels in between, each by itself.
     pub min: Levels,
-    /// Highest levels in between, each independently.
+    /// Highest levels in between, each by itself.
     pub max: Levels,
     /// Events of this device that were dropped between the last chunk and the first of these.
     pub dropped_before: u64,
@@ -45,13 +45,13 @@ pub struct Rollup {
 }
 
 impl Rollup {
-    /// All events.
+    /// Number of all events.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Events of one action.
+    /// Number of events with one action.
     #[must_use]
     pub fn count(&self, action: Action) -> u64 {
         self.counts[action as usize]

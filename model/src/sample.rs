@@ -1,9 +1,9 @@
-//! Samples: measurements from outside the event stream. A figure that could not be measured is `None`, never 0.
+//! Samples: measurements from outside the event stream. A figure that was not measured is `None`, never 0.
 
 use crate::event::DeviceIndex;
 use crate::sharing::Sharing;
 
-/// One measurement of one device (or of the host, where the field says so).
+/// One measurement of one device, or of the host for fields with host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Sample {
@@ -41,6 +41,6 @@ pub struct Sample {
     pub children_rss_bytes: Option<u64>,
     /// Device memory of the communicators of PyTorch's process groups, as NCCL reports it (2.29.7).
     pub nccl_bytes: Option<u64>,
-    /// Features that share device memory, as far as the process was seen to use them.
+    /// Features that share device memory and that the process was seen to use.
     pub sharing: Sharing,
 }

@@ -1,5 +1,5 @@
-//! The sender: `(job, attempt, rank, session)`. A session is one attached process; it never resumes under another id.
-//! The daemon decides from its [`Launch`] which run of its job a session belongs to.
+//! The sender of events: `(job, attempt, rank, session)`. A session is one attached process; it never resumes under
+//! another id. The daemon uses its [`Launch`] to decide which run of its job a session belongs to.
 
 use crate::completeness::Dropped;
 use crate::event::DeviceIndex;
@@ -21,7 +21,7 @@ impl std::fmt::Debug for SessionId {
     }
 }
 
-/// Where the events come from.
+/// The origin of the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum SourceKind {
@@ -36,7 +36,7 @@ pub enum SourceKind {
 pub struct DeviceInfo {
     /// Index within the session.
     pub index: DeviceIndex,
-    /// The device's UUID; `None` when unknown. Indexes are never identities.
+    /// The device's UUID; `None` if unknown. Indexes never identify a device.
     pub uuid: Option<String>,
     /// Marketing name.
     pub name: Option<String>,
@@ -44,21 +44,22 @@ pub struct DeviceInfo {
     pub total_bytes: Option<u64>,
 }
 
-/// What started a session: processes that were started together form one run of their job.
+/// The launch of a session: processes that were started together form one run of their job.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Launch {
-    /// What started the process on its host: a `memctl run`, an `import`, the parent of all ranks. `None` from older
-    /// agents.
+    /// The launcher of the process on its host: a `memctl run`, an `import`, or the parent of all ranks. `None` from
+    /// older agents.
     pub launcher: Option<u64>,
-    /// What the processes of one launch share across all hosts: a scheduler's step, a rendezvous address.
+    /// A key that the processes of one launch share across all hosts: a scheduler's step, a rendezvous address.
     pub group: Option<String>,
-    /// It was attached by its own program, not by `memctl run`: the same process may attach again, as its own run.
+    /// Whether the program attached itself, without `memctl run`. The same process may then attach again, as another
+    /// run.
     pub attached: bool,
-    /// The number of the run that it belongs to, where a person gave one.
+    /// The number of the run to which it belongs, if a person set it.
     pub into_run: Option<u32>,
 }
 
-/// Everything that is known when a session begins.
+/// The facts about a session that are known when it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionInfo {
     /// The session.
@@ -71,7 +72,7 @@ pub struct SessionInfo {
     pub rank: u32,
     /// Ranks in the job, if known.
     pub world_size: Option<u32>,
-    /// Where the events come from.
+    /// The origin of the events.
     pub source: SourceKind,
     /// Host name.
     pub host: Option<String>,
@@ -79,11 +80,11 @@ pub struct SessionInfo {
     pub pid: Option<u32>,
     /// Process id of its parent.
     pub parent_pid: Option<u32>,
-    /// What started it, and with which other processes.
+    /// The launch by which it was started.
     pub launch: Launch,
     /// The process's role in the job (`trainer`, `worker`, `loader`), if known.
     pub role: Option<String>,
-    /// How boundaries were inferred in a recording without marks: `the loop at train.py:31`.
+    /// How boundaries were derived in a recording without marks: `the loop at train.py:31`.
     pub found_by: Option<String>,
     /// Nanoseconds since the Unix epoch at which recording began.
     pub started_ns: u64,
@@ -102,7 +103,7 @@ pub struct SessionInfo {
 impl SessionInfo {
     /// A live session with default values: rank 0, no device, times with a resolution of 100 ns.
     ///
-    /// Code that reads or writes sessions names every field instead, so that a new field is not forgotten there.
+    /// Code that reads or writes sessions must list every field instead, so that a new field is not forgotten there.
     #[must_use]
     pub fn live(id: SessionId, job: impl Into<String>, started_ns: u64) -> Self {
         Self {
@@ -128,18 +129,18 @@ impl SessionInfo {
     }
 }
 
-/// The last word of a session. Nothing follows it.
+/// The end of a session. Nothing follows it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct SessionEnd {
     /// Nanoseconds since the Unix epoch.
     pub time_ns: u64,
-    /// Events that the source produced, over all devices.
+    /// Number of events that the source produced, over all devices.
     pub produced: u64,
-    /// Events that were dropped on the way, by reason.
+    /// Numbers of events that were dropped on the way, by reason.
     pub dropped: Dropped,
-    /// `None` when the process did not fail, else what happened (`out of memory`, `killed by signal 9`).
+    /// `None` if the process did not fail, else the failure (`out of memory`, `killed by signal 9`).
     pub failure: Option<String>,
-    /// Frees of blocks that were never seen allocated.
+    /// Frees of blocks whose allocation was not seen.
     pub unknown_frees: u64,
     /// Events that contradicted the block map and were corrected.
     pub contradictions: u64,

@@ -3,7 +3,7 @@
 /// `PYTORCH_CUDA_ALLOC_CONF` as the allocator interpreted it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocatorSettings {
-    /// The string that the user set, empty when none.
+    /// The string that the user set; empty if there is none.
     pub conf: String,
     /// `max_split_size_mb` in bytes; `None` = unlimited.
     pub max_split_size: Option<u64>,

@@ -1,8 +1,8 @@
 //! Features that a process was seen to use and that share device memory with another process, another device or a
 //! network card.
 
-/// Each of them maps or registers allocations of the driver, and breaks or slows down where an allocation is mapped
-/// page by page (`expandable_segments:True`).
+/// The features that a process uses. Each of them maps or registers allocations of the driver. Each may break or slow
+/// down if allocations are mapped page by page (`expandable_segments:True`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Sharing {
@@ -22,7 +22,7 @@ impl Sharing {
         named.into_iter().filter_map(|(is_used, name)| is_used.then_some(name))
     }
 
-    /// The features that either was seen to use.
+    /// The features that at least one of the two was seen to use.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {

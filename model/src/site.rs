@@ -5,7 +5,7 @@ use crate::event::DeviceIndex;
 use crate::mark::Phase;
 use crate::stack::StackId;
 
-/// Where a site table was taken.
+/// The boundary at which a site table was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -16,8 +16,8 @@ pub enum Boundary {
     EpochEnd = 2,
     /// At the end of the recording.
     End = 3,
-    /// At the end of a window: an interval of time, or of allocation where events are dense, that the agent makes where
-    /// no steps are marked.
+    /// At the end of a window. The agent makes windows where no steps are marked. A window is an interval of time, or
+    /// of allocated bytes if events are dense.
     WindowEnd = 4,
 }
 
@@ -41,20 +41,20 @@ pub struct SiteRow {
     pub stack: StackId,
     /// Epoch in which it was allocated.
     pub birth_epoch: u32,
-    /// Phase in which it was allocated; `None` outside all phases, or where none was marked.
+    /// Phase in which it was allocated; `None` outside all phases, or if none was marked.
     pub birth_phase: Option<Phase>,
     /// Live blocks.
     pub blocks: u64,
-    /// Live bytes (true size).
+    /// Live bytes (block sizes).
     pub bytes: u64,
 }
 
 /// Reserved memory of private pools (CUDA graphs, MemPools), by the stack that requested the segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolRow {
-    /// The stack that requested the segments: for a CUDA graph the code that captured it.
+    /// The stack that requested the segments. For a CUDA graph, it is the code that captured the graph.
     pub stack: StackId,
-    /// Segments.
+    /// Number of segments.
     pub segments: u64,
     /// Bytes of these segments, used or not.
     pub bytes: u64,
@@ -65,7 +65,7 @@ pub struct PoolRow {
 pub struct SiteTable {
     /// The device.
     pub device: DeviceIndex,
-    /// Where it was taken.
+    /// The boundary at which it was taken.
     pub boundary: Boundary,
     /// Epoch that ended or is running.
     pub epoch: u32,
@@ -83,10 +83,10 @@ pub struct SiteTable {
     pub peaks: Peaks,
     /// Peaks since the previous boundary of the same kind.
     pub peaks_within: Peaks,
-    /// Whether the boundary was inferred (a loop in a recording) and not given by a mark.
+    /// Whether the boundary was derived (a loop in a recording) and not given by a mark.
     pub found: bool,
-    /// Rows sorted by (stack, birth epoch, birth phase), none with zero blocks.
+    /// Rows sorted by (stack, birth epoch, birth phase). No row has zero blocks.
     pub rows: Vec<SiteRow>,
-    /// Segments of private pools, sorted by stack, none with zero segments.
+    /// Segments of private pools, sorted by stack. No row has zero segments.
     pub private_pools: Vec<PoolRow>,
 }

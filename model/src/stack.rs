@@ -21,11 +21,11 @@ const TRAINING: [&str; 13] = [
     "training_step",
 ];
 
-/// Stands for autograd's thread, where a recording with C++ frames has no Python frames.
+/// Represents autograd's thread if a recording with C++ frames has no Python frames there.
 static BACKWARD: LazyLock<Frame> =
     LazyLock::new(|| Frame { function: "backward pass".into(), file: "".into(), line: 0 });
 
-/// Stands for C++ code that no Python frame called: threads of libraries.
+/// Represents C++ code that no Python frame called: threads of libraries.
 static NATIVE: LazyLock<Frame> =
     LazyLock::new(|| Frame { function: "C++ outside Python".into(), file: "".into(), line: 0 });
 
@@ -33,11 +33,11 @@ static NATIVE: LazyLock<Frame> =
 const NATIVE_ENDINGS: [&str; 14] =
     ["S", "a", "c", "cc", "cpp", "cu", "cuh", "cxx", "h", "hpp", "inc", "inl", "o", "so"];
 
-/// Stands for code that a compiler generated, in any of its files and lines.
+/// Represents code that a compiler generated, in any of its files and lines.
 static COMPILED: LazyLock<Frame> =
     LazyLock::new(|| Frame { function: "compiled graph".into(), file: "".into(), line: 0 });
 
-/// In place of a file in the frame that names a memory's owner; no path is in angle brackets.
+/// The file of a frame that names a memory's owner. No real path has angle brackets.
 const OWNER_FILE: &str = "<owner>";
 
 /// A stack within its session; 0 means "no stack was recorded".
@@ -68,16 +68,17 @@ pub struct FrameId(pub u32);
 pub struct Frame {
     /// Function name from the interpreter or symbolizer.
     pub function: Arc<str>,
-    /// File as recorded; empty when unknown.
+    /// File as recorded; empty if unknown.
     pub file: Arc<str>,
-    /// Line, 0 when unknown.
+    /// Line; 0 if unknown.
     pub line: u32,
 }
 
 impl Frame {
-    /// The frame that names the memory's owner, in the process's own words (PyTorch's memory metadata and annotations).
+    /// The frame that names the memory's owner, in the process's own words (PyTorch's memory metadata and
+    /// annotations).
     ///
-    /// It is the innermost frame of its stack, so a name is interned with the stack and takes no byte of an event.
+    /// It is the innermost frame of its stack. So a name is interned with the stack and needs no bytes in an event.
     #[must_use]
     pub fn of_owner(name: &str) -> Self {
         let name = &name[..name.floor_char_boundary(OWNER_BYTES_MAX)];
@@ -90,17 +91,17 @@ impl Frame {
         (&*self.file == OWNER_FILE).then_some(&*self.function)
     }
 
-    /// The function's name without enclosing classes and functions: live stacks have qualified names from CPython 3.11
-    /// on (`Module._call_impl`), snapshots have plain ones.
+    /// The function's name without enclosing classes and functions. Live stacks have qualified names from CPython 3.11
+    /// on (`Module._call_impl`); snapshots have plain names.
     #[must_use]
     pub fn plain_function(&self) -> &str {
         self.function.rsplit('.').next().unwrap_or_default()
     }
 
-    /// Whether the frame is the user's own code: a file that belongs neither to the standard library nor to an
+    /// Whether the frame is the user's own code. Its file must belong neither to the standard library nor to an
     /// installed package nor to the interpreter.
     ///
-    /// Decided by path alone, because the files are on another machine.
+    /// Only the path decides, because the files are on another machine.
     #[must_use]
     pub fn is_user_code(&self) -> bool {
         let file = &*self.file;
@@ -113,7 +114,8 @@ impl Frame {
             || file.contains("\\site-packages\\"))
     }
 
-    /// Whether the frame is C or C++: PyTorch's, the interpreter's, a library's. A frame without a file counts, too.
+    /// Whether the frame is C or C++ code: PyTorch's, the interpreter's, or a library's. A frame without a file counts
+    /// as well.
     #[must_use]
     pub fn is_native(&self) -> bool {
         if self.file.starts_with('<') {
@@ -122,27 +124,27 @@ impl Frame {
         let name = self.file.rsplit(['/', '\\']).next().unwrap_or_default();
         match name.rsplit_once('.') {
             Some((stem, ending)) => NATIVE_ENDINGS.contains(&ending) || stem.ends_with(".so") || stem.contains(".so."),
-            // A script may have no ending.
+            // A script may have no extension.
             None => name.is_empty() || name == "??" || self.function.contains("::"),
         }
     }
 
-    /// Whether the frame, a C++ one, belongs to an autograd thread: its engine's loop, or the start of a thread that
-    /// Python did not create.
+    /// Whether this C++ frame belongs to an autograd thread: it is in the engine's loop, or at the start of a thread
+    /// that Python did not create.
     #[must_use]
     pub fn is_autograd_thread(&self) -> bool {
         self.function.starts_with("torch::autograd::Engine::") || &*self.function == "execute_native_thread_routine"
     }
 
-    /// Whether a compiler generated the code: `torch.compile`'s generated modules (wherever their cache is), graphs of
-    /// `torch.fx`.
+    /// Whether a compiler generated the code: generated modules of `torch.compile`, wherever their cache is, and
+    /// graphs of `torch.fx`.
     #[must_use]
     pub fn is_compiled(&self) -> bool {
         let file = &*self.file;
         let mut parts = file.rsplit(['/', '\\']);
         let (name, folder) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
         let stem = name.strip_suffix(".py").unwrap_or_default();
-        // `ab/cab….py`: a digest in base 32 after a `c`, in a folder of its first two letters.
+        // `ab/cab….py`: a `c` and a digest in base 32, in a folder named after the digest's first two letters.
         let digest = stem.len() >= 40 && stem.bytes().all(|b| b.is_ascii_lowercase() || (b'2'..=b'7').contains(&b));
         (digest && folder.len() == 2 && stem.get(1..3) == Some(folder))
             || file.contains("torchinductor_")
@@ -150,13 +152,14 @@ impl Frame {
             || name.starts_with("fx_generated_")
     }
 
-    /// Whether the frame is in a model's own file in a library of models, and not in code that its models share.
+    /// Whether the frame is in a file of a single model in a library of models, and not in code that several models
+    /// share.
     fn is_model(&self) -> bool {
         let name = self.file.rsplit(['/', '\\']).next().unwrap_or_default();
         name.starts_with("modeling_") || self.file.contains("/models/") || self.file.contains("\\models\\")
     }
 
-    /// Whether the frame is an installed library's, except torch itself.
+    /// Whether the frame belongs to an installed library other than torch itself.
     fn is_library(&self) -> bool {
         let file = &*self.file;
         let packages = ["/site-packages/", "/dist-packages/", "\\site-packages\\"];
@@ -166,11 +169,12 @@ impl Frame {
     }
 }
 
-/// The frame that names an allocation, of frames that are ordered innermost first.
+/// The frame that names an allocation. The frames are ordered innermost first.
 ///
-/// It is the innermost frame of the user's own code. If that only starts a library's training loop (or there is none),
-/// it is the innermost frame of a model in a library, else of any library. Otherwise it is a compiled graph, autograd's
-/// own thread, or the innermost Python frame. It is never a C++ frame: if there is nothing else, a word stands for it.
+/// It is the innermost frame of the user's own code. If that frame only starts a library's training loop, or there is
+/// none, it is the innermost frame of a model in a library, else of any library. Otherwise it is a compiled graph,
+/// autograd's own thread, or the innermost Python frame. It is never a C++ frame: if there is nothing else, a fixed
+/// frame is used.
 #[must_use]
 pub fn site_of<'a>(frames: impl Iterator<Item = &'a Frame>) -> Option<&'a Frame> {
     let (mut first, mut library, mut model) = (None, None, None);
@@ -208,13 +212,13 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// The memory's owner, where the process named one.
+    /// The memory's owner, if the process named one.
     #[must_use]
     pub fn owner(&self) -> Option<&str> {
         self.frames.first().and_then(Frame::owner)
     }
 
-    /// The frames of the calls, without the one that names the owner.
+    /// The frames of the calls, without the frame that names the owner.
     #[must_use]
     pub fn calls(&self) -> &[Frame] {
         &self.frames[usize::from(self.owner().is_some())..]
@@ -271,15 +275,15 @@ mod tests {
         let script = ("<module>", "/home/u/train.py");
         let linear = ("forward", "/v/lib/python3.11/site-packages/torch/nn/modules/linear.py");
         assert_eq!(&*stack(&[linear, MODULE, model, MODULE, trainer, script]).site().unwrap().file, model.1);
-        // The user's own loop that calls a library's model allocates its memory.
+        // If the user's own loop calls a library's model, that loop is the site.
         assert_eq!(&*stack(&[linear, MODULE, model, MODULE, script]).site().unwrap().file, script.1);
-        // So does the user's own model or callback within the library's loop.
+        // The user's own model or callback within the library's loop is the site, too.
         let own = ("forward", "/home/u/model.py");
         assert_eq!(&*stack(&[linear, MODULE, own, MODULE, trainer, script]).site().unwrap().file, own.1);
         // Code that all models share is less specific than the model.
         let shared = ("forward", "/v/lib/python3.11/site-packages/transformers/activations.py");
         assert_eq!(&*stack(&[shared, MODULE, model, MODULE, trainer, script]).site().unwrap().file, model.1);
-        // A program that is a library as a whole.
+        // The whole program is a library.
         assert_eq!(&*stack(&[linear, MODULE, model, trainer]).site().unwrap().file, model.1);
     }
 
@@ -293,7 +297,7 @@ mod tests {
         for file in ["/home/u/7h/train.py", "/home/u/ab/cabinet.py", "", "c.py"] {
             assert!(!of(file).is_compiled(), "{file}");
         }
-        // Named after the module that was compiled, else (a backward pass) as a compiled graph.
+        // The site is the module that was compiled, or in a backward pass a compiled graph.
         let own = ("forward", "/home/u/model.py");
         assert_eq!(&*stack(&[GENERATED, MODULE, own]).site().unwrap().file, own.1);
         assert_eq!(&*stack(&[GENERATED, MODULE]).site().unwrap().function, "compiled graph");
@@ -305,7 +309,7 @@ mod tests {
         assert_eq!(&*stack(&engine).site().unwrap().function, "backward pass");
         let own = [engine[0], ("main", "/home/u/train.py")];
         assert_eq!(&*stack(&own).site().unwrap().function, "main");
-        // Truncated, or in a library without symbols: the thread began outside Python.
+        // The stack is truncated or in a library without symbols, but the thread began outside Python.
         let cut = [engine[0], ("execute_native_thread_routine", "thread48.o"), ("clone", "??")];
         assert_eq!(&*stack(&cut).site().unwrap().function, "backward pass");
     }

@@ -1,9 +1,9 @@
 //! The state of a job or of one of its sessions.
 
-/// See the module.
+/// The state of a job or of one of its sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum JobState {
-    /// It streams, or did a moment ago.
+    /// It streams, or did so a moment ago.
     Running,
     /// It ended without a failure.
     Finished,

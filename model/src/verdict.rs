@@ -1,6 +1,7 @@
-//! The verdict on a job: what its memory did, as one value that all commands, pages, reports and alerts share.
+//! The verdict on a job: one value that describes the behaviour of its memory. All commands, pages, reports and alerts
+//! share it.
 //!
-//! The growth is a measurement. Whether it will stop depends on its holder, and may be unknown. The consequence is
+//! The growth is a measurement. Whether it will stop depends on its holder and may be unknown. The consequence is
 //! computed from both. Guarantees: the first sentence is made in one place and states only what was measured.
 
 use std::fmt;
@@ -8,14 +9,14 @@ use std::fmt;
 use crate::bytes::HumanBytes;
 use crate::stack::Frame;
 
-/// What a job's memory did.
+/// The behaviour of a job's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VerdictKind {
     /// A request failed.
     OutOfMemory,
     /// Retained memory has grown and continues to grow.
     Growing,
-    /// Retained memory grows into something that has a bound.
+    /// Retained memory grows up to a known bound.
     Filling,
     /// There is too little data to decide whether memory grows.
     NotEnoughData,
@@ -28,7 +29,7 @@ pub enum VerdictKind {
 }
 
 impl VerdictKind {
-    /// Every kind, the gravest first: with several devices the gravest one is the job's.
+    /// Every kind, the gravest first. If a job has several devices, the gravest kind is the job's.
     pub const ALL: [Self; 7] = [
         Self::OutOfMemory,
         Self::Growing,
@@ -71,7 +72,7 @@ impl VerdictKind {
 pub enum Cause {
     /// Its holder has no bound, or the pattern of its blocks has no other explanation: it is a leak.
     Known,
-    /// Neither is known: it is a leak unless its holder is bounded.
+    /// Neither the holder nor the pattern decides: it is a leak unless its holder has a bound.
     Open,
 }
 
@@ -134,20 +135,20 @@ impl fmt::Display for MemoryKind {
     }
 }
 
-/// See the module.
+/// The verdict on a job; see the module's documentation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// What memory did.
+    /// The behaviour of the memory.
     pub kind: VerdictKind,
     /// For [`VerdictKind::Growing`].
     pub cause: Option<Cause>,
-    /// The memory it is about; absent where nothing was measured.
+    /// The memory that it is about; absent if nothing was measured.
     pub memory: Option<MemoryKind>,
     /// Bytes by which it has grown, on the device with the most growth. For released memory: its peak.
     pub grown_bytes: Option<u64>,
     /// Seconds in which it grew.
     pub seconds: Option<f64>,
-    /// Where it was allocated.
+    /// The site of the allocations.
     pub site: Option<Frame>,
     /// Ranks concerned, ascending.
     pub ranks: Vec<u32>,
@@ -155,12 +156,12 @@ pub struct Verdict {
     pub processes: Vec<String>,
     /// For [`VerdictKind::Filling`]: bytes at which it will stop.
     pub bound_bytes: Option<u64>,
-    /// For [`VerdictKind::Filling`]: whether the device has room for it; absent where its size is unknown.
+    /// For [`VerdictKind::Filling`]: whether the device has room for it; absent if the device's size is unknown.
     pub fits: Option<bool>,
-    /// Its holder, in words: ``local `history` → list, 77 items``.
+    /// The memory's holder, in words: ``local `history` → list, 77 items``.
     pub holder: Option<String>,
-    /// For [`VerdictKind::Steady`] where live memory was not flat: the least and the most of it at the boundaries of the last
-    /// third.
+    /// For [`VerdictKind::Steady`] if live memory was not flat: the least and the most of it at the boundaries of the
+    /// last third.
     pub swing_bytes: Option<(u64, u64)>,
     /// The first sentence of every page about the job.
     pub sentence: String,

@@ -1,8 +1,8 @@
-//! What a good engineer would try, what speaks against it, and which of it to take.
+//! Advice about allocator settings: the settings that are tried, the reasons against each, and the one to choose.
 //!
-//! Guarantees: a setting is recommended only where its replay holds less memory than the replay of the recorded setting, by a
-//! share that is worth a change, without asking the driver much more often and without failing. Refuses to recommend what was
-//! not replayed.
+//! Guarantees: a setting is recommended only after a replay. In its replay it must reserve less memory than in the
+//! replay of the recorded setting, by a share that is worth a change. It must not fail or call the driver much more
+//! often.
 
 use memctl_model::{HumanBytes, Sharing};
 
@@ -10,7 +10,8 @@ use crate::allocator::Limit;
 use crate::settings::{Conf, Version};
 use crate::trial::Outcome;
 
-/// Events that are replayed for an answer that was not asked for replays of its own: some seconds under all settings.
+/// Maximum number of events that are replayed for a query that did not request replays itself. They take some seconds
+/// under all settings.
 pub const EVENTS_MAX: u64 = 4_000_000;
 
 /// Settings that are tried if the caller names none.
@@ -29,20 +30,22 @@ const TRIED: [&str; 12] = [
     "large_segment_size_mb:64",
 ];
 
-/// A setting is worth its change from this share of the reserved memory on, in percent; a run differs by less from the next.
+/// Minimum saving, in percent of the reserved memory, that is worth a change of settings. Two runs of a job differ by
+/// less.
 const WORTH_PERCENT: u64 = 2;
-/// Calls of the driver wait for the device: this many times as many are too many.
+/// Driver calls wait for the device. A setting with more than this many times as many calls is not recommended.
 const DRIVER_CALLS_FACTOR: u64 = 3;
-/// Where there are next to none, a few more are none.
+/// If the recorded setting makes next to no driver calls, up to this many more do not matter.
 const DRIVER_CALLS_FEW: u64 = 100;
 
-/// The settings that are tried, without those that this version would refuse: nothing is advised that could be refused.
+/// The settings that are tried, without those that this version would reject, because only accepted settings may be
+/// recommended.
 #[must_use]
 pub fn tried(version: Version) -> Vec<&'static str> {
     TRIED.into_iter().filter(|text| Conf::parse(text, version).is_ok()).collect()
 }
 
-/// What to know before a setting is used, regardless of its replay.
+/// The cautions about a setting that apply regardless of its replay.
 #[must_use]
 pub fn cautions(conf: &Conf, baseline: &Outcome, outcome: &Outcome, sharing: Sharing) -> Vec<String> {
     let mut cautions = Vec::new();
@@ -70,7 +73,8 @@ pub fn cautions(conf: &Conf, baseline: &Outcome, outcome: &Outcome, sharing: Sha
     cautions
 }
 
-/// What expandable segments may break: loudly where the process was seen to use it.
+/// The caution about what expandable segments may break. It is a warning if the process was seen to use one of these
+/// features.
 fn expandable(sharing: Sharing) -> String {
     let used: Vec<&str> = sharing.names().collect();
     if used.is_empty() {
@@ -85,7 +89,7 @@ fn expandable(sharing: Sharing) -> String {
     )
 }
 
-/// What bounds say, and what they rest on.
+/// The meaning of bounds and their basis.
 fn bounded([low, high]: [u64; 2]) -> String {
     let (low, high) = (HumanBytes::of(low), HumanBytes::of(high));
     format!(
@@ -94,14 +98,14 @@ fn bounded([low, high]: [u64; 2]) -> String {
     )
 }
 
-/// The setting to take: its index among the trials and the bytes that it saves; `None` when none is worth it.
+/// The setting to choose: its index among the trials and the bytes that it saves. `None` if no setting is worth it.
 ///
-/// Where the recorded setting fails, the one that does not and that has to empty its cache least often.
+/// If the recorded setting fails, the result is the setting that does not fail and empties its cache least often.
 #[must_use]
 pub fn recommended(baseline: &Outcome, trials: &[Outcome]) -> Option<(usize, u64)> {
     let held = baseline.counts.peak_reserved_bytes;
     let saved = |trial: &Outcome| held.saturating_sub(trial.counts.peak_reserved_bytes);
-    // (What has only bounds was not replayed.)
+    // A trial that has only bounds was not replayed.
     let is_known = |trial: &Outcome| trial.out_of_memory.is_none() && trial.bounds.is_none();
     let survives = trials.iter().enumerate().filter(|(_, trial)| is_known(trial));
     if baseline.out_of_memory.is_some() {
@@ -109,7 +113,7 @@ pub fn recommended(baseline: &Outcome, trials: &[Outcome]) -> Option<(usize, u64
         return survives.min_by_key(least).map(|(index, trial)| (index, saved(trial)));
     }
     let candidates = survives.filter(|(_, trial)| !asks_often(baseline, trial) && !retries_more(baseline, trial));
-    // The first of equal ones: the list begins with what is least trouble.
+    // If several are equal, the first is chosen: the list begins with the settings that cause least trouble.
     let (index, best) = candidates.min_by_key(|(_, trial)| trial.counts.peak_reserved_bytes)?;
     is_worth(held, saved(best)).then_some((index, saved(best)))
 }
@@ -126,7 +130,8 @@ fn retries_more(baseline: &Outcome, trial: &Outcome) -> bool {
     trial.counts.retries > baseline.counts.retries
 }
 
-/// The same where the limit is known as an interval: what the trials under its lower and under its upper end say.
+/// The conclusion if the limit is known only as an interval: the trials under its lower and under its upper end are
+/// compared.
 #[must_use]
 pub fn conclusion_between(
     low: (&Outcome, &[(&str, Outcome)], Limit),
@@ -160,7 +165,7 @@ fn limit_words(limit: Limit) -> String {
     }
 }
 
-/// What the trials say, in sentences: what to set and what that gives, or that none of them helps.
+/// The result of the trials in sentences: the setting to use and its effect, or that no setting helps.
 #[must_use]
 pub fn conclusion(baseline: &Outcome, trials: &[(&str, Outcome)], limit: Limit) -> Vec<String> {
     let outcomes: Vec<Outcome> = trials.iter().map(|(_, outcome)| *outcome).collect();
@@ -196,7 +201,7 @@ pub fn conclusion(baseline: &Outcome, trials: &[(&str, Outcome)], limit: Limit) 
     vec![none_helps(baseline, trials)]
 }
 
-/// The best of those that do not help, and what is wrong with it.
+/// A sentence about the best setting that does not help, and the reason.
 fn none_helps(baseline: &Outcome, trials: &[(&str, Outcome)]) -> String {
     let start = format!("No allocator setting helps: of {} others that were replayed", trials.len());
     let held = baseline.counts.peak_reserved_bytes;

@@ -1,15 +1,17 @@
-//! `backend:cudaMallocAsync`: between which bounds the driver's pool would have stayed.
+//! `backend:cudaMallocAsync`: the bounds between which the driver's pool would have stayed.
 //!
-//! The driver packs, so nothing outside it can replay that. What bounds it: the pool takes memory in pieces of 32 MiB and keeps it
-//! until the program returns its cache (torch sets `cudaMemPoolAttrReleaseThreshold` to the maximum, `lazy_init_device` in
-//! CUDAMallocAsyncAllocator.cpp); it holds at least what lives at once, and no more than if memory were used again only for
-//! requests of the same size on the same stream and in the same pool. On an H100 (driver 580.159, torch 2.11) 25 of 25 trainings
-//! lay within.
+//! The driver packs the memory, so nothing outside of it can replay this. The pool is bounded as follows. It takes
+//! memory in pieces of 32 MiB and keeps it until the program releases its cache (torch sets
+//! `cudaMemPoolAttrReleaseThreshold` to the maximum, `lazy_init_device` in CUDAMallocAsyncAllocator.cpp). It holds at
+//! least the bytes that are live at one time. It holds at most the bytes needed if memory were reused only for
+//! requests of the same size on the same stream and in the same pool. On an H100 (driver 580.159, torch 2.11) 25 of 25
+//! trainings were within these bounds.
 //!
-//! The process's share is compared with the requested bytes that live, not with what the pool holds (`mallocAsync`, there): so
-//! which request fails is known exactly.
+//! The allocator compares the process's share with the live requested bytes (`mallocAsync` in that file), not with the
+//! bytes that the pool holds. So it is known exactly which request fails.
 //!
-//! Guarantees: memory in proportion to the live blocks and [`SIZES_MAX`]. Refuses to say where between its bounds the pool is.
+//! Guarantees: memory is proportional to the live blocks and [`SIZES_MAX`]. The position of the pool between its
+//! bounds is unknown.
 
 use foldhash::HashMap;
 use memctl_model::PoolId;
@@ -18,25 +20,25 @@ use memctl_model::allocator::{REQUEST_BYTES_MAX, round_to_block};
 use crate::allocator::Limit;
 use crate::request::Requested;
 
-/// What the pool takes at once.
+/// The bytes that the pool takes at a time.
 const PIECE_BYTES: u64 = 32 << 20;
-/// Maximum number of different sizes; memory of further ones counts as never reused.
+/// Maximum number of different kinds; memory of further kinds counts as never reused.
 const SIZES_MAX: usize = 1 << 18;
 
-/// Who may use memory again: stream, pool, rounded bytes.
+/// Requests that may reuse each other's memory: stream, pool, rounded bytes.
 type Kind = (u64, PoolId, u64);
 
-/// See the module.
+/// The bounds; see the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bounds {
     limit: Limit,
-    /// By kind: how many live, and how many did at most.
+    /// For each kind: the blocks that are live now, and the most that were live at one time.
     kinds: HashMap<Kind, (u64, u64)>,
     requested: u64,
     rounded: u64,
     peak_requested: u64,
     peak_rounded: u64,
-    /// Bytes that were taken if nothing is used again by others of its kind.
+    /// Bytes taken if memory is reused only by requests of the same kind.
     taken: u64,
 }
 
@@ -45,7 +47,7 @@ impl Bounds {
         Self { limit, ..Self::default() }
     }
 
-    /// A request; whether it is served.
+    /// Applies a request; returns whether it is served.
     pub fn alloc(&mut self, requested: &Requested) -> bool {
         let bytes = requested.bytes.min(REQUEST_BYTES_MAX);
         let wanted = self.requested.saturating_add(bytes);
@@ -76,7 +78,7 @@ impl Bounds {
         true
     }
 
-    /// A block that was served is given back.
+    /// Frees a block that was served.
     pub fn free(&mut self, requested: &Requested) {
         let bytes = requested.bytes.min(REQUEST_BYTES_MAX);
         let rounded = round_to_block(bytes);
@@ -87,17 +89,17 @@ impl Bounds {
         }
     }
 
-    /// Requested bytes that live.
+    /// Requested bytes of live blocks.
     pub fn live_requested(&self) -> u64 {
         self.requested
     }
 
-    /// Most requested bytes that lived at once.
+    /// The most requested bytes that were live at one time.
     pub fn peak_requested(&self) -> u64 {
         self.peak_requested
     }
 
-    /// The least and the most that the pool held at its peak.
+    /// The least and the most that the pool may have held at its peak.
     pub fn peak_reserved(&self) -> [u64; 2] {
         [self.peak_rounded, self.taken].map(|bytes| bytes.div_ceil(PIECE_BYTES).saturating_mul(PIECE_BYTES))
     }

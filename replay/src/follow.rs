@@ -1,14 +1,14 @@
-//! A recording, followed under its own settings: events become requests, and the replay's results are compared with
+//! Follows a recording under its own settings: derives requests from its events and compares the replay's results with
 //! them.
 //!
 //! Segment events are consequences of a request, or of the program's `empty_cache()`, which has no event of its own.
-//! They come before the event of the request, so they wait for it. Segments released right before a request are that
-//! request's retry or collection if the limit or the settings require one, else the program emptied its cache.
+//! They come before the event of the request, so they wait for it. Segments that are released directly before a
+//! request belong to that request's retry or collection if the limit or the settings require one. Otherwise the
+//! program emptied its cache.
 //!
-//! Guarantees: blocks are known by recorded addresses (`names`), so that one difference does not cause others; the
-//! waiting events are bounded.
-//! Refuses to guess a limit: without one, a retry that releases the whole cache cannot be distinguished from
-//! `empty_cache()`, and [`Agreement::flushes`] counts these.
+//! Guarantees: blocks are identified by recorded addresses (`names`), so that one difference does not cause others.
+//! The number of waiting events is bounded. A limit is never guessed. Without one, a retry that releases the whole
+//! cache cannot be distinguished from `empty_cache()`; [`Agreement::flushes`] counts these.
 
 use foldhash::HashSet;
 use memctl_model::{Action, AllocatorSettings, Event, PoolId, SegmentState};
@@ -18,55 +18,55 @@ use crate::names::{BlockName, Names};
 use crate::request::{Request, Requested};
 use crate::settings::{Conf, Version};
 
-/// Segment events that wait at most: what a process with 16 TiB in small segments could have.
+/// Maximum number of waiting segment events: as many as a process with 16 TiB in small segments could have.
 const WAITING_MAX: usize = 1 << 23;
 
 /// What is known about the limit under which the recording ran.
 pub type KnownLimit = Limit;
 
-/// How far the replay did what was recorded.
+/// How far the replay agrees with the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Agreement {
-    /// Events that were looked at.
+    /// Number of events compared.
     pub events: u64,
     /// Segment events among them.
     pub segment_events: u64,
-    /// Segment events that the replay did not do, or did elsewhere; and those that it alone did.
+    /// Segment events of the recording that the replay lacks or has elsewhere, and those that only the replay has.
     pub differing_segment_events: u64,
-    /// Blocks that were handed out.
+    /// Number of allocated blocks.
     pub blocks: u64,
-    /// Blocks that the replay put elsewhere.
+    /// Number of blocks that the replay put at another address.
     pub differing_blocks: u64,
     /// Index of the first event that differs.
     pub differs_at: Option<u64>,
-    /// Frees of blocks that were never seen, which are passed over.
+    /// Frees of blocks whose allocation was not seen; they are skipped.
     pub unknown_frees: u64,
     /// Releases of segments without a request: `empty_cache()`, or a retry under an unknown limit.
     pub flushes: u64,
-    /// Segments of the beginning that contradict themselves and were left out.
+    /// Segments of the initial state that contradict themselves and were left out.
     pub segments_left_out: u64,
 }
 
 impl Agreement {
-    /// Whether all was as recorded.
+    /// Whether the replay agrees with the recording completely.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         self.differs_at.is_none() && self.segments_left_out == 0
     }
 }
 
-/// See the module.
+/// A followed recording; see the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Follow {
     allocator: Allocator,
     limit: KnownLimit,
     collects_garbage: bool,
-    /// The fewest bytes, reserved and asked for, that the driver is known to have refused.
+    /// The smallest sum of reserved and requested bytes that the driver is known to have refused.
     refused_bytes: u64,
     names: Names,
-    /// By name, the block that lives.
+    /// The live block of each name.
     live: Vec<Option<BlockId>>,
-    /// The block whose free was asked for last, at its address.
+    /// The address and name of the block whose free was requested last.
     going: Option<(u64, BlockName)>,
     waiting: Vec<Event>,
     hints: Vec<Hint>,
@@ -104,8 +104,8 @@ impl Follow {
         }
     }
 
-    /// The version whose rules a recording is followed by: the one that its session names; else the likeliest, or another where
-    /// that one alone repeats it.
+    /// The version whose rules a recording is followed by. If the session names one, it is that version. Otherwise it
+    /// is the likeliest version, or the one with the other rule if only that one reproduces the recording.
     pub fn version(
         framework: Option<&str>,
         settings: &AllocatorSettings,
@@ -126,7 +126,7 @@ impl Follow {
         if !repeats(likely) && repeats(other) { other } else { likely }
     }
 
-    /// Takes the next event; passes on the requests that it turned out to be, with the index of the event.
+    /// Applies the next event. Passes each request that is derived from it, with the event's index, to `tell`.
     pub fn event(&mut self, event: &Event, mut tell: impl FnMut(u64, &Request<'_>)) {
         match event.action {
             Action::SegmentAlloc | Action::SegmentFree | Action::SegmentMap | Action::SegmentUnmap => {
@@ -152,7 +152,7 @@ impl Follow {
             }
             Action::FreeCompleted => {
                 self.settle(&mut tell);
-                // Most frees complete right after they were asked for.
+                // Most frees complete directly after they were requested.
                 let name = match self.going.take() {
                     Some((addr, name)) if addr == event.addr => Some(name),
                     _ => self.names.get(event.addr),
@@ -171,7 +171,7 @@ impl Follow {
         self.agreement.events = self.at;
     }
 
-    /// After the last event.
+    /// Must be called after the last event.
     pub fn finish(&mut self, mut tell: impl FnMut(u64, &Request<'_>)) {
         self.settle(&mut tell);
     }
@@ -217,7 +217,7 @@ impl Follow {
         self.released_pools(tell);
         self.allocator.hint(&[]);
         if self.limit == Limit::None {
-            // The limit is not known: what failing does to the cache is.
+            // The limit is not known, but the effect of a failure on the cache is.
             let wanted = self.allocator.counts().reserved_bytes.saturating_add(event.size);
             self.refused_bytes = self.refused_bytes.min(wanted);
             self.allocator.fail();
@@ -231,7 +231,7 @@ impl Follow {
         tell(self.at, &Request::Failed { requested });
     }
 
-    /// Segments that went back and belong to no request: the cache was returned.
+    /// Handles released segments that belong to no request: the program emptied its cache.
     fn settle(&mut self, tell: &mut impl FnMut(u64, &Request<'_>)) {
         if self.waiting.is_empty() {
             return;
@@ -250,9 +250,9 @@ impl Follow {
         self.waiting.first().is_some_and(gives_back)
     }
 
-    /// How often the driver refused a request under an unknown limit: with a `max_split_size`, one or a few oversize
-    /// blocks are released then. If they are all that `empty_cache()` releases, in its order, it was that, unless the
-    /// driver has refused to go as high before.
+    /// How often the driver refused a request under an unknown limit. With a `max_split_size`, a refusal releases one
+    /// or a few oversize blocks. If these are exactly the segments that `empty_cache()` releases, in its order, it was
+    /// `empty_cache()`. It was a refusal if the driver has refused as many bytes before.
     fn refusals(&mut self, requested: &Requested) -> u32 {
         if self.limit != Limit::None || !self.gives_back_first() || self.waiting.last().is_none_or(gives_back) {
             return 0;
@@ -271,7 +271,7 @@ impl Follow {
         times
     }
 
-    /// Whether segments that went back right before a request were its own collection or retry.
+    /// Whether segments that were released directly before a request belong to its own collection or retry.
     fn is_part_of(&mut self, requested: &Requested) -> bool {
         if self.waiting.last().is_none_or(gives_back) {
             return false;
@@ -282,7 +282,7 @@ impl Follow {
         }
     }
 
-    /// A private pool whose segments are released is no longer in use.
+    /// Marks private pools as unused whose segments are released.
     fn released_pools(&mut self, tell: &mut impl FnMut(u64, &Request<'_>)) {
         for event in &self.waiting {
             if gives_back(event) && event.pool != PoolId::DEFAULT {
@@ -292,7 +292,7 @@ impl Follow {
         }
     }
 
-    /// What the replay asked of its driver against what waits.
+    /// Compares the driver calls of the replay with the waiting events.
     fn compare_calls(&mut self) {
         let calls = self.allocator.calls();
         let differing = if calls.len() == self.waiting.len() {
@@ -312,7 +312,8 @@ impl Follow {
         self.agreement.differs_at.get_or_insert(self.at);
     }
 
-    /// The recording's own completion of these has come, or comes with the next events and finds nothing to do.
+    /// Removes blocks that the replay completed early. The recording's own completion of them has come already, or
+    /// comes with the next events and finds nothing to do.
     fn forget_completed(&mut self) {
         if self.allocator.has_completed() {
             let completed: HashSet<BlockId> = self.allocator.take_completed().into_iter().collect();
@@ -322,31 +323,31 @@ impl Follow {
         }
     }
 
-    /// How far it did what was recorded.
+    /// How far the replay agrees with the recording.
     #[must_use]
     pub fn agreement(&self) -> &Agreement {
         &self.agreement
     }
 
-    /// The figures under the recorded settings.
+    /// The counts under the recorded settings.
     #[must_use]
     pub fn counts(&self) -> &Counts {
         self.allocator.counts()
     }
 
-    /// The block of a name, if it lives.
+    /// The block with a name, if it is live.
     pub(crate) fn block(&self, name: BlockName) -> Option<BlockId> {
         self.live.get(name as usize).copied().flatten()
     }
 
-    /// Its allocator.
+    /// The allocator of the replay.
     #[must_use]
     pub fn allocator(&self) -> &Allocator {
         &self.allocator
     }
 }
 
-/// A block lives under a name; gives the one that did.
+/// Enters a live block under a name; returns the block that had the name before.
 fn enter(live: &mut Vec<Option<BlockId>>, name: BlockName, id: BlockId) -> Option<BlockId> {
     let at = name as usize;
     if live.len() <= at {

@@ -1,15 +1,17 @@
 //! PyTorch's CUDA caching allocator as a state machine: recorded requests, replayed under any settings and any limit.
 //!
-//! [`Follow`] takes a recording's events, makes requests of them and replays these under the recorded settings: every segment
-//! event and every block's address is compared with what was recorded, from the first event. A [`Trial`] replays the same
-//! requests under other settings or another limit; a [`SideBySide`] is one recording with all its trials, in one pass.
-//! [`Conf`] is `PYTORCH_CUDA_ALLOC_CONF`, read as the allocator of a version reads it.
+//! [`Follow`] derives the requests from a recording's events and replays them under the recorded settings. It compares
+//! every segment event and every block's address with the recording, from the first event on. A [`Trial`] replays the
+//! same requests under other settings or another limit. A [`SideBySide`] replays one recording and all its trials in
+//! one pass. [`Conf`] is `PYTORCH_CUDA_ALLOC_CONF`, parsed as the allocator of a given version parses it.
 //!
-//! Guarantees: pure and deterministic; no input makes it panic; memory in proportion to the live blocks and the segments, not to
-//! the events. Rules and constants: c10/cuda/CUDACachingAllocator.cpp of torch 2.4 to 2.15.
+//! Guarantees: pure and deterministic. No input makes it panic. Memory is proportional to the live blocks and the
+//! segments, not to the events. The rules and constants are those of c10/cuda/CUDACachingAllocator.cpp of torch 2.4 to
+//! 2.15.
 //!
-//! Refuses: to say more than bounds of `backend:cudaMallocAsync`, which packs inside the driver; and to know when an event on another stream would have
-//! passed: a free that waited completes where it completed in the recording, or earlier when a replayed retry waits for it.
+//! Limits: `backend:cudaMallocAsync` packs memory inside the driver, so only bounds are known for it. The time when an
+//! event on another stream would have passed is unknown too. A free that waited completes where it completed in the
+//! recording, or earlier if a replayed retry waits for it.
 
 pub mod advice;
 mod ahead;

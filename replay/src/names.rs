@@ -1,24 +1,24 @@
 //! Names of blocks: small numbers instead of recorded addresses, so that callers can keep blocks in an array.
 //!
-//! An address keeps its name when its block is freed: most are used again. Names of unused addresses are given to
-//! others once they outnumber the names of live blocks.
+//! An address keeps its name when its block is freed, because most addresses are used again. Names of unused addresses
+//! are reassigned once they outnumber the names of live blocks.
 //!
-//! Guarantees: different live blocks have different names; names are dense, so that the highest follows the largest
-//! number of blocks that ever lived at once. Refuses to know what a block is.
+//! Guarantees: different live blocks have different names. Names are dense: the highest name is proportional to the
+//! largest number of blocks that were ever live at one time.
 
 use foldhash::HashMap;
 use memctl_model::{BlockState, BlockUse, SegmentState};
 
-/// See the module. 0 is no block.
+/// The name of a block; 0 is no block. See the module's documentation.
 pub type BlockName = u32;
 
-/// Addresses without a live block that keep their names at least.
+/// Minimum number of addresses without a live block that keep their names.
 const IDLE_MIN: usize = 4096;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
     by_address: HashMap<u64, BlockName>,
-    /// By name, whether its block lives.
+    /// Whether the block of each name is live.
     lives: Vec<bool>,
     vacant: Vec<BlockName>,
     live: usize,
@@ -30,8 +30,8 @@ impl Default for Names {
     }
 }
 
-/// The blocks that live in these segments, with the names that a recording which begins with them gives them, and their segments;
-/// in the order in which they are asked for.
+/// The live blocks in these segments, with their segments. Their names are those that a recording which begins with
+/// these segments gives them. The order is that of allocation.
 pub fn named(segments: &[SegmentState]) -> impl Iterator<Item = (BlockName, &SegmentState, &BlockState)> {
     let mut names = Names::default();
     let blocks = segments.iter().flat_map(|segment| segment.blocks.iter().map(move |block| (segment, block)));
@@ -40,7 +40,7 @@ pub fn named(segments: &[SegmentState]) -> impl Iterator<Item = (BlockName, &Seg
 }
 
 impl Names {
-    /// With those of the blocks that live in these segments: the same for the same segments.
+    /// The names of the live blocks in these segments. The same segments always give the same names.
     pub fn of(segments: &[SegmentState]) -> Self {
         let mut names = Self::default();
         named(segments).for_each(|(_, _, block)| {
@@ -49,7 +49,8 @@ impl Names {
         names
     }
 
-    /// A block begins to live at an address. (In a recording with gaps one may still live there: it has the same name.)
+    /// Names the block that begins at an address. In a recording with gaps a block may still be live there; then its
+    /// name is used.
     pub fn begin(&mut self, addr: u64) -> BlockName {
         let name = match self.by_address.get(&addr) {
             Some(&name) => name,
@@ -59,7 +60,7 @@ impl Names {
                 }
                 let name = self.vacant.pop().unwrap_or_else(|| {
                     self.lives.push(false);
-                    // (There are never so many.)
+                    // There are never this many names.
                     u32::try_from(self.lives.len() - 1).unwrap_or(u32::MAX)
                 });
                 self.by_address.insert(addr, name);
@@ -70,17 +71,17 @@ impl Names {
         name
     }
 
-    /// The block that lives at an address.
+    /// The name of the live block at an address.
     pub fn get(&self, addr: u64) -> Option<BlockName> {
         self.by_address.get(&addr).copied().filter(|&name| self.lives[name as usize])
     }
 
-    /// A block lives no more.
+    /// Marks a block as no longer live.
     pub fn end(&mut self, name: BlockName) {
         self.live -= usize::from(std::mem::replace(&mut self.lives[name as usize], false));
     }
 
-    /// Addresses where nothing lives lose their names.
+    /// Removes the names of addresses without a live block.
     fn sweep(&mut self) {
         let Self { by_address, lives, vacant, .. } = self;
         by_address.retain(|_, name| {
@@ -90,7 +91,7 @@ impl Names {
             }
             stays
         });
-        // (So that the names do not depend on the order of a hash table.)
+        // Sorted, so that names do not depend on the order of a hash table.
         vacant.sort_unstable_by(|a, b| b.cmp(a));
     }
 }

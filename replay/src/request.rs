@@ -1,6 +1,7 @@
-//! What a program requested of its allocator, regardless of what the allocator did.
+//! The requests of a program to its allocator, regardless of what the allocator did.
 //!
-//! Guarantees: the same under every setting. Refuses to say what was reserved for it.
+//! Guarantees: the requests are the same under every setting. They do not contain the memory that was reserved for
+//! them.
 
 use memctl_model::PoolId;
 
@@ -18,35 +19,35 @@ pub struct Requested {
     pub pool: PoolId,
 }
 
-/// One request.
+/// One call of the program to its allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// Memory is wanted.
+    /// Memory is requested.
     Alloc {
-        /// The block that the recording got.
+        /// The name of the block in the recording.
         block: BlockName,
-        /// What was asked.
+        /// The request.
         requested: Requested,
-        /// Where the recording's driver put what it gave for it.
+        /// The addresses that the recording's driver returned for this request.
         hints: &'a [Hint],
     },
-    /// Memory is wanted, and the recording did not get it.
+    /// Memory is requested, and the request failed in the recording.
     Failed {
-        /// What was asked, as far as it is known: rounded.
+        /// The request as far as it is known: its size is rounded.
         requested: Requested,
     },
-    /// A block is given back.
+    /// The program frees a block.
     FreeRequested {
-        /// Which.
+        /// The name of the block.
         block: BlockName,
     },
-    /// No stream uses the block any more.
+    /// No stream uses a freed block any more.
     FreeCompleted {
-        /// Which.
+        /// The name of the block.
         block: BlockName,
     },
-    /// The cache is returned.
+    /// The program empties the cache.
     EmptyCache,
-    /// Nothing uses a private pool any more.
+    /// A private pool is no longer used.
     PoolReleased(PoolId),
 }

@@ -1,10 +1,9 @@
-//! One recording with all its trials, in one pass.
+//! Replays one recording and all its trials in one pass.
 //!
-//! The recording's requests are gathered, and each trial serves a batch of them before the next trial does: so a trial's lists are
-//! in the processor's cache while it works. Where there are several cores, trials work at the same time.
+//! The recording's requests are collected into batches. Each trial serves a whole batch before the next trial does, so
+//! a trial's lists stay in the processor's cache meanwhile. If there are several cores, trials run at the same time.
 //!
-//! Guarantees: every trial sees every request once, in order; what comes out does not depend on the number of cores. Refuses to
-//! look back.
+//! Guarantees: every trial serves every request once, in order. The results do not depend on the number of cores.
 
 use std::num::NonZero;
 use std::sync::{Mutex, PoisonError};
@@ -17,21 +16,21 @@ use crate::names::BlockName;
 use crate::request::{Request, Requested};
 use crate::trial::{Ending, Trial};
 
-/// Requests that are gathered: a few hundred kilobytes, and some milliseconds of work.
+/// Requests of a batch: a few hundred kilobytes and some milliseconds of work.
 const BATCH: usize = 1 << 13;
 
-/// Where a trial ended.
+/// The failure at which a trial ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// What failed.
+    /// The failed request.
     pub ending: Ending,
-    /// Who asked for it.
+    /// The requesting stack.
     pub stack: StackId,
-    /// When the recording asked for it.
+    /// The time of the request in the recording.
     pub time_ns: u64,
 }
 
-/// See the module.
+/// A recording and its trials; see the module's documentation.
 #[derive(Clone, Debug)]
 pub struct SideBySide {
     follow: Follow,
@@ -41,14 +40,14 @@ pub struct SideBySide {
 }
 
 impl SideBySide {
-    /// A recording that is followed from its beginning, and trials from the same.
+    /// Starts with a recording that is followed from its begin, and trials from the same state.
     #[must_use]
     pub fn new(follow: Follow, trials: Vec<Trial>) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
         Self::on(threads, follow, trials)
     }
 
-    /// The same, on so many cores.
+    /// The same, on this many cores.
     #[must_use]
     pub fn on(threads: usize, follow: Follow, trials: Vec<Trial>) -> Self {
         let threads = threads.clamp(1, trials.len().max(1));
@@ -60,7 +59,7 @@ impl SideBySide {
         }
     }
 
-    /// The next event of the recording.
+    /// Applies the next event of the recording.
     pub fn event(&mut self, event: &Event) {
         let Self { follow, batch, .. } = self;
         follow.event(event, |at, request| batch.push(at, request, event.stack, event.time_ns));
@@ -69,13 +68,13 @@ impl SideBySide {
         }
     }
 
-    /// The recording so far. Its trials may be a batch behind.
+    /// The recording as followed so far. The trials may lag by one batch.
     #[must_use]
     pub fn follow(&self) -> &Follow {
         &self.follow
     }
 
-    /// After the last event: the recording, and each trial with where it ended.
+    /// Must be called after the last event. Returns the recording and each trial with its failure, if it failed.
     #[must_use]
     pub fn finish(mut self) -> (Follow, Vec<(Trial, Option<Ended>)>) {
         let Self { follow, batch, .. } = &mut self;
@@ -89,7 +88,8 @@ impl SideBySide {
         if *threads == 1 {
             trials.iter_mut().for_each(|trial| batch.serve(trial));
         } else {
-            // A thread that is done takes the next trial: trials differ in cost, and cores in their other load.
+            // A thread that has finished a trial takes the next one: trials differ in cost, and cores in their other
+            // load.
             let next = Mutex::new(trials.iter_mut());
             let take = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
             let work = || {
@@ -106,11 +106,11 @@ impl SideBySide {
     }
 }
 
-/// Requests that wait for the trials.
+/// Requests that the trials have not served yet.
 #[derive(Clone, Debug, Default)]
 struct Batch {
     requests: Vec<Kept>,
-    /// By request, what is asked only where it fails.
+    /// For each request: the facts that are needed only if it fails.
     origins: Vec<Origin>,
     hints: Vec<Hint>,
 }
@@ -122,7 +122,7 @@ struct Origin {
     stack: StackId,
 }
 
-/// [`Request`], with its hints in the batch; a free that completes at once is one of them.
+/// A [`Request`] whose hints are stored in the batch. A free that completes at once is one entry.
 #[derive(Clone, Copy, Debug)]
 enum Kept {
     Alloc { block: BlockName, requested: Requested },
@@ -185,7 +185,7 @@ impl Batch {
 
     fn serve_one(&self, trial: &mut Trial, at: u64, kept: &Kept) {
         let request = match *kept {
-            // (What nearly all of them are goes the short way.)
+            // Nearly all requests are of these kinds and take the short path.
             Kept::Alloc { block, requested } => return trial.ask(at, block, requested, &[]),
             Kept::Free { block } => return trial.free(block),
             Kept::Hinted { block, requested, hints: (first, end) } => {

@@ -1,7 +1,8 @@
 //! A trial: the requests of a recording, served under other settings or another limit.
 //!
-//! Guarantees: deterministic; ends with the first request that fails, as the training would. Refuses to guess what a program
-//! would have done after that, and what it would have done instead of failing where the recording failed and the trial does not.
+//! Guarantees: deterministic. A trial ends with the first request that fails, as the training would. It does not
+//! predict what a program would do after a failure. Nor does it predict what a program would do instead if only the
+//! recording failed.
 
 use memctl_model::{BlockUse, SegmentState};
 
@@ -11,12 +12,12 @@ use crate::names::{BlockName, Names, named};
 use crate::request::{Request, Requested};
 use crate::settings::Conf;
 
-/// How a trial begins where a recording did not begin with an empty allocator.
+/// The state in which a trial begins if the recording did not begin with an empty allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// With the recording's segments: for settings that would have made the same ones.
+    /// The recording's segments: for settings that would have made the same segments.
     AsFound,
-    /// With the blocks that were live then, allocated again in the order of addresses, and without the cached memory.
+    /// The blocks that were live then, allocated again in the order of addresses, without the cached memory.
     Afresh,
 }
 
@@ -25,50 +26,52 @@ pub enum Start {
 pub struct Ending {
     /// Index of the event in the recording.
     pub event: u64,
-    /// What was asked.
+    /// The request.
     pub requested: Requested,
-    /// Bytes reserved when everything had been released.
+    /// Reserved bytes after everything possible was released.
     pub reserved_bytes: u64,
-    /// Bytes handed out then.
+    /// Allocated bytes at that time.
     pub allocated_bytes: u64,
 }
 
-/// What a trial came to.
+/// The result of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Its figures.
+    /// The counts of the allocator.
     pub counts: Counts,
-    /// Where it ended.
+    /// The failure at which it ended.
     pub out_of_memory: Option<Ending>,
-    /// Requests that failed in the recording and not here; what would have followed is not known.
+    /// Requests that failed in the recording and not in the trial. What the program would have done after them is
+    /// unknown.
     pub survived: u64,
-    /// Lowest and highest peak of reserved bytes where nothing can be replayed ([`Trial::bounded`]): the figures have the highest.
+    /// Lowest and highest peak of reserved bytes if nothing can be replayed ([`Trial::bounded`]). The counts contain
+    /// the highest.
     pub bounds: Option<[u64; 2]>,
 }
 
-/// See the module.
+/// A trial; see the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Trial {
     allocator: Allocator,
-    /// By name, the block that lives.
+    /// The live block of each name.
     live: Vec<Option<BlockId>>,
-    /// The name of the block in each slot that was ever handed out.
+    /// The name of the block in each slot of the allocator.
     names: Vec<BlockName>,
     out_of_memory: Option<Ending>,
     survived: u64,
     bounded: Option<Bounded>,
 }
 
-/// A trial of an allocator that cannot be replayed: what lives, and its bounds.
+/// A trial of an allocator that cannot be replayed: its live requests and its bounds.
 #[derive(Clone, Debug)]
 struct Bounded {
     bounds: Bounds,
-    /// By name, what was asked for the block that lives.
+    /// The request of the live block of each name.
     live: Vec<Option<Requested>>,
 }
 
 impl Trial {
-    /// A trial from the state in which the recording began.
+    /// A trial that starts with the state in which the recording began.
     #[must_use]
     pub fn new(conf: Conf, limit: Limit, segments: &[SegmentState], start: Start) -> Self {
         let allocator = Allocator::new(conf, limit);
@@ -92,7 +95,8 @@ impl Trial {
         Self { allocator, live, names, out_of_memory: None, survived: 0, bounded: None }
     }
 
-    /// A trial of `backend:cudaMallocAsync`, from what lived when the recording began: it ends in bounds.
+    /// A trial of `backend:cudaMallocAsync` that starts with the blocks that were live when the recording began. Its
+    /// result has only bounds.
     #[must_use]
     pub fn bounded(limit: Limit, segments: &[SegmentState]) -> Self {
         let mut trial = Self::of(Allocator::new(Conf::default(), Limit::None));
@@ -117,7 +121,7 @@ impl Trial {
         self.allocator.forget_calls();
     }
 
-    /// Serves the next request, which the recording's event of that index made.
+    /// Serves the next request. `event` is the index of its event in the recording.
     pub fn request(&mut self, event: u64, request: &Request<'_>) {
         if self.out_of_memory.is_some() {
             return;
@@ -145,7 +149,7 @@ impl Trial {
         self.allocator.forget_calls();
     }
 
-    /// A request for memory, before the first that fails.
+    /// Serves a request for memory. No earlier request may have failed.
     pub(crate) fn ask(&mut self, event: u64, block: BlockName, requested: Requested, hints: &[Hint]) {
         if self.bounded.is_some() {
             return self.bound(event, &Request::Alloc { block, requested, hints });
@@ -156,7 +160,7 @@ impl Trial {
         self.allocator.forget_calls();
     }
 
-    /// A free that completes as soon as it is asked for: both in one.
+    /// Frees a block and completes the free in one call.
     pub(crate) fn free(&mut self, block: BlockName) {
         if let Some(bounded) = &mut self.bounded {
             return bounded.free(block);
@@ -168,7 +172,7 @@ impl Trial {
         }
     }
 
-    /// A request where nothing can be replayed.
+    /// Applies a request to the bounds of an allocator that cannot be replayed.
     fn bound(&mut self, event: u64, request: &Request<'_>) {
         let Some(bounded) = &mut self.bounded else { return };
         let failed = match *request {
@@ -231,7 +235,7 @@ impl Trial {
         if self.live.len() <= at {
             self.live.resize(at + 1, None);
         }
-        // A recording with gaps may name a block twice: the one before is gone.
+        // A recording with gaps may name a block twice; the earlier block no longer exists.
         if let Some(before) = self.live[at].replace(id) {
             self.allocator.free_requested(before);
             self.allocator.free_completed(before);
@@ -243,13 +247,13 @@ impl Trial {
         self.names[slot] = block;
     }
 
-    /// A retry waited for these: the recording's own completion of them means nothing any more.
+    /// Removes blocks that a retry waited for. The recording's own completion of them then has no effect.
     fn forget_completed(&mut self) {
         if !self.allocator.has_completed() {
             return;
         }
         for id in self.allocator.take_completed() {
-            // Its slot may have another block by now, which has another name.
+            // Its slot may already hold another block with another name.
             if let Some(&name) = self.names.get(id.slot())
                 && self.block(name) == Some(id)
             {
@@ -258,25 +262,25 @@ impl Trial {
         }
     }
 
-    /// Bytes that a block occupies; `None` where it does not live.
+    /// Bytes that a block occupies; `None` if it is not live.
     #[must_use]
     pub fn size(&self, block: BlockName) -> Option<u64> {
         self.block(block).map(|id| self.allocator.size(id))
     }
 
-    /// Its allocator.
+    /// The allocator of the trial.
     #[must_use]
     pub fn allocator(&self) -> &Allocator {
         &self.allocator
     }
 
-    /// Where it ended, if it did.
+    /// The failure at which the trial ended, if it failed.
     #[must_use]
     pub fn out_of_memory(&self) -> Option<Ending> {
         self.out_of_memory
     }
 
-    /// What it has come to so far.
+    /// The result so far.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         let (out_of_memory, survived) = (self.out_of_memory, self.survived);
@@ -284,7 +288,7 @@ impl Trial {
             return Outcome { counts: *self.allocator.counts(), out_of_memory, survived, bounds: None };
         };
         let (peak, [low, high]) = (bounds.peak_requested(), bounds.peak_reserved());
-        // (That allocator counts what was asked for as allocated.)
+        // This allocator counts requested bytes as allocated.
         let counts = Counts {
             peak_allocated_bytes: peak,
             peak_requested_bytes: peak,
@@ -296,7 +300,7 @@ impl Trial {
 }
 
 impl Bounded {
-    /// Whether it is served.
+    /// Applies a request; returns whether it is served.
     fn ask(&mut self, block: BlockName, requested: Requested) -> bool {
         self.free(block);
         let is_served = self.bounds.alloc(&requested);

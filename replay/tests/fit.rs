@@ -1,4 +1,4 @@
-//! Real models at two batches, forecast at others and compared with what runs at these really held.
+//! Forecasts of real models from two batches, compared with measurements of runs at other batches.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use memctl_replay::fit::{Fit, FitError, Known, Pass, Script, stack_key};
 use memctl_replay::{Conf, Follow, Limit, Request, Version};
 use serde_json::Value;
 
-/// A recording's requests.
+/// The requests of a recording.
 fn script(name: &str) -> (Conf, Script) {
     script_of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name).join("rank0.pickle.zst"))
 }
@@ -20,7 +20,8 @@ fn script_of(path: &Path) -> (Conf, Script) {
     (conf, script)
 }
 
-/// A recording's requests, what their stacks say of modules, and those of operations that save their own result.
+/// The requests of a recording, its modules derived from the stacks, and whether each request's operation saves its
+/// own result.
 fn with_modules(path: &Path) -> (Conf, Script, (Modules, Vec<bool>)) {
     let recording = memctl_snapshot::load(path, &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
     let version = Version::of_framework(recording.framework.as_deref());
@@ -55,7 +56,7 @@ fn fit(model: &str) -> Fit {
     Fit::new((4.0, four), (8.0, eight), conf).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Peaks that were measured, reserved and allocated, by batch.
+/// The measured peaks of reserved and allocated bytes, by batch.
 fn truth(model: &str) -> Vec<(u64, u64, u64)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/fit.jsonl");
     let text = std::fs::read_to_string(path).expect("rows");
@@ -99,7 +100,7 @@ fn fits_is_said_only_where_it_does() {
     for model in ["gpt2", "resnet50"] {
         let fit = fit(model);
         for (batch, reserved, allocated) in truth(model) {
-            // Not even what lived would have had room.
+            // Below the allocated peak not even the live memory has room.
             let short = fit.at(batch as f64, Some(allocated - allocated / 50));
             assert_eq!(short.fits, Some(false), "{model} {batch}");
             let ample = fit.at(batch as f64, Some(reserved + reserved / 4));
@@ -126,8 +127,8 @@ fn two_trainings_are_not_taken_for_one() {
     let _ = stack_key(std::iter::empty::<&Frame>());
 }
 
-/// Six models that genuine torch 2.11.0 trained on the fake GPU (tests/workloads/fit_models.py): kernels of their own, with buffers
-/// that come and stop to grow between the batches that were recorded and those that are asked for.
+/// Six models that genuine torch 2.11.0 trained on the fake GPU (tests/workloads/fit_models.py). They use kernels of
+/// their own, with buffers that appear or stop to grow between the recorded and the requested batches.
 #[test]
 fn models_of_the_fake_gpu_reserve_what_was_forecast() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/fit_models");
@@ -143,7 +144,7 @@ fn models_of_the_fake_gpu_reserve_what_was_forecast() {
             let (batch, reserved) = (number("batch"), number("peak_reserved"));
             let forecast = fit.at(batch as f64, None);
             let counts = forecast.likely.counts;
-            // (A request that only the larger recording has is taken to be there at the smaller batch as well.)
+            // A request that only the larger recording has is assumed to exist at the smaller batch as well.
             let may_be_off = if batch < 8 { reserved / 50 } else { 0 };
             let off = counts.peak_reserved_bytes.abs_diff(reserved);
             assert!(off <= may_be_off, "{model} at {batch}: reserved is {off} bytes off");
@@ -156,7 +157,8 @@ fn models_of_the_fake_gpu_reserve_what_was_forecast() {
     assert_eq!(compared, 30);
 }
 
-/// Three of these models beside runs whose blocks really were checkpointed. (All in single precision: no copies of weights.)
+/// Three of these models, compared with runs whose blocks really were checkpointed. All are in single precision, so
+/// there are no copies of weights.
 #[test]
 fn models_of_the_fake_gpu_reserve_checkpointed_what_was_replayed() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/fit_models");

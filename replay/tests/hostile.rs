@@ -1,4 +1,4 @@
-//! Recordings that contradict themselves: nothing panics, and nothing grows beyond what lives.
+//! Recordings that contradict themselves: no input causes a panic, and memory is proportional to the live blocks.
 
 use memctl_model::{Action, AllocatorSettings, BlockState, BlockUse, Event, PoolId, SegmentKind, SegmentState};
 use memctl_replay::{Conf, Follow, Limit, SideBySide, Start, Trial, Version};
@@ -30,7 +30,7 @@ fn segments() -> impl Strategy<Value = Vec<SegmentState>> {
             let kind = if small { SegmentKind::Small } else { SegmentKind::Large };
             SegmentState { addr, size, kind, expandable, blocks, ..SegmentState::default() }
         });
-    // Some that tile, too: one block over all of the segment.
+    // Some segments are valid, too: one block covers the whole segment.
     let whole = (addresses(), sizes(), any::<bool>()).prop_map(|(addr, size, expandable)| {
         let block = BlockState { addr, size, requested: size, usage: BlockUse::Allocated, ..BlockState::default() };
         SegmentState { addr, size, expandable, blocks: vec![block], ..SegmentState::default() }
@@ -40,7 +40,7 @@ fn segments() -> impl Strategy<Value = Vec<SegmentState>> {
 
 #[test]
 fn a_part_of_a_segment_is_never_released_as_oversize() {
-    // PyTorch refuses so small a `max_split_size`; a recording may claim it.
+    // PyTorch rejects such a small `max_split_size`, but a recording may claim it.
     let settings = AllocatorSettings { max_split_size: Some(513), ..AllocatorSettings::default() };
     let event = |action, addr, first| Event { action, addr, pool: PoolId { first, second: 0 }, ..Event::default() };
     let events = [

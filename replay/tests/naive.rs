@@ -1,8 +1,9 @@
-//! The allocator beside a naive one: a list of all blocks that is searched from end to end, written from PyTorch's rules alone.
+//! Compares the allocator with a naive one: a list of all blocks that is searched from end to end, written only from
+//! PyTorch's rules.
 //!
-//! Guarantees: after every request of any program, under every kind of setting and limit, both have handed out the same
-//! addresses, called the driver alike, and count the same. Refuses to test where the driver puts ordinary segments: there the
-//! naive allocator takes what the other was given.
+//! Guarantees: after every request of any program, under every kind of setting and limit, both have returned the same
+//! addresses, made the same driver calls, and have the same counts. The placement of ordinary segments by the driver
+//! is not tested: the naive allocator takes the addresses that the other one got.
 //!
 //! (Over 400 lines: it is all of an allocator, in one place to be read beside PyTorch's rules.)
 
@@ -22,9 +23,9 @@ enum State {
 
 #[derive(Clone, Copy, Debug)]
 struct Block {
-    /// Which segment or reservation it is a part of.
+    /// The segment or reservation that contains it.
     of: usize,
-    /// Its place among all blocks that were made or cut off.
+    /// Its number among all blocks that were made or split off.
     born: usize,
     addr: u64,
     size: u64,
@@ -33,7 +34,7 @@ struct Block {
     pool: (u32, bool),
     expandable: bool,
     state: State,
-    /// Searches of its pool before it became free, and its turn among those that wait.
+    /// While free: the searches of its pool before it became free. While waiting: its turn.
     since: u64,
 }
 
@@ -41,7 +42,7 @@ struct Block {
 struct Naive {
     conf: Conf,
     limit: Limit,
-    /// By address.
+    /// Sorted by address.
     blocks: Vec<Block>,
     segments: usize,
     births: usize,
@@ -54,7 +55,7 @@ struct Naive {
     retries: u64,
     ooms: u64,
     calls: Vec<DriverEvent>,
-    /// What the driver gave for the present request, ordinary segments only.
+    /// The ordinary segments that the driver provided for the present request.
     given: Vec<DriverEvent>,
 }
 
@@ -64,7 +65,7 @@ impl Naive {
         let power = 63 - bytes.leading_zeros();
         let divisions = u64::from(self.conf.roundup_power2_divisions[(power.max(20) - 20).min(15) as usize]);
         if divisions > 1 && bytes > 512 * divisions {
-            // The first of the steps between two powers of two that is large enough.
+            // The smallest step between two powers of two that is large enough.
             let step = (1_u64 << power) / divisions;
             return (0..=divisions).map(|n| (1 << power) + n * step).find(|&size| size >= bytes).expect("a step");
         }
@@ -80,7 +81,7 @@ impl Naive {
         }
     }
 
-    /// Free blocks of a stream and a pool in the order of the best fit.
+    /// The free blocks of a stream and a pool in the order of the best fit.
     fn free(&self, stream: u64, pool: (u32, bool)) -> Vec<Block> {
         let is_in = |it: &&Block| it.state == State::Free && it.stream == stream && it.pool == pool;
         let mut free: Vec<Block> = self.blocks.iter().filter(is_in).copied().collect();
@@ -88,7 +89,7 @@ impl Naive {
         free
     }
 
-    /// What decides between equally large blocks before the address does.
+    /// The age, which breaks ties between equally large blocks before the address does.
     fn age(&self, it: &Block) -> usize {
         match self.conf.ties {
             Ties::LowestAddress => 0,
@@ -213,7 +214,7 @@ impl Naive {
         if !self.has_room(segment) {
             return None;
         }
-        // (An address that was not given must differ from all others.)
+        // An address that the driver did not provide must differ from all others.
         let is_it = |it: &&DriverEvent| it.call == DriverCall::Alloc && it.size == segment;
         let addr = self.given.iter().find(is_it).map_or(1 << 62, |it| it.addr);
         self.given.retain(|it| it.addr != addr);
@@ -264,7 +265,7 @@ impl Naive {
         if self.blocks[self.at(addr)].state == State::Unmapped && !self.map(addr, size, page) {
             return None;
         }
-        // What is mapped joins the free block in front of it: that is where it begins.
+        // Mapped pages join the free block in front of them, so the merged block begins there.
         let begin = |of: &Self| of.blocks.iter().rev().find(|it| it.addr <= addr).expect("it is there").addr;
         while self.blocks[self.at(begin(self))].size < size {
             let at = self.at(begin(self));
@@ -293,7 +294,7 @@ impl Naive {
         true
     }
 
-    /// A block that has become free, or unmapped, joins its neighbours.
+    /// Merges a block that was freed or unmapped with its neighbours.
     fn merge(&mut self, addr: u64) {
         let mut at = self.at(addr);
         self.blocks[at].since = self.searches.get(&self.blocks[at].pool).copied().unwrap_or(0);
@@ -378,7 +379,8 @@ impl Naive {
         released >= wanted
     }
 
-    /// What waits is waited for; whole segments and whole pages go back. (Private pools are in use all the time here.)
+    /// Waits for pending frees and releases whole segments and whole pages. Private pools are in use all the time
+    /// here.
     fn empty(&mut self) {
         let mut waiting: Vec<Block> = self.blocks.iter().filter(|it| it.state == State::Pending).copied().collect();
         waiting.sort_by_key(|it| it.since);
@@ -439,7 +441,7 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    // A few sizes come again and again, so that blocks of equal size are there to choose from.
+    // A few sizes recur often, so that there are blocks of equal size to choose from.
     let bytes = prop_oneof![
         4 => prop::sample::select(vec![512, 4096, 300_000, MIB, 2 * MIB + 7, 3 * MIB, 5 * MIB, 24 * MIB, 40 * MIB]),
         1 => 1_u64..4096, 1 => 1_u64..(2 << 20), 2 => MIB..(48 << 20),

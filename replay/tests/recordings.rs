@@ -1,5 +1,6 @@
-//! The bundled recordings of real training, replayed: under their own settings every segment event and every block's address is
-//! the recording's; under other settings the figures are those of real runs under these settings.
+//! Replays of the bundled recordings of real training. Under the recorded settings, every segment event and every
+//! block's address equals the recording's. Under other settings, the figures equal those of real runs under these
+//! settings.
 
 mod support;
 
@@ -13,7 +14,7 @@ use serde_json::Value;
 use support::{Recorded, load, run};
 
 const GIB: u64 = 1 << 30;
-/// The setting of the row that hangs on where segments lie.
+/// The setting of the row that depends on the placement of segments.
 const COLLECTED: &str = "max_split_size_mb:128,garbage_collection_threshold:0.8";
 
 fn data(name: &str) -> PathBuf {
@@ -30,7 +31,7 @@ fn exactly(name: &str, agreement: &Agreement, recorded: &Recorded) {
     assert_eq!(agreement.events, recorded.events.len() as u64);
 }
 
-/// All 36 traces of the nine recordings. The capped one ran with 3 GiB; the others have no known limit.
+/// All 36 traces of the nine recordings. The recording with a limit ran with 3 GiB; the others have no known limit.
 #[test]
 fn the_bundled_recordings_are_replayed_exactly() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/recordings");
@@ -57,7 +58,7 @@ fn the_bundled_recordings_are_replayed_exactly() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// The trainings that leaks are put into: genuine torch on a fake GPU.
+/// The trainings into which leaks are injected: genuine torch on a fake GPU.
 #[test]
 fn the_trainings_of_leakbench_are_replayed_exactly() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/data/leakbench");
@@ -72,8 +73,8 @@ fn the_trainings_of_leakbench_are_replayed_exactly() {
     assert!(trainings >= 18, "{trainings} trainings");
 }
 
-/// Genuine torch of the versions that choose differently between equally large blocks, on the fake GPU; and everything
-/// else in the folders that `MEMCTL_RECORDINGS` names, separated by colons.
+/// Genuine torch of the versions that choose differently between equally large blocks, on the fake GPU. The variable
+/// `MEMCTL_RECORDINGS` adds further folders, separated by colons.
 #[test]
 fn every_version_is_replayed_by_its_own_rule() {
     let more = std::env::var("MEMCTL_RECORDINGS").unwrap_or_default();
@@ -134,7 +135,7 @@ fn recordings_of_other_settings_and_streams_are_replayed_exactly() {
     }
 }
 
-/// One row of what really happened, and what the replay of the recording under default settings says.
+/// One row of measurements of a real run, and the result of replaying the recording under default settings.
 struct Row {
     conf: String,
     error: f64,
@@ -185,7 +186,8 @@ fn row_of(row: &Value, outcome: &Outcome) -> Row {
     }
 }
 
-/// Fifty-five real runs under other settings and limits, from the two recordings under default settings.
+/// Fifty-five real runs under other settings and limits, compared with replays of the two recordings under default
+/// settings.
 #[test]
 fn other_settings_and_limits_give_what_real_runs_gave() {
     let gpt = load(&data("whatif_varlen_gpt").join("rank0.pickle.zst"));
@@ -214,7 +216,7 @@ fn other_settings_and_limits_give_what_real_runs_gave() {
     assert!(count(|row| row.retries) * 100 >= all.len() * 95);
 }
 
-/// A trial of the recorded settings is the recording again.
+/// A trial of the recorded settings reproduces the recording.
 #[test]
 fn a_trial_of_the_recorded_settings_is_what_was_recorded() {
     let recorded = load(&data("whatif_varlen_gpt").join("rank0.pickle.zst"));
@@ -224,7 +226,7 @@ fn a_trial_of_the_recorded_settings_is_what_was_recorded() {
     assert!(recorded.events.iter().any(|event| event.action == Action::SegmentAlloc));
 }
 
-/// Several cores do what one does.
+/// Several cores give the same result as one.
 #[test]
 fn the_number_of_cores_changes_nothing() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/recordings/gpt_varlen_fragmentation");
@@ -247,9 +249,9 @@ fn the_number_of_cores_changes_nothing() {
     assert_eq!(play(3), alone);
 }
 
-/// What a recording cannot show: where CUDA would have put segments that it never gave. The lowest of equally large
-/// free blocks is taken, so under random addresses one row has two possible outcomes, one of which is the run's. (With
-/// segments placed as the driver was measured to place them, the outcome is the run's.)
+/// A recording cannot show where CUDA would have put segments that it never provided. The lowest of equally large free
+/// blocks is taken. So under random addresses one row has two possible outcomes, one of which is the real run's. With
+/// segments placed like the measured driver's, the outcome is the real run's.
 #[test]
 fn a_row_may_hang_on_addresses_that_nobody_recorded() {
     let recorded = load(&data("whatif_varlen_gpt").join("rank0.pickle.zst"));
@@ -289,7 +291,7 @@ fn a_row_may_hang_on_addresses_that_nobody_recorded() {
     assert!(seen.len() == 2 && seen.contains_key(&truth), "{truth:?} is not among {seen:?}");
 }
 
-/// What the driver is asked for when nothing of the cache fits.
+/// Bytes that are requested from the driver if no block of the cache fits.
 fn segment_bytes(requested: u64) -> u64 {
     match requested.next_multiple_of(512) {
         rounded if rounded <= 1 << 20 => 2 << 20,
@@ -298,7 +300,8 @@ fn segment_bytes(requested: u64) -> u64 {
     }
 }
 
-/// Peaks of the driver's pool on an H100 (driver 580.159, torch 2.11.0): `memory_stats()` of the same trainings under that backend.
+/// Peaks of the driver's pool on an H100 (driver 580.159, torch 2.11.0): `memory_stats()` of the same trainings under
+/// that backend.
 #[test]
 fn what_cuda_malloc_async_held_lies_within_its_bounds() {
     for (name, held) in [("churn", 872_415_232), ("varying_length", 603_979_776)] {
@@ -308,7 +311,7 @@ fn what_cuda_malloc_async_held_lies_within_its_bounds() {
         let [low, high] = outcome.bounds.expect("bounds");
         assert!((low..=high).contains(&held), "{name}: {held} is not within {low} and {high}");
         assert_eq!((outcome.counts.peak_reserved_bytes, outcome.out_of_memory), (high, None));
-        // Its limit is compared with what was asked for and lives.
+        // The limit applies to the live requested bytes.
         let live = outcome.counts.peak_requested_bytes;
         let limited = [live, live - 1].map(|limit| Trial::bounded(Limit::Share(limit), &recorded.start.segments));
         let (_, trials) = run(&recorded, Limit::None, limited.to_vec());

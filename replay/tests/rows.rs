@@ -1,11 +1,12 @@
-//! Other settings and limits against genuine runs on the fake GPU: the rows that `tests/workloads/whatif_rows.py` makes.
+//! Compares other settings and limits with genuine runs on the fake GPU: the rows that
+//! `tests/workloads/whatif_rows.py` makes.
 //!
-//! Guarantees: each row's figures are beside what a replay of the training's recording under default settings says. The bounds are
-//! those of the product: peak reserved memory, out of memory or not, retries, and whether a run lives with the replayed peak as
-//! its limit. Refuses rows of trainings without a recording.
+//! Guarantees: each row's figures are compared with a replay of the training's recording under default settings. The
+//! bounds are those of the product: peak reserved memory, out of memory or not, retries, and whether a run survives
+//! with the replayed peak as its limit. Rows of trainings without a recording are not used.
 //!
-//! `MEMCTL_WHATIF_ROWS=FOLDER` takes the rows of another folder than the bundled ones, and prints every row that differs;
-//! `MEMCTL_WHATIF_ESTIMATES=FILE` writes the replayed peaks, for `whatif_rows.py --limits FILE`.
+//! `MEMCTL_WHATIF_ROWS=FOLDER` takes the rows of another folder than the bundled ones, and prints every row that
+//! differs. `MEMCTL_WHATIF_ESTIMATES=FILE` writes the replayed peaks for `whatif_rows.py --limits FILE`.
 
 mod support;
 
@@ -17,10 +18,10 @@ use memctl_replay::{Conf, Limit, Outcome, Start, Trial};
 use serde_json::Value;
 use support::{load, run};
 
-/// What `whatif_rows.py` gives a limit beyond what the row says.
+/// The bytes by which `whatif_rows.py` sets a limit above that of the row.
 const LIMIT_MORE: u64 = 256 << 10;
 
-/// A genuine run beside its replay.
+/// A genuine run and its replay.
 struct Row {
     name: String,
     truth: Value,
@@ -76,7 +77,7 @@ fn recording(folder: &Path, kind: &str) -> Option<PathBuf> {
     ["pickle.zst", "pickle"].map(|end| folder.join(format!("{kind}.{end}"))).into_iter().find(|path| path.exists())
 }
 
-/// The rows of one training; the replayed peaks without a limit, by setting.
+/// Compares the rows of one training. Also returns the replayed peaks without a limit, by setting.
 fn compare(path: &Path, rows: Vec<Value>) -> (Vec<Row>, BTreeMap<String, u64>) {
     let recorded = load(path);
     let parsed = |row: &Value| {
@@ -148,7 +149,8 @@ fn genuine_runs_under_other_settings_and_limits_are_forecast() {
         estimated.len(),
     );
     assert!(all.len() >= 40, "{} rows", all.len());
-    // (The 99th percentile is wanted within 2 %: the fake GPU puts segments elsewhere than CUDA does, and ties go by address.)
+    // The 99th percentile should be within 2 %, but the fake GPU places segments differently from CUDA, and ties are
+    // broken by address.
     let near = all.iter().filter(|row| row.error() <= 0.02).count();
     assert!(median <= 0.2 && near * 100 >= all.len() * 97, "{median} %, {near} within 2 %");
     assert!(count(Row::oom) * 100 >= all.len() * 98 && count(Row::retries) * 100 >= all.len() * 95);

@@ -1,14 +1,14 @@
 //! A process on a full device of unknown size: releases caused by a request are distinguished from releases by the
 //! program.
 //!
-//! Guarantees: the recordings are made by the allocator itself under a limit, and end with a failure at the latest.
+//! Guarantees: the recordings are made by the allocator itself under a limit. Each ends with a failure at the latest.
 
 use memctl_model::{Action, Event, PoolId};
 use memctl_replay::{Allocator, BlockId, Conf, Follow, Limit, Request, Version};
 
 const MIB: u64 = 1 << 20;
 
-/// Numbers without order.
+/// Pseudo-random numbers.
 struct Draw(u64);
 
 impl Draw {
@@ -18,7 +18,8 @@ impl Draw {
     }
 }
 
-/// A program that asks for sizes of all kinds and holds a few; its events, and how often oversize blocks went back for a request.
+/// A program that requests sizes of all kinds and holds a few blocks. Returns its events, and how often oversize
+/// blocks were released for a request.
 fn recorded(conf: &Conf, seed: u64) -> (Vec<Event>, u64) {
     let mut allocator = Allocator::new(conf.clone(), Limit::Device(512 * MIB));
     let (mut draw, mut held, mut events, mut refused) = (Draw(seed), Vec::<BlockId>::new(), Vec::new(), 0);
@@ -70,7 +71,7 @@ fn what_goes_back_for_a_request_is_its_own() {
 #[test]
 fn a_cache_that_the_program_returns_is_not_a_retry() {
     let conf = Conf::parse("max_split_size_mb:32", Version::of(2, 11)).expect("a setting").0;
-    // On a device with room: one oversize block, its cache returned, and one that is larger.
+    // On a device with room: an oversize block is freed, the cache is emptied, and a larger block is requested.
     let mut allocator = Allocator::new(conf.clone(), Limit::None);
     let mut events = Vec::new();
     let driver = |allocator: &mut Allocator, events: &mut Vec<Event>| {

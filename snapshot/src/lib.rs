@@ -1,12 +1,11 @@
 //! Reads and writes PyTorch's memory snapshots, the pickles of `torch.cuda.memory._dump_snapshot()`.
 //!
-//! [`load`] reads snapshots of torch 2.1 to 2.15, plain or packed by gzip or zstd; [`session`] returns the session of
-//! one. [`SnapshotWriter`] writes files that PyTorch's own viewers open, event by event.
+//! [`load`] reads snapshots of torch 2.1 to 2.15, plain or compressed by gzip or zstd; [`session`] returns the session
+//! of a snapshot. [`SnapshotWriter`] writes files that PyTorch's own viewers open, event by event.
 //!
-//! Guarantees: written files are read back as the same events, segments and marks; memory stays bounded by the live
-//! state and the stacks when writing, and below the size of the unpacked file when reading.
-//!
-//! Refuses: to execute anything, and to know an agent, a daemon or the wire.
+//! Guarantees: a written file is read back as the same events, segments and marks. While writing, memory is bounded by
+//! the live state and the stacks. While reading, it stays below the size of the unpacked file. Nothing in a file is
+//! ever executed. This crate does not depend on an agent, a daemon or the wire format.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! Whose a recording is: the session under which it is stored.
+//! The session under which a recording is stored.
 //!
-//! Guarantees: the same file of one import is the same session.
+//! Guarantees: the same file in the same import gives the same session.
 
 use memctl_model::{DeviceInfo, Launch, SessionId, SessionInfo, SourceKind};
 
@@ -9,16 +9,16 @@ use crate::read::Recording;
 /// PyTorch writes microseconds into snapshots.
 pub const RESOLUTION_NS: u32 = 1_000;
 
-/// Who a recording is, as `(job, attempt, rank)`.
+/// The identity of a recording: `(job, attempt, rank)` and the import.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The job's name.
     pub job: String,
-    /// Restart count.
+    /// Number of restarts.
     pub attempt: u32,
     /// Rank in the job.
     pub rank: u32,
-    /// Ranks in the job.
+    /// Number of ranks in the job.
     pub world_size: Option<u32>,
     /// Labels of the job.
     pub labels: Vec<(String, String)>,
@@ -26,7 +26,7 @@ pub struct Identity {
     pub launch: Launch,
 }
 
-/// The session of a recording. Its id follows from the file's content and the identity.
+/// The session of a recording. Its id is derived from the file's content and the identity.
 #[must_use]
 pub fn session(recording: &Recording, identity: &Identity) -> SessionInfo {
     let devices =
@@ -53,7 +53,7 @@ pub fn session(recording: &Recording, identity: &Identity) -> SessionInfo {
     }
 }
 
-/// Mixes the identity into the digest: the same file may be imported under two names, and twice under one.
+/// Mixes the identity into the digest. The same file may be imported under two names, and twice under one name.
 fn session_id(digest: [u8; 16], identity: &Identity) -> SessionId {
     let Identity { job, attempt, rank, launch, .. } = identity;
     let import = launch.launcher.unwrap_or(0);

@@ -1,7 +1,7 @@
-//! Allocations: from the free block that starts at the address, split as PyTorch splits it.
+//! Allocations: a block is taken from the free block that starts at its address and is split as PyTorch splits it.
 //!
-//! Guarantees: the usual case is one look-up and, if the block is split, one insertion; all else is in cold functions
-//! that follow the module's table of contradictions.
+//! Guarantees: the usual case costs one look-up and, if the block is split, one insertion. Cold functions handle all
+//! other cases; they follow the module's table of contradictions.
 
 use memctl_model::allocator::REQUEST_BYTES_MAX;
 use memctl_model::{Event, SegmentKind};
@@ -48,7 +48,7 @@ impl BlockMap {
         let block = self.slab.get_mut(slot);
         block.site = self.sites.enter(event.stack, birth.epoch, birth.phase, block.size);
         block.usage = Use::Allocated;
-        // A block that had to be cut holds less than was requested.
+        // If the free block was too small for the request, the block holds less than was requested.
         block.requested = event.size.min(block.size);
         block.stack = event.stack;
         block.birth_epoch = birth.epoch;
@@ -61,7 +61,7 @@ impl BlockMap {
         self.raise_allocated_peaks();
     }
 
-    /// Gives the live block at an address another stack: an event named it.
+    /// Gives the live block at an address the stack that an event names.
     #[cold]
     pub(super) fn rename(&mut self, event: &Event) {
         let Some(slot) = self.index.find(&self.slab, event.addr).filter(|_| event.stack.is_some()) else { return };
@@ -76,7 +76,7 @@ impl BlockMap {
         }
     }
 
-    /// Every case but a fitting free block at exactly this address.
+    /// Handles every case except a large enough free block at exactly this address.
     #[cold]
     fn alloc_against_the_map(&mut self, found: Option<Slot>, rounded: u64, event: &Event, birth: Birth) {
         if event.size > REQUEST_BYTES_MAX || event.addr.checked_add(rounded).is_none() {
@@ -97,7 +97,8 @@ impl BlockMap {
         self.anomalies.contradictions += u64::from(contradicted);
     }
 
-    /// An allocation in a segment whose free blocks do not agree with it. Returns whether anything had to be corrected.
+    /// Allocates in a segment whose free blocks do not agree with the event. Returns whether anything had to be
+    /// corrected.
     fn alloc_inside(&mut self, segment: u64, rounded: u64, event: &Event, birth: Birth) -> bool {
         let mut contradicted = false;
         let mut slot = self.block_at(segment, event.addr);
@@ -138,8 +139,8 @@ impl BlockMap {
         self.settle_free(rest)
     }
 
-    /// Divides a free block at `addr` and returns the upper part. The lower part joins the live block below if it can
-    /// only be that block's unsplit rest, because no split leaves so little; else it stays free.
+    /// Divides a free block at `addr` and returns the upper part. A lower part too small to be left by a split can
+    /// only be the unsplit rest of the live block below, so it joins that block. A larger lower part stays free.
     fn cut_below(&mut self, slot: Slot, addr: u64) -> Slot {
         let block = *self.slab.get(slot);
         let gap = addr - block.addr;
@@ -165,8 +166,8 @@ impl BlockMap {
         upper
     }
 
-    /// An allocation outside every known segment: its requested size, rounded, at its address. Returns whether anything
-    /// had to be corrected.
+    /// Allocates outside every known segment: the rounded size at the event's address. Returns whether anything had to
+    /// be corrected.
     fn alloc_loose(&mut self, rounded: u64, event: &Event, birth: Birth) -> bool {
         let end = event.addr + rounded;
         let mut contradicted = self.evict_loose(event.addr, end);

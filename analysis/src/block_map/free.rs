@@ -1,7 +1,8 @@
-//! Frees: the request takes a block from `allocated`, the completion merges it with its free neighbours.
+//! Frees: a request to free removes the block from `allocated`; its completion merges the block with its free
+//! neighbours.
 //!
-//! Guarantees: blocks that wait for another stream are never merged; a merged block keeps the slot of its lowest part.
-//! Frees of blocks that are not live change nothing and are counted.
+//! Guarantees: blocks that wait for another stream are never merged. A merged block keeps the slot of its lowest part.
+//! A free of a block that is not live changes nothing and is counted.
 
 use super::BlockMap;
 use super::slab::{NIL, Slot, Use};
@@ -46,7 +47,7 @@ impl BlockMap {
         }
     }
 
-    /// `allocated` falls at the request, everything else at the completion.
+    /// Only `allocated` falls at the request; the other sums fall at the completion.
     #[inline]
     fn give_back(&mut self, slot: Slot) {
         let block = self.slab.get_mut(slot);
@@ -107,7 +108,7 @@ impl BlockMap {
         self.slab.remove(gone);
     }
 
-    /// Ends a live block's life because an event shows that it is gone.
+    /// Ends a live block because an event shows that it no longer exists.
     #[cold]
     pub(super) fn evict(&mut self, slot: Slot) {
         if self.slab.get(slot).usage == Use::Allocated {
@@ -132,7 +133,7 @@ impl BlockMap {
             if self.slab.get(slot).usage.is_live() {
                 slot = self.evict_in_segment(slot);
             }
-            // No two neighbours are free, so the next one lives and merges into this one.
+            // Two neighbours are never both free, so the next block is live. Its eviction merges it into this one.
             match self.slab.get(slot).next {
                 NIL => return slot,
                 next => slot = next,
@@ -140,7 +141,7 @@ impl BlockMap {
         }
     }
 
-    /// Ends the life of every loose block that overlaps `start..end`. Returns whether there was one.
+    /// Ends every loose block that overlaps `start..end`. Returns whether there was one.
     #[cold]
     pub(super) fn evict_loose(&mut self, start: u64, end: u64) -> bool {
         let below = self.loose.range(..start).next_back().map(|(_, &slot)| slot);

@@ -1,14 +1,16 @@
-//! Where the block that starts at an address is stored: an open-addressing hash table of its own.
+//! An open-addressing hash table that finds the slot of the block that starts at an address.
 //!
-//! Addresses are multiples of 512 and come in long arithmetic runs. Hash tables that take the low
-//! bits of a product put those runs into few buckets; here the *top* bits are taken, which a
-//! multiplication by the golden ratio spreads evenly. Eight bytes an entry: 32 bits of hash and a
-//! slot, so a miss seldom leaves the table. Guarantees: no allocation except to grow; half full at
-//! most; removal leaves no tombstones. Refuses to store an address twice (the caller looks first).
+//! Addresses are multiples of 512 and come in long arithmetic sequences. Hash tables that use the low bits of a
+//! product put such sequences into few buckets. This table uses the *top* bits, which a multiplication by the golden
+//! ratio spreads evenly. An entry has eight bytes: 32 bits of hash and a slot. A look-up without a match therefore
+//! seldom reads memory outside the table.
+//!
+//! Guarantees: the table allocates only to grow, is at most half full, and leaves no tombstones on removal. The caller
+//! must not insert an address twice; it looks the address up first.
 
 use super::slab::{Slab, Slot};
 
-/// No slot has this number, so no entry has this value.
+/// No slot has the number `u32::MAX`, so no entry has this value.
 const EMPTY: u64 = u64::MAX;
 /// A small table fits in the first-level cache and serves most jobs' live blocks.
 const SLOTS_MIN: usize = 1024;
@@ -29,8 +31,8 @@ impl Default for AddressIndex {
     }
 }
 
-/// The upper half of the product with 2^64 / golden ratio. The fold brings in the upper half of the
-/// address, which would reach only the lowest of these bits otherwise.
+/// The upper half of the product of the address and 2^64 / golden ratio. The fold by 32 bits is needed because the
+/// upper half of the address would otherwise reach only the lowest of these bits.
 #[inline]
 fn hash(addr: u64) -> u32 {
     ((addr ^ (addr >> 32)).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32
@@ -59,7 +61,8 @@ impl AddressIndex {
         let mask = self.mask();
         let mut place = self.home(hash);
         loop {
-            // The mask keeps `place` inside; written so that the compiler sees it and drops the check.
+            // The mask keeps `place` in bounds. It is applied here so that the compiler sees this and drops the bounds
+            // check.
             let entry = self.entries[place & mask];
             if entry == EMPTY {
                 return None;
@@ -95,14 +98,15 @@ impl AddressIndex {
     fn grow(&mut self) {
         let doubled = vec![EMPTY; self.entries.len() * 2];
         let old = std::mem::replace(&mut self.entries, doubled);
-        // 31 bits of table would be 16 GiB of entries: the allocation above fails long before.
+        // 31 bits of table would be 16 GiB of entries. The allocation above fails long before that, so `shift` never
+        // reaches zero.
         self.shift -= 1;
         for entry in old.into_iter().filter(|&entry| entry != EMPTY) {
             self.place((entry >> 32) as u32, entry as Slot);
         }
     }
 
-    /// Takes a block out; nothing happens when it is not there.
+    /// Removes a block. Does nothing if the block is not in the table.
     #[inline]
     pub(super) fn remove(&mut self, addr: u64, slot: Slot) {
         let hash = hash(addr);
@@ -120,7 +124,7 @@ impl AddressIndex {
             hole = (hole + 1) & mask;
         }
         self.len -= 1;
-        // Entries behind the hole move up unless that would put them before their home.
+        // Entries behind the hole move up, unless the move would put them before their home.
         let mut next = hole;
         loop {
             next = (next + 1) & mask;

@@ -1,8 +1,8 @@
-//! The map as a keyframe, and back.
+//! Conversion of the map to a keyframe and back.
 //!
-//! Guarantees: restoring a result of [`BlockMap::keyframe`] yields the same map, so a replay may be cut anywhere.
-//! Keyframes from elsewhere are not trusted: parts that overlap, leave their segment or exceed 64 bits are dropped;
-//! gaps and free neighbours become one free block; each such part counts as a contradiction.
+//! Guarantees: restoring a result of [`BlockMap::keyframe`] yields the same map, so a replay can start at any
+//! keyframe. Keyframes from other sources are checked: parts that overlap, leave their segment or exceed 64 bits are
+//! dropped, and gaps and adjacent free blocks become one free block. Each such part counts as a contradiction.
 
 use memctl_model::{BlockState, BlockUse, DeviceIndex, Keyframe, KeyframeReason, SegmentKind, SegmentState, StackId};
 
@@ -19,7 +19,7 @@ impl BlockMap {
         self.sites.clear();
         self.largest = Largest::default();
         self.index.clear();
-        // A keyframe does not name the stack that requested a segment: keep the stacks that are known.
+        // A keyframe does not name the stack that requested a segment, so the stacks that are already known are kept.
         let known = std::mem::take(&mut self.segments);
         self.pools.clear();
         self.loose.clear();
@@ -64,7 +64,7 @@ impl BlockMap {
             reached = block_end;
         }
         if reached < end {
-            // A segment without any block is short for a free segment.
+            // A segment without any block is shorthand for a free segment.
             self.anomalies.contradictions += u64::from(!state.blocks.is_empty());
             last = self.append_free(last, reached, end - reached, state);
             first = if first == NIL { last } else { first };
@@ -95,7 +95,7 @@ impl BlockMap {
 
     fn append_live(&mut self, last: Slot, state: &BlockState, usage: Use, kind: SegmentKind, expandable: bool) -> Slot {
         let mut block = Block {
-            // A block never holds more than its size; the sum of requested bytes relies on it.
+            // A block never holds more requested bytes than its size. The sum of requested bytes relies on this.
             requested: state.requested.min(state.size),
             birth_step: state.birth_step,
             stack: state.stack,

@@ -1,11 +1,12 @@
-//! The largest free block, without looking at all blocks: a tree of maxima over the slots, eight to a node.
+//! Finds the largest free block without a scan of all blocks: a tree of maxima over the slots, with eight children per
+//! node.
 //!
-//! Guarantees: a query costs by the slots that were touched since the last one; nothing is kept before the first query,
-//! so that maps without queries pay nothing.
+//! Guarantees: the cost of a query is proportional to the slots that changed since the last query. The tree is built
+//! at the first query, so maps without queries cost nothing.
 
 use super::slab::{Slab, Slot};
 
-/// Children of a node: their maxima fill one cache line.
+/// Children of a node. Their maxima fill one cache line.
 const FANOUT: usize = 8;
 
 /// The tree. Level 0 has a place for every slot: its bytes if it is free, else 0.
@@ -15,7 +16,7 @@ pub(super) struct Largest {
 }
 
 impl Largest {
-    /// Bytes of the largest free block, 0 if there is none. Takes the slots that the slab has listed.
+    /// Bytes of the largest free block, or 0 if there is none. Consumes the slab's list of touched slots.
     pub(super) fn bytes(&mut self, slab: &mut Slab) -> u64 {
         if self.levels.is_empty() {
             slab.list_touched();
@@ -27,12 +28,12 @@ impl Largest {
         self.levels.last().and_then(|top| top.iter().copied().max()).unwrap_or(0)
     }
 
-    /// Makes room for this many slots; the top level has at most eight.
+    /// Makes room for this many slots. The top level has at most eight entries.
     fn grow(&mut self, slots: usize) {
         let mut wanted = slots.max(1).next_multiple_of(FANOUT);
         for level in 0.. {
             if level == self.levels.len() {
-                // The levels below are filled already.
+                // The levels below are already filled.
                 let below = level.checked_sub(1).map_or(&[][..], |below| &self.levels[below]);
                 self.levels.push(below.chunks(FANOUT).map(|eight| eight.iter().copied().max().unwrap_or(0)).collect());
             }

@@ -1,30 +1,29 @@
 //! The block map: an allocator's segments and blocks, followed event by event at the recorded addresses.
 //!
-//! Guarantees: after every event `allocated`, `active`, `reserved`, `requested` and
-//! `inactive_split` bytes are what PyTorch's `memory_stats()` says at that moment, if the start
-//! was known and nothing was dropped; live bytes are never negative; an event costs a few tens of
-//! nanoseconds and no allocation (loose blocks excepted). It never fails: an event that
-//! contradicts the map is counted and the map follows the event, because the recording saw what
-//! happened and the map only concluded it.
+//! Guarantees: after every event `allocated`, `active`, `reserved`, `requested` and `inactive_split` bytes equal those
+//! of PyTorch's `memory_stats()` at that moment. This holds if the initial state was known and no event was dropped.
+//! Live bytes are never negative. An event costs a few tens of nanoseconds and, except for loose blocks, no
+//! allocation. The map never fails: if an event contradicts the map, the event is counted and the map follows it,
+//! because the recording is an observation and the map is only derived from it.
 //!
-//! Invariants, each held by a test: blocks of a segment follow each other without gap or overlap;
-//! no two neighbours are both free; segments do not overlap; loose blocks overlap nothing.
+//! Invariants, each covered by a test: the blocks of a segment follow each other without gap or overlap; two
+//! neighbours are never both free; segments do not overlap; loose blocks overlap nothing.
 //!
-//! What the map does with a contradiction:
+//! How the map resolves each contradiction:
 //!
 //! | event | rule |
 //! |---|---|
-//! | allocation where a block lives | the old block is gone |
+//! | allocation where a block lives | the old block is removed |
 //! | allocation inside a live block, behind its requested bytes | the old block ends there |
-//! | allocation inside a live block otherwise | the old block is gone |
-//! | allocation inside a free block | up to 1 MiB before it joins the large block below, more stays free |
-//! | allocation larger than its place | live blocks in its way are gone; it is cut at the segment's end |
+//! | allocation inside a live block otherwise | the old block is removed |
+//! | allocation inside a free block | a rest below it up to 1 MiB joins a large block, a larger one stays free |
+//! | allocation larger than its place | live blocks in its way are removed; it is cut at the segment's end |
 //! | completion without a request | both happen |
 //! | request on a block already freed | nothing |
 //! | free of a block that is not live | nothing; counted as unknown |
-//! | segment freed or unmapped with live blocks | they are gone |
-//! | new segment over an old one or over loose blocks | the old ones are gone |
-//! | the 32 millionth step of such searches since the last keyframe | the searched segment's blocks are gone |
+//! | segment freed or unmapped with live blocks | the blocks are removed |
+//! | new segment over an old one or over loose blocks | the old ones are removed |
+//! | the 32 millionth step of such searches since the last keyframe | the searched segment's blocks are removed |
 //! | address range beyond 2^64, segment of zero bytes | nothing |
 
 mod alloc;
@@ -53,7 +52,7 @@ pub use sites::SITES_MAX;
 use sites::Sites;
 use slab::{NIL, Slab, Slot};
 
-/// When a block was allocated, in the training loop's counts.
+/// The epoch, step and phase in which a block was allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Birth {
     /// The current epoch.
@@ -73,11 +72,11 @@ pub struct Anomalies {
     pub unknown_completions: u64,
     /// Segments freed, or pages unmapped, that were not known.
     pub unknown_segments: u64,
-    /// Events that contradicted the map, which was corrected; the module's table has the rules.
+    /// Events that contradicted the map. The map was corrected by the rules in the module's table.
     pub contradictions: u64,
 }
 
-/// A segment, or one contiguous mapped range of an expandable one.
+/// A segment, or one contiguous mapped range of an expandable segment.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     size: u64,
@@ -87,10 +86,10 @@ struct Segment {
     stack: StackId,
     kind: SegmentKind,
     expandable: bool,
-    /// The block at the segment's address. It keeps its slot as long as the segment lives: splits
-    /// hand out the low part and merges keep the low block.
+    /// The block at the segment's address. It keeps its slot as long as the segment exists: splits hand out the low
+    /// part and merges keep the low block.
     first: Slot,
-    /// A block not far from the segment's end, to find the end quickly when the segment grows.
+    /// A block near the segment's end, used to find the end quickly when the segment grows.
     near_end: Slot,
 }
 
@@ -105,20 +104,20 @@ struct Sums {
     allocated_blocks: u64,
 }
 
-/// Steps that searches after contradictions may walk between two keyframes: a fraction of a second. A broken or
-/// malicious recording could otherwise make every event walk its whole segment.
+/// Maximum steps that searches after contradictions may walk between two keyframes; this many take a fraction of a
+/// second. Without it, a damaged or malicious recording could make every event walk its whole segment.
 const WALK_STEPS_MAX: u64 = 32 << 20;
-/// Steps that are always granted, so that short walks stay exact.
+/// Steps that every search may take, so that short walks stay exact.
 const WALK_STEPS_FREE: u64 = 256;
 
-/// See the module.
+/// The block map; see the module's documentation.
 #[derive(Clone, Debug)]
 pub struct BlockMap {
     rules: PlacementRules,
     slab: Slab,
     index: AddressIndex,
     segments: BTreeMap<u64, Segment>,
-    /// Live blocks outside every segment, by address. Ordered, so that overlaps show.
+    /// Live blocks outside every segment, by address. The order lets overlaps be found.
     loose: BTreeMap<u64, Slot>,
     sites: Sites,
     pools: Pools,
@@ -127,9 +126,9 @@ pub struct BlockMap {
     peaks: Peaks,
     peaks_within: Peaks,
     anomalies: Anomalies,
-    /// The block whose free was requested last: its completion nearly always follows at once.
+    /// The block whose free was requested last. Its completion nearly always follows at once.
     last_freed: Slot,
-    /// What is left of [`WALK_STEPS_MAX`].
+    /// The steps left of [`WALK_STEPS_MAX`].
     walk_steps_left: u64,
 }
 
@@ -155,7 +154,7 @@ impl BlockMap {
         }
     }
 
-    /// Applies one event. `birth` is when a block that it allocates is born.
+    /// Applies one event. `birth` is the birth of the block that the event allocates, if it allocates one.
     #[inline]
     pub fn apply(&mut self, event: &Event, birth: Birth) {
         match event.action {
@@ -166,7 +165,7 @@ impl BlockMap {
             Action::SegmentFree => self.segment_free(event),
             Action::SegmentMap => self.segment_map(event),
             Action::SegmentUnmap => self.segment_unmap(event),
-            // A failed request changes nothing: blocks flushed before it have events of their own.
+            // A failed request changes nothing: blocks that were flushed before it have events of their own.
             Action::Snapshot | Action::Oom => {}
             Action::Annotate => self.rename(event),
         }
@@ -201,7 +200,7 @@ impl BlockMap {
             Peaks { allocated_bytes: self.sums.allocated_bytes, reserved_bytes: self.sums.reserved_bytes };
     }
 
-    /// What was corrected so far. Survives a [`restore`](Self::restore).
+    /// The contradictions that were corrected so far. The counts survive a [`restore`](Self::restore).
     #[must_use]
     pub fn anomalies(&self) -> Anomalies {
         self.anomalies
@@ -223,12 +222,12 @@ impl BlockMap {
     /// The address of the segment that contains `addr`.
     fn segment_of(&self, addr: u64) -> Option<u64> {
         let (&start, segment) = self.segments.range(..=addr).next_back()?;
-        // `addr - start` cannot underflow and the end of a segment never exceeds 2^64 - 1.
+        // `addr - start` cannot underflow, and the end of a segment never exceeds 2^64 - 1.
         (addr - start < segment.size).then_some(start)
     }
 
-    /// The block of a segment that contains `addr`. O(1) if the block starts there; else a walk, which only
-    /// contradictions need.
+    /// The block of a segment that contains `addr`. O(1) if the block starts there. Otherwise the segment is walked,
+    /// which happens only after contradictions.
     fn block_at(&mut self, segment: u64, addr: u64) -> Slot {
         if let Some(slot) = self.index.find(&self.slab, addr) {
             return slot;
@@ -247,7 +246,7 @@ impl BlockMap {
         slot
     }
 
-    /// Puts a block behind `prev` (or alone) into the slab and the index.
+    /// Inserts a block behind `prev` into the slab and the index. If `prev` is `NIL`, the block has no neighbours.
     fn link_after(&mut self, prev: Slot, mut block: slab::Block) -> Slot {
         block.prev = prev;
         block.next = if prev == NIL { NIL } else { self.slab.get(prev).next };

@@ -1,8 +1,9 @@
-//! The oldest live blocks of some stacks: a sample for a search of their holders.
+//! The oldest live blocks of some stacks: the sample whose holders are searched.
 //!
-//! A line with several statements also makes what is made once, such as an optimizer's state. These blocks are the oldest,
-//! and their holder is not what grows: the sample leaves them out.
-//! Guarantees: bounded memory. Visits every block, so it is for queries and not for events.
+//! A line with several statements also makes memory that is made only once, such as an optimizer's state. These blocks are
+//! the oldest, and their holder does not grow, so the sample leaves them out.
+//!
+//! Guarantees: memory is bounded. Every block is visited, so this is for queries and not for every event.
 
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -31,7 +32,7 @@ pub struct LiveBlock {
 /// Live blocks of some stacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveSample {
-    /// How many live.
+    /// Number of live blocks.
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -96,7 +97,7 @@ mod tests {
     fn map(first: u64) -> BlockMap {
         let mut map = BlockMap::new(&AllocatorSettings::default());
         for step in 0..8_u64 {
-            // The youngest lies lowest.
+            // The youngest block has the lowest address.
             let addr = (1 << 30) - (first + step) * 4_096;
             let stack = StackId(1 + (step % 2) as u32);
             let event = Event { action: Action::Alloc, addr, size: 512, stack, ..Event::default() };

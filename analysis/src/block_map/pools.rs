@@ -1,8 +1,8 @@
 //! Reserved memory of private pools (CUDA graphs, MemPools) by the stack that requested it.
 //!
-//! Guarantees: the rows sum to the segments outside the default pool; a table costs by rows, not by segments. Once
-//! there are [`STACKS_MAX`] stacks, further ones count as none. Refuses to name the user of a pool: the recording does
-//! not contain it.
+//! Guarantees: the rows sum to the segments outside the default pool. The cost of a table depends on the number of
+//! rows, not of segments. Beyond [`STACKS_MAX`] stacks, further segments are counted without a stack. The user of a
+//! pool is not named, because the recording does not contain it.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ impl Pools {
         self.rows.clear();
     }
 
-    /// Sorted by stack.
+    /// The rows, sorted by stack.
     pub(super) fn rows(&self) -> Vec<PoolRow> {
         self.rows.iter().map(|(&stack, &(segments, bytes))| PoolRow { stack, segments, bytes }).collect()
     }

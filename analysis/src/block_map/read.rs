@@ -1,15 +1,15 @@
-//! What the map reports: counters, sites, free blocks, segments.
+//! The figures that the map reports: counters, sites, free blocks, segments.
 //!
-//! Guarantees: reading changes no figure. The parts of a live session's table (counters, changed sites) cost by what
-//! changed; everything else here visits every block or site, so it is for queries and not for every event. Events use
-//! [`BlockMap::levels`].
+//! Guarantees: reading changes no figure. The cost of a live session's table (counters, changed sites) depends on what
+//! changed. All other queries visit every block or site, so they are not for every event. For levels after each event
+//! use [`BlockMap::levels`].
 
 use memctl_model::{Counters, PoolId, PoolRow, SegmentKind, SiteRow, StackId};
 
 use super::slab::Use;
 use super::{BlockMap, Segment};
 
-/// A free block and where it can serve: blocks are reusable only on their stream and in their pool.
+/// A free block and where it can be reused: blocks are reusable only on their stream and in their pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeBlock {
     /// Device address.
@@ -41,30 +41,30 @@ pub struct SegmentUse {
     pub kind: SegmentKind,
     /// Whether it is a mapped range of an expandable segment.
     pub expandable: bool,
-    /// Bytes handed out.
+    /// Bytes of allocated blocks.
     pub allocated_bytes: u64,
-    /// Bytes freed by the program that wait for another stream.
+    /// Bytes that the program freed and that wait for another stream.
     pub pending_bytes: u64,
     /// Free bytes.
     pub free_bytes: u64,
     /// The largest free block.
     pub largest_free_bytes: u64,
-    /// Blocks handed out or pending.
+    /// Allocated and pending blocks.
     pub live_blocks: u64,
     /// Free blocks.
     pub free_blocks: u64,
 }
 
 impl BlockMap {
-    /// The counters. O(blocks), because of `largest_free_bytes`; every event updates the others. Tables use
-    /// [`Self::counters_since`].
+    /// The counters. O(blocks), because `largest_free_bytes` needs a scan; every event updates the other counters.
+    /// Tables use [`Self::counters_since`], which is cheaper.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let free = self.slab.iter().filter(|block| block.usage == Use::Free);
         self.counters_with(free.map(|block| block.size).max().unwrap_or(0))
     }
 
-    /// The same counters; costs by the blocks that changed since the last call.
+    /// The same counters, at a cost proportional to the blocks that changed since the last call.
     pub fn counters_since(&mut self) -> Counters {
         let largest = self.largest.bytes(&mut self.slab);
         self.counters_with(largest)
@@ -83,42 +83,42 @@ impl BlockMap {
         }
     }
 
-    /// Allocated blocks and bytes (true size) by stack, epoch and phase of birth, sorted by these. Their bytes sum to
+    /// Allocated blocks and bytes (block size) by stack, epoch and phase of birth, sorted by these. Their bytes sum to
     /// `allocated_bytes`: blocks whose free was requested are not included. O(n log n) in the sites.
     #[must_use]
     pub fn site_rows(&self) -> Vec<SiteRow> {
         self.sites.rows()
     }
 
-    /// Blocks handed out. O(1).
+    /// Number of allocated blocks. O(1).
     #[must_use]
     pub fn allocated_blocks(&self) -> u64 {
         self.sums.allocated_blocks
     }
 
-    /// How many rows there are.
+    /// Number of rows that [`Self::site_rows`] returns.
     #[must_use]
     pub fn site_count(&self) -> usize {
         self.sites.living()
     }
 
-    /// Like [`Self::site_rows`]; the next [`Self::site_changes`] returns the changes since this call.
+    /// The same rows as [`Self::site_rows`]. The next [`Self::site_changes`] returns the changes since this call.
     pub fn take_site_rows(&mut self) -> Vec<SiteRow> {
         self.sites.take_rows()
     }
 
-    /// The rows that changed since rows or changes were last taken; sites that are gone have 0 blocks. Returns all rows
-    /// the first time. O(n log n) in the sites that events touched.
+    /// The rows that changed since rows or changes were last taken. Sites without blocks have 0 blocks. The first call
+    /// returns all rows. O(n log n) in the sites that events touched.
     pub fn site_changes(&mut self) -> Vec<SiteRow> {
         self.sites.changes()
     }
 
-    /// Saves the present rows for [`Self::kept_site_rows`] by recording changes from now on.
+    /// Saves the present rows for [`Self::kept_site_rows`]. From now on the map records changes to them.
     pub fn keep_site_rows(&mut self) {
         self.sites.keep();
     }
 
-    /// The rows as last saved; the present rows if none were saved.
+    /// The rows as last saved, or the present rows if none were saved.
     #[must_use]
     pub fn kept_site_rows(&self) -> Vec<SiteRow> {
         self.sites.kept()

@@ -1,7 +1,7 @@
-//! Segments: memory that the driver gave and took back, whole or page by page.
+//! Segments: memory that the driver provided and took back, whole or page by page.
 //!
-//! Guarantees: segments never overlap; contiguous mapped ranges of one stream, pool and kind are one segment, as a
-//! snapshot shows them. Refuses ranges that are empty or exceed 64 bits.
+//! Guarantees: segments never overlap. Contiguous mapped ranges of one stream, pool and kind form one segment, as a
+//! snapshot shows them. Ranges that are empty or exceed 64 bits are rejected.
 
 use memctl_model::allocator::segment_kind;
 use memctl_model::{Event, PoolId, SegmentKind, StackId};
@@ -35,7 +35,8 @@ impl BlockMap {
             return;
         };
         self.anomalies.contradictions += u64::from(self.clear_range(event.addr, end));
-        // Small pages are mapped one at a time; a large page has more than 10 MiB.
+        // Small pages are mapped one at a time; a large page has more than 10 MiB. The size therefore determines the
+        // kind.
         self.add_free_segment(event, segment_kind(event.size), true);
         self.join_with_next(event.addr);
         if let Some((&below, segment)) = self.segments.range(..event.addr).next_back()
@@ -53,8 +54,8 @@ impl BlockMap {
                 let lived = self.drop_segment(event.addr);
                 self.anomalies.contradictions += u64::from(resized || lived);
             }
-            // Pages of expandable segments are unmapped, never freed; a range inside another segment cannot be a
-            // segment.
+            // Pages of expandable segments are unmapped, never freed. A range inside another segment cannot be a
+            // segment of its own.
             Some(_) => self.anomalies.contradictions += 1,
             None if self.segment_of(event.addr).is_some() => self.anomalies.contradictions += 1,
             None => {
@@ -77,7 +78,7 @@ impl BlockMap {
         while let Some(start) = self.next_segment(reached, end) {
             let segment = self.segments[&start];
             if !segment.expandable {
-                // Nothing beyond it can belong to the same mapping.
+                // A segment that is not expandable ends the mapping, so nothing beyond it can belong to it.
                 contradicted = true;
                 break;
             }
@@ -95,7 +96,7 @@ impl BlockMap {
         self.anomalies.contradictions += u64::from(contradicted);
     }
 
-    /// The address of the first segment that overlaps `start..end`, which may be empty.
+    /// The address of the first segment that overlaps `start..end`. The range may be empty.
     fn next_segment(&self, start: u64, end: u64) -> Option<u64> {
         if start >= end {
             return None;
@@ -109,8 +110,8 @@ impl BlockMap {
         below.into_iter().chain(self.segments.range(start..end).map(|(&segment, _)| segment)).collect()
     }
 
-    /// Clears the range of memory that the driver has just given: anything recorded there must be gone. Returns whether
-    /// there was anything.
+    /// Clears a range of memory that the driver has just provided: whatever was recorded there can no longer exist.
+    /// Returns whether anything was removed.
     fn clear_range(&mut self, start: u64, end: u64) -> bool {
         let mut cleared = self.evict_loose(start, end);
         for segment in self.segments_in(start, end) {
@@ -132,7 +133,7 @@ impl BlockMap {
         self.raise_reserved_peaks();
     }
 
-    /// Adds a segment whose blocks are linked already. Its kind is theirs.
+    /// Adds a segment whose blocks are already linked. The segment takes its kind from its first block.
     pub(super) fn add_segment(&mut self, addr: u64, size: u64, owner: Owner, first: Slot, near_end: Slot) {
         let Block { kind, expandable, .. } = *self.slab.get(first);
         let (stream, pool, stack) = owner;
@@ -141,7 +142,7 @@ impl BlockMap {
         self.segments.insert(addr, segment);
     }
 
-    /// Removes a segment; its blocks are left to the caller.
+    /// Removes a segment. The caller removes its blocks.
     fn remove_segment(&mut self, addr: u64) -> Option<Segment> {
         let segment = self.segments.remove(&addr)?;
         self.pools.leave(&segment);
@@ -178,7 +179,7 @@ impl BlockMap {
         }
     }
 
-    /// The last block of a segment, starting at the remembered place if that is still inside.
+    /// The last block of a segment. The search starts at the remembered block if that is still inside the segment.
     fn last_block(&mut self, addr: u64) -> Slot {
         let segment = self.segments[&addr];
         let remembered = self
@@ -196,7 +197,7 @@ impl BlockMap {
     fn join_with_next(&mut self, addr: u64) {
         let lower = self.segments[&addr];
         let Some(&upper) = self.segments.get(&(addr + lower.size)) else { return };
-        // Traces up to torch 2.11 name no pool, so the default pool means "not known".
+        // Traces up to torch 2.11 do not name the pool, so the default pool means "not known".
         let pools_agree = lower.pool == upper.pool || lower.pool == PoolId::DEFAULT || upper.pool == PoolId::DEFAULT;
         let alike = lower.expandable
             && upper.expandable
@@ -211,14 +212,14 @@ impl BlockMap {
         self.slab.get_mut(upper.first).prev = last;
         let mut near_end = upper.near_end;
         if self.slab.get(last).usage == Use::Free && self.slab.get(upper.first).usage == Use::Free {
-            // Free blocks of expandable segments are in no sum, so joining them changes none.
+            // Free blocks of expandable segments are not part of any sum, so joining them changes none.
             self.absorb_next(last);
             near_end = if near_end == upper.first { last } else { near_end };
         }
         if let Some(segment) = self.segments.get_mut(&addr) {
             self.pools.leave(segment);
             segment.size += upper.size;
-            // The range that names its pool knows the stack that requested it.
+            // Only the range that names its pool has the stack that requested that pool's memory.
             segment.stack = if lower.pool == PoolId::DEFAULT { upper.stack } else { lower.stack };
             segment.pool = lower.pool.max(upper.pool);
             segment.near_end = near_end;
@@ -226,7 +227,7 @@ impl BlockMap {
         }
     }
 
-    /// Takes `low..high` out of an expandable range, which may leave a range on either side. Returns whether any block
+    /// Removes `low..high` from an expandable range, which may leave a range on either side. Returns whether any block
     /// there was live.
     fn unmap_part(&mut self, segment: u64, low: u64, high: u64) -> bool {
         let lived = self.evict_range(segment, low, high);

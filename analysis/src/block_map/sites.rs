@@ -1,9 +1,10 @@
-//! Live memory by allocation site, kept up to date by every event: a table costs by the sites that changed.
+//! Live memory by allocation site. Every event updates it, so the cost of a table depends on the sites that changed.
 //!
-//! Guarantees: the rows equal a scan of all blocks; an event costs one look-up, without hashing if the stack's last
-//! block was born in the same epoch and phase; sites without blocks are forgotten after their change was reported, in
-//! sweeps that cost a constant for each added site. Past [`SITES_MAX`] sites with blocks, further ones join the site
-//! without a stack, so that the sums stay true and a table stays within the wire's limit.
+//! Guarantees: the rows equal a scan of all blocks. An event costs one look-up, which needs no hashing if the stack's
+//! previous block was born in the same epoch and phase. Sites without blocks are removed after their change was
+//! reported; the sweeps that remove them cost a constant per added site. Beyond [`SITES_MAX`] sites with blocks,
+//! further blocks are counted in the site without a stack. The sums stay true and a table stays within the wire
+//! format's limit.
 
 use std::collections::HashMap;
 
@@ -12,14 +13,14 @@ use memctl_model::{Phase, SiteRow, StackId};
 /// A site's number.
 pub(super) type SiteId = u32;
 
-/// Sites with blocks that are counted separately: half the limit of a site table on the wire. A table with more has all
-/// further sites in the row without a stack.
+/// Maximum sites with blocks that are counted separately: half of the wire format's limit for a site table. All
+/// further sites are counted in the row without a stack.
 pub const SITES_MAX: usize = 1 << 18;
-/// Stacks beyond this are looked up by hashing: a real session has fewer; only damaged input has more.
+/// Stacks with higher numbers are looked up by hashing. A real session has fewer stacks; only damaged input has more.
 const RECENT_MAX: usize = 1 << 20;
-/// Sites without blocks that may stay beside the living ones until they are swept.
+/// Sites without blocks that may exist beside those with blocks before a sweep removes them.
 const EMPTY_FREE: usize = 1_024;
-/// A sweep visits all sites; at least one in this many must have been added since the last sweep.
+/// A sweep visits all sites. It runs only if at least one in this many sites was added since the last sweep.
 const SWEEP_SHARE: usize = 4;
 
 /// Stack, epoch and phase of birth.
@@ -34,16 +35,16 @@ fn key(row: &SiteRow) -> Key {
 struct Level {
     blocks: u64,
     bytes: u64,
-    /// Whether the site may have changed since: it is in the list of that moment.
+    /// Whether the site is in that moment's list of sites that may have changed since.
     is_listed: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Site {
     row: SiteRow,
-    /// The state when changes were last taken.
+    /// The state when changes were last reported.
     told: Level,
-    /// The state when all sites were last kept.
+    /// The state when the rows were last saved.
     kept: Level,
     is_vacant: bool,
 }
@@ -54,10 +55,10 @@ impl Site {
     }
 }
 
-/// An earlier moment: which sites may have changed since; `None` before there was one.
+/// The sites that may have changed since an earlier moment; `None` if there was no such moment yet.
 type Moment = Option<Vec<SiteId>>;
 
-/// All sites.
+/// The live memory of all sites.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sites {
     sites: Vec<Site>,
@@ -69,7 +70,7 @@ pub(super) struct Sites {
     living: usize,
     /// Sites added since the last sweep.
     added: usize,
-    /// Sites that sweeps visited.
+    /// Sites that sweeps visited in total.
     #[cfg(test)]
     visited: usize,
     told: Moment,
@@ -98,7 +99,7 @@ impl Sites {
         self.sites.get(site as usize).is_some_and(|site| !site.is_vacant && key(&site.row) == born)
     }
 
-    /// A block of a site is no longer handed out.
+    /// Subtracts a block that is no longer allocated from its site.
     #[inline]
     pub(super) fn leave(&mut self, site: SiteId, bytes: u64) {
         self.note(site);
@@ -108,7 +109,7 @@ impl Sites {
         self.living -= usize::from(row.blocks == 0);
     }
 
-    /// A live block of a site changed its size: the map was corrected.
+    /// Changes the size of a live block at a site because the map was corrected.
     pub(super) fn resize(&mut self, site: SiteId, from: u64, to: u64) {
         self.note(site);
         let row = &mut self.sites[site as usize].row;
@@ -174,7 +175,7 @@ impl Sites {
         number
     }
 
-    /// Forgets sites without blocks whose change was reported.
+    /// Removes sites without blocks whose change was reported.
     #[cold]
     fn sweep(&mut self) {
         #[cfg(test)]
@@ -190,7 +191,7 @@ impl Sites {
         }
     }
 
-    /// Starts over without blocks. The reported and the kept states remain.
+    /// Removes all blocks from the sites. The reported and the saved states remain.
     pub(super) fn clear(&mut self) {
         for number in 0..self.sites.len() {
             if self.sites[number].row.blocks > 0 {
@@ -202,21 +203,21 @@ impl Sites {
         self.living = 0;
     }
 
-    /// Sites with blocks.
+    /// Number of sites with blocks.
     pub(super) fn living(&self) -> usize {
         self.living
     }
 
     /// Every site with blocks, sorted.
     pub(super) fn rows(&self) -> Vec<SiteRow> {
-        // The number of rows is known: no growing on the way.
+        // The number of rows is known, so the vector never grows.
         let mut rows = Vec::with_capacity(self.living);
         rows.extend(self.sites.iter().map(|site| site.row).filter(|row| row.blocks > 0));
         rows.sort_unstable_by_key(key);
         rows
     }
 
-    /// As [`Self::rows`]; the next [`Self::changes`] are those since now.
+    /// The same as [`Self::rows`]. The next [`Self::changes`] returns the changes since this call.
     pub(super) fn take_rows(&mut self) -> Vec<SiteRow> {
         for number in self.told.get_or_insert_default().drain(..) {
             self.sites[number as usize].told.is_listed = false;
@@ -224,7 +225,7 @@ impl Sites {
         self.rows()
     }
 
-    /// The sites that changed since this or [`Self::take_rows`] was last called; sites that are gone have 0 blocks.
+    /// The sites that changed since this or [`Self::take_rows`] was last called. Sites without blocks have 0 blocks.
     pub(super) fn changes(&mut self) -> Vec<SiteRow> {
         let Some(changed) = &mut self.told else { return self.take_rows() };
         let sites = &mut self.sites;
@@ -236,14 +237,14 @@ impl Sites {
         sorted(rows)
     }
 
-    /// Keeps the present rows while the map moves on.
+    /// Saves the present rows, so that [`Self::kept`] can return them after the map has changed.
     pub(super) fn keep(&mut self) {
         for number in self.kept.get_or_insert_default().drain(..) {
             self.sites[number as usize].kept.is_listed = false;
         }
     }
 
-    /// The rows when [`Self::keep`] was last called.
+    /// The rows at the last call of [`Self::keep`].
     pub(super) fn kept(&self) -> Vec<SiteRow> {
         let then = self.sites.iter().map(|site| match site.kept {
             Level { blocks, bytes, is_listed: true } => SiteRow { blocks, bytes, ..site.row },
@@ -293,7 +294,8 @@ mod tests {
             if alive.len() > living {
                 sites.leave(alive.pop_front().unwrap(), 512);
             }
-            // Between two tables no site is forgotten: they are many here, so that sweeps find nothing.
+            // Sites are not removed before their change is reported. This test reports rarely, so most sweeps find
+            // nothing to remove.
             if stack % 200_000 == 0 {
                 sites.changes();
             }

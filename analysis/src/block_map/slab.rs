@@ -1,7 +1,7 @@
 //! The blocks' storage: fixed slots that are reused, linked to their neighbours in address order.
 //!
-//! Guarantees: a slot's number stays valid until it is vacated; no memory is allocated while a vacated slot is left. It
-//! does not know what a consistent layout is.
+//! Guarantees: a slot's number stays valid until the slot is vacated. No memory is allocated while a vacant slot
+//! remains. The slab does not check that the layout is consistent.
 
 use memctl_model::{BlockState, BlockUse, Phase, SegmentKind, StackId};
 
@@ -32,7 +32,7 @@ impl Use {
     }
 }
 
-/// One block. Aligned so that looking at one touches one cache line.
+/// One block. The alignment ensures that an access touches one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(super) struct Block {
@@ -42,7 +42,7 @@ pub(super) struct Block {
     pub birth_step: u64,
     /// Neighbour below in the same segment.
     pub prev: Slot,
-    /// Neighbour above in the same segment; for a vacant slot the next vacant one.
+    /// Neighbour above in the same segment. For a vacant slot: the next vacant slot.
     pub next: Slot,
     pub stack: StackId,
     pub birth_epoch: u32,
@@ -50,11 +50,11 @@ pub(super) struct Block {
     pub usage: Use,
     pub kind: SegmentKind,
     pub expandable: bool,
-    /// Outside every known segment.
+    /// Whether the block is outside every known segment.
     pub loose: bool,
-    /// The slot is in the list of those that were touched.
+    /// Whether the slot is in the list of touched slots.
     pub is_listed: bool,
-    /// Where an allocated block is counted; meaningless in any other block.
+    /// The site that counts this block, if it is allocated; meaningless otherwise.
     pub site: SiteId,
 }
 
@@ -84,8 +84,8 @@ impl Block {
         self.addr + self.size
     }
 
-    /// What this block adds to `inactive_split_bytes`: a free block of a segment that is not wholly
-    /// free. PyTorch leaves expandable segments out, because their free pages can be unmapped.
+    /// The bytes that this block adds to `inactive_split_bytes`: its size if it is free and its segment is not wholly
+    /// free. PyTorch excludes expandable segments, because their free pages can be unmapped.
     #[inline]
     pub(super) fn inactive_split_bytes(&self) -> u64 {
         if self.usage == Use::Free && !self.expandable && (self.prev != NIL || self.next != NIL) {
@@ -95,10 +95,10 @@ impl Block {
         }
     }
 
-    /// The block as a keyframe holds it.
+    /// The block in the form in which a keyframe stores it.
     pub(super) fn state(&self) -> BlockState {
         let usage = match self.usage {
-            // A free slot's remains of its last block are of no interest.
+            // A free slot may still hold values of its last block; they are not reported.
             Use::Free | Use::Vacant => return BlockState { addr: self.addr, size: self.size, ..BlockState::default() },
             Use::Allocated => BlockUse::Allocated,
             Use::Pending => BlockUse::PendingFree,
@@ -120,7 +120,7 @@ impl Block {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Slab {
     slots: Vec<Block>,
-    /// First vacant slot plus one, 0 when there is none (so that `Default` is an empty slab).
+    /// First vacant slot plus one, or 0 if there is none. With this encoding `Default` is an empty slab.
     vacant: u32,
     /// Slots touched since they were last taken; `None` before listing begins.
     touched: Option<Vec<Slot>>,
@@ -160,13 +160,13 @@ impl Slab {
         if block.usage == Use::Free { block.size } else { 0 }
     }
 
-    /// Lists the slots that are touched from now on.
+    /// Starts the list of touched slots.
     pub(super) fn list_touched(&mut self) {
         self.take_touched(|_, _| {});
         self.touched.get_or_insert_default();
     }
 
-    /// Passes the slots that were touched since the last time, with their free bytes.
+    /// Passes each slot that was touched since the last call, with its free bytes, to `each`.
     pub(super) fn take_touched(&mut self, mut each: impl FnMut(Slot, u64)) {
         let Some(mut touched) = self.touched.take() else { return };
         for slot in touched.drain(..) {
@@ -176,7 +176,7 @@ impl Slab {
         self.touched = Some(touched);
     }
 
-    /// The block of a slot that may not exist any more.
+    /// The block of a slot that may no longer exist.
     #[inline]
     pub(super) fn try_get(&self, slot: Slot) -> Option<&Block> {
         self.slots.get(slot as usize)
@@ -197,7 +197,7 @@ impl Slab {
             self.vacant = next.wrapping_add(1);
             return slot;
         }
-        // 2^32 blocks of 64 bytes would be 256 GiB: the push below fails long before this wraps.
+        // 2^32 blocks of 64 bytes would be 256 GiB. The push below fails long before this conversion wraps.
         let slot = self.slots.len() as Slot;
         self.slots.push(Block { is_listed: false, ..block });
         self.get_mut(slot);

@@ -1,8 +1,9 @@
-//! What happens once a step: an optimizer's step, `zero_grad`, or a backward pass, by the line that calls it.
+//! Anchors: work that happens once a step. An anchor is the line that calls an optimizer's step, `zero_grad` or a
+//! backward pass.
 //!
-//! Guarantees: one pass, memory by the number of such lines. Of several optimizers in one loop one is taken; loops that
-//! follow one another are each found. Refuses work seen only at the beginning (an optimizer that allocates its state
-//! once).
+//! Guarantees: one pass; memory is proportional to the number of such lines. Of several optimizers in one loop, one is
+//! the anchor. Loops that follow one another have one anchor each. Work that is seen only at the beginning is
+//! rejected: an optimizer may allocate its state only once.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,7 @@ use super::stacks::{Node, Paths, Work};
 
 /// Maximum number of loops distinguished in one recording.
 const LOOPS_MAX: usize = 64;
-/// Optimizer steps count as steps if there is at least one for this many backward passes.
+/// Optimizer steps count as steps only if there is at least one for this many backward passes.
 const ACCUMULATED_MAX: u64 = 512;
 
 /// Calls from one line.
@@ -21,7 +22,7 @@ pub(super) struct Anchor {
     /// The path to the line that calls.
     pub caller: Node,
     pub work: Work,
-    /// How often it was called; calls with nothing else between them count once.
+    /// Number of calls. Consecutive calls without other work between them count as one.
     pub visits: u64,
     /// The event of the first and of the last call.
     pub first: u64,
@@ -36,7 +37,7 @@ struct Count {
     between: u64,
 }
 
-/// Separates visits of a kind of work: two calls are two visits if other work lies between them.
+/// Separates visits of a kind of work: two calls count as two visits if other work happened between them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Between {
     /// Passes, forward or backward.
@@ -56,13 +57,13 @@ impl Between {
         }
     }
 
-    /// What must have changed for a new visit.
+    /// The counter that must have changed since the last call for a new visit.
     pub(super) fn seen_by(self, work: Work) -> u64 {
         if work == Work::Backward { self.beside_backward } else { self.passes }
     }
 }
 
-/// The lines that mark rounds, one for each loop, in the order of the recording.
+/// The lines that mark rounds: one for each loop, in the order of the recording.
 pub(super) fn find(paths: &Paths<'_>, events: impl Iterator<Item = Event>) -> Vec<Anchor> {
     let mut counts: HashMap<(Work, Node), Count> = HashMap::new();
     let mut between = Between::default();
@@ -88,7 +89,7 @@ pub(super) fn find(paths: &Paths<'_>, events: impl Iterator<Item = Event>) -> Ve
     choose(&anchors)
 }
 
-/// The kind of work that marks steps best, then one line for each loop.
+/// Chooses the kind of work that marks steps best, then one line for each loop.
 fn choose(all: &[Anchor]) -> Vec<Anchor> {
     let of = |work: Work| all.iter().filter(move |anchor| anchor.work == work);
     let backward: u64 = of(Work::Backward).map(|anchor| anchor.visits).sum();
@@ -99,7 +100,8 @@ fn choose(all: &[Anchor]) -> Vec<Anchor> {
     let most = |work: Work| of(work).map(|anchor| anchor.visits).max().unwrap_or(0);
     let tells = |work: Work| {
         let visits = most(work);
-        // The first `zero_grad` frees nothing. If it accompanies every backward pass, it is the better anchor.
+        // The first `zero_grad` frees nothing and is not seen. If `zero_grad` accompanies every backward pass, the
+        // backward pass is the better anchor.
         let passes = most(Work::Backward);
         let with_each = visits.saturating_mul(3) > passes.saturating_mul(2) || visits + 1 >= passes;
         if work == Work::ZeroGrad && with_each {
@@ -115,7 +117,7 @@ fn choose(all: &[Anchor]) -> Vec<Anchor> {
     let mut chosen: Vec<Anchor> = Vec::new();
     while chosen.len() < LOOPS_MAX {
         let Some(most) = candidates.iter().map(|anchor| anchor.visits).max() else { break };
-        // Of lines that are called about as often, the later one ends the round: of two optimizers the second.
+        // Among lines that are called about equally often, the later one ends the round: the second of two optimizers.
         let alike = candidates.iter().filter(|anchor| anchor.visits.saturating_mul(10) >= most.saturating_mul(9));
         let Some(&best) = alike.max_by_key(|anchor| (anchor.first, anchor.caller)) else { break };
         chosen.push(best);

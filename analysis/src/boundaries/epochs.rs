@@ -1,12 +1,14 @@
-//! Epochs: stretches of rounds between two iterations of the outer loop, or between two releases of accumulated memory.
+//! Epochs: rounds between two iterations of the outer loop, or between two releases of accumulated memory.
 //!
-//! Guarantees: epochs are in order and do not overlap; each ends with a round. Refuses irregular and single events.
+//! Guarantees: epochs are in order and do not overlap; each ends with a round. Single releases and releases at
+//! irregular intervals do not mark epochs.
 
 use super::Span;
 use super::rounds::Round;
 use crate::statistics::upper_median;
 
-/// Ends of steps that allocate and free fewer bytes than this are no evidence.
+/// Minimum range of live bytes between rounds. If the range is smaller, a fall of the level is no evidence of an
+/// epoch.
 const GATHERED_BYTES_MIN: i64 = 1 << 20;
 /// Minimum number of rounds between two releases of memory.
 const PERIOD_MIN: usize = 3;
@@ -31,7 +33,7 @@ pub(super) fn epochs(rounds: &[Round]) -> Vec<Span> {
     epochs
 }
 
-/// The rounds before which live memory only grew and after which it fell back, at regular intervals.
+/// The rounds after which live memory fell back after it had only grown, if this happened at regular intervals.
 fn let_go(rounds: &[Round]) -> Vec<usize> {
     let lives = || rounds.iter().map(|round| round.live);
     let (Some(low), Some(high)) = (lives().min(), lives().max()) else { return Vec::new() };

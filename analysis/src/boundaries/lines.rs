@@ -1,9 +1,9 @@
-//! Loops without training (serving, generation, evaluation): found by the lines that repeat.
+//! Loops without training (serving, generation, evaluation). They are found by the lines that repeat.
 //!
-//! Guarantees: one pass to find the loop, one to cut it and one to check it; memory by the number of paths. Takes the
-//! outermost loop that repeats often enough: what a user calls a request, not the tokens or the layers in it. Refuses a
-//! loop that covers less than half of the recording or of its model calls, and rounds that keep most of what they
-//! allocate.
+//! Guarantees: one pass to find the loop, one to cut it and one to check it; memory is proportional to the number of
+//! paths. The result is the outermost loop that repeats often enough: a user's requests, not the tokens or the layers
+//! in them. A loop is rejected if it covers less than half of the recording or of its model calls. Rounds are rejected
+//! if they keep most of what they allocate.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ const ROUNDS_MIN: u64 = 8;
 #[derive(Clone, Copy, Default)]
 struct Stat {
     visits: u64,
-    /// Events of exactly this path.
+    /// Events whose path is exactly this one.
     events: u64,
     first: u64,
     last: u64,
@@ -35,7 +35,7 @@ pub(super) fn find<I: Iterator<Item = Event>>(
 ) -> Option<(String, Vec<Span>)> {
     let (stats, count) = stats(paths, events());
     let often = |node: Node| stats.get(node.0 as usize).is_some_and(|stat| stat.visits >= ROUNDS_MIN);
-    // Repeating paths that are not within another repeating path, by their caller.
+    // Repeating paths by their caller, without those inside another repeating path.
     let mut families: BTreeMap<Option<Node>, Vec<Node>> = BTreeMap::new();
     for node in (0..stats.len() as u32).map(Node).filter(|&node| often(node)) {
         if !std::iter::successors(paths.parent(node), |&outer| paths.parent(outer)).any(often) {
@@ -58,8 +58,8 @@ pub(super) fn find<I: Iterator<Item = Event>>(
     may_be_steps(paths, events(), &rounds).then_some((name, rounds))
 }
 
-/// Whether at least half of the models' work is done in this loop, if there are any models: other repetition (the
-/// tensors of a file, the parameters of an optimizer) is no request.
+/// Whether at least half of the models' work happens in this loop, if there are any models. Other repetition (over the
+/// tensors of a file or the parameters of an optimizer) is not a request.
 fn calls_models(paths: &Paths<'_>, family: &[Node], stats: &[Stat]) -> bool {
     let (mut all, mut inside) = (0, 0);
     for (node, stat) in (0..).map(Node).zip(stats).filter(|(node, _)| paths.is_call(*node)) {
@@ -80,11 +80,13 @@ fn name(paths: &Paths<'_>, family: &[Node], head: Node) -> Option<String> {
     Some(format!("the loop at {}", place(&first.file, first.line)))
 }
 
-/// The path that begins a round: of the paths visited equally often, the one with the least live at its visits.
+/// The path that begins a round. Among paths that are visited equally often, it is the one with the least live memory
+/// at its visits.
 fn head(family: &[Node], stats: &[Stat]) -> Option<Node> {
     let of = |node: Node| stats.get(node.0 as usize).copied().unwrap_or_default();
     let alike = |a: u64, b: u64| a.abs_diff(b) * 10 <= a.max(b);
-    // Lines of an inner loop are visited more often, conditional lines more seldom: most lines show the loop's count.
+    // Lines of an inner loop are visited more often and conditional lines less often. The count that most lines share
+    // is the loop's.
     let votes = |node: Node| family.iter().filter(|other| alike(of(node).visits, of(**other).visits)).count();
     let usual = family.iter().copied().max_by_key(|&node| (votes(node), std::cmp::Reverse(of(node).visits)))?;
     let level = |node: Node| of(node).live / of(node).visits.max(1) as f64;
@@ -134,7 +136,7 @@ fn common(paths: &Paths<'_>, a: Node, b: Node) -> Option<Node> {
     a
 }
 
-/// From one visit of the head to the next.
+/// Cuts the recording from one visit of the head to the next.
 fn cut(paths: &Paths<'_>, events: impl Iterator<Item = Event>, head: Node) -> Vec<Span> {
     let mut rounds: Vec<Span> = Vec::new();
     let (mut within, mut begin_ns, mut last_ns) = (false, None, 0);

@@ -1,7 +1,8 @@
-//! Which loop repeats between the visits of an anchor: its function, its lines, and the loop around it.
+//! Finds the loop that repeats between the visits of an anchor: its function, its lines, and the loop around it.
 //!
-//! Guarantees: one pass for all anchors; memory by the number of lines that the loops show. Stacks alone cannot
-//! distinguish an evaluation every few steps from one after an epoch; both are taken as the end of an epoch.
+//! Guarantees: one pass for all anchors; memory is proportional to the number of lines in the loops. Stacks alone
+//! cannot distinguish an evaluation every few steps from an evaluation after each epoch. Both are treated as the end
+//! of an epoch.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,26 +12,26 @@ use super::anchors::{Anchor, Between};
 use super::stacks::{Node, Paths, Work, place};
 use crate::statistics::upper_median;
 
-/// Spacings of a line that are kept, to see whether it repeats regularly.
+/// Spacings of a line that are kept to find out whether it repeats regularly.
 const SPACINGS_MAX: usize = 512;
 /// Maximum number of lines distinguished in one loop.
 const LINES_MAX: usize = 1 << 16;
 
-/// Where an event's stack leaves the path to the anchor.
+/// The point where an event's stack leaves the path to the anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Touch {
-    /// It belongs to another thread, or has no stack.
+    /// The stack belongs to another thread, or there is none.
     Foreign,
-    /// It goes through the whole path.
+    /// The stack contains the whole path.
     Through,
     /// The function at this depth is at another line.
     Line(usize, FrameId),
-    /// The function at this depth has been returned to, or calls another.
+    /// The function at this depth has been returned to, or it calls another function.
     Beside(usize),
 }
 
 impl Touch {
-    /// The depth of the outermost function that has moved.
+    /// The depth of the outermost function whose line differs from the path.
     pub(super) fn depth(self) -> Option<usize> {
         match self {
             Self::Foreign | Self::Through => None,
@@ -39,7 +40,7 @@ impl Touch {
     }
 }
 
-/// The path to an anchor, and how every stack relates to it; looked up once for each stack.
+/// The path to an anchor and the relation of every stack to it. Each stack is compared once.
 pub(super) struct Trail<'a> {
     paths: &'a Paths<'a>,
     path: Vec<FrameId>,
@@ -85,28 +86,28 @@ impl<'a> Trail<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct Loop {
     pub anchor: Anchor,
-    /// The depth of the looping function, and its lines that belong to a round.
+    /// The depth of the looping function; `lines` are its first and last line of a round.
     pub depth: usize,
     pub lines: (u32, u32),
     /// The loop around it.
     pub outer: Option<Outer>,
-    /// Everything that was seen between two rounds.
+    /// Every touch that was seen between two rounds.
     pub between: HashSet<Touch>,
     /// Its name: `the loop at train.py:31`.
     pub name: String,
 }
 
-/// What happens between two rounds when the outer loop iterates.
+/// The event that shows an iteration of the outer loop between two rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outer {
-    /// The function at this depth, or one outside it, moves.
+    /// The line changes in the function at this depth or in one outside it.
     Depth(usize),
     /// This line of the loop's own function is reached.
     Line(FrameId),
 }
 
 impl Loop {
-    /// Whether an event lies outside the rounds.
+    /// Whether an event is outside the rounds.
     pub(super) fn is_outside(&self, paths: &Paths<'_>, touch: Touch) -> bool {
         match touch {
             Touch::Foreign | Touch::Through => false,
@@ -119,12 +120,12 @@ impl Loop {
         }
     }
 
-    /// Whether something was seen between two rounds.
+    /// Whether this touch was seen between two rounds.
     pub(super) fn is_between(&self, touch: Touch) -> bool {
         self.between.contains(&touch)
     }
 
-    /// Whether an event shows that the outer loop iterates.
+    /// Whether an event shows an iteration of the outer loop.
     pub(super) fn is_outer(&self, touch: Touch) -> bool {
         match (self.outer, touch) {
             (Some(Outer::Depth(most)), touch) => touch.depth().is_some_and(|depth| depth <= most),
@@ -134,13 +135,13 @@ impl Loop {
     }
 }
 
-/// How often something happened between the rounds of a loop.
+/// Statistics of one touch between the rounds of a loop.
 #[derive(Default)]
 struct Often {
     rounds: u64,
     last: u64,
     spacings: Vec<u64>,
-    /// Rounds in which a module was called there, and the last one.
+    /// Number of rounds in which a module was called there, and the last such round.
     forwards: (u64, u64),
     backward: bool,
 }
@@ -160,7 +161,7 @@ impl Often {
         (self.rounds, self.last) = (self.rounds + 1, round);
     }
 
-    /// Whether it repeats every few rounds, at least two.
+    /// Whether it repeats at regular intervals of at least two rounds.
     fn is_regular(&self) -> bool {
         let mut sorted = self.spacings.clone();
         sorted.sort_unstable();
@@ -170,18 +171,18 @@ impl Often {
     }
 }
 
-/// What one anchor's rounds show.
+/// The facts that the rounds of one anchor show.
 struct Shown<'a> {
     anchor: Anchor,
     trail: Trail<'a>,
-    /// Rounds that were begun by a visit so far.
+    /// Rounds begun so far by a visit.
     visits: u64,
     seen: u64,
-    /// The outermost depth that moved in this round.
+    /// The outermost depth whose line changed in this round.
     outermost: Option<usize>,
     depths: HashMap<usize, Often>,
     lines: HashMap<(usize, FrameId), Often>,
-    /// What goes through the whole path.
+    /// Statistics of stacks that contain the whole path.
     through: Often,
     between: HashSet<Touch>,
 }
@@ -233,7 +234,7 @@ impl<'a> Shown<'a> {
         let rounds = self.visits.saturating_sub(1);
         let mut depths: Vec<(usize, &Often)> = self.depths.iter().map(|(&depth, often)| (depth, often)).collect();
         depths.sort_unstable_by_key(|&(depth, _)| depth);
-        // The loop is at the depth where most rounds have moved, not further out.
+        // The loop is at the outermost depth down to which the lines changed in most rounds.
         let mut sum = 0;
         let mut depth = self.trail.path().len().saturating_sub(1);
         for &(at, often) in &depths {
@@ -249,14 +250,14 @@ impl<'a> Shown<'a> {
         Loop { anchor: self.anchor, depth, lines, outer, between: self.between, name }
     }
 
-    /// The lines of the looping function that belong to a round: those that most rounds show, and those that make the
-    /// passes.
+    /// The lines of the looping function that belong to a round: the lines that most rounds show and the lines that
+    /// make the passes.
     fn lines_of_rounds(&self, paths: &Paths<'_>, depth: usize, rounds: u64) -> (u32, u32) {
         let line_of = |frame: FrameId| paths.frame(frame).map_or(0, |frame| frame.line);
         let own = self.trail.path().get(depth).map_or(0, |&frame| line_of(frame));
         let inner = self.lines.iter().filter(|((at, _), _)| *at >= depth).map(|(_, often)| often.forwards.0);
         let forwards = inner.chain([self.through.forwards.0]).max().unwrap_or(0);
-        // If no single line makes the forward pass of nearly every round, several lines take turns.
+        // If no single line makes the forward pass of nearly every round, several lines do so in turns.
         let in_turns = forwards * 10 < rounds * 9;
         let usual = self.lines.iter().filter(|((at, _), often)| {
             *at == depth && (often.rounds * 2 > rounds || (in_turns && often.forwards.0 * 20 > rounds))
@@ -267,7 +268,8 @@ impl<'a> Shown<'a> {
         })
     }
 
-    /// The outer loop: a function further out that moves every few rounds, else an evaluation in the same function.
+    /// The outer loop: a function further out whose line changes every few rounds. If there is none: an evaluation in
+    /// the same function.
     fn outer(&self, paths: &Paths<'_>, at: (usize, (u32, u32)), depths: &[(usize, &Often)]) -> Option<Outer> {
         let (depth, (low, high)) = at;
         let further: Vec<&(usize, &Often)> = depths.iter().filter(|(other, _)| *other < depth).collect();
@@ -285,12 +287,13 @@ impl<'a> Shown<'a> {
             })
             .map(|((_, frame), often)| (*frame, often))
             .collect();
-        // The rarest one that is still frequent enough to compare.
+        // The rarest line that occurs often enough to compare.
         lines.sort_unstable_by_key(|(frame, often)| (often.rounds < 2, often.rounds, *frame));
         lines.first().map(|(frame, _)| Outer::Line(*frame))
     }
 
-    /// A user's loop is named by its place; a library's loop by the place where the user called it.
+    /// The name of the loop: a user's loop is named by its place, a library's loop by the place where the user called
+    /// it.
     fn name(&self, paths: &Paths<'_>, depth: usize, line: u32) -> String {
         let Some(&frame) = self.trail.path().get(depth) else { return "Optimizer.step".into() };
         paths

@@ -1,16 +1,18 @@
 //! Boundaries of a recording without marks: its steps and epochs, found by the loop that repeats.
 //!
-//! Guarantees: a few passes over the events, memory by the number of stacks and of rounds; the same recording gives the
-//! same boundaries. Training loops are recognised by what they call (an optimizer, `zero_grad`, a backward pass) and by
-//! the lines of the functions around that call; other loops by the lines that repeat; recordings without stacks by the
-//! period of their requests. If nothing repeats but memory is allocated and freed, the recording is cut into windows.
-//! Repetition within a model's call is a layer, and library code that no user called loops for itself: neither is a
-//! step. A step frees what it made. Refuses to guess the end of a step that no second one follows, and to compare parts
-//! of a pass.
+//! Guarantees: a few passes over the events; memory is proportional to the number of stacks and rounds; the same
+//! recording always gives the same boundaries. Training loops are recognised by their calls (an optimizer,
+//! `zero_grad`, a backward pass) and by the lines of the functions around those calls. Other loops are recognised by
+//! the lines that repeat, and recordings without stacks by the period of their requests. If nothing repeats but memory
+//! is allocated and freed, the recording is cut into windows.
 //!
-//! - `stacks`: what each stack shows; `anchors`: what happens once a step; `loops`: which loop that is, and its outer
-//!   loop; `rounds`: steps and phases; `epochs`: the loop around the steps.
-//! - Without training: `lines`, then `periods`, then `windows`; `turnover`: whether their results may be steps at all.
+//! Repetition within a model's call is a layer. Repetition in library code that the user did not call is the library's
+//! own loop. Neither is a step. A step frees the memory that it allocated. The last step of a loop gets an end only if
+//! a further step follows. Parts of a pass are never compared.
+//!
+//! - `stacks`: what each stack shows; `anchors`: work that happens once a step; `loops`: the loop of that work and its
+//!   outer loop; `rounds`: steps and phases; `epochs`: the loop around the steps.
+//! - Without training: `lines`, then `periods`, then `windows`; `turnover`: whether their results may be steps.
 
 mod anchors;
 mod epochs;
@@ -35,10 +37,10 @@ pub struct Span {
     pub end_ns: u64,
 }
 
-/// What was found.
+/// The boundaries that were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Boundaries {
-    /// What marks them: `the loop at train.py:31`; `None` if nothing was found.
+    /// How they were found: `the loop at train.py:31`; `None` if nothing was found.
     pub by: Option<String>,
     /// Steps, in order.
     pub steps: Vec<Span>,
@@ -65,7 +67,8 @@ impl Boundaries {
     }
 }
 
-/// Whether most of a recording lies outside its steps, by time and by events: a server whose warm-up had a few.
+/// Whether most of a recording is outside its steps, by time and by events. An example is a server whose warm-up had a
+/// few steps.
 fn is_small(steps: &[Span], events: impl Iterator<Item = Event>) -> bool {
     let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return false };
     let (mut count, mut inside, mut begin_ns, mut end_ns) = (0_u64, 0_u64, u64::MAX, 0);

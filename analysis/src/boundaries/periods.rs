@@ -1,9 +1,9 @@
-//! Rounds by the requests alone, for recordings whose stacks show no loop: a request made once a round recurs at even
-//! distances.
+//! Rounds found by the requests alone, for recordings whose stacks show no loop: a request that is made once a round
+//! recurs at even distances.
 //!
-//! Guarantees: three passes, memory bounded by [`REQUESTS_MAX`]. Refuses requests that do not recur evenly over at
-//! least half of the recording, recordings whose stacks show anything (even repetition within a call is a layer), and
-//! rounds that keep most of what they allocate.
+//! Guarantees: three passes; memory is bounded by [`REQUESTS_MAX`]. Requests are rejected if they do not recur evenly
+//! over at least half of the recording. Recordings are rejected if their stacks show a model or a user's line, because
+//! even repetition within a call is a layer. Rounds are rejected if they keep most of what they allocate.
 
 use std::collections::HashMap;
 
@@ -14,12 +14,12 @@ use super::rounds::{Live, STEPS_MAX};
 use super::stacks::Paths;
 use super::turnover::{may_be_steps, say_nothing};
 
-/// Different requests that are counted; later ones are not.
+/// Different requests that are counted. Further requests are ignored.
 const REQUESTS_MAX: usize = 1 << 18;
 /// Minimum number of rounds, and of events in one.
 const ROUNDS_MIN: u64 = 8;
 const EVENTS_MIN: f64 = 4.0;
-/// How uneven distances may be: their standard deviation divided by their mean.
+/// Maximum unevenness of distances: their standard deviation divided by their mean.
 const UNEVEN_MAX: f64 = 0.35;
 
 /// A request's key.
@@ -36,7 +36,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// The mean distance, if it recurs evenly over most of `events`.
+    /// The mean distance, if the request recurs evenly over most of `events`.
     fn period(&self, events: u64) -> Option<f64> {
         let covered = self.last - self.first;
         if self.count < ROUNDS_MIN || covered * 2 < events {
@@ -91,7 +91,7 @@ fn alike(a: u64, b: u64) -> bool {
     a.abs_diff(b) * 20 <= a.max(b)
 }
 
-/// The count that most requests share; of equals the lower one. `even` is sorted by count.
+/// The count that most requests share; the lower one if two are equally common. `even` is sorted by count.
 fn usual(even: &[(Request, Seen)]) -> Option<u64> {
     let mut best: Option<(usize, u64)> = None;
     let mut from = 0;
@@ -119,6 +119,6 @@ fn cut(events: impl Iterator<Item = Event>, request: Request) -> Vec<Span> {
         }
         last_ns = event.time_ns;
     }
-    // The rest after the last one may be a round or a teardown. That cannot be known, so it is none.
+    // What follows the last visit may be a round or a teardown. This cannot be known, so it does not count as a round.
     rounds
 }

@@ -1,8 +1,8 @@
-//! Cuts a recording into the rounds of its loops: steps, the epochs around them, the phases within.
+//! Cuts a recording into the rounds of its loops: steps, the epochs around them and the phases within them.
 //!
-//! Guarantees: a round ends at the lowest live level between the anchor's visit and the next pass, when activations are
-//! freed as at a real step's end; rounds are disjoint and in order. Refuses to call the time before the first round or
-//! after the last one a step.
+//! Guarantees: a round ends at the lowest live level between the anchor's visit and the next pass. Activations are
+//! freed at that point, as at the end of a real step. Rounds are disjoint and in order. The time before the first
+//! round and after the last round is not a step.
 
 use memctl_model::{Action, Event, Phase};
 
@@ -11,7 +11,7 @@ use super::anchors::Between;
 use super::loops::{Loop, Touch, Trail};
 use super::stacks::{Paths, Work};
 
-/// Maximum number of steps of one recording; the rest is not cut.
+/// Maximum number of steps of one recording. The part after them is not cut.
 pub(super) const STEPS_MAX: usize = 1 << 21;
 
 /// Live bytes relative to the recording's start.
@@ -35,11 +35,11 @@ pub(super) struct Round {
     pub span: Span,
     /// Live bytes at its end.
     pub live: i64,
-    /// When the outer loop iterated after it.
+    /// The time at which the outer loop iterated after this round.
     pub outer_ns: Option<u64>,
 }
 
-/// The lowest point since some event, until a pass begins.
+/// The lowest point between some event and the begin of the next pass.
 #[derive(Clone, Copy, Debug)]
 struct Gap {
     live: i64,
@@ -59,7 +59,7 @@ impl Gap {
             self.next_ns.get_or_insert(event.time_ns);
             return;
         }
-        // A free is two events; the second belongs to the first.
+        // A free consists of two events; the second belongs to the first.
         let completes = event.action == Action::FreeCompleted && self.at + 1 == at;
         if live.0 < self.live || (completes && live.0 == self.live) {
             *self = Self::after(live, at, event);
@@ -76,7 +76,7 @@ pub(super) struct Cut {
     pub phases: Vec<(Span, Phase)>,
 }
 
-/// Work that lies between two rounds.
+/// Work between two rounds.
 #[derive(Clone, Copy, Debug)]
 struct Aside {
     span: Span,
@@ -91,13 +91,13 @@ struct Follower<'a> {
     trail: Trail<'a>,
     visits: u64,
     seen: u64,
-    /// Where the current round began.
+    /// The begin of the current round.
     begin_ns: Option<u64>,
-    /// The first event of the rounds since the last event outside them.
+    /// The first event of the rounds since the last event outside of them.
     inside_ns: Option<u64>,
-    /// Since the anchor's last event.
+    /// The lowest point since the anchor's last event.
     gap: Option<Gap>,
-    /// Since the last event that showed an iteration of the outer loop.
+    /// The lowest point since the last event that showed an iteration of the outer loop.
     outer: Option<Gap>,
     aside: Option<Aside>,
     part: Option<(Phase, u64)>,
@@ -164,7 +164,8 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Whether the loop is in its next round: at a line before the anchor's, or again in a function that it had left.
+    /// Whether the loop is in its next round: at a line before the anchor's line, or again in a function that it had
+    /// left.
     fn comes_round(&self, touch: Touch) -> bool {
         let line_of = |id| self.paths.frame(id).map_or(0, |frame| frame.line);
         match touch {
@@ -182,7 +183,7 @@ impl<'a> Follower<'a> {
             gap.open = false;
             gap.note(live, at, event);
         }
-        // After the last round, only what happened between earlier rounds belongs to the outer loop.
+        // After the last round, only touches that were also seen between earlier rounds belong to the outer loop.
         self.over |= self.visits >= self.found.anchor.visits && !self.found.is_between(touch);
         if self.over || self.visits == 0 {
             return;
@@ -224,7 +225,7 @@ impl<'a> Follower<'a> {
             Work::Forward => Some(Phase::Forward),
             Work::Backward => Some(Phase::Backward),
             Work::Optimizer => Some(Phase::Optimizer),
-            // A loss is computed after the last module.
+            // The loss is computed after the last module, so this work still belongs to the forward pass.
             Work::Other if now == Some(Phase::Forward) => now,
             Work::Other | Work::ZeroGrad | Work::Unseen => None,
         };

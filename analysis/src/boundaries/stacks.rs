@@ -1,8 +1,8 @@
-//! What the stacks of a recording show about the work in progress: forward, backward, optimizer, or nothing known.
+//! Finds the work that each stack of a recording shows: forward, backward, optimizer, or none.
 //!
-//! Guarantees: every stack is read once; a stack's path is a node of one tree, outermost frame first, so that two
-//! stacks are compared by walking up; memory is bounded by [`NODES_MAX`] and [`DEPTH_MAX`]. Uses only files, functions
-//! and lines.
+//! Guarantees: every stack is read once. A stack's path is a node of one tree that starts at the outermost frame, so
+//! two stacks are compared by walking up. Memory is bounded by [`NODES_MAX`] and [`DEPTH_MAX`]. Only files, functions
+//! and lines are used.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use memctl_model::{Frame, FrameId, StackId};
 
-/// Frames of a stack that count, from the outermost one: frameworks use about forty.
+/// Frames of a stack that are read, starting at the outermost one. Frameworks use about forty.
 pub(super) const DEPTH_MAX: usize = 96;
 /// Maximum nodes of the tree of all paths.
 const NODES_MAX: usize = 4 << 20;
@@ -44,19 +44,19 @@ pub(super) enum Work {
     Unseen,
 }
 
-/// A path from the outermost frame to some frame.
+/// A path from the outermost frame to another frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Node(pub u32);
 
-/// What one stack shows.
+/// The facts that one stack shows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
     pub work: Work,
     /// The whole path; `None` for an empty stack.
     pub leaf: Option<Node>,
-    /// What may repeat in a loop: the path to the user's own line, plus the first call of a model if the stack is
-    /// within one. Repetition within such a call is a layer or a token; repetition in a library that calls no model is
-    /// part of the user's call; what a backward pass calls belongs to the pass.
+    /// The part of the path that may repeat in a loop: the path to the user's own line, plus the first call of a model
+    /// if the stack is within one. Repetition within such a call is a layer or a token. Repetition in a library that
+    /// calls no model is part of the user's call. Calls from a backward pass belong to that pass.
     pub turn: Option<Node>,
     /// The path to the caller of the optimizer, autograd, or `zero_grad`.
     pub caller: Option<Node>,
@@ -73,14 +73,15 @@ struct PathNode {
     depth: usize,
 }
 
-/// All stacks of a recording, read.
+/// All stacks of a recording after they were read.
 pub(super) struct Paths<'a> {
     frames: &'a [Frame],
-    /// Frames of compiled languages, which a recording with `stacks="all"` has between and around those of Python.
+    /// Whether each frame is in a compiled language. A recording with `stacks="all"` has such frames between and
+    /// around those of Python.
     native: Vec<bool>,
     readings: Vec<Reading>,
     places: Vec<PathNode>,
-    /// A number for each function, by frame.
+    /// The number of each frame's function.
     functions: Vec<u32>,
 }
 
@@ -116,7 +117,7 @@ impl<'a> Paths<'a> {
         let in_autograd_thread = stack.last().is_some_and(|&id| {
             work_at(id) == Some(Work::Backward) || self.frame(id).is_some_and(begins_autograd_thread)
         });
-        // What a backward pass calls (a checkpoint's second forward pass, a hook) is backward.
+        // Code that a backward pass calls (a checkpoint's second forward pass, a hook) is part of the backward pass.
         let in_backward = || in_autograd_thread || stack.iter().any(|&id| work_at(id) == Some(Work::Backward));
         let work = match innermost {
             Some(Work::Forward | Work::Other) | None if in_backward() => Work::Backward,
@@ -124,7 +125,8 @@ impl<'a> Paths<'a> {
             None => Work::Other,
         };
         let (mut leaf, mut caller) = (None, None);
-        // The path to the user's innermost line outside any call of a model, and whether such a call follows.
+        // `user` is the path to the user's innermost line outside any call of a model; `called` is whether such a call
+        // follows.
         let (mut user, mut called) = (None, false);
         for &frame in stack.iter().rev().take(DEPTH_MAX) {
             if caller.is_none() && leaf.is_some() && !in_autograd_thread && work_at(frame) == Some(work) {
@@ -145,7 +147,7 @@ impl<'a> Paths<'a> {
         Reading { work, leaf, turn, caller: caller.filter(|_| work != Work::Forward && work != Work::Other) }
     }
 
-    /// The path one frame further in; `None` when there are too many.
+    /// The path extended inwards by one frame; `None` if there are too many paths.
     fn child(
         &mut self,
         parent: Option<Node>,
@@ -220,29 +222,29 @@ pub(super) fn place(file: &str, line: u32) -> String {
     format!("{}:{line}", file.rsplit(['/', '\\']).next().unwrap_or_default())
 }
 
-/// Whether a file is this one of an installed torch.
+/// Whether a file is this file of an installed torch.
 fn is_torch(file: &str, part: &str) -> bool {
     file.find("torch").is_some_and(|_| file.replace('\\', "/").ends_with(part))
 }
 
-/// Whether a frame is no Python code.
+/// Whether a frame is not Python code.
 fn is_native(frame: &Frame) -> bool {
     let name = frame.file.rsplit(['/', '\\']).next().unwrap_or_default();
     match name.rsplit_once('.') {
         _ if frame.file.starts_with('<') => false,
         Some((_, ending)) => !PYTHON.contains(&ending),
-        // A script may have no extension; a frame without a file is the interpreter's, or C++ without symbols.
+        // A script may have no extension. A frame without a file belongs to the interpreter or to C++ without symbols.
         None => name.is_empty() || name == "??" || frame.function.contains("::"),
     }
 }
 
-/// What a frame shows by itself.
+/// The work that a frame shows by itself.
 fn work_of(frame: &Frame) -> Option<Work> {
     let function = frame.plain_function();
     let file = &*frame.file;
     match function {
         "zero_grad" => Some(Work::ZeroGrad),
-        // The closure that an optimizer calls to compute the loss is the step's work, not the optimizer's.
+        // An optimizer may call a closure that computes the loss. This is the step's work, not the optimizer's.
         "closure" | "_wrap_closure" => Some(Work::Other),
         "_call_impl" | "_wrapped_call_impl" if is_torch(file, "torch/nn/modules/module.py") => Some(Work::Forward),
         "backward" | "grad" | "_make_grads" | "_engine_run_backward"
@@ -261,8 +263,8 @@ fn work_of(frame: &Frame) -> Option<Work> {
     }
 }
 
-/// Whether a frame is a model's call, within which nothing is a step: modules, regardless of their caller
-/// (`torch.compile`, a checkpoint), and the generation of a text token by token.
+/// Whether a frame is a model's call. Nothing within such a call is a step. The calls are those of modules, regardless
+/// of their caller (`torch.compile`, a checkpoint), and the generation of a text token by token.
 fn is_call(frame: &Frame) -> bool {
     let file = &*frame.file;
     match frame.plain_function() {
@@ -272,7 +274,7 @@ fn is_call(frame: &Frame) -> bool {
     }
 }
 
-/// Whether a file holds optimizers: a library's by any part of its path, the user's by its name.
+/// Whether a file contains optimizers. For a library's file the whole path counts, for the user's file only its name.
 fn is_optimizer(frame: &Frame) -> bool {
     let name = frame.file.rsplit(['/', '\\']).next().unwrap_or_default();
     name.contains("optim") || (frame.file.contains("optim") && !frame.is_user_code())

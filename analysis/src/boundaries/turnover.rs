@@ -1,7 +1,8 @@
-//! Whether memory is turned over: allocated, freed, and allocated again. A step frees most of what it allocated. An
-//! unfinished pass, a model being loaded and a single step do not, even if something repeats in them.
+//! Whether memory is turned over: allocated, freed, and allocated again. A step frees most of what it allocates. An
+//! unfinished pass, the loading of a model and a single step do not, even if something repeats in them.
 //!
-//! Guarantees: a few passes, memory by the number of paths. Refuses to find growth: that is the judge's task.
+//! Guarantees: a few passes; memory is proportional to the number of paths. Growth is not searched here: that is the
+//! judge's task.
 
 use std::collections::HashMap;
 
@@ -11,18 +12,19 @@ use super::Span;
 use super::rounds::Live;
 use super::stacks::{Node, Paths, Reading, Work};
 
-/// Rounds that each keep most of what they allocate are the layers of one pass, unless there are more than models have
-/// layers and no backward pass follows.
+/// Rounds that keep most of what they allocate are the layers of one pass, unless a backward pass is seen or there are
+/// more rounds than models have layers.
 const LAYERS_MAX: usize = 256;
-/// How often memory must be allocated and freed, and a model called if there is one, before retained levels are
-/// compared over time.
+/// Minimum number of turns before retained levels are compared over time. One turn allocates and frees memory and, if
+/// there is a model, calls it.
 const TURNS_MIN: u64 = 8;
-/// Falls smaller than the largest one divided by this are no turn of their own.
+/// A fall is a turn of its own only if it is at least the largest fall divided by this.
 const FALL_SHARE: i64 = 10;
 
 /// Whether rounds may be steps: they free at least half of what they allocate.
 pub(super) fn may_be_steps(paths: &Paths<'_>, events: impl Iterator<Item = Event>, rounds: &[Span]) -> bool {
-    // The first round may allocate things that are allocated once, and a teardown may follow the last one.
+    // The first round may allocate things that are allocated only once, and a teardown may follow the last round. Both
+    // are left out.
     let (Some(second), Some(last)) = (rounds.get(1), rounds.last()) else { return false };
     let (mut made, mut freed, mut forward, mut backward) = (0_u64, 0_u64, false, false);
     for event in events {
@@ -40,15 +42,15 @@ pub(super) fn may_be_steps(paths: &Paths<'_>, events: impl Iterator<Item = Event
     freed >= made / 2 || (forward && !backward && rounds.len() > LAYERS_MAX)
 }
 
-/// Whether levels at different times may be compared: a model was called repeatedly, or, if no model is seen, the
-/// user's own lines were; and memory was allocated and freed as often.
+/// Whether levels at different times may be compared. A model must have been called repeatedly; if no model is seen,
+/// the user's own lines must have been reached repeatedly. Memory must have been allocated and freed as often.
 pub(super) fn comes_and_goes<I: Iterator<Item = Event>>(paths: &Paths<'_>, events: &impl Fn() -> I) -> bool {
     let turns = turns(paths, events());
     let comes = if shows_models(paths, events()) { turns.calls >= TURNS_MIN } else { turns.comes_round() };
     comes && tides(events) >= TURNS_MIN
 }
 
-/// Whether stacks show nothing: neither a model nor a line of the user's.
+/// Whether the stacks show neither a model nor a line of the user's code.
 pub(super) fn say_nothing(paths: &Paths<'_>, mut events: impl Iterator<Item = Event>) -> bool {
     let says = |reading: Reading| reading.turn.is_some() || is_pass(reading);
     !events.any(|event| says(paths.reading(event.stack)))
@@ -63,8 +65,8 @@ fn shows_models(paths: &Paths<'_>, mut events: impl Iterator<Item = Event>) -> b
     events.any(|event| is_pass(paths.reading(event.stack)))
 }
 
-/// How often the user's lines were reached, and models called from them; repeats with nothing else between them count
-/// once.
+/// How often the user's lines were reached and models were called from them. Repeats without anything else between
+/// them count once.
 #[derive(Default)]
 struct Turns {
     calls: u64,
@@ -72,7 +74,7 @@ struct Turns {
 }
 
 impl Turns {
-    /// Some line was reached repeatedly, or no line is known.
+    /// Whether some line was reached repeatedly, or no line is known.
     fn comes_round(&self) -> bool {
         self.lines.is_empty() || self.lines.values().any(|&visits| visits >= TURNS_MIN)
     }

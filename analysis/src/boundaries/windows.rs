@@ -1,7 +1,9 @@
-//! Windows: if nothing repeats, a recording is cut by time, or by volume if most of it lies in little time.
+//! Windows: if nothing repeats, a recording is cut by time. If most of its events lie in little time, it is cut by
+//! number of events.
 //!
-//! Guarantees: 24 to 64 windows or none; each ends at the lowest live level near its place, so that ends can be
-//! compared; three passes, memory by the number of windows. Refuses a recording with too few events to fill windows.
+//! Guarantees: 24 to 64 windows or none. Each window ends at the lowest live level near its place, so that ends can be
+//! compared. Three passes; memory is proportional to the number of windows. A recording with too few events to fill
+//! the windows is not cut.
 
 use memctl_model::Event;
 
@@ -11,7 +13,7 @@ use super::rounds::Live;
 const WINDOWS: u64 = 64;
 /// Minimum events of a window, on average.
 const EVENTS_MIN: u64 = 4;
-/// Windows that must hold events for time to be the measure.
+/// Minimum number of windows that hold events for a cut by time.
 const BUSY_MIN: usize = 12;
 
 /// The measure of a window.
@@ -79,7 +81,7 @@ impl Measure {
 fn ends(events: impl Iterator<Item = Event>, measure: Measure, (first, last): (u64, u64)) -> Vec<u64> {
     let (width, mut live) = (measure.width(), Live::default());
     let mut ends: Vec<u64> = Vec::new();
-    // The place under examination, the lowest level around it and when that was.
+    // The place under examination, the lowest level around it and the time of that level.
     let mut lowest: Option<(u64, i64, u64)> = None;
     for (at, event) in (0_u64..).zip(events) {
         live.note(&event);

@@ -1,12 +1,13 @@
-//! Requests from the lives of a stretch's blocks, and how long a block stays if steps are marked.
+//! Requests derived from the lifetimes of a range's blocks, and how long a block stays if steps are marked.
 //!
-//! Guarantees: the same answer for a recording's script and for a device's replayed events. Refuses to say that a block
-//! outlives the last recorded step: that was not seen.
+//! Guarantees: a recording's script and a device's replayed events give the same answer. A block that is never freed
+//! in the recording counts as freed by its last step, because nothing later was seen.
 
 use super::{Asked, OPEN, Stay};
 use crate::lifetimes::BlockLife;
 
-/// For each event from which a step (or the turn of the next one) is under way: that step, in order.
+/// For each event from which a step is under way: the event and the step, in order. A step's range begins where the
+/// previous step ends.
 pub type Steps = [(u64, u64)];
 
 /// The step at an event; `None` if no step is marked at all.
@@ -18,7 +19,8 @@ pub fn step_at(steps: &Steps, event: u64) -> Option<u64> {
 }
 
 impl Stay {
-    /// How long a block stays that a step requested and that was freed at an event, or [`OPEN`].
+    /// How long a block stays that was requested in the step `born_step` and freed at the event `ended`, which may be
+    /// [`OPEN`].
     #[must_use]
     pub fn of(steps: &Steps, born_step: u64, ended: u64) -> Option<Self> {
         let end = if ended == OPEN { steps.last().map(|&(_, step)| step) } else { step_at(steps, ended) };
@@ -31,7 +33,7 @@ impl Stay {
 }
 
 impl Asked {
-    /// A block of a stretch.
+    /// The request of a block in a range.
     #[must_use]
     pub fn of_life(block: &BlockLife, steps: &Steps) -> Self {
         Self {

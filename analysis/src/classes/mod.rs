@@ -1,9 +1,9 @@
-//! What live memory is for: parameters, gradients, optimizer state, activations, temporaries, workspace.
+//! The purpose of live memory: parameters, gradients, optimizer state, activations, temporaries, workspace.
 //!
-//! Concluded from the code that allocated a block, the phase in which it was born, how long it stays ([`Stay`]), and
-//! which blocks have the same sizes (module `sets`); exact if the storages are listed ([`Exact`]). Guarantees: the
-//! classes' bytes sum to the input's; blocks without a rule are *unknown*, and shown as such. Refuses to guess from
-//! size alone, library workspaces excepted.
+//! The class of a block is derived from the code that allocated it, the phase in which it was born, how long it stays
+//! ([`Stay`]), and which blocks have the same sizes (module `sets`). It is exact if the storages are listed
+//! ([`Exact`]). Guarantees: the classes' bytes sum to the input's. Blocks that no rule covers are *unknown* and shown
+//! as such. Size alone never decides, except for library workspaces.
 
 mod lived;
 mod passes;
@@ -22,22 +22,22 @@ use rules::{Known, Reading, Says};
 pub use scaling::{Scaling, copies};
 use sets::Shown;
 
-/// What a block is for.
+/// The purpose of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
     /// Parameters and buffers of modules.
     Parameters,
-    /// Gradients, and the buckets they are reduced in.
+    /// Gradients, and the buckets in which they are reduced.
     Gradients,
-    /// What the optimizer keeps for each parameter.
+    /// State that the optimizer keeps for each parameter.
     OptimizerState,
-    /// Made by the forward pass: kept for the backward pass, or by another holder.
+    /// Results of the forward pass that are kept for the backward pass or by another holder.
     Activations,
-    /// Memory that lives within a part of a step.
+    /// Memory that is live within a part of a step.
     Temporaries,
     /// Workspaces of cuBLAS.
     Workspace,
-    /// No rule knows.
+    /// No rule applies.
     Unknown,
 }
 
@@ -102,7 +102,7 @@ impl Shares {
         self.bytes.iter().fold(0, |sum, bytes| bytes.saturating_add(sum))
     }
 
-    /// The share that no rule knows, 0..1; `None` if nothing lives.
+    /// The share that no rule covers, 0..1; `None` if nothing is live.
     #[must_use]
     pub fn unknown_share(&self) -> Option<f64> {
         let total = self.total();
@@ -119,7 +119,7 @@ impl Shares {
     }
 }
 
-/// Storages that a session listed, by device address: these need no rule.
+/// The classes of storages that a session listed, by device address. These blocks need no rule.
 pub type Exact = HashMap<u64, Class>;
 
 pub use crate::lifetimes::OPEN;
@@ -131,7 +131,7 @@ pub enum Stay {
     Within,
     /// Freed by the next step.
     Handed,
-    /// Longer.
+    /// Freed later than that.
     Kept,
 }
 
@@ -144,11 +144,11 @@ pub struct Asked {
     pub bytes: u64,
     /// The phase of the request.
     pub phase: Option<Phase>,
-    /// When, in an order that all requests of one query share; `None` = before the recording.
+    /// When it was made, in an order that all requests of one query share; `None` if before the recording.
     pub born: Option<u64>,
     /// When it was freed, or [`OPEN`].
     pub ended: u64,
-    /// How long it stays, if steps are marked; else the backward passes show it.
+    /// How long it stays, if steps are marked; otherwise the backward passes determine it.
     pub stay: Option<Stay>,
 }
 
@@ -156,9 +156,9 @@ pub struct Asked {
 pub struct Classifier<'a> {
     resolve: &'a dyn Fn(StackId) -> Stack,
     said: HashMap<StackId, (Reading, Option<Frame>)>,
-    /// As requested.
+    /// Sizes of parameters as requested.
     parameter_sizes: HashSet<u64>,
-    /// As the allocator rounds them.
+    /// Sizes of parameters as the allocator rounds them.
     rounded_sizes: HashSet<u64>,
 }
 
@@ -170,14 +170,14 @@ impl<'a> Classifier<'a> {
         Self { resolve, said: HashMap::new(), parameter_sizes, rounded_sizes }
     }
 
-    /// The class of each request of a device, with requests in order.
+    /// The class of each request of a device. The requests must be in order.
     #[must_use]
     pub fn requests(&mut self, asked: &[Asked]) -> Vec<Class> {
         self.listed(asked, |_| None)
     }
 
-    /// The allocated blocks of a state in which `step` is under way (`None` = between steps), by class. Their sum is
-    /// the state's allocated bytes. `exact` decides for the blocks that it lists.
+    /// The allocated blocks of a state, by class. `step` is the step under way, `None` between steps. The sum is the
+    /// state's allocated bytes. `exact` decides for the blocks that it lists.
     #[must_use]
     pub fn of_state(&mut self, keyframe: &Keyframe, step: Option<u64>, exact: Option<&Exact>) -> Shares {
         let mut shares = Shares::default();
@@ -187,8 +187,8 @@ impl<'a> Classifier<'a> {
         shares
     }
 
-    /// Every allocated block with its class, as far as the state alone shows: it has neither the order of births nor
-    /// any end.
+    /// Every allocated block with its class, as far as the state alone shows it. A state contains neither the order of
+    /// births nor the end of any block.
     #[must_use]
     pub fn blocks<'k>(
         &mut self,
@@ -208,9 +208,9 @@ impl<'a> Classifier<'a> {
         self.listed(&asked, listed).into_iter().zip(blocks).collect()
     }
 
-    /// The rows of a site table, by class. A table shows neither steps nor sizes of single blocks: everything in it
-    /// outlived its step, and a row's blocks are taken to be alike. For a stack whose blocks are `known`, the row has
-    /// the class of most of their bytes. Sums to the rows' bytes.
+    /// The rows of a site table, by class. A table contains neither steps nor sizes of single blocks. Everything in it
+    /// outlived its step, and a row's blocks count as equally large. For a stack whose blocks are `known`, the row has
+    /// the class of most of their bytes. The result sums to the rows' bytes.
     #[must_use]
     pub fn of_rows(&mut self, rows: &[SiteRow], known: &HashMap<StackId, Class>) -> Shares {
         let mut shares = Shares::default();
@@ -220,7 +220,7 @@ impl<'a> Classifier<'a> {
         shares
     }
 
-    /// The class of each row, in their order: see [`Self::of_rows`].
+    /// The class of each row, in the order of the rows: see [`Self::of_rows`].
     #[must_use]
     pub fn by_row(&mut self, rows: &[SiteRow], known: &HashMap<StackId, Class>) -> Vec<Class> {
         let each = |row: &SiteRow| row.bytes / row.blocks.max(1);
@@ -245,7 +245,7 @@ impl<'a> Classifier<'a> {
         rows.iter().map(class).collect()
     }
 
-    /// Common path of all queries.
+    /// The common implementation of all queries.
     fn listed(&mut self, asked: &[Asked], listed: impl Fn(usize) -> Option<Class>) -> Vec<Class> {
         let read = self.readings(asked);
         let passes = Passes::of(asked, &read);
@@ -282,8 +282,8 @@ impl<'a> Classifier<'a> {
         asked.iter().enumerate().map(class).collect()
     }
 
-    /// The reading of each request's stack. A request without a stack, if others have one, came from a thread without
-    /// Python.
+    /// The reading of each request's stack. If other requests have stacks, a request without one came from a thread
+    /// without Python.
     fn readings(&mut self, asked: &[Asked]) -> Vec<Reading> {
         let has_stacks = asked.iter().any(|one| one.stack.is_some() && one.born.is_some() && one.ended != OPEN);
         let reading = |one: &Asked| match self.reading(one.stack) {

@@ -1,7 +1,7 @@
 //! The backward passes of a recording, recognised by the requests of autograd's threads.
 //!
-//! Guarantees: a pass is a run of their requests that no other thread's request interrupts: the training thread waits
-//! for them. Passes are disjoint and in order. Refuses to know a pass without requests.
+//! Guarantees: a pass is a series of such requests that no other thread's request interrupts, because the training
+//! thread waits for them. Passes are disjoint and in order. A pass without requests is not seen.
 
 use super::rules::Reading;
 use super::{Asked, OPEN, Stay};
@@ -13,7 +13,7 @@ struct Span {
     last: u64,
 }
 
-/// See the module.
+/// The backward passes of a recording, in order.
 #[derive(Debug, Default)]
 pub(super) struct Passes {
     spans: Vec<Span>,
@@ -37,34 +37,35 @@ impl Passes {
         Self { spans }
     }
 
-    /// When the first one begins.
+    /// The begin of the first pass.
     pub(super) fn first(&self) -> Option<u64> {
         self.spans.first().map(|span| span.first)
     }
 
-    /// When the last one begins.
+    /// The begin of the last pass.
     pub(super) fn last(&self) -> Option<u64> {
         self.spans.last().map(|span| span.first)
     }
 
-    /// Whether a block is live when the last pass has ended: blocks that a program frees at its end were kept until
-    /// then.
+    /// Whether a block is still live after the last pass. A block that the program frees at its end also counts,
+    /// because it was kept until then.
     pub(super) fn are_survived_by(&self, one: &Asked) -> bool {
         one.ended == OPEN || self.spans.last().is_some_and(|span| one.ended > span.last)
     }
 
-    /// How many have ended before a moment.
+    /// Number of passes that ended before a moment.
     pub(super) fn before(&self, at: u64) -> usize {
         self.spans.partition_point(|span| span.last < at)
     }
 
-    /// The current pass.
+    /// The pass under way at a moment.
     pub(super) fn at(&self, at: u64) -> Option<usize> {
         let pass = self.before(at);
         self.spans.get(pass).filter(|span| span.first <= at).map(|_| pass)
     }
 
-    /// How long a block stays, by the passes that end while it lives: passes replace steps if none are marked.
+    /// How long a block stays, counted in passes that end while it is live. Passes replace steps if no steps are
+    /// marked.
     pub(super) fn stay(&self, one: &Asked) -> Stay {
         if one.ended == OPEN {
             return Stay::Kept;
@@ -76,13 +77,13 @@ impl Passes {
         }
     }
 
-    /// Whether a block made by a pass outlives it.
+    /// Whether a block that a pass made outlives that pass.
     pub(super) fn outlives(&self, one: &Asked) -> bool {
         let span = one.born.and_then(|born| self.spans.get(self.before(born)));
         span.is_none_or(|span| one.ended > span.last)
     }
 
-    /// Whether a pass frees a block that was there before it: it was kept for the pass.
+    /// Whether a pass frees a block that existed before it. Such a block was kept for the pass.
     pub(super) fn gives_back(&self, one: &Asked) -> bool {
         let pass = self.at(one.ended).and_then(|pass| self.spans.get(pass));
         pass.is_some_and(|span| one.born.is_none_or(|born| born < span.first))

@@ -1,17 +1,17 @@
-//! The rules behind the classes: what a stack shows, and what it means together with phase, age and size.
+//! The rules of the classes: what a stack shows, and what this means together with phase, age and size.
 //!
-//! Guarantees: a pure table; every rule is a fact about PyTorch that can be looked up in its sources.
+//! Guarantees: the rules are a pure table. Every rule is a fact about PyTorch that can be verified in its sources.
 
 use memctl_model::{Frame, Phase, Stack};
 
 use super::{Class, Stay};
 
-/// What a stack shows.
+/// The code that a stack shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Says {
     /// The optimizer makes its state (`_init_group`) or loads it.
     OptimizerState,
-    /// Within the optimizer's step.
+    /// Other code within the optimizer's step.
     Optimizer,
     /// The user's own code within the closure that the optimizer's step calls.
     Closure,
@@ -19,7 +19,7 @@ pub(super) enum Says {
     Module,
     /// A reducer makes its gradient buckets.
     Buckets,
-    /// An autograd node that takes a gradient over.
+    /// An autograd node accumulates a gradient.
     AccumulateGrad,
     /// Another autograd node, or other work in autograd's threads.
     Autograd,
@@ -33,7 +33,7 @@ pub(super) enum Says {
     Nothing,
 }
 
-/// What a stack shows, and whether autograd's threads run it.
+/// The code that a stack shows, and whether autograd's threads run it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reading {
     pub says: Says,
@@ -41,16 +41,17 @@ pub(super) struct Reading {
 }
 
 pub(super) fn read(stack: &Stack) -> Reading {
-    // User-defined names of memory do not show how it is used.
+    // User-defined names of memory are skipped, because they do not show how it is used.
     let calls = stack.calls();
-    // The forward call that made a node follows it in the stack: the node is what allocates.
+    // The innermost frame is the autograd node that allocates. The forward call that made the node follows it in the
+    // stack.
     if let Some(node) = calls.first().filter(|innermost| &*innermost.file == "<autograd>") {
         let accumulates = node.function.contains("AccumulateGrad");
         let says = if accumulates { Says::AccumulateGrad } else { Says::Autograd };
         return Reading { says, in_backward: true };
     }
     let native = |what: fn(&Frame) -> bool| calls.iter().any(|frame| frame.is_native() && what(frame));
-    // Frames of C++ lie between and around those of Python, with `stacks="all"`.
+    // With `stacks="all"`, frames of C++ are between and around those of Python.
     let python: Vec<Frame> = calls.iter().filter(|frame| !frame.is_native()).cloned().collect();
     let in_backward = native(Frame::is_autograd_thread) || python.last().is_some_and(begins_autograd_thread);
     if native(|frame| frame.function.starts_with("at::cuda::") && frame.function.contains("Workspace")) {
@@ -88,12 +89,12 @@ fn of_python(frames: &[Frame]) -> Says {
             frame.file.contains(file) && (functions.is_empty() || functions.contains(&frame.plain_function()))
         })
     };
-    // Made at the first step, or loaded from a checkpoint.
+    // The state is made at the first step or loaded from a checkpoint.
     if any("", &["_init_group", "_init_state", "init_state"]) || any("torch/optim/", &["load_state_dict"]) {
         return Says::OptimizerState;
     }
-    // Averaged weights are stored with the optimizers but are no optimizer state: a module with copies of a module's
-    // parameters.
+    // The code of averaged weights is in the optimizer package, but the weights are no optimizer state. They are a
+    // module with copies of another module's parameters.
     let is_copy = any("torch/optim/swa_utils.py", &["__init__"]) || any("torch/nn/parameter.py", &["__deepcopy__"]);
     if is_copy {
         return Says::Module;
@@ -112,7 +113,7 @@ fn of_python(frames: &[Frame]) -> Says {
         || any("", &["from_pretrained", "_load_state_dict_into_model"]);
     let is_forward = any("", &["forward"]);
     match (is_forward, is_module) {
-        // A module is rarely made within a forward pass; forwards that call a factory are common.
+        // A module is rarely made within a forward pass, whereas forwards often call a factory function.
         (true, _) => Says::Forward,
         (false, true) => Says::Module,
         (false, false) if within == Within::Closure => Says::Closure,
@@ -120,14 +121,14 @@ fn of_python(frames: &[Frame]) -> Says {
     }
 }
 
-/// Whose code allocates within an optimizer's step.
+/// The code that allocates within an optimizer's step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Within {
     /// The stack has no optimizer.
     No,
-    /// The optimizer's own.
+    /// The optimizer's own code.
     Own,
-    /// A closure's: the optimizer calls the user's whole step (LBFGS, Lightning), so the inner frames count.
+    /// A closure's code. The optimizer may call the user's whole step (LBFGS, Lightning), so the inner frames decide.
     Closure,
 }
 
@@ -136,7 +137,7 @@ impl Within {
         let is_optimizer = |frame: &Frame| frame.file.contains("torch/optim/") && !frame.file.contains("swa_utils.py");
         let Some(at) = frames.iter().position(is_optimizer) else { return Self::No };
         let (inside, file) = (&frames[..at], &*frames[at].file);
-        // The folder of this torch: the optimizer itself calls anything else further inside.
+        // The folder of the installed torch. The optimizer itself calls the frames of this folder further inside.
         let torch = file.find("torch/optim/").map_or("", |begin| &file[..begin + "torch/".len()]);
         let is_users = |frame: &Frame| {
             let name = frame.plain_function();
@@ -146,7 +147,7 @@ impl Within {
         if inside.iter().any(is_users) {
             return Self::Closure;
         }
-        // An optimizer from elsewhere: torch wraps the `step` of every one.
+        // An optimizer of another library: torch wraps the `step` of every optimizer.
         let wraps = file.ends_with("torch/optim/optimizer.py") || file.ends_with("torch/optim/lr_scheduler.py");
         match inside.last() {
             Some(called) if is_foreign(called) && !(wraps && called.plain_function() == "step") => Self::Closure,
@@ -170,7 +171,7 @@ pub(super) fn class(says: Says, known: Known) -> Class {
     let Known { phase, stay, is_parameter_size, outlives_pass, is_workspace } = known;
     let old = stay != Stay::Within;
     let backward = || match (is_parameter_size && outlives_pass, stay) {
-        // A gradient has its parameter's size; nothing else of a backward pass outlives it.
+        // A gradient has its parameter's size. Nothing else that a backward pass makes outlives the pass.
         (true, _) => Class::Gradients,
         (false, Stay::Within | Stay::Handed) => Class::Temporaries,
         (false, Stay::Kept) => Class::Unknown,
@@ -182,18 +183,18 @@ pub(super) fn class(says: Says, known: Known) -> Class {
         (Says::Buckets | Says::AccumulateGrad, _) => Class::Gradients,
         (Says::Workspace, _) => Class::Workspace,
         (Says::Forward | Says::Autograd | Says::Nothing, _) if is_workspace => Class::Workspace,
-        // A closure's own code, if only the range of the step around it was marked.
+        // This is code that a closure calls, if only the optimizer's phase around it was marked.
         (Says::Forward, Some(Phase::Optimizer)) => Class::Activations,
         (Says::Autograd, Some(Phase::Optimizer)) => backward(),
         (Says::Closure, Some(Phase::Optimizer)) if old => Class::Unknown,
         (Says::Closure, Some(Phase::Optimizer)) => Class::Temporaries,
-        // Memory that the optimizer made and kept is its state; the rest is freed with the step, or soon after (if the
-        // step's end was found and not marked).
+        // Memory that the optimizer made and kept is its state. The rest is freed with the step, or soon after it if
+        // the step's end was derived and not marked.
         (Says::Optimizer, _) | (_, Some(Phase::Optimizer)) if stay == Stay::Kept => Class::OptimizerState,
         (Says::Optimizer, _) | (_, Some(Phase::Optimizer)) => Class::Temporaries,
         (Says::Autograd, _) | (_, Some(Phase::Backward)) => backward(),
         (Says::Forward, _) | (_, Some(Phase::Forward | Phase::Eval)) => Class::Activations,
-        // Inputs, targets, losses: they live until the next ones replace them.
+        // Inputs, targets and losses are live until the next ones replace them.
         (Says::Elsewhere | Says::Closure, _) | (_, Some(Phase::Train)) if stay != Stay::Kept => Class::Temporaries,
         (Says::Elsewhere | Says::Closure | Says::Nothing, _) => Class::Unknown,
     }

@@ -1,10 +1,11 @@
-//! Which requests grow with the batch, from a recording at one batch size: concluded from the purpose of each request.
+//! Finds the requests that grow with the batch, from a recording at one batch size. The result is derived from the
+//! purpose of each request.
 //!
-//! Guarantees: parameters, gradients, optimizer state and workspaces are fixed, as are sizes that the batch does not
-//! divide; a size that is a parameter's, in its own precision or in half of it, is in doubt. What forward passes leave behind
-//! more often than there are parameters of its size is more likely not made of one. A library's buffer whose size happens to
-//! divide is taken to grow.
-//! [`copies`] finds the requests that are copies of weights in half their precision.
+//! Guarantees: parameters, gradients, optimizer state and workspaces are fixed, and so are sizes that are not
+//! divisible by the batch. A size that equals a parameter's, in its own precision or in half of it, is in doubt. If
+//! forward passes leave more blocks of such a size behind than there are parameters of it, these blocks are probably
+//! not made from a parameter. A library's buffer whose size happens to be divisible is taken to grow. [`copies`] finds
+//! the requests that are copies of weights in half their precision.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,23 +17,23 @@ use super::{Asked, Class, Classifier, Stay};
 /// Whether a request grows with the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scaling {
-    /// It does not.
+    /// It does not grow.
     Fixed,
-    /// In proportion.
+    /// It grows in proportion to the batch.
     Proportional,
-    /// More likely it does not.
+    /// It probably does not grow.
     PerhapsFixed,
-    /// More likely it does.
+    /// It probably grows.
     PerhapsProportional,
 }
 
-/// Requests below this size change no peak, and their elements are often those of a shape.
+/// Requests below this size do not affect any peak, and they often hold the elements of a shape.
 const TINY_BYTES: u64 = 512;
-/// A smaller copy of a weight changes no peak.
+/// Minimum size of a weight's copy; a smaller one does not affect any peak.
 const COPY_BYTES_MIN: u64 = 1 << 16;
 
 impl Classifier<'_> {
-    /// Whether each request grows with the batch, which was `batch` when recorded; with the classes of
+    /// Whether each request grows with the batch. `batch` is the recorded batch size; `classes` are those of
     /// [`Self::requests`].
     #[must_use]
     pub fn scalings(&mut self, asked: &[Asked], classes: &[Class], batch: u64) -> Vec<Scaling> {
@@ -57,8 +58,8 @@ impl Classifier<'_> {
         asked.iter().zip(classes).map(scaling).collect()
     }
 
-    /// Stacks of module forwards with a parameter's size that outlived their steps more often than there are such parameters:
-    /// outputs that pile up, of which the size is a coincidence.
+    /// Stacks and sizes of outputs that pile up: results of module forwards that have a parameter's size and outlived
+    /// their steps more often than there are such parameters. Their size is a coincidence.
     fn piled_up(&mut self, asked: &[Asked], classes: &[Class]) -> HashSet<(StackId, u64)> {
         let mut parameters: HashMap<u64, usize> = HashMap::new();
         let mut kept: HashMap<(StackId, u64), usize> = HashMap::new();
@@ -80,9 +81,9 @@ impl Classifier<'_> {
     }
 }
 
-/// Requests of forward passes with half of a parameter's bytes: by their sizes autocast's copies of weights. Autocast
-/// casts each weight once in a forward pass, so sizes requested more often than there are weights of that size are
-/// something else. `forward` returns the forward pass of a request.
+/// Requests of forward passes with half of a parameter's bytes. Their sizes suggest autocast's copies of weights.
+/// Autocast casts each weight once in a forward pass, so a size that is requested more often than there are weights of
+/// it is something else. `forward` returns the forward pass of a request.
 #[must_use]
 pub fn copies(asked: &[Asked], classes: &[Class], forward: impl Fn(usize) -> u32) -> HashSet<usize> {
     let of_class = |class: Class| (0..).zip(asked.iter().zip(classes)).filter(move |(_, (_, it))| **it == class);
@@ -149,7 +150,7 @@ mod tests {
         use Scaling::{Fixed, PerhapsFixed, PerhapsProportional, Proportional};
         let expected = [Fixed, Proportional, Fixed, PerhapsFixed, Fixed, PerhapsFixed, PerhapsProportional, Fixed];
         assert_eq!(classifier.scalings(&requests, &classes, 4), expected);
-        // Outputs that are as large as the parameter, and of which more stay than there are parameters.
+        // Outputs with the size of the parameter; more of them stay than there are parameters.
         let piled = [asked(1, 40_000, true), asked(2, 40_000, true), asked(2, 40_000, true), asked(2, 40_000, false)];
         let classes = [Class::Parameters, Class::Activations, Class::Activations, Class::Activations];
         let scalings = classifier.scalings(&piled, &classes, 4);

@@ -1,13 +1,13 @@
 //! Parameters, gradients and optimizer states, recognised as sets of blocks with the same sizes.
 //!
 //! A model's parameters are made first. Its backward passes make one gradient of the same size for each trained
-//! parameter, and a step makes the optimizer's states, one set for each moment, and keeps them, whichever optimizer it
-//! is. So the blocks that a backward pass made and left behind show the sizes; earlier blocks of these sizes are the
-//! parameters; and blocks that one line makes later and keeps are states if they form such a set.
+//! parameter. A step of any optimizer makes one set of states for each moment and keeps them. Therefore the blocks
+//! that a backward pass made and left behind show the sizes. Earlier blocks of these sizes are the parameters. Blocks
+//! that one line makes later and keeps are states if they form such a set.
 //!
-//! Guarantees: no more blocks of a size become parameters than there were gradients of it; sizes are compared as the
-//! allocator rounds them. Refuses to take single blocks for states: a set covers half of the parameters, and little
-//! else.
+//! Guarantees: no more blocks of a size become parameters than there were gradients of it. Sizes are compared after
+//! the allocator's rounding. Single blocks never count as states: a set must cover half of the parameters and contain
+//! little else.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
@@ -19,19 +19,19 @@ use super::passes::Passes;
 use super::rules::{Reading, Says};
 use super::{Asked, Class, OPEN, Stay};
 
-/// Maximum number of moments that one line makes.
+/// Maximum number of moments whose states one line makes.
 const MOMENTS_MAX: u64 = 4;
-/// Minimum blocks of a set: one or two match another size by chance.
+/// Minimum number of blocks of a set: one or two can match another size by chance.
 const SET_BLOCKS_MIN: u64 = 3;
-/// Sizes of a state's element and a parameter's: the same precision; moments and master copies in single precision of
-/// parameters in half; eight bits for 32 and for 16.
+/// Sizes of a state's element and a parameter's: the same precision; single precision (moments, master copies) for
+/// parameters in half precision; eight bits for 32 and for 16.
 const RATIOS: [(u64, u64); 4] = [SAME, (2, 1), (1, 4), (1, 2)];
 const SAME: (u64, u64) = (1, 1);
 
-/// Blocks by their size.
+/// Number of blocks by their size.
 type Sizes = BTreeMap<u64, u64>;
 
-/// As the allocator rounds.
+/// The size after the allocator's rounding.
 pub(super) fn rounded(bytes: u64) -> u64 {
     round_to_block(bytes)
 }
@@ -40,7 +40,7 @@ fn bytes_of(sizes: &Sizes) -> u64 {
     sizes.iter().fold(0, |sum, (bytes, blocks)| bytes.saturating_mul(*blocks).saturating_add(sum))
 }
 
-/// What a recording shows of its requests; one entry each.
+/// The facts about a recording's requests. Each list has one entry per request.
 pub(super) struct Shown<'a> {
     pub asked: &'a [Asked],
     pub read: &'a [Reading],
@@ -54,12 +54,12 @@ impl Shown<'_> {
         self.asked.iter().zip(beside).enumerate().map(|(at, (one, (read, &stay)))| (at, one, read.says, stay))
     }
 
-    /// Whether a block was there before the recording, and nothing is known of it.
+    /// Whether a block existed before the recording and nothing is known about it.
     pub(super) fn is_found(one: &Asked, says: Says) -> bool {
         says == Says::Nothing && one.born.is_none() && one.phase.is_none()
     }
 
-    /// Blocks that a backward pass left behind, by size: the most that one pass made.
+    /// Blocks that a backward pass made and left behind, by size. Each number is the highest of any one pass.
     fn left_by_backward(&self, workspaces: &[bool]) -> Sizes {
         let mut by_pass: HashMap<(u64, Option<usize>), u64> = HashMap::new();
         for (at, one, says, _) in self.each() {
@@ -77,7 +77,7 @@ impl Shown<'_> {
         sizes
     }
 
-    /// Possible parameters: known ones first, then in the order in which they were made.
+    /// Possible parameters: known ones first, then the others in the order in which they were made.
     fn candidates(&self, workspaces: &[bool]) -> Vec<(usize, bool)> {
         let first = self.passes.first();
         let highest = self.asked.len() as u64;
@@ -93,7 +93,8 @@ impl Shown<'_> {
                 _ => continue,
             };
             if stay == Stay::Kept || self.passes.are_survived_by(one) {
-                // Earlier blocks come by address, and the driver hands out the highest first.
+                // Blocks from before the recording are listed by address, and the driver hands out the highest address
+                // first.
                 found.push((rank, one.born.unwrap_or(highest - at as u64), at, rank == 1));
             }
         }
@@ -102,7 +103,7 @@ impl Shown<'_> {
     }
 }
 
-/// The classes that sets show, by request.
+/// The classes that sets show, for each request.
 pub(super) fn find<K: Hash + Eq>(
     shown: &Shown<'_>,
     workspaces: &[bool],
@@ -125,8 +126,8 @@ pub(super) fn find<K: Hash + Eq>(
     classes
 }
 
-/// As many blocks of a size as gradients were made of it; the rest of the earlier blocks is a model's as well (frozen
-/// weights, buffers), unless it forms whole sets.
+/// For each size, as many blocks as there were gradients of it are parameters. The remaining blocks from before the
+/// recording also belong to the model (frozen weights, buffers), unless they form whole sets.
 fn parameters(shown: &Shown<'_>, candidates: &[(usize, bool)], trained: &Sizes, classes: &mut [Option<Class>]) {
     let is_forward = shown.read.iter().any(|read| read.says == Says::Forward);
     let (mut room, mut rest) = (trained.clone(), Vec::new());
@@ -150,7 +151,7 @@ fn parameters(shown: &Shown<'_>, candidates: &[(usize, bool)], trained: &Sizes, 
     }
 }
 
-/// The sizes of those blocks that form whole sets beside the parameters: states that existed already.
+/// The sizes of those blocks that form whole sets beside the parameters. These are states from before the recording.
 fn whole_sets(shown: &Shown<'_>, blocks: &[usize], trained: &Sizes) -> BTreeSet<u64> {
     let mut found = BTreeSet::new();
     for ratio in RATIOS {
@@ -170,7 +171,8 @@ fn scaled(bytes: u64, (of, to): (u64, u64)) -> u64 {
     rounded(bytes.saturating_mul(of) / to)
 }
 
-/// Earlier blocks that are freed before the first backward pass makes gradients are those of the step before.
+/// Blocks from before the recording that are freed before the first backward pass begins are gradients of the previous
+/// step.
 fn earlier_gradients(shown: &Shown<'_>, trained: &Sizes, classes: &mut [Option<Class>]) {
     let Some(first) = shown.passes.first() else { return };
     let mut room = trained.clone();
@@ -183,9 +185,9 @@ fn earlier_gradients(shown: &Shown<'_>, trained: &Sizes, classes: &mut [Option<C
     }
 }
 
-/// Blocks that one line makes and keeps beyond its step, if they form a set. Where an optimizer was seen at work, its own code
-/// makes its states: a set that another line makes in the parameters' precision is a copy of them (the best weights so far, a
-/// moving average).
+/// Blocks that one line makes and keeps beyond its step are states if they form a set. If an optimizer was seen at
+/// work, its own code makes its states. A set that another line makes in the parameters' precision is then a copy of
+/// them (the best weights so far, a moving average).
 fn states<K: Hash + Eq>(shown: &Shown<'_>, trained: &Sizes, place: impl Fn(usize) -> K, classes: &mut [Option<Class>]) {
     let is_of_optimizer = |says: Says| matches!(says, Says::Optimizer | Says::OptimizerState);
     let is_seen = shown.read.iter().any(|read| is_of_optimizer(read.says));
@@ -209,7 +211,8 @@ fn states<K: Hash + Eq>(shown: &Shown<'_>, trained: &Sizes, place: impl Fn(usize
 }
 
 /// The sizes of a group's blocks that exist between two steps: at the end, or when the last backward pass began,
-/// whichever is more. (A line that remakes a state at each step briefly has a few of its blocks twice.)
+/// whichever is more. Moments within a step do not count, because a line that remakes a state at each step briefly has
+/// a few of its blocks twice.
 fn standing(shown: &Shown<'_>, group: &[usize]) -> Sizes {
     let sizes_at = |moment: u64| {
         let mut sizes = Sizes::new();
@@ -225,16 +228,16 @@ fn standing(shown: &Shown<'_>, group: &[usize]) -> Sizes {
     if bytes_of(&before) > bytes_of(&at_end) { before } else { at_end }
 }
 
-/// How much of a set must be there, in per cent of its bytes.
+/// The part of a set that must exist, in per cent of its bytes.
 #[derive(Clone, Copy)]
 enum Cover {
-    /// States that a line makes for some of the parameters only (matrices, say).
+    /// For states: a line may make them for some of the parameters only (matrices, say).
     Half = 50,
-    /// Blocks of which nothing else is known.
+    /// For blocks of which nothing else is known.
     Whole = 95,
 }
 
-/// Whether blocks are one set or a few, and little else.
+/// Whether blocks form one set or a few, and little else.
 fn is_set(sizes: &Sizes, trained: &Sizes, ratio: (u64, u64), cover: Cover) -> bool {
     let mut whole = Sizes::new();
     trained.iter().for_each(|(&bytes, &blocks)| *whole.entry(scaled(bytes, ratio)).or_default() += blocks);

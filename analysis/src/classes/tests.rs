@@ -1,4 +1,4 @@
-//! Every rule on a block of its own, and the law that the classes sum to what was given.
+//! Tests every rule on a block of its own, and that the classes sum to the input.
 
 use memctl_model::{DeviceIndex, Frame, KeyframeReason, SegmentState};
 use proptest::prelude::*;
@@ -42,7 +42,7 @@ fn stacks(id: StackId) -> Stack {
             frames.push(frame("wrapper", &format!("{torch}/optim/optimizer.py")));
             frames
         }
-        // A third party's optimizer, and a closure that it calls, with a name that shows nothing.
+        // A third party's optimizer, and a closure that an optimizer calls; the closure's name shows nothing.
         16 => vec![frame("Lion.step", "lion/opt.py"), frame("wrapper", &format!("{torch}/optim/optimizer.py"))],
         17 => vec![frame("f", "train.py"), frame("LBFGS.step", &format!("{torch}/optim/lbfgs.py"))],
         _ => Vec::new(),
@@ -108,7 +108,7 @@ fn every_rule() {
     let found: Vec<Class> = classifier.blocks(&keyframe, Some(9), None).into_iter().map(|(class, _)| class).collect();
     let wanted: Vec<Class> = rows.iter().map(|&(_, class)| class).collect();
     assert_eq!(found, wanted);
-    // Storages that a session lists need no rule, and show the sizes of parameters.
+    // Storages that a session lists need no rule. They also show the sizes of parameters.
     let exact = Exact::from([(0x0500_0000, Class::Parameters), (0x1000, Class::Gradients)]);
     let mut classifier = Classifier::new(&stacks);
     let found = classifier.of_state(&keyframe, Some(9), Some(&exact));

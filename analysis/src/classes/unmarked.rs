@@ -1,4 +1,4 @@
-//! Tests: what lives in recordings that nothing marks, made request by request, and what stacks with frames of C++ say.
+//! Tests of recordings without marks, built request by request, and of stacks with frames of C++.
 
 use std::collections::HashMap;
 
@@ -7,15 +7,15 @@ use memctl_model::{Frame, Phase, Stack, StackId};
 use super::{Asked, Class, Classifier, OPEN, Stay};
 
 const FORWARD: u32 = 1;
-/// Autograd's thread, of C++ alone.
+/// Autograd's thread, with frames of C++ only.
 const BACKWARD: u32 = 2;
-/// Two lines of an optimizer of the user's.
+/// Two lines of the user's own optimizer.
 const FIRST: u32 = 3;
 const SECOND: u32 = 4;
 const BATCH: u32 = 5;
 const WORKSPACE: u32 = 6;
 const WEIGHTS: u32 = 7;
-/// Between frames of C++: a class that inherits from torch's optimizers.
+/// A class that inherits from torch's optimizers, between frames of C++.
 const INHERITED: u32 = 8;
 const RECOMPUTED: u32 = 9;
 const CUSTOM: u32 = 10;
@@ -54,7 +54,7 @@ fn resolve(id: StackId) -> Stack {
     Stack { frames: frames.into_iter().map(frame).collect() }
 }
 
-/// A recording that is written down request by request.
+/// A recording that is built request by request.
 #[derive(Default)]
 struct Recording {
     asked: Vec<Asked>,
@@ -85,7 +85,7 @@ impl Recording {
         }
     }
 
-    /// A forward pass and its backward pass; the gradients, and what was kept for them.
+    /// Makes a forward pass and its backward pass. Returns the gradients and the blocks that were kept for them.
     fn pass(&mut self, gradients: impl IntoIterator<Item = u64>) -> (Vec<usize>, Vec<usize>) {
         let kept = self.each(FORWARD, [9 * MIB, 9 * MIB]);
         let mut made = Vec::new();
@@ -112,7 +112,7 @@ impl Recording {
     }
 }
 
-/// A model that was there, and one step of it with two moments by hand.
+/// A model from before the recording, and one step of it by a hand-written optimizer with two moments.
 fn one_step(precision: u64) -> (Recording, [Vec<usize>; 4]) {
     let mut recording = Recording::default();
     let weights: Vec<usize> = SIZES.iter().map(|&bytes| recording.found(bytes)).collect();
@@ -161,7 +161,7 @@ fn what_a_backward_pass_does_not_leave_behind_is_no_gradient() {
     let (recording, _) = one_step(1);
     let passing = |(_, one): &(usize, &Asked)| one.stack.0 == BACKWARD && one.ended != OPEN;
     let passing: Vec<usize> = recording.asked.iter().enumerate().filter(passing).map(|(at, _)| at).collect();
-    // They have a parameter's size.
+    // Some of them have a parameter's size.
     assert!(passing.len() > SIZES.len());
     recording.all_are(&passing, Class::Temporaries);
 }
@@ -270,7 +270,8 @@ fn a_thread_without_python_is_autograds_where_others_have_stacks() {
     let weights: Vec<usize> = SIZES.iter().map(|&bytes| recording.found(bytes)).collect();
     let kept = recording.make(FORWARD, MIB);
     let gradients = recording.each(NONE, SIZES);
-    // (What still lives may have its stack from the end of a recording whose requests have none.)
+    // Nothing is classified yet: a block that is still live may have its stack from the recording's end, although no
+    // request has one.
     recording.all_are(&gradients, Class::Unknown);
     recording.free([kept]);
     let other = recording.make(BATCH, MIB);

@@ -1,8 +1,9 @@
-//! Workspaces of cuBLAS among a device's requests, where no frame of C++ names them.
+//! Finds workspaces of cuBLAS among a device's requests if no frames of C++ name them.
 //!
-//! A library takes one for each handle and stream, at the first product of matrices that a thread makes, and keeps it. So of the
-//! blocks of such a size that stay, the first one of the thread that trains and the first one of autograd's are workspaces.
-//! Guarantees: no more than that; where frames of C++ are recorded they decide. Refuses other sizes.
+//! A library takes one workspace for each handle and stream, at a thread's first product of matrices, and keeps it. So
+//! among the blocks of such a size that stay, the first of the training thread and the first of autograd's thread are
+//! workspaces. Guarantees: no other block is a workspace. If frames of C++ are recorded, they decide. Blocks of other
+//! sizes are never workspaces.
 
 use std::collections::HashMap;
 
@@ -10,12 +11,13 @@ use super::Stay;
 use super::rules::Says;
 use super::sets::Shown;
 
-/// Sizes: `:4096:2:16:8`, 32 MiB from Hopper on, and cuBLASLt's (aten/src/ATen/cuda/CublasHandlePool.cpp).
+/// Sizes of workspaces: `:4096:2:16:8`, 32 MiB from Hopper on, and cuBLASLt's
+/// (aten/src/ATen/cuda/CublasHandlePool.cpp).
 const WORKSPACES: [u64; 3] = [8_519_680, 33_554_432, 1_048_576];
-/// Handles whose workspaces were there before anything that was seen: of the thread that trains, and of autograd's.
+/// Maximum number of workspaces from before the recording: the training thread's and autograd's.
 const FOUND_MAX: usize = 2;
 
-/// Whether a block has the size of one.
+/// Whether a block has the size of a workspace.
 pub(super) fn has_size(bytes: u64) -> bool {
     WORKSPACES.contains(&bytes)
 }
@@ -35,7 +37,7 @@ pub(super) fn find(shown: &Shown<'_>) -> Vec<bool> {
         }
     }
     let stays = |at: usize| shown.stays[at] == Stay::Kept || shown.passes.are_survived_by(&shown.asked[at]);
-    // Gradients of such a size come with each pass, and go: it is a parameter's.
+    // If gradients of such a size come and go with each pass, the size is a parameter's.
     let is_parameters = |bytes: u64| first.get(&(bytes, true)).is_some_and(|&(_, at)| are_named || !stays(at));
     for (bytes, blocks) in found {
         let few = blocks.len() <= FOUND_MAX && !is_parameters(bytes);

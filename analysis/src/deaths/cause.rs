@@ -1,26 +1,26 @@
-//! How a process ended, read from the words in which that was recorded, and what to do about it.
+//! How a process ended, derived from the recorded words about its end, and what to do about it.
 //!
-//! The words are the agent's own (`killed by signal 9 (SIGKILL)`, `exit code 3`, `ValueError: …`). Guarantees: an
-//! unrecognised cause is reported as recorded; the out-of-memory killer is only blamed for what it can have done.
-//! Refuses to call an illegal memory access an out of memory.
+//! The words are the agent's (`killed by signal 9 (SIGKILL)`, `exit code 3`, `ValueError: …`). Guarantees: an
+//! unrecognised cause is reported as recorded. The out-of-memory killer is blamed only for ends that it can have
+//! caused. An illegal memory access is not an out of memory.
 
 /// How a process ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CauseOfDeath {
-    /// The process was no longer heard of.
+    /// Nothing more was received from the process.
     Silent,
-    /// It was gone, and the end was not seen.
+    /// The process no longer existed, and its end was not seen.
     Unseen,
     /// Killed by a signal.
     Signal {
         /// Its number.
         number: u8,
-        /// The kernel counted an out-of-memory kill at that time.
+        /// Whether the kernel counted an out-of-memory kill at that time.
         oom_killer: bool,
     },
-    /// It ended itself.
+    /// The process ended itself with this code.
     ExitCode(u8),
-    /// It ran out of memory, of a device or of the host; another finding reports that.
+    /// It ran out of memory, of a device or of the host. Another finding reports this.
     OutOfMemory,
     /// An uncaught exception.
     Exception {
@@ -29,7 +29,7 @@ pub enum CauseOfDeath {
         /// Its message's first line.
         message: String,
     },
-    /// Anything else.
+    /// Any other cause.
     Other(String),
 }
 
@@ -49,10 +49,10 @@ const SIGTERM: u8 = 15;
 const SIGXCPU: u8 = 24;
 const SIGXFSZ: u8 = 25;
 
-/// Characters of a message in a sentence.
+/// Maximum characters of a message in a sentence.
 const MESSAGE_CHARS_MAX: usize = 160;
 
-/// What a peer says when another rank is gone, in lower case.
+/// Messages of a process whose peer no longer exists, in lower case.
 const PEER_GONE: [&str; 16] = [
     "closed by peer",
     "connection reset",
@@ -71,7 +71,7 @@ const PEER_GONE: [&str; 16] = [
     "heartbeat",
     "signal sent by the launcher",
 ];
-/// Types of exceptions that are raised when another rank is gone.
+/// Types of exceptions that are raised when another rank no longer exists.
 const PEER_GONE_TYPES: [&str; 9] = [
     "DistBackendError",
     "DistNetworkError",
@@ -84,7 +84,7 @@ const PEER_GONE_TYPES: [&str; 9] = [
     "EOFError",
 ];
 
-/// Whether these words report memory that ran out: of a device's allocator, of a library, or of the host.
+/// Whether these words report that memory ran out: of a device's allocator, of a library, or of the host.
 #[must_use]
 pub fn says_out_of_memory(failure: &str) -> bool {
     let failure = failure.to_ascii_lowercase();
@@ -94,7 +94,7 @@ pub fn says_out_of_memory(failure: &str) -> bool {
 }
 
 impl CauseOfDeath {
-    /// Reads the words; `None` = the process was no longer heard of.
+    /// Derives the cause from the recorded words. `None` means that nothing more was received from the process.
     #[must_use]
     pub fn of(failure: Option<&str>) -> Self {
         let Some(failure) = failure else { return Self::Silent };
@@ -106,7 +106,7 @@ impl CauseOfDeath {
             };
         }
         if let Some(code) = text.strip_prefix("exit code ").and_then(leading_number) {
-            // How a shell reports a signal.
+            // A shell reports a signal as 128 plus its number.
             return match code {
                 129..=159 => Self::Signal { number: code - 128, oom_killer: false },
                 _ => Self::ExitCode(code),
@@ -126,8 +126,8 @@ impl CauseOfDeath {
         }
     }
 
-    /// Whether another process's end does this to a process: a launcher stops it, or its peer is gone. The first of a
-    /// job's deaths can be one of these, too: then it came from outside.
+    /// Whether the end of another process causes this end: a launcher stops the process, or its peer no longer exists.
+    /// If the first of a job's deaths has such a cause, the cause came from outside the job.
     #[must_use]
     pub fn is_consequence(&self) -> bool {
         match self {
@@ -142,8 +142,8 @@ impl CauseOfDeath {
         }
     }
 
-    /// Whether it may also be the effect of another's end: if that ended earlier, no cause of its own is reported.
-    /// Launchers kill processes that ignore SIGTERM; watchdogs of collectives abort.
+    /// Whether this end may also be the effect of another process's end. If that process ended earlier, no cause of
+    /// its own is reported. Launchers kill processes that ignore SIGTERM, and watchdogs of collectives abort.
     #[must_use]
     pub fn may_be_consequence(&self) -> bool {
         self.is_consequence()
@@ -153,7 +153,7 @@ impl CauseOfDeath {
             )
     }
 
-    /// Whether a person or a scheduler asked for it.
+    /// Whether a person or a scheduler requested the end.
     #[must_use]
     pub fn is_request(&self) -> bool {
         match self {
@@ -178,7 +178,7 @@ impl CauseOfDeath {
         }
     }
 
-    /// `by SIGKILL`, behind "died" or "ended".
+    /// The cause as words that follow "died" or "ended": `by SIGKILL`.
     #[must_use]
     pub fn words(&self) -> String {
         match self {
@@ -196,7 +196,7 @@ impl CauseOfDeath {
         }
     }
 
-    /// What makes two ends the same: `SIGSEGV`, an exception's type.
+    /// The key of the cause; ends with equal keys are alike: `SIGSEGV`, an exception's type.
     #[must_use]
     pub fn key(&self) -> String {
         match self {
@@ -210,7 +210,7 @@ impl CauseOfDeath {
         }
     }
 
-    /// What to do about it.
+    /// Advice about this cause.
     #[must_use]
     pub fn advice(&self) -> &'static str {
         match self {
@@ -248,7 +248,7 @@ impl CauseOfDeath {
     }
 }
 
-/// What an exception's type and message mean.
+/// The advice for an exception's type and message.
 fn of_exception(name: &str, message: &str) -> &'static str {
     let says = |words: &[&str]| words.iter().any(|words| message.contains(words));
     if says(&["device-side assert"]) {
@@ -306,7 +306,7 @@ fn signal(number: u8) -> String {
     name.to_owned()
 }
 
-/// `torch.AcceleratorError` → `AcceleratorError`.
+/// The last part of a qualified name: `torch.AcceleratorError` → `AcceleratorError`.
 fn last_part(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }

@@ -1,10 +1,10 @@
-//! Processes that ended badly: which died first, of what, and which followed.
+//! Processes that failed: which died first, of which cause, and which followed.
 //!
-//! The end of one rank ends the others: the launcher stops them, their collectives fail. So deaths near each other in
-//! time are one incident with one cause, and one finding for all its ranks. Guarantees: the first is the earliest that
-//! a launcher or a lost peer does not explain; lists are sorted and bounded; a rank's out of memory is reported by its
-//! own finding, and the consequences are returned for that finding.
-//! Refuses to name a cause if all were stopped from outside.
+//! The end of one rank ends the others: the launcher stops them, and their collectives fail. So deaths near each other
+//! in time are one incident with one cause, and one finding covers all its ranks. Guarantees: the first death is the
+//! earliest that neither a launcher nor a lost peer explains. Lists are sorted and bounded. A rank's out of memory is
+//! reported by its own finding; the consequences are returned for that finding. If all processes were stopped from
+//! outside, no cause is named.
 
 mod cause;
 
@@ -14,27 +14,28 @@ pub use cause::{CauseOfDeath, says_out_of_memory};
 
 use crate::wording::{opening, opening_letter, plural, ranks, sentence};
 
-/// Deaths that are this near to each other are one incident: a launcher looks every tenth of a second and kills after 30 s.
+/// Deaths within this time of each other are one incident: a launcher checks every tenth of a second and kills after
+/// 30 s.
 const NEAR_NS: u64 = 60_000_000_000;
-/// Collectives give up on a lost peer within this time: an hour, as default timeouts are 30 min at most.
+/// Collectives give up on a lost peer within this time: an hour, because default timeouts are at most 30 min.
 const LATE_NS: u64 = 3_600_000_000_000;
-/// Different ends that a sentence names.
+/// Maximum number of different ends that a sentence names.
 const ENDS_NAMED: usize = 4;
 
-/// One process that ended badly.
+/// One process that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Death {
     /// Its rank.
     pub rank: u32,
-    /// When, ns since the Unix epoch: its end, or when it was last heard of.
+    /// The time in ns since the Unix epoch: its end, or when it was last heard of.
     pub time_ns: u64,
     /// Current epoch, or the last known one.
     pub epoch: Option<u32>,
-    /// Current step, or the last one that ended.
+    /// Current step, or the last step that ended.
     pub step: Option<u64>,
-    /// Whether that step was under way.
+    /// Whether `step` was under way.
     pub under_way: bool,
-    /// How, as recorded; `None` = the process was no longer heard of.
+    /// The recorded words about its end; `None` if nothing more was received from the process.
     pub failure: Option<String>,
 }
 
@@ -43,16 +44,16 @@ pub struct Death {
 pub struct AfterOom {
     /// The rank that ran out of memory first.
     pub rank: u32,
-    /// A sentence about the others.
+    /// A sentence about the other ranks.
     pub sentence: String,
 }
 
-/// What the deaths of a job amount to.
+/// The findings about the deaths of a job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Incidents {
-    /// One finding an incident.
+    /// One finding per incident.
     pub findings: Vec<Finding>,
-    /// Incidents that began with an out of memory.
+    /// The consequences of incidents that began with an out of memory.
     pub after_oom: Vec<AfterOom>,
 }
 
@@ -62,15 +63,15 @@ struct Dead<'a> {
 }
 
 struct Incident<'a> {
-    /// By time; those with a cause of their own.
+    /// Deaths with a cause of their own, by time.
     own: Vec<Dead<'a>>,
-    /// By time; those that followed, or that were stopped from outside.
+    /// Deaths that followed or were caused from outside, by time.
     after: Vec<Dead<'a>>,
     last_ns: u64,
 }
 
-/// Finds which process died of what. `known` is how many ranks the job shows; `goes_on` whether others run or have
-/// ended well.
+/// Finds which process died of which cause. `known` is the number of ranks that were seen in the job. `goes_on` is
+/// whether other processes still run or ended successfully.
 #[must_use]
 pub fn tell(deaths: &[Death], known: usize, goes_on: bool) -> Incidents {
     let mut told = Incidents::default();
@@ -84,7 +85,7 @@ pub fn tell(deaths: &[Death], known: usize, goes_on: bool) -> Incidents {
             None => stopped(incident, known, goes_on),
         };
         told.findings.extend(finding.map(|finding| Finding {
-            // The same incident is the same finding, regardless of which process is found to have died first.
+            // The same incident keeps the same finding, regardless of which process is found to have died first.
             subject: if number == 0 { String::new() } else { format!("incident {}", number + 1) },
             ..finding
         }));
@@ -114,7 +115,7 @@ fn incidents(deaths: &[Death]) -> Vec<Incident<'_>> {
         let time_ns = dead.death.time_ns;
         let explains = |incident: &&mut Incident<'_>| {
             let first = incident.own.iter().chain(&incident.after).map(|dead| dead.death.time_ns).min();
-            // Its own end may be noticed a little later than that of those it took along.
+            // The end of the cause may be noticed a little later than the ends that it caused.
             first.is_some_and(|first| first <= time_ns.saturating_add(NEAR_NS))
                 && time_ns <= incident.last_ns.saturating_add(LATE_NS)
         };
@@ -126,7 +127,7 @@ fn incidents(deaths: &[Death]) -> Vec<Incident<'_>> {
     incidents
 }
 
-/// One or more died on their own, and others followed.
+/// The finding for an incident in which at least one process died of its own cause.
 fn died(first: &Dead<'_>, incident: &Incident<'_>, known: usize, goes_on: bool) -> Finding {
     let key = first.cause.key();
     let alike: Vec<u32> = numbers(incident.own.iter().filter(|dead| dead.cause.key() == key));
@@ -167,7 +168,7 @@ fn died(first: &Dead<'_>, incident: &Incident<'_>, known: usize, goes_on: bool) 
     }
 }
 
-/// All of them were stopped, or lost a peer that is no part of what was recorded.
+/// The finding for an incident in which all processes were stopped, or lost a peer that was not recorded.
 fn stopped(incident: &Incident<'_>, known: usize, goes_on: bool) -> Option<Finding> {
     let first = incident.after.first()?;
     let all = numbers(incident.after.iter());
@@ -205,7 +206,7 @@ fn after_oom(rank: u32, incident: &Incident<'_>, known: usize) -> Option<AfterOo
     Some(AfterOom { rank, sentence: format!("Consequences: {sentence}.") })
 }
 
-/// Those that failed on their own while another ran out of memory.
+/// The finding about processes that failed of their own cause while another ran out of memory.
 fn beside_oom(incident: &Incident<'_>, known: usize) -> Option<Finding> {
     let own: Vec<Dead<'_>> = incident
         .own
@@ -217,7 +218,7 @@ fn beside_oom(incident: &Incident<'_>, known: usize) -> Option<Finding> {
     alone.own.first().map(|first| died(first, &alone, known, false))
 }
 
-/// What became of the others.
+/// What happened to the other processes.
 fn tail(incident: &Incident<'_>, others: &[&Dead<'_>], known: usize, goes_on: bool) -> String {
     let mut parts = Vec::new();
     let mut named: Vec<String> = Vec::new();
@@ -282,7 +283,7 @@ fn evidence_of(incident: &Incident<'_>) -> Vec<(String, EvidenceValue)> {
     for (at, (key, mut of)) in ends.into_iter().take(ENDS_NAMED).enumerate() {
         of.sort_unstable();
         of.dedup();
-        // (No rank count is "all" here: the evidence names numbers.)
+        // The count of known ranks is not passed: the evidence gives numbers and never "all".
         evidence.push((format!("end_{}", at + 1), EvidenceValue::Text(format!("{key}: {}", ranks(&of, usize::MAX)))));
     }
     evidence
@@ -299,7 +300,7 @@ fn moment(death: &Death) -> Moment {
     Moment { epoch: death.epoch, step: death.step, time_ns: Some(death.time_ns), ..Moment::default() }
 }
 
-/// ` at step 66 of epoch 1`.
+/// The moment of the death with a leading space: ` at step 66 of epoch 1`.
 fn at(death: &Death) -> String {
     let preposition = if death.under_way { "at" } else { "after" };
     match (death.step, death.epoch) {

@@ -1,4 +1,4 @@
-//! One incident, one finding: who was first, of what, and who followed.
+//! Tests that one incident gives one finding: which process died first, of which cause, and which followed.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn titles(deaths: &[Death], known: usize, goes_on: bool) -> Vec<String> {
 
 #[test]
 fn a_rank_that_is_killed_takes_the_others_along_in_one_finding() {
-    // The launcher's word for the others may come before the dead rank's own.
+    // The launcher's report about the other ranks may arrive before the dead rank's own.
     let deaths = [death(2, 10.0, TERM), death(0, 10.2, TERM), death(3, 10.1, KILL), death(1, 10.3, TERM)];
     let told = tell(&deaths, 4, false);
     let [found] = told.findings.as_slice() else { panic!("{told:#?}") };
@@ -84,7 +84,7 @@ fn who_ran_out_of_memory_is_told_elsewhere_with_what_followed() {
         told.after_oom,
         [AfterOom { rank: 1, sentence: "Consequences: the others were stopped after it.".into() }]
     );
-    // An illegal access is no out of memory.
+    // An illegal access is not an out of memory.
     let told =
         tell(&[death(0, 5.0, "AcceleratorError: CUDA error: an illegal memory access was encountered")], 1, false);
     assert_eq!(told.findings.len(), 1);

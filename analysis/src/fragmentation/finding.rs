@@ -1,19 +1,19 @@
-//! The reports of a job's ranks become at most one finding about fragmentation.
+//! Combines the reports of a job's ranks into at most one finding about fragmentation.
 //!
-//! Guarantees: the sentence names how much is held for how much use, or what failed, on which ranks, and the site; the
-//! advice fits the cause. Refuses to advise an allocator setting: what it would do is known when it has been replayed.
+//! Guarantees: the sentence names the reserved and the used bytes or the failed request, the ranks, and the site. The
+//! advice fits the cause. No allocator setting is advised, because its effect is known only after a replay.
 
 use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, Moment, Severity};
 
 use super::judge::{FragmentationCause, Holder, RankFragmentation};
 use crate::wording::{REPLAYED, byte_range, bytes, opening, place_or_none, plural, ranks, sentence};
 
-/// What the reports amount to; `known` is how many ranks the job shows.
+/// The finding of these reports; `known` is the number of ranks that were seen in the job.
 #[must_use]
 pub fn finding(reports: &[RankFragmentation], known: usize) -> Option<Finding> {
     let severity = reports.iter().filter_map(|report| report.severity).max()?;
     let said = |report: &&RankFragmentation| report.severity.is_some();
-    // The rank that wastes most speaks for the others, among those that are worst off.
+    // Among the most severe ranks, the finding describes the one that wastes most.
     let worst = reports.iter().filter(said).max_by_key(|report| {
         (report.severity, report.cause.map_or(0, |(_, bytes)| bytes), std::cmp::Reverse(report.rank))
     })?;
@@ -140,7 +140,7 @@ fn explanation(report: &RankFragmentation) -> String {
     text
 }
 
-/// Only what fits the cause, in the user's terms. What an allocator setting would do is for a replay to say.
+/// Advice that fits the cause, in the user's terms. Only a replay can show the effect of an allocator setting.
 fn advice(report: &RankFragmentation) -> String {
     let failed = report.severity == Some(Severity::Critical);
     match report.cause.map(|(cause, _)| cause) {

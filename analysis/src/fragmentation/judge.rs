@@ -1,23 +1,25 @@
-//! A rank's picture and its steps become a report: how much is wasted, why, and whether a request would fail.
+//! Judges a rank's picture and its steps: how much memory is wasted, why, and whether a request would fail.
 //!
-//! What counts as waste, and why these lines:
-//! - **A hole matters from the size of a request on.** Wasted bytes that are fewer than the largest request of the last
-//!   steps (or than a tenth of what is reserved) would have served nothing that this job asks for.
-//! - **Varying sizes**: reserved minus the height of the highest step is waste when a quarter or more of the bytes asked for
-//!   comes from sites whose sizes go up *and down*. Sizes that only grow leave what they outgrew behind once, and the
-//!   allocator gives it back before a request fails; sizes that return build the same cache up again after every flush.
-//! - **Long-lived blocks**: free bytes beside blocks that were born before the step under way. One partly used segment a
-//!   free list is how the allocator works and is not counted.
-//! - **Streams**: free bytes that another stream holds while the stream of the largest request has no room for it.
-//! - **Rounding**: live bytes beyond what was asked for.
-//! - **Outgrown**: where none of these explains it, three times as much reserved as was ever allocated at a time.
+//! The kinds of waste, and the reasons for their limits:
+//! - **A hole matters only from the size of a request on.** The job could not have used wasted bytes that are fewer
+//!   than the largest request of the last steps, or than a tenth of the reserved memory.
+//! - **Varying sizes**: reserved memory minus the highest step's height is waste if at least a quarter of the
+//!   requested bytes comes from sites whose sizes go up *and down*. Sizes that only grow leave each outgrown size
+//!   behind once, and the allocator releases it before a request fails. Sizes that return build up the same cache
+//!   again after every flush.
+//! - **Long-lived blocks**: free bytes beside blocks that were born before the step under way. One partly used segment
+//!   per free list is how the allocator works and does not count.
+//! - **Streams**: free bytes of other streams while the stream of the largest request has no room for it.
+//! - **Rounding**: live bytes minus requested bytes.
+//! - **Outgrown**: if none of these causes applies, reserved memory of at least three times the highest allocated
+//!   bytes.
 //!
-//! What a job needs is the most it ever had allocated, and not the most of the stretch that was replayed. Reserved memory
-//! that exceeds that by less than a tenth is no waste, wherever it lies.
+//! The need of a job is the most that it ever had allocated, not only the most in the replayed stretch. Reserved
+//! memory that exceeds this need by less than a tenth is not waste, regardless of the layout.
 //!
-//! Severity: info while everything would fit, warning when a request as large as the largest of the last steps would find
-//! neither a free block nor room on the device at the fullest moment, critical when one failed with the bytes it needed in
-//! the cache. Where the device's room is not known, nothing is said to fail.
+//! Severity: info if everything would fit. Warning if a request as large as the largest of the last steps would find
+//! neither a free block nor room on the device at the fullest moment. Critical if a request failed although the cache
+//! held enough bytes for it. If the device's room is not known, no request is said to fail.
 
 use memctl_model::allocator::segment_bytes;
 use memctl_model::{AllocatorSettings, Severity, Stack, StackId};
@@ -25,25 +27,26 @@ use memctl_model::{AllocatorSettings, Severity, Stack, StackId};
 use super::picture::{Picture, Pin};
 use crate::steady::{Request, Steady};
 
-/// The share of the requested bytes that must vary before variety is the cause.
+/// Variety is the cause only if at least this share of the requested bytes varies.
 const VARYING_SHARE_MIN: f64 = 0.25;
-/// Reserved memory is out of all proportion from this multiple of the highest allocated on, and from so many bytes beyond.
+/// Reserved memory is outgrown if it is at least this multiple of the highest allocated bytes and exceeds them by at
+/// least this many bytes.
 const OUTGROWN: (f64, u64) = (3.0, 2 << 30);
-/// Pins in a report.
+/// Maximum number of holders in a report.
 const PINS_SHOWN: usize = 10;
 
-/// Why memory lies idle.
+/// Why memory is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FragmentationCause {
     /// Request sizes go up and down from step to step.
     VaryingSizes,
-    /// Blocks that live long lie among freed ones.
+    /// Long-lived blocks are among freed ones.
     LongLivedBlocks,
     /// Free memory belongs to other streams.
     Streams,
-    /// Blocks are larger than what was asked for.
+    /// Blocks are larger than the requests.
     Rounding,
-    /// The cache holds far more than was ever in use at a time.
+    /// The cache holds far more than was ever in use at one time.
     Outgrown,
 }
 
@@ -65,32 +68,32 @@ impl FragmentationCause {
     }
 }
 
-/// What is known of a rank.
+/// The known facts about a rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     /// The rank.
     pub rank: u32,
     /// Device index in its process.
     pub device: u8,
-    /// Ranks may be judged at their fullest moment, or at the moment of a failure.
+    /// The picture at the rank's fullest moment, or at the moment of a failure.
     pub picture: &'a Picture,
     /// Step under way at that moment.
     pub step: Option<u64>,
     /// Epoch under way at that moment.
     pub epoch: Option<u32>,
-    /// What the steps did.
+    /// The steps of the stretch.
     pub steady: &'a Steady,
     /// The most ever allocated since the job began; `None` if unknown.
     pub peak_bytes: Option<u64>,
     /// The allocator's settings.
     pub settings: &'a AllocatorSettings,
-    /// What the allocator could still get from the driver (or up to its limit) at that moment.
+    /// Bytes that the allocator could still get from the driver, or up to its limit, at that moment.
     pub room_bytes: Option<u64>,
     /// The request that failed at that moment although the cache held the bytes for it.
     pub failed: Option<Request>,
 }
 
-/// Blocks that keep free memory from being used, with their place.
+/// Blocks that keep free memory from being used, with the stack that allocated them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The blocks.
@@ -102,13 +105,13 @@ pub struct Holder {
 /// A site whose request sizes vary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Varying {
-    /// The stack that asks.
+    /// The requesting stack.
     pub stack: Stack,
     /// Smallest request above 1 MiB.
     pub smallest_bytes: u64,
     /// Largest request.
     pub largest_bytes: u64,
-    /// Steps looked at.
+    /// Number of steps examined.
     pub steps: u64,
 }
 
@@ -119,49 +122,50 @@ pub struct RankFragmentation {
     pub rank: u32,
     /// Device index in its process.
     pub device: u8,
-    /// The moment: epoch.
+    /// Epoch of the picture's moment.
     pub epoch: Option<u32>,
-    /// The moment: step.
+    /// Step of the picture's moment.
     pub step: Option<u64>,
-    /// The moment's picture.
+    /// The picture.
     pub picture: Picture,
     /// Allocated bytes at the height of a typical step; `None` without steps.
     pub typical_bytes: Option<u64>,
-    /// Steps that this rests on.
+    /// Number of steps examined.
     pub steps: u64,
-    /// Allocated bytes at the height of the highest of them.
+    /// Allocated bytes at the height of the highest step.
     pub highest_bytes: u64,
-    /// Reserved at the end, beyond that: what no step needed.
+    /// Reserved bytes at the end beyond that height: memory that no step needed.
     pub unused_bytes: Option<u64>,
     /// Share of the requested bytes from sites whose sizes go up and down.
     pub varying_share: Option<f64>,
-    /// The varying site that asks for most.
+    /// The varying site that requests most.
     pub varying: Option<Varying>,
     /// The largest request of the last steps, or the one that failed.
     pub largest_request: Option<Request>,
     /// The largest free block that could serve it.
     pub largest_usable_bytes: u64,
-    /// What the allocator could still get from the driver.
+    /// Bytes that the allocator could still get from the driver.
     pub room_bytes: Option<u64>,
-    /// Whether such a request would be served at that moment; `None` where the room is not known and no block is free.
+    /// Whether such a request would be served at that moment; `None` if the room is unknown and no free block is large
+    /// enough.
     pub would_fit: Option<bool>,
-    /// Why memory lies idle, and how much of it.
+    /// Why memory is idle, and how many bytes are.
     pub cause: Option<(FragmentationCause, u64)>,
-    /// `None` = nothing to say.
+    /// The severity; `None` if there is nothing to report.
     pub severity: Option<Severity>,
-    /// Blocks that strand most, first.
+    /// The blocks that strand memory, most stranded bytes first.
     pub holders: Vec<Holder>,
     /// Whether expandable segments are on.
     pub expandable: bool,
 }
 
-/// Judges one device; `resolve` names stacks.
+/// Judges one device; `resolve` returns the frames of a stack.
 #[must_use]
 pub fn judge(facts: &Facts<'_>, resolve: &dyn Fn(StackId) -> Stack) -> RankFragmentation {
     let Facts { rank, device, picture, step, epoch, steady, peak_bytes, settings, room_bytes, failed } = *facts;
     let typical_bytes = steady.typical_height_bytes();
     let reserved = steady.reserved.map_or(picture.reserved_bytes, |(_, now)| now.max(picture.reserved_bytes));
-    // What the stretch did not see may have been higher.
+    // The level may have been higher outside the replayed stretch.
     let highest_bytes = steady.highest().bytes.max(picture.allocated_bytes).max(peak_bytes.unwrap_or(0));
     let unused = reserved.saturating_sub(highest_bytes);
     let unused_bytes = typical_bytes.map(|_| unused);
@@ -172,7 +176,8 @@ pub fn judge(facts: &Facts<'_>, resolve: &dyn Fn(StackId) -> Stack) -> RankFragm
     let would_fit = largest_request.and_then(|request| fits(request, largest_usable_bytes, facts));
     let matters = largest_request.map_or(0, |request| request.rounded_bytes).max(reserved / 10).max(1);
     let causes = [
-        // (Memory that the steps of this stretch did not need; the job's own peak shows how much lies idle.)
+        // This is the memory that the steps of the stretch did not need. The code below limits it to the bytes that are
+        // idle at the job's own peak.
         (
             FragmentationCause::VaryingSizes,
             varying_bytes(steady, typical_bytes.map(|_| reserved.saturating_sub(steady.highest().bytes))),
@@ -185,7 +190,7 @@ pub fn judge(facts: &Facts<'_>, resolve: &dyn Fn(StackId) -> Stack) -> RankFragm
     let is_outgrown = unused >= OUTGROWN.1 && reserved as f64 >= highest_bytes as f64 * OUTGROWN.0;
     let cause =
         worst.filter(|&(_, bytes)| bytes >= matters).or(is_outgrown.then_some((FragmentationCause::Outgrown, unused)));
-    // What is lost to rounding is part of what is allocated; everything else is reserved beyond it.
+    // Memory lost to rounding is part of the allocated memory. All other waste is reserved and not allocated.
     let wastes = failed.is_some() || would_fit == Some(false) || unused >= reserved / 10;
     let cause =
         cause.filter(|&(cause, _)| wastes || cause == FragmentationCause::Rounding).map(|(cause, bytes)| match cause {
@@ -199,7 +204,7 @@ pub fn judge(facts: &Facts<'_>, resolve: &dyn Fn(StackId) -> Stack) -> RankFragm
         (None, None, _) => None,
     };
     let sites = steady.varying_sites();
-    // A place that can be named helps more than the largest that cannot.
+    // A site with a stack is more helpful than a larger one without.
     let named = sites.iter().find(|(stack, _)| stack.is_some()).or(sites.first());
     let varying = named.map(|&(stack, site)| Varying {
         stack: resolve(stack),
@@ -230,7 +235,7 @@ pub fn judge(facts: &Facts<'_>, resolve: &dyn Fn(StackId) -> Stack) -> RankFragm
     }
 }
 
-/// The blocks that strand most, by place: what several stacks allocated at one place is one holder.
+/// The blocks that strand most memory, by place. Blocks that several stacks allocated at one place are one holder.
 #[must_use]
 pub fn holders(picture: &Picture, most: usize, resolve: &dyn Fn(StackId) -> Stack) -> Vec<Holder> {
     let mut holders: Vec<Holder> = Vec::new();
@@ -243,7 +248,7 @@ pub fn holders(picture: &Picture, most: usize, resolve: &dyn Fn(StackId) -> Stac
         };
         known.blocks += pin.blocks;
         known.live_bytes = known.live_bytes.saturating_add(pin.live_bytes);
-        // (A segment with blocks of both is counted twice.)
+        // A segment with blocks of both stacks is counted twice.
         known.segments += pin.segments;
         known.stranded_bytes = known.stranded_bytes.saturating_add(pin.stranded_bytes);
         if (pin.birth_epoch, pin.birth_step) < (known.birth_epoch, known.birth_step) {
@@ -263,7 +268,7 @@ fn fits(request: Request, largest_usable_bytes: u64, facts: &Facts<'_>) -> Optio
     if largest_usable_bytes >= request.rounded_bytes {
         return Some(true);
     }
-    // Before a request fails the allocator gives back every segment without a live block.
+    // Before a request fails, the allocator releases every segment without a live block.
     let room = facts.room_bytes?.saturating_add(facts.picture.empty_bytes);
     Some(room >= segment_bytes(request.rounded_bytes, facts.settings.large_segment_size))
 }
@@ -273,7 +278,8 @@ fn varying_bytes(steady: &Steady, unused_bytes: Option<u64>) -> u64 {
     if varies { unused_bytes.unwrap_or(0) } else { 0 }
 }
 
-/// Free bytes beside blocks that were there before the step under way. At a failure outside every step all of them were.
+/// Free bytes beside blocks that existed before the step under way. For a failure outside every step, all blocks
+/// existed before.
 fn long_lived_bytes(facts: &Facts<'_>) -> u64 {
     let Facts { picture, step, settings, .. } = *facts;
     let old = |pin: &&Pin| step.is_none_or(|step| pin.birth_step < step);
@@ -285,6 +291,6 @@ fn long_lived_bytes(facts: &Facts<'_>) -> u64 {
 fn other_streams_bytes(picture: &Picture, request: Option<Request>, usable: u64) -> u64 {
     let Some(request) = request.filter(|request| usable < request.rounded_bytes) else { return 0 };
     let others = picture.lists.iter().filter(|list| list.stream != request.stream && list.pool == request.pool);
-    // Blocks that would have done, had they belonged to the asking stream.
+    // Blocks that would have served the request if they belonged to its stream.
     others.fold(0, |sum: u64, list| sum.saturating_add(list.space.serving(request.rounded_bytes).1))
 }

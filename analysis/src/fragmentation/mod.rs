@@ -1,11 +1,13 @@
-//! Fragmentation: which requests the free memory could serve, what keeps it from the driver, and whether it matters.
+//! Fragmentation: which requests the free memory could serve, what keeps it from being released, and whether it
+//! matters.
 //!
 //! - [`space`]: free blocks by size, the unusable-free curve, segments by occupancy.
-//! - [`picture`]: one moment of one device: what is reserved, live, free, stranded, and by which blocks.
-//! - [`mod@judge`]: a rank's picture and its steps become a report: how much is wasted, why, whether a request would fail.
-//! - [`finding`]: the reports of a job's ranks become at most one sentence.
+//! - [`picture`]: one moment of one device: reserved, live, free and stranded bytes, and the blocks that strand them.
+//! - [`mod@judge`]: the report on a rank from its picture and its steps: how much is wasted, why, and whether a
+//!   request would fail.
+//! - [`finding`]: at most one finding from the reports of a job's ranks.
 //!
-//! Refuses to judge by a ratio alone: what counts is whether a request of the size this job makes would fail.
+//! A ratio alone never decides. The question is whether a request of the size that this job makes would fail.
 
 pub mod finding;
 pub mod judge;

@@ -1,8 +1,9 @@
-//! One moment of one device's allocator: reserved, live and free bytes, and which blocks keep free bytes from the driver.
+//! One moment of one device's allocator: reserved, live and free bytes, and the blocks that keep free bytes from being
+//! released.
 //!
-//! Guarantees, for every keyframe whose blocks tile their segments: `reserved = active in segments + free`,
-//! `free = empty + stranded`, and the pins' stranded bytes (with `other_pins_bytes`) sum to `stranded`. Lists are bounded.
-//! Refuses to guess: a block without a stack pins as "no stack".
+//! Guarantees, for every keyframe whose blocks tile their segments: `reserved = active in segments + free`, `free =
+//! empty + stranded`, and the pins' stranded bytes (with `other_pins_bytes`) sum to `stranded`. Lists are bounded.
+//! Blocks without a stack form a pin without a stack.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,9 +13,9 @@ use memctl_model::{BlockState, BlockUse, Keyframe, Phase, PoolId, SegmentKind, S
 use super::space::FreeSpace;
 use crate::block_map::FreeBlock;
 
-/// Pins kept, those that strand most first: longer lists are not read.
+/// Maximum number of pins, those that strand most first. Longer lists are not useful to a reader.
 pub const PINS_MAX: usize = 20;
-/// Free lists kept, those with most free bytes first: a process has a handful of streams and pools.
+/// Maximum number of free lists, those with most free bytes first. A process has only a handful of streams and pools.
 pub const LISTS_MAX: usize = 64;
 
 /// The free blocks that one stream can use for one kind of request in one pool.
@@ -36,7 +37,7 @@ pub struct FreeList {
     pub space: FreeSpace,
 }
 
-/// Live blocks of one site that lie beside free memory.
+/// Live blocks of one site beside free memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pin {
     /// The stack that allocated them.
@@ -45,7 +46,7 @@ pub struct Pin {
     pub blocks: u64,
     /// Their bytes.
     pub live_bytes: u64,
-    /// Segments they lie in.
+    /// Number of segments that contain them.
     pub segments: u64,
     /// Free bytes of these segments, shared evenly by the segments' live blocks.
     pub stranded_bytes: u64,
@@ -57,28 +58,29 @@ pub struct Pin {
     pub birth_phase: Option<Phase>,
 }
 
-/// See the module.
+/// A moment of one device's allocator; see the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Picture {
-    /// Held from the driver.
+    /// Reserved from the driver.
     pub reserved_bytes: u64,
-    /// Handed out, or given back and waiting for another stream; true size, blocks outside segments included.
+    /// Allocated, or freed and waiting for another stream; block sizes, including blocks outside segments.
     pub active_bytes: u64,
-    /// Handed out; true size, blocks outside segments included.
+    /// Allocated; block sizes, including blocks outside segments.
     pub allocated_bytes: u64,
-    /// What was asked for, of the active blocks.
+    /// Requested bytes of the active blocks.
     pub requested_bytes: u64,
-    /// Active blocks that lie in no known segment.
+    /// Active blocks outside every known segment.
     pub loose_bytes: u64,
     /// Free in segments.
     pub free_bytes: u64,
-    /// Of these: in segments without a live block, which the allocator gives back by itself before a request fails.
+    /// Free bytes in segments without a live block. The allocator releases these by itself before a request fails.
     pub empty_bytes: u64,
-    /// Of these: beside live blocks.
+    /// Free bytes in segments with live blocks.
     pub stranded_bytes: u64,
-    /// Of these: less than 2 MiB behind the only block of a segment that was taken for it; no request of large blocks fits.
+    /// Stranded bytes of holes of less than 2 MiB behind the only block of a segment that was reserved for this block.
+    /// No request for large blocks fits into them.
     pub rounded_away_bytes: u64,
-    /// Whole pages within the holes: what expandable segments could have unmapped from beside the live blocks.
+    /// Whole pages within the holes: expandable segments could have unmapped them from beside the live blocks.
     pub stranded_page_bytes: u64,
     /// The largest hole beside live blocks.
     pub largest_hole_bytes: u64,
@@ -86,15 +88,15 @@ pub struct Picture {
     pub holes: u64,
     /// The largest free block.
     pub largest_free_bytes: u64,
-    /// Segments.
+    /// Number of segments.
     pub segments: u64,
-    /// Segments with live and free bytes.
+    /// Number of segments with live and free bytes.
     pub partly_used_segments: u64,
-    /// Most free bytes first.
+    /// Free lists, most free bytes first.
     pub lists: Vec<FreeList>,
-    /// Most stranded bytes first.
+    /// Pins, most stranded bytes first.
     pub pins: Vec<Pin>,
-    /// Stranded by blocks of sites beyond those listed.
+    /// Bytes that blocks of unlisted sites strand.
     pub other_pins_bytes: u64,
 }
 
@@ -106,7 +108,8 @@ struct Pinning {
 }
 
 impl Picture {
-    /// Reads a state. `page_bytes` is what an expandable large segment maps at a time (`large_segment_size`).
+    /// Derives the picture of a state. `page_bytes` is the size of a page of an expandable large segment
+    /// (`large_segment_size`).
     #[must_use]
     pub fn of(keyframe: &Keyframe, page_bytes: u64) -> Self {
         let mut picture = Self::default();
@@ -139,7 +142,7 @@ impl Picture {
     }
 
     fn add_live(&mut self, block: &BlockState) {
-        // Saturating: a keyframe may come from the wire.
+        // The sums saturate because a keyframe may come from the wire.
         self.active_bytes = self.active_bytes.saturating_add(block.size);
         self.requested_bytes = self.requested_bytes.saturating_add(block.requested);
         if block.usage == BlockUse::Allocated {
@@ -172,7 +175,7 @@ impl Picture {
         }
         for hole in free_blocks(segment) {
             self.holes += 1;
-            // A hole that begins or ends anywhere within a page has one whole page fewer than its size says.
+            // A hole that begins or ends inside a page has one whole page fewer than its size suggests.
             let is_cut = |pages: &u64| pages * page_bytes != hole.size || !hole.addr.is_multiple_of(page_bytes);
             let pages =
                 hole.size.checked_div(page_bytes).map_or(0, |pages| pages.saturating_sub(u64::from(is_cut(&pages))));
@@ -202,7 +205,7 @@ impl Picture {
         self.list_for(rounded, stream, pool).map_or(0, |list| list.space.largest_free_bytes())
     }
 
-    /// Bytes of live blocks beyond what was asked for: rounding, and rests that may not be split off.
+    /// Bytes of live blocks beyond the requested bytes: rounding, and rests that may not be split off.
     #[must_use]
     pub fn unsplit_bytes(&self) -> u64 {
         self.active_bytes.saturating_sub(self.requested_bytes)
@@ -214,7 +217,7 @@ impl Picture {
         self.lists.iter().map(|list| list.stream).collect::<BTreeSet<_>>().len()
     }
 
-    /// The curve of all lists together: the share of the free bytes that cannot serve a request of each size.
+    /// The curve of all lists together: for each request size, the share of the free bytes that cannot serve it.
     #[must_use]
     pub fn unusable_free_curve(&self) -> Vec<(u64, f64)> {
         let free = self.lists.iter().fold(0_u64, |sum, list| sum.saturating_add(list.space.free_bytes()));
@@ -237,14 +240,14 @@ impl Picture {
 
 fn free_blocks(segment: &SegmentState) -> impl Iterator<Item = FreeBlock> {
     let &SegmentState { addr: start, size, stream, pool, kind, expandable, .. } = segment;
-    // A segment without any block is a terse way to say that it is free.
+    // A segment without any block is shorthand for a free segment.
     let whole = segment.blocks.is_empty().then_some((start, size));
     let free = segment.blocks.iter().filter(|block| block.usage == BlockUse::Inactive);
     let free = free.map(|block| (block.addr, block.size)).chain(whole);
     free.map(move |(addr, size)| FreeBlock { addr, size, stream, pool, kind, expandable })
 }
 
-/// Shares a segment's free bytes among its live blocks.
+/// Distributes a segment's free bytes evenly over its live blocks.
 fn pin(segment: u64, live: &[&BlockState], free: u64, pins: &mut BTreeMap<StackId, Pinning>) {
     let (each, mut rest) = (free / live.len() as u64, free % live.len() as u64);
     for block in live {

@@ -1,16 +1,15 @@
 //! Free blocks by size, and segments by how full they are.
 //!
-//! Guarantees: sizes are the allocator's own (true sizes, rounded requests); a request is only
-//! offered blocks of its own kind, as the allocator does. Refuses to predict an out-of-memory:
-//! indices explain, a replay predicts.
+//! Guarantees: sizes are the allocator's own (block sizes, rounded requests). A request is matched only with blocks of
+//! its own kind, as in the allocator. Indices only explain the state; only a replay can predict an out of memory.
 
 use memctl_model::SegmentKind;
 use memctl_model::allocator::SMALL_BYTES_MAX;
 
 use crate::block_map::{FreeBlock, SegmentUse};
 
-/// Free blocks by size, for questions about requests. Blocks are reusable only on their stream
-/// and in their pool: for a question about one stream, give its blocks only.
+/// Free blocks by size, to find out which requests they can serve. Blocks are reusable only on their stream and in
+/// their pool. For a query about one stream, pass only its blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FreeSpace {
     small: Sizes,
@@ -19,7 +18,7 @@ pub struct FreeSpace {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Sizes {
-    /// Ascending.
+    /// The sizes, ascending.
     sizes: Vec<u64>,
     total_bytes: u64,
 }
@@ -60,22 +59,21 @@ impl FreeSpace {
         largest(&self.small).max(largest(&self.large))
     }
 
-    /// Free blocks that could serve a request of `rounded` bytes, and their bytes.
+    /// Number and bytes of the free blocks that could serve a request of `rounded` bytes.
     #[must_use]
     pub fn serving(&self, rounded: u64) -> (u64, u64) {
         if rounded <= SMALL_BYTES_MAX { self.small.at_least(rounded) } else { self.large.at_least(rounded) }
     }
 
-    /// The share of the free bytes that cannot serve a request of `rounded` bytes: 0 when all can,
-    /// 1 when none can, `None` when nothing is free. Linux calls it the unusable free space index
-    /// (mm/vmstat.c, after Gorman).
+    /// The share of the free bytes that cannot serve a request of `rounded` bytes: 0 if all can, 1 if none can, `None`
+    /// if nothing is free. Linux calls it the unusable free space index (mm/vmstat.c, after Gorman).
     #[must_use]
     pub fn unusable_free_index(&self, rounded: u64) -> Option<f64> {
         let free = self.free_bytes();
         (free > 0).then(|| (free - self.serving(rounded).1) as f64 / free as f64)
     }
 
-    /// The index at 512 B, 1 KiB, … up to the first power of two that nothing can serve.
+    /// The index at 512 B, 1 KiB, … up to the first power of two that no block can serve.
     #[must_use]
     pub fn unusable_free_curve(&self) -> Vec<(u64, f64)> {
         let largest = self.largest_free_bytes();
@@ -92,10 +90,10 @@ impl FreeSpace {
     }
 }
 
-/// Segments of similar occupancy.
+/// Segments with similar occupancy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OccupancyClass {
-    /// Segments.
+    /// Number of segments.
     pub segments: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -103,11 +101,11 @@ pub struct OccupancyClass {
     pub free_bytes: u64,
 }
 
-/// Free bytes by how full their segment is. A wholly free segment can go back to the driver; one
-/// live block holds all of its segment.
+/// Free bytes by the occupancy of their segment. A wholly free segment can be released; one live block keeps its whole
+/// segment reserved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Occupancy {
-    /// Segments without a live block: what `empty_cache` would give back.
+    /// Segments without a live block: `empty_cache` would release them.
     pub empty: OccupancyClass,
     /// Partly used segments, by quarters of live bytes: up to 25%, 50%, 75%, below 100%.
     pub quarters: [OccupancyClass; 4],
@@ -127,7 +125,8 @@ impl Occupancy {
             } else if live == segment.size {
                 &mut occupancy.full
             } else {
-                // 128 bits, because four times a size may not fit in 64; below 4 because live < size.
+                // 128 bits are needed because four times a size may not fit in 64. The result is below 4 because live
+                // < size.
                 let quarter = (u128::from(live) * 4).div_ceil(u128::from(segment.size)) - 1;
                 &mut occupancy.quarters[quarter as usize]
             };
@@ -138,7 +137,7 @@ impl Occupancy {
         occupancy
     }
 
-    /// Free bytes that stay reserved even after `empty_cache`, because something lives beside them.
+    /// Free bytes that stay reserved even after `empty_cache`, because their segments have live blocks.
     #[must_use]
     pub fn pinned_free_bytes(&self) -> u64 {
         self.quarters.iter().fold(0, |sum, class| class.free_bytes.saturating_add(sum))

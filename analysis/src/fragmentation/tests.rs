@@ -1,4 +1,4 @@
-//! Pictures, steps and judgements of small allocators, and the sentences.
+//! Tests of pictures, steps and judgements of small allocators, and of the sentences.
 
 use memctl_model::{
     Action, AllocatorSettings, BlockState, BlockUse, DeviceIndex, Event, Frame, Keyframe, KeyframeReason, Levels,
@@ -14,7 +14,7 @@ use crate::steady::Steady;
 
 const MIB: u64 = 1 << 20;
 
-/// A segment on a stream: sizes in MiB, negative for free blocks; live ones of `stack`, born in `step`.
+/// A segment on a stream. Sizes are in MiB, negative for free blocks; live blocks are allocated by `stack` in `step`.
 fn segment(addr: u64, stream: u64, sizes: &[i64], stack: u32, step: u64) -> SegmentState {
     let mut at = addr;
     let blocks: Vec<BlockState> = sizes
@@ -49,7 +49,7 @@ fn picture(segments: Vec<SegmentState>) -> Picture {
     Picture::of(&state, 20 * MIB)
 }
 
-/// Steps that each make one request of so many MiB on top of 100 MiB, with so much reserved.
+/// Steps that each make one request on top of 100 MiB, with this much reserved (both in MiB).
 fn steady(requests: &[u64], reserved: u64) -> Steady {
     let mut steady = Steady::new(PlacementRules::new(&AllocatorSettings::default()), true);
     let levels = |allocated: u64| Levels {
@@ -114,13 +114,13 @@ fn sizes_that_go_up_and_down_are_the_cause_and_sizes_that_grow_are_not() {
         (Some((FragmentationCause::VaryingSizes, 1600 * MIB)), Some(Severity::Info))
     );
     assert_eq!((report.typical_bytes, report.highest_bytes), (Some(300 * MIB), 500 * MIB));
-    // The same requests in the order of a curriculum.
+    // The same sizes in ascending order, as in a curriculum.
     let mut grown = VARYING;
     grown.sort_unstable();
     assert_eq!(judged(0, &idle, &steady(&grown, 2100), None).severity, None);
-    // Two sizes in turn are not variety, however far apart.
+    // Two alternating sizes are not variety, however different they are.
     assert_eq!(judged(0, &idle, &steady(&[300, 90, 300, 90, 300, 90], 2100), None).severity, None);
-    // What is idle could not serve the largest request, were it one piece.
+    // The idle memory is smaller than the largest request, so it could not serve it even in one piece.
     let little = picture(vec![segment(1 << 40, 0, &[100], 2, 0), segment(2 << 40, 0, &[-700], 0, 0)]);
     assert_eq!(judged(0, &little, &steady(&VARYING, 800), None).severity, None);
 }
@@ -131,7 +131,7 @@ fn a_peak_that_the_stretch_did_not_see_is_what_the_job_needs() {
     let report = judged_below(0, &idle, &steady(&VARYING, 2100), None, Some(900 * MIB));
     assert_eq!((report.cause, report.highest_bytes), (Some((FragmentationCause::VaryingSizes, 1200 * MIB)), 900 * MIB));
     assert!(finding(&[report], 1).unwrap().title.contains("and at most 900 MiB"));
-    // 103 % of the peak is no waste, regardless of the layout.
+    // Reserved memory of 103 % of the peak is not waste, regardless of the layout.
     assert_eq!(judged_below(0, &idle, &steady(&VARYING, 2100), None, Some(2040 * MIB)).severity, None);
     let segments: Vec<SegmentState> = (1..11).map(|at| segment(at << 40, 0, &[2, -98], 2, at.min(3))).collect();
     let pinned = picture(segments);
@@ -179,7 +179,7 @@ fn a_request_that_would_fail_makes_it_a_warning() {
     assert_eq!((report.would_fit, report.severity), (Some(false), Some(Severity::Warning)));
     let report = judged(0, &full, &steady(&VARYING, 2100), Some(400 * MIB));
     assert_eq!((report.would_fit, report.severity), (Some(true), Some(Severity::Info)));
-    // An unmeasured size does not fail.
+    // If the room is not measured, no request is said to fail.
     assert_eq!(judged(0, &full, &steady(&VARYING, 2100), None).would_fit, None);
 }
 
@@ -189,7 +189,7 @@ fn old_blocks_strand_what_lies_beside_them() {
     let pinned = picture(segments);
     assert_eq!((pinned.stranded_bytes, pinned.pins[0].blocks, pinned.pins[0].segments), (980 * MIB, 10, 10));
     let report = judged(0, &pinned, &steady(&[150; 8], 1000), None);
-    // One partly used segment of 20 MiB a free list is how the allocator works.
+    // One partly used segment of 20 MiB per free list is how the allocator works.
     assert_eq!(report.cause, Some((FragmentationCause::LongLivedBlocks, 960 * MIB)));
     let found = finding(&[report], 4).unwrap();
     assert_eq!(
@@ -200,7 +200,7 @@ fn old_blocks_strand_what_lies_beside_them() {
         found.advice,
         "Allocate what lives long (remember (train.py:57)) before short-lived tensors, or in one tensor; `memctl what-if` replays the job under other allocator settings."
     );
-    // Blocks of the step under way come and go with it.
+    // Blocks of the step under way are freed with it.
     let young: Vec<SegmentState> = (1..11).map(|at| segment(at << 40, 0, &[2, -98], 2, 9)).collect();
     assert_eq!(judged(0, &picture(young), &steady(&[150; 8], 1000), None).cause, None);
 }

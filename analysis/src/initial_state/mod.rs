@@ -1,18 +1,18 @@
-//! The state in which a recording began, concluded from how it ended.
+//! The state at the begin of a recording, derived from its end.
 //!
-//! A snapshot holds the segments at its end and the last events before it. Reading the events
-//! backwards gives the segments at the start, and the blocks that lived then: those that live at
-//! the end or are freed in the trace, and are not allocated in it. Guarantees: replaying the trace
-//! from the result ends in the snapshot's segments; one pass, memory in proportion to the live
-//! blocks; no input makes it fail. Refuses to guess stacks: a free's stack is not the allocation's.
+//! A snapshot contains the segments at its end and the last events before it. Reading the events backwards gives the
+//! segments at the start and the blocks that were live then. These blocks are live at the end or freed in the trace,
+//! and are not allocated in it. Guarantees: replaying the trace from the result ends in the snapshot's segments. There
+//! is one pass, and memory is proportional to the live blocks. No input makes it fail. Stacks are not guessed: the
+//! stack of a free is not that of the allocation.
 //!
-//! True sizes of blocks that are freed in the trace:
-//! - small pool, expandable segment: the rounded request, because every rest of 512 bytes is split off;
-//! - an allocation right behind the block while it lives shows where it ends, because a free area
-//!   is used from its low end, which is the block's end;
-//! - a gap of at most 1 MiB in a large segment is the block's own unsplit rest, because every free
-//!   area there is made of blocks and rests that are larger;
-//! - otherwise the rounded request. Only here can the true size be up to 1 MiB more;
+//! Sizes of blocks that are freed in the trace:
+//! - Small pool or expandable segment: the rounded request, because every rest of at least 512 bytes is split off.
+//! - An allocation directly behind the block while the block is live shows the block's end. A free area is used from
+//!   its low end, which is the block's end.
+//! - A gap of at most 1 MiB in a large segment is the block's own unsplit rest, because all blocks and split rests
+//!   there are larger.
+//! - Otherwise the rounded request. Only in this case can the size be up to 1 MiB more;
 //!   [`InitialState::assumed_sizes`] counts these.
 
 mod ranges;
@@ -28,20 +28,20 @@ use memctl_model::{
 use crate::rules::PlacementRules;
 use ranges::{Range, Ranges};
 
-/// What [`initial_state`] found.
+/// The result of [`initial_state`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InitialState {
     /// The state before the first event.
     pub keyframe: Keyframe,
-    /// Blocks freed in the trace that were neither allocated in it nor in a segment known at that time.
+    /// Blocks freed in the trace that were neither allocated in it nor inside a segment known at that time.
     pub unknown_frees: u64,
-    /// Events that do not fit together with the end: something is missing in between.
+    /// Events that contradict the state at the end: something in between is missing.
     pub contradictions: u64,
-    /// Blocks of large segments whose true size nothing showed, so that the rounded request was taken.
+    /// Blocks of large segments for which nothing showed the size, so that the rounded request was assumed.
     pub assumed_sizes: u64,
 }
 
-/// Concludes the state before the first of `trace` from the segments after the last.
+/// Derives the state before the first event of `trace` from the segments after the last one.
 pub fn initial_state(
     settings: &AllocatorSettings,
     device: DeviceIndex,
@@ -57,11 +57,11 @@ pub fn initial_state(
     rewind.finish(device, start_ns)
 }
 
-/// A block that lives at the present point of the way back.
+/// A block that is live at the current position of the backward pass.
 #[derive(Clone, Copy, Debug)]
 struct Live {
     requested: u64,
-    /// `None` as long as nothing shows it.
+    /// The block's size; `None` as long as nothing shows it.
     true_size: Option<u64>,
     usage: BlockUse,
     stack: StackId,
@@ -110,7 +110,7 @@ impl<'a> Rewind<'a> {
         rewind
     }
 
-    /// Takes one event back.
+    /// Undoes one event.
     fn undo(&mut self, event: &Event) {
         let range_end = event.addr.checked_add(event.size).filter(|&end| end > event.addr);
         let possible = match (event.action, range_end) {
@@ -142,10 +142,11 @@ impl<'a> Rewind<'a> {
         self.contradictions += u64::from(!possible);
     }
 
-    /// Before its allocation the block was not there; the block below it, if any, ended where it begins.
+    /// Undoes an allocation: the block did not exist before it. A block directly below, if any, ended where this block
+    /// begins.
     fn undo_alloc(&mut self, addr: u64) {
         if self.live.remove(&addr).is_none() {
-            // Its free is missing from the trace, as with recordings that leave actions out.
+            // Its free is missing from the trace, as in recordings that omit some actions.
             self.contradictions += 1;
             return;
         }
@@ -165,7 +166,7 @@ impl<'a> Rewind<'a> {
         }
     }
 
-    /// A block shows which pool its pages belong to.
+    /// Sets the kind of the pages that contain a block: the block's size shows their pool.
     fn learn_kind(&mut self, addr: u64, requested: u64) {
         self.ranges.set_kind(addr, pool_of(self.rules.round_size(requested)));
     }
@@ -184,13 +185,13 @@ impl<'a> Rewind<'a> {
             Some(_) => false,
             None => {
                 self.live.insert(event.addr, freed_later(event.size, BlockUse::Allocated));
-                // The completion is missing: neither in the trace nor pending at the end.
+                // The completion is missing: it is neither in the trace nor pending at the end.
                 false
             }
         }
     }
 
-    /// Nothing lived in a segment before the driver gave it.
+    /// Removes all blocks of a segment: none was live before the driver provided the segment.
     fn forget_live(&mut self, start: u64, end: u64) {
         let inside: Vec<u64> = self.live.range(start..end).map(|(&addr, _)| addr).collect();
         self.unknown_frees += inside.len() as u64;
@@ -202,7 +203,7 @@ impl<'a> Rewind<'a> {
     fn finish(mut self, device: DeviceIndex, time_ns: u64) -> InitialState {
         let ranges = std::mem::take(&mut self.ranges);
         let segments: Vec<SegmentState> = ranges.iter().map(|(addr, range)| self.settle(addr, range)).collect();
-        // What is left lies in no segment.
+        // The remaining blocks are outside every segment.
         self.unknown_frees += self.live.len() as u64;
         let keyframe =
             Keyframe { device, at_event: 0, time_ns, reason: KeyframeReason::Start, segments, loose: Vec::new() };
@@ -214,7 +215,7 @@ impl<'a> Rewind<'a> {
         }
     }
 
-    /// One segment of the start with its blocks, which are taken out of `live`.
+    /// One segment of the initial state with its blocks, which are removed from `live`.
     fn settle(&mut self, addr: u64, range: &Range) -> SegmentState {
         let end = addr + range.size;
         let inside: Vec<(u64, Live)> = self.live.range(addr..end).map(|(&addr, &live)| (addr, live)).collect();
@@ -248,7 +249,7 @@ impl<'a> Rewind<'a> {
         SegmentState { addr, size, stream, pool, kind, expandable, blocks }
     }
 
-    /// The module's rules for a block with `room` bytes up to the next live block or the segment's end.
+    /// Applies the module's rules to a block with `room` bytes up to the next live block or the segment's end.
     fn true_size(&mut self, live: &Live, room: u64, range: &Range) -> u64 {
         let size = live.true_size.unwrap_or_else(|| self.rules.round_size(live.requested));
         if size > room {
@@ -271,7 +272,7 @@ fn splits(rules: &PlacementRules, range: &Range, rounded: u64, rest: u64) -> boo
     rules.should_split(range.kind, range.expandable, rounded, rest)
 }
 
-/// A block of which only its free is known.
+/// A block of which only the free is known.
 fn freed_later(requested: u64, usage: BlockUse) -> Live {
     Live { requested, true_size: None, usage, stack: StackId::NONE, birth_epoch: 0, birth_step: 0, birth_phase: None }
 }

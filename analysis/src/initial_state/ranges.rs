@@ -1,7 +1,6 @@
-//! The segments while a trace is read backwards: what was given is taken away, what was taken is given back.
+//! The segments while a trace is read backwards: provided memory is removed, released memory is added again.
 //!
-//! Guarantees: ranges never overlap and lie within 64 bits. Refuses (says no to) a range that
-//! would overlap another.
+//! Guarantees: ranges never overlap and lie within 64 bits. Adding a range that would overlap another returns `false`.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +14,7 @@ pub(super) struct Range {
     pub stream: u64,
     pub pool: PoolId,
     pub kind: SegmentKind,
-    /// The kind was concluded from the size alone; a block in it knows better.
+    /// Whether the kind is derived from the size alone. A block in the range shows the true kind.
     pub kind_is_guessed: bool,
     pub expandable: bool,
 }
@@ -28,20 +27,20 @@ impl From<&SegmentState> for Range {
 }
 
 impl Range {
-    /// A segment of which only its event is known.
+    /// A segment of which only the event is known.
     pub(super) fn of_segment(size: u64, stream: u64, pool: PoolId) -> Self {
         Self { size, stream, pool, kind: segment_kind(size), kind_is_guessed: false, expandable: false }
     }
 
-    /// Pages that were unmapped together: several small ones may look like a large one.
+    /// Pages that were unmapped together. Several small pages may look like a large one, so the kind is guessed.
     pub(super) fn of_pages(size: u64, stream: u64, pool: PoolId, settings: &AllocatorSettings) -> Self {
         let large = settings.large_segment_size > 0 && size.is_multiple_of(settings.large_segment_size);
         let kind = if large { SegmentKind::Large } else { SegmentKind::Small };
         Self { size, stream, pool, kind, kind_is_guessed: true, expandable: true }
     }
 
-    /// Joins two adjacent ranges if they are parts of one expandable segment. Traces up to torch
-    /// 2.11 name no pool, so the default pool stands for "not known".
+    /// Joins two adjacent ranges if they are parts of one expandable segment. Traces up to torch 2.11 do not name the
+    /// pool, so the default pool means "not known".
     fn joined(&self, upper: &Self) -> Option<Self> {
         let pools_agree = self.pool == upper.pool || self.pool == PoolId::DEFAULT || upper.pool == PoolId::DEFAULT;
         let kinds_agree = self.kind == upper.kind || self.kind_is_guessed || upper.kind_is_guessed;
@@ -62,7 +61,7 @@ impl Range {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ranges {
     by_addr: BTreeMap<u64, Range>,
-    /// Ranges mapped with a guessed kind so far: most traces have none, and the search can be skipped.
+    /// Number of ranges mapped so far with a guessed kind. If it is 0, as in most traces, the search is skipped.
     guessed: usize,
 }
 
@@ -88,7 +87,7 @@ impl Ranges {
         }
     }
 
-    /// Adds a range; `false` if it is empty, leaves 64 bits or overlaps another.
+    /// Adds a range; `false` if it is empty, exceeds 64 bits or overlaps another.
     pub(super) fn insert(&mut self, addr: u64, range: Range) -> bool {
         let Some(end) = addr.checked_add(range.size) else { return false };
         let free = range.size > 0 && self.containing(addr).is_none() && self.by_addr.range(addr..end).next().is_none();
@@ -98,7 +97,7 @@ impl Ranges {
         free
     }
 
-    /// Takes out the segment that starts at `addr`; `false` if there is none of that size.
+    /// Removes the segment that starts at `addr`; `false` if there is none of this size.
     pub(super) fn remove(&mut self, addr: u64, size: u64) -> bool {
         let found = self.by_addr.get(&addr).is_some_and(|range| range.size == size && !range.expandable);
         if found {
@@ -111,7 +110,7 @@ impl Ranges {
     pub(super) fn unmap(&mut self, start: u64, end: u64) -> bool {
         let below = self.containing(start).map(|(addr, _)| addr).filter(|&addr| addr < start);
         let inside = self.by_addr.range(start..end).map(|(&addr, _)| addr);
-        // Beyond a segment that is not expandable nothing can belong to the same mapping.
+        // A segment that is not expandable ends the mapping, so nothing beyond it can belong to it.
         let expandable = |addr: &u64| self.by_addr.get(addr).is_some_and(|range| range.expandable);
         let hit: Vec<u64> = below.into_iter().chain(inside).take_while(expandable).collect();
         let mut unmapped = 0;
@@ -130,7 +129,7 @@ impl Ranges {
         unmapped == end - start
     }
 
-    /// Maps pages and joins them with what they touch; `false` as for [`insert`](Self::insert).
+    /// Maps pages and joins them with adjacent ranges; `false` as for [`insert`](Self::insert).
     pub(super) fn map(&mut self, addr: u64, pages: Range) -> bool {
         if !self.insert(addr, pages) {
             return false;

@@ -1,6 +1,7 @@
-//! A site that may leak: how it has grown, and what its stacks and phases show of the cause.
+//! A candidate: a site that may leak. It describes how the site has grown, and what its stacks and phases show of the
+//! cause.
 //!
-//! Guarantees: looks at one site of one rank alone. Does not decide: [`super::group`] joins related sites and
+//! Guarantees: a candidate is about one site of one rank. It decides nothing: [`super::group`] joins related sites and
 //! [`super::leak`] decides.
 
 use memctl_model::{Frame, Phase, StackId};
@@ -15,104 +16,104 @@ use super::watch::{Holds, RankWatch, Site};
 /// How live blocks of a site grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// More and more blocks.
+    /// The number of blocks grows.
     More,
-    /// As many blocks, larger and larger ones.
+    /// The number of blocks stays the same, and the blocks become larger.
     Larger,
-    /// More and more within an epoch, back to the start with the next.
+    /// The number of blocks grows within an epoch and falls back with the next.
     Teeth,
 }
 
-/// Which part of a step made the blocks, as their stacks show.
+/// The part of a step that made the blocks, as their stacks show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pass {
     /// A module's forward pass.
     Forward,
-    /// Autograd: gradients and what they need.
+    /// Autograd: gradients and the memory needed for them.
     Backward,
     /// Anything else.
     Other,
 }
 
-/// See the module.
+/// A site that may leak; see the module's documentation.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub site: usize,
     pub shape: Shape,
     pub per: Per,
     pub growth: Growth,
-    /// Over windows its growth with what came while the job was being loaded, where that is left out of `growth`.
+    /// The growth over all windows, if the windows of loading are left out of `growth` and contain further rises.
     pub whole: Option<Growth>,
     pub phase: Option<Phase>,
-    /// What leaked of what lives there.
+    /// The leaked part of the site's live bytes.
     pub live_bytes: u64,
     pub live_blocks: u64,
-    /// What else lives there.
+    /// The rest of the site's live bytes.
     pub beside_bytes: u64,
-    /// The boundary of the first rise; of teeth that of the first tooth.
+    /// The boundary of the first rise, or of the first tooth.
     pub since: Option<Point>,
-    /// The site's first level, where it is far above all later rises and so no rise itself.
+    /// The site's first level, if it is far above all later rises and therefore no rise itself.
     pub first_level: Option<Point>,
-    /// Blocks that were gained by all rises together.
+    /// Blocks that all rises together gained.
     pub blocks_gained: u64,
     pub bytes_gained: u64,
-    /// What made its blocks.
+    /// The part of a step that made its blocks.
     pub pass: Pass,
     /// Epochs with a full tooth, for [`Shape::Teeth`].
     pub teeth: u32,
-    /// Of a block that is replaced by larger ones.
+    /// How often a block was replaced by a larger one.
     pub replaced: Replaced,
-    /// The stacks that made the growth, as far as phases distinguish them from others of the site.
+    /// The stacks that made the growth, as far as phases distinguish them from the site's other stacks.
     pub stacks: Vec<StackId>,
-    /// The stack to show.
+    /// The stack to show in a finding.
     pub stack: StackId,
 }
 
 impl Candidate {
-    /// Whether its teeth lie in separate epochs: without epoch marks all are in one.
+    /// Whether its teeth are in separate epochs. Without epoch marks, all are in one.
     pub fn is_in_epochs(&self) -> bool {
         self.teeth < 2 || self.since.map(|first| first.epoch) != self.growth.epochs.first().copied()
     }
 }
 
-/// How often a block was replaced by a larger one.
+/// Numbers of replacements of a block by a larger one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Replaced {
     pub times: u32,
-    /// Of these with the first step of an epoch.
+    /// Replacements with the first step of an epoch.
     pub opening: u32,
-    /// Epochs in which it was more than once.
+    /// Number of epochs with more than one replacement.
     pub epochs_often: u32,
 }
 
-/// Rises below which nothing is said: two bigger batches make two.
+/// Minimum number of rises of a candidate: two larger batches make two rises.
 const RISES_MIN: u32 = 3;
 
-/// What the lowest ones fall by at most, of what they gain: it is to leave nothing of what comes and goes.
+/// Maximum fall of the low points, as a share of their gain. They must not contain any memory that comes and goes.
 const LOW_FALLS: f64 = 0.05;
-/// Points of which the lowest is looked at.
+/// Number of consecutive points of which the lowest is used.
 const LOW_OF: usize = 4;
 
-/// Growing sites of a rank that are looked at.
+/// Maximum number of candidates of a rank.
 const CANDIDATES_MAX: usize = 1_024;
 
 /// The sites of a rank that have grown, those that gained most first.
 pub(super) fn candidates(watch: &RankWatch) -> Vec<Candidate> {
     let mut all: Vec<Candidate> = (0..watch.sites.len()).filter_map(|index| candidate(watch, index)).collect();
-    // Each is compared with each later on, so their number is bounded.
+    // The number is bounded because each candidate is later compared with each other one.
     all.sort_by_key(|candidate| (std::cmp::Reverse(candidate.bytes_gained), candidate.site));
     all.truncate(CANDIDATES_MAX);
     all
 }
 
-/// The site as a candidate, if it has grown at all.
+/// The candidate of a site, if the site has grown.
 fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
     let site = &watch.sites[index];
-    // Where events came after all, counters say nothing that blocks do not say better.
+    // If events arrived later, blocks show everything that counters show, and more precisely.
     if site.holds == Holds::Counter && watch.history.has_rows {
         return None;
     }
-    // Within an epoch a tooth looks like growth: what fell back once will do so again.
+    // Within an epoch a tooth looks like growth. If it fell back once, it will do so again.
     let (steps, of_steps) = (site.series(Per::Step), watch.history.of(Per::Step));
     let tooth = toothed(steps.points(), of_steps).or_else(|| toothed(steps.recent(), of_steps));
     let (per, shape, growth) = match &tooth {
@@ -123,12 +124,13 @@ fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
     let last = points.last()?;
     let at = |rise: usize| growth.times.get(rise).map_or(0, |&at| points.partition_point(|point| point.at < at));
     let before = points.get(at(0).saturating_sub(1))?;
-    // What lives there and since when leaves a first level out; groups are made with it: others rose then as well.
+    // The live bytes and their begin exclude a first level. Groups are made with it, because other sites rose at that
+    // boundary as well.
     let first_level = first_level(points, &growth.times);
     let begun = at(usize::from(first_level.is_some()));
     let leaked_from = points.get(begun.saturating_sub(1))?;
     let gained_since = |from: &Point| (last.blocks.saturating_sub(from.blocks), last.bytes.saturating_sub(from.bytes));
-    // What fell back is measured where it was highest.
+    // Memory that fell back is measured at its highest.
     let highest = tooth.as_ref().map(|tooth| (tooth.blocks, tooth.growth.gained));
     let (blocks_gained, bytes_gained) = highest.unwrap_or_else(|| gained_since(before));
     let gained = highest.filter(|_| first_level.is_none()).unwrap_or_else(|| gained_since(leaked_from));
@@ -156,7 +158,7 @@ fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
     })
 }
 
-/// How a site has grown, by the boundaries that show most rises.
+/// The growth of a site at the kind of boundary that shows most rises.
 fn grown(watch: &RankWatch, site: &Site) -> Option<(Per, Shape, Growth)> {
     let windows = watch.history.windows_speak();
     let views = Per::ALL.into_iter().filter(|&per| per != Per::Window || windows);
@@ -164,8 +166,9 @@ fn grown(watch: &RankWatch, site: &Site) -> Option<(Per, Shape, Growth)> {
         let clock = Clock::of(watch.history.of(per));
         let points = points(watch, site, per);
         let plain = growth_of(points, clock, site.holds);
-        // What requests under way hold hides what stays: of a few windows the lowest shows most of the latter. A block that is
-        // replaced is up to a megabyte larger than requested where the allocator does not split what it found.
+        // Memory of requests under way hides memory that stays. The lowest of a few windows shows the latter best.
+        // Also, a replaced block is up to a megabyte larger than requested if the allocator does not split the block
+        // that it found.
         let lowest = (site.holds == Holds::Blocks)
             .then(|| growth_of(&low_points(points), clock, site.holds))
             .flatten()
@@ -180,20 +183,20 @@ fn grown(watch: &RankWatch, site: &Site) -> Option<(Per, Shape, Growth)> {
     grown.max_by_key(|(per, _, growth)| (growth.rises, *per == Per::Step))
 }
 
-/// Of each few points the lowest.
+/// The lowest point of each group of a few points.
 fn low_points(points: &[Point]) -> Vec<Point> {
     points.chunks_exact(LOW_OF).filter_map(|few| few.iter().min_by_key(|point| point.bytes)).copied().collect()
 }
 
-/// Its growth over all windows, those of loading included.
+/// The growth over all windows, including those of loading.
 fn whole(watch: &RankWatch, site: &Site, per: Per, shape: Shape) -> Option<Growth> {
     let (series, clock) = (site.series(per), Clock::of(watch.history.of(per)));
     let (of, growth) = growth_of(series.points(), clock, site.holds).filter(|_| per == Per::Window)?;
     (of == shape).then(|| growth.thinned(series.density()))
 }
 
-/// The points of a site at the boundaries of a kind; windows only from where the job was loaded. Nothing is loaded into
-/// private pools.
+/// The points of a site at one kind of boundary. Windows count only from the end of loading on, except for private
+/// pools: nothing is loaded into them.
 pub(super) fn points<'a>(watch: &RankWatch, site: &'a Site, per: Per) -> &'a [Point] {
     let points = site.series(per).points();
     if per != Per::Window || site.holds == Holds::Pools {
@@ -204,7 +207,7 @@ pub(super) fn points<'a>(watch: &RankWatch, site: &'a Site, per: Per) -> &'a [Po
     &points[loaded.saturating_sub(1)..]
 }
 
-/// Whether what a site holds came by the functions that load a model.
+/// Whether functions that load a model made the site's blocks.
 fn are_weights(watch: &RankWatch, site: &Site) -> bool {
     const LOADERS: [&str; 8] = [
         "_apply",
@@ -231,20 +234,21 @@ fn growth_of(points: &[Point], clock: Clock, holds: Holds) -> Option<(Shape, Gro
     if more.rises >= RISES_MIN {
         return Some((Shape::More, more));
     }
-    // While a block is replaced both live for a moment; a boundary that falls into it shows no growth and no fall.
+    // While a block is replaced, both blocks are live for a moment. A boundary at that moment is left out, because it
+    // would hide the growth or show a fall.
     let mut blocks: Vec<u32> = points.iter().map(|point| point.blocks).collect();
     blocks.sort_unstable();
     let usual = blocks[blocks.len() / 2];
     let settled: Vec<Point> = points.iter().filter(|point| point.blocks <= usual).copied().collect();
     let larger = growth(&settled, |point| point.bytes, clock);
-    // A sum alone does not show whether one block became larger or there are more blocks.
+    // A sum alone does not show whether one block became larger or the number of blocks grew.
     let shape = if holds == Holds::Blocks { Shape::Larger } else { Shape::More };
     (larger.rises >= RISES_MIN).then_some((shape, larger))
 }
 
-/// Of what lives at a site what leaked: bytes and blocks. What lived there before it grew is part of it when it is as small
-/// as one rise or made of the same blocks; a workspace is not. Of a line that also made what stays for good only what was
-/// born in the phase that grows.
+/// The leaked bytes and blocks of a site. Bytes from before the growth are included if they are as few as two rises or
+/// consist of the same blocks; those of a workspace are not. If a line also made memory that stays for good, only
+/// memory born in the growing phase is included.
 fn leaked(
     watch: &RankWatch,
     site: &Site,
@@ -264,7 +268,7 @@ fn leaked(
     if bytes < last.bytes { (bytes, u64::from(gained.0.max(1))) } else { (last.bytes, u64::from(last.blocks)) }
 }
 
-/// How often what a site holds became more.
+/// How often the site's bytes rose.
 fn replaced(points: &[Point]) -> Replaced {
     let rises = |points: &[Point]| points.windows(2).filter(|pair| pair[1].bytes > pair[0].bytes).count() as u32;
     let opening = points.windows(2).filter(|pair| pair[1].bytes > pair[0].bytes && pair[1].opens).count() as u32;
@@ -272,8 +276,8 @@ fn replaced(points: &[Point]) -> Replaced {
     Replaced { times: rises(points), opening, epochs_often: epochs.filter(|epoch| rises(epoch) > 1).count() as u32 }
 }
 
-/// Whether growth from epoch end to epoch end is only where a buffer of another period stood each time: within the epochs it
-/// falls by as much as it has gained.
+/// Whether growth at epoch ends is only an effect of a buffer with another period, which has another level at each of
+/// them. Within the epochs such a buffer falls by more than half of its gain.
 fn is_beat(steps: &[Point], warm: u32, shape: Shape, growth: &Growth) -> bool {
     let fall = match shape {
         Shape::More => deepest_fall(steps, warm, |point| u64::from(point.blocks)),
@@ -282,8 +286,8 @@ fn is_beat(steps: &[Point], warm: u32, shape: Shape, growth: &Growth) -> bool {
     fall > growth.gained / 2
 }
 
-/// The phase in which most of what a site has gained was born. Where no stack of that phase has gained a block (a workspace
-/// was made there once) it is the phase of the stack that has gained most.
+/// The phase in which most of a site's gain was born. If no stack of that phase has gained a block (only a workspace
+/// was made there), it is the phase of the stack that has gained most.
 fn grown_phase(watch: &RankWatch, site: &Site) -> Option<Phase> {
     let [now, first] = &site.phases;
     let gained = |phase: &usize| now[*phase].saturating_sub(first[*phase]);
@@ -296,8 +300,8 @@ fn grown_phase(watch: &RankWatch, site: &Site) -> Option<Phase> {
     Phase::of_number(phase)
 }
 
-/// The stacks that allocated in that phase (all, where none did), and of these the ones that hold what has grown: who came
-/// through a line long ago and let go, or holds what it held from the first, has no part in it.
+/// The stacks that allocated in that phase (all, if none did) and that hold grown memory. A stack that freed its
+/// memory long ago, or that holds only what it always held, has no part in the growth.
 fn grown_stacks(watch: &RankWatch, site: &Site) -> Vec<StackId> {
     let bit = 1_u8 << grown_phase(watch, site).map_or(0, |phase| phase as u8);
     let all = || site.stacks.iter().map(|&(stack, phases)| (stack, phases));
@@ -308,7 +312,7 @@ fn grown_stacks(watch: &RankWatch, site: &Site) -> Vec<StackId> {
     watch.grown(&stacks)
 }
 
-/// Behind a node of autograd stands the forward call that made it: the node is what allocates.
+/// A frame of autograd is followed by the forward call that made its node. The node is what allocates.
 fn pass(watch: &RankWatch, phase: Option<Phase>, stacks: &[StackId]) -> Pass {
     let is_node = |stack: &StackId| watch.frames_of(*stack).next().is_some_and(|frame| &*frame.file == "<autograd>");
     let is_forward = |stack: &StackId| watch.frames_of(*stack).any(|frame| is_forward_frame(frame));
@@ -321,7 +325,7 @@ fn pass(watch: &RankWatch, phase: Option<Phase>, stacks: &[StackId]) -> Pass {
     }
 }
 
-/// Of the ways to a site the longest known: it says most.
+/// The longest known stack of a site, because it shows most.
 fn shown_stack(watch: &RankWatch, stacks: &[StackId]) -> StackId {
     let longest =
         stacks.iter().copied().max_by_key(|&stack| (watch.frames_of(stack).count(), std::cmp::Reverse(stack)));

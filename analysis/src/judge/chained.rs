@@ -1,13 +1,14 @@
-//! Whether a backward pass goes through the graphs of the steps before: then what lives makes work.
+//! Detects whether a backward pass goes through the graphs of earlier steps: the work then grows with the live memory.
 
 use super::history::Level;
 
-/// How many more events a step makes where more blocks live than in the mean, if each goes through the graphs of all before:
-/// three times as many in theory, beside the forward passes, which stay the same.
+/// The ratio by which the events per step grow between the half of the steps with fewer live blocks and the half with
+/// more. If each step goes through the graphs of all earlier steps, the ratio is three in theory, apart from the
+/// forward passes, which stay the same.
 const WORK_GROWS: f64 = 1.2;
 
-/// Whether steps make the more events the more blocks live: a backward pass that goes through the graphs of all steps before
-/// allocates for each of them, where one that goes through its own alone makes as many every time.
+/// Whether steps make more events if more blocks are live. A backward pass through the graphs of all earlier steps
+/// allocates for each of them. A backward pass through its own graph alone makes the same number of events every time.
 pub(super) fn work_grows_with_what_lives(steps: &[Level]) -> bool {
     let steps = steps.windows(2);
     let mut steps: Vec<(u64, f64)> =
@@ -18,7 +19,7 @@ pub(super) fn work_grows_with_what_lives(steps: &[Level]) -> bool {
     half > 0 && mean(&steps[steps.len() - half..]) >= mean(&steps[..half]) * WORK_GROWS
 }
 
-/// Events of a step between two levels.
+/// Events per step between two levels.
 fn events_a_step(pair: &[Level]) -> Option<f64> {
     let [before, after] = pair else { return None };
     let (steps, events) = (after.at.checked_sub(before.at)?, after.events.checked_sub(before.events)?);

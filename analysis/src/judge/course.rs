@@ -1,7 +1,8 @@
-//! What the live memory of one device did: which growth goes on, which has stopped, what comes and goes.
+//! The courses of a device's live memory: which growth goes on, which has stopped, and which memory comes and goes.
 //!
-//! A course is a measurement. Guarantees: bytes are those of site tables, exact at boundaries; growth goes on only where the
-//! last third of what was seen brought some that matters. Does not say why: findings and holders do.
+//! A course is a measurement. Guarantees: bytes are those of site tables, exact at boundaries. Growth goes on only if
+//! the last third of the boundaries brought a significant part of it. The reason is not determined here: findings and
+//! holders do that.
 
 use memctl_model::{FindingKind, Frame, StackId};
 
@@ -16,14 +17,14 @@ use super::significance::{is_share_of_peak, matters};
 use super::subjects::Subject;
 use super::watch::{Holds, RankWatch, Site};
 
-/// How a course stands at the end of what was seen.
+/// The state of a course at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stand {
-    /// It goes on.
+    /// The growth goes on.
     Growing,
-    /// It has stopped.
+    /// The growth has stopped.
     Stopped,
-    /// It comes and goes.
+    /// The memory comes and goes.
     Released,
 }
 
@@ -32,43 +33,43 @@ pub(super) enum Stand {
 pub(super) enum Way {
     /// More and more blocks stay.
     Kept,
-    /// A block is replaced by a larger one, again and again.
+    /// A block is repeatedly replaced by a larger one.
     Replaced,
-    /// Each step works on more.
+    /// Each step works on more data.
     WithWork,
-    /// The sum grew, and no line explains it.
+    /// The sum has grown, and no line explains it.
     Sum,
 }
 
-/// See the module.
+/// The course of one place's memory; see the module's documentation.
 #[derive(Clone, Debug)]
 pub(super) struct Course {
     pub who: Subject,
     pub stand: Stand,
     pub way: Way,
-    /// What the leak judge would call it.
+    /// The kind of finding that it would be as a leak.
     pub kind: FindingKind,
-    /// Bytes gained; of what is released the height of its last rise.
+    /// Bytes gained; for released memory, the height of its last rise.
     pub gained: u64,
-    /// The boundary before the first rise, and the last rise or, where it goes on, the last boundary.
+    /// The boundary before the first rise. `until_ns` is the last rise or, if the growth goes on, the last boundary.
     pub begun_ns: u64,
     pub until_ns: u64,
-    /// Whether the end of the recording shows that it was given back after that.
+    /// Whether the end of the recording shows that the memory was freed after the last boundary.
     pub given_back: bool,
-    /// The step of the last rise, where steps are counted.
+    /// The step of the last rise, if steps are counted.
     pub until_step: Option<u64>,
     pub site: Option<Frame>,
-    /// All that counts as that place.
+    /// All lines that belong to the site.
     pub place: Place,
-    /// A stack that leads there, innermost first.
+    /// A stack that contains the site, innermost frame first.
     pub stack: Vec<Frame>,
 }
 
-/// Where a group's memory is allocated: a line, or a function whose lines grow together.
+/// The place of a group's allocations: a line, or a function whose lines grow together.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Place {
     frame: Option<Frame>,
-    /// Its lines that bring most of the growth, where they are several.
+    /// The lines that bring most of the growth, if there are several.
     pub lines: Vec<u32>,
     is_function: bool,
 }
@@ -91,33 +92,34 @@ impl Place {
             .is_some_and(|frame| same_function(frame, other) && (self.is_function || frame.line == other.line))
     }
 
-    /// Whether a candidate's memory is allocated there; without a place all of it is.
+    /// Whether a candidate's memory is allocated there. Without a place, all memory is.
     fn has(&self, watch: &RankWatch, member: &Candidate) -> bool {
         let mut stacks = std::iter::once(member.stack).chain(member.stacks.iter().copied());
         self.frame.is_none() || stacks.any(|stack| self.is_on(watch.frames_of(stack).map(|frame| &**frame)))
     }
 
-    /// Whether a stack leads through it.
+    /// Whether a stack contains this place.
     pub fn is_on<'f>(&self, mut frames: impl Iterator<Item = &'f Frame>) -> bool {
         frames.any(|frame| self.is_at(frame))
     }
 }
 
 impl Course {
-    /// Seconds that it took.
+    /// Duration in seconds.
     pub fn seconds(&self) -> f64 {
         self.until_ns.saturating_sub(self.begun_ns) as f64 / 1e9
     }
 }
 
-/// Windows of which the highest peak counts.
+/// Number of windows of which the highest peak counts.
 pub(super) const WINDOWS_OF_PEAK: usize = 4;
-/// Windows from which a level that only swings has fallen again.
+/// With more windows than this, a level that only swings has fallen again.
 const WINDOWS_FEW: usize = 120;
-/// Share of the growth by which peaks have to rise from its first third to its last: of even growth they rise by two thirds.
+/// Minimum share of the growth by which peaks must rise from its first third to its last. If growth is even, they rise
+/// by two thirds.
 const PEAKS_MIN: f64 = 0.3;
 
-/// The courses of a device's places that matter, in no order.
+/// The significant courses of a device's places, in no order.
 pub(super) fn of_places(watch: &RankWatch) -> Vec<Course> {
     let (pools, live): (Vec<Candidate>, Vec<Candidate>) =
         candidates(watch).into_iter().partition(|candidate| watch.sites[candidate.site].holds == Holds::Pools);
@@ -129,8 +131,8 @@ pub(super) fn of_places(watch: &RankWatch) -> Vec<Course> {
     all.filter_map(|group| course(watch, &group)).collect()
 }
 
-/// What grows with a group and does not come through its place (nodes of a graph have no frame of the program's own), by
-/// function.
+/// Members of a group whose memory is not allocated at its place, grouped by function. Nodes of a graph, for example,
+/// have no frame of the user's code.
 fn elsewhere(watch: &RankWatch, group: &Group) -> Vec<Group> {
     let place = Place::of(watch, group);
     let mut found: Vec<Group> = Vec::new();
@@ -165,14 +167,14 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
     let released = lead.shape == Shape::Teeth;
     let (begin, place) = (begin(watch, lead), Place::of(watch, group));
     let last_ns = |per: Per| watch.history.levels(per).last().map_or(0, |level| level.time_ns);
-    // What an evaluation leaves behind is seen at the end of an epoch, a teardown at neither.
+    // Epoch ends show what an evaluation leaves behind; no boundary shows a teardown.
     let ends = Per::ALL.into_iter().filter(|&per| last_ns(per) >= last_ns(lead.per));
     let ends: Vec<Per> = ends.collect();
     let since = |at: u32| ends.iter().map(|&per| (grown(watch, (group, &place), at, per), last_ns(per))).max();
     let (gained, until_ns) = since(begin.at)
         .filter(|(gained, _)| *gained > 0 && !released)
         .unwrap_or_else(|| (group.bytes_gained(), last_ns(lead.per)));
-    // Little of a lot may be much of what the job needs.
+    // A small part of a large growth may still be much of the job's need.
     let late_bytes = || since(last_third(watch, lead.per)).map_or(0, |(late, _)| late);
     let stands_still = lead.growth.stopped || has_stopped(watch, lead) && !is_share_of_peak(watch, late_bytes());
     let mut course = Course {
@@ -194,9 +196,10 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
         course.until_ns = lead.growth.risen_ns.last().copied().unwrap_or(course.until_ns);
         course.until_step = last_step(watch, lead);
     }
-    // What requests hold at the moment when a window ends rises and falls with the phase of both.
+    // The memory of requests under way at the end of a window rises and falls with the window's position in the
+    // requests.
     let stays = lead.per != Per::Window || released || raises_peaks(watch, course.begun_ns, gained);
-    // What each step works on follows its inputs, and not the clock.
+    // The data of each step follows its inputs and not the clock.
     let counts = match way {
         Way::WithWork => is_share_of_peak(watch, course.gained),
         _ => matters(watch, course.gained, course.seconds()),
@@ -204,9 +207,9 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
     (stays && counts).then_some(course)
 }
 
-/// Bytes that the place of a group holds at the last boundary of a kind beyond those that it held when it began to grow: at
-/// its members, and at every other site that is reached through the same place. (What a level gained, which findings count
-/// in, leaves out what fluctuates and where a site stood when it was first seen.)
+/// Growth in bytes of a group's place from the begin of the growth to the last boundary of a kind. It includes all
+/// members and every other site that is reached through the place. The gain that findings count is lower: it excludes
+/// fluctuation and the level at which a site was first seen.
 fn grown(watch: &RankWatch, (group, place): (&Group, &Place), begun_at: u32, per: Per) -> u64 {
     let began = (group.lead().per, begun_at);
     let (before, now) = growing(watch, (group, place), begun_at).fold((0_u64, 0_u64), |(before, now), (_, site)| {
@@ -216,17 +219,18 @@ fn grown(watch: &RankWatch, (group, place): (&Group, &Place), begun_at: u32, per
     now.saturating_sub(before)
 }
 
-/// Rises of a growth by whose time all is made that is made once.
+/// Number of rises after which all memory that is made only once has been made.
 const RISES_OF_MAKING: usize = 3;
 
-/// The boundary by which what is made once has been made: a few rises into the growth, and early in it.
+/// The boundary by which all memory that is made only once has been made: a few rises after the begin, and within the
+/// first quarter.
 fn made_by(lead: &Candidate, begun_at: u32) -> u32 {
     let times = &lead.growth.times;
     let quarter = begun_at + times.last().map_or(0, |last| last.saturating_sub(begun_at) / 4);
     times.get(RISES_OF_MAKING - 1).map_or(quarter, |&third| third.min(quarter))
 }
 
-/// The sites of a group's place that have grown since, and their indexes.
+/// The sites of a group's place that have grown since then, with their indexes.
 fn growing<'w>(
     watch: &'w RankWatch,
     (group, place): (&'w Group, &'w Place),
@@ -250,14 +254,16 @@ fn growing<'w>(
     })
 }
 
-/// Whether a site held as much as it holds now early in the growth: what is made once with the first step (a library's
-/// workspace, gradients, an optimizer's state) is reached through the same line and has no part in it.
+/// Whether a site already held its present bytes early in the growth. Memory that is made once in the first step (a
+/// library's workspace, gradients, an optimizer's state) is reached through the same line and is not part of the
+/// growth.
 fn has_settled(series: &Series, early: u32) -> bool {
     series.points().last().is_some_and(|last| series.bytes_at(early) >= last.bytes)
 }
 
-/// Whether the peaks of few windows rose with what is said to stay, as they do if it does. Of each few windows, which hold a
-/// whole request, the highest peak counts; of the last third of these the lowest, against the lowest of the first.
+/// Whether the peaks of the windows rose together with the memory that seems to stay, as they must if it does. Each
+/// group of a few windows, which contains a whole request, counts with its highest peak. The lowest such peak of the
+/// last third is compared with the lowest of the first third. If there are many windows, the test is not needed.
 pub(super) fn raises_peaks(watch: &RankWatch, begun_ns: u64, gained: u64) -> bool {
     let levels = watch.history.levels(Per::Window);
     let levels = &levels[levels.partition_point(|level| level.time_ns < begun_ns)..];
@@ -281,8 +287,8 @@ struct Begin {
     time_ns: u64,
 }
 
-/// The boundary before its first rise. Within a long history that is the last one before it of which is known what the place
-/// held.
+/// The boundary before the first rise. In a thinned history it is the last earlier boundary at which the place's bytes
+/// are known.
 fn begin(watch: &RankWatch, lead: &Candidate) -> Begin {
     let since = lead.first_level.or(lead.since);
     let at = since.map_or(0, |since| since.at);
@@ -293,7 +299,7 @@ fn begin(watch: &RankWatch, lead: &Candidate) -> Begin {
     }
     let levels = watch.history.levels(lead.per);
     let before = levels.partition_point(|level| level.at < at).checked_sub(1).map(|index| levels[index]);
-    // (What was seen first may be a boundary of another kind, whose place is not among these.)
+    // The first boundary of all may be of another kind, whose `at` is not comparable.
     let first = || watch.history.first.map(|first| Level { at: 0, ..first });
     before.or_else(first).map_or_else(Begin::default, |level| Begin { at: level.at, time_ns: level.time_ns })
 }

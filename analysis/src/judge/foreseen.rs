@@ -1,8 +1,9 @@
-//! A request that will fail within a few steps, as a finding: what a replay of the last steps foresaw in a process that grows.
+//! The finding about a request that will fail within a few steps: a forecast by a replay of the last steps of a
+//! growing process.
 //!
-//! Guarantees: the sentence says who, in how many steps, which request, where, and why it fails; and where steps differ, so that
-//! another request may fail instead, that it may, and which. Refuses to foresee anything
-//! itself: that takes the allocator's own rules, which analysis does not know.
+//! Guarantees: the sentence names the process, the number of steps, the request, its place, and the reason of the
+//! failure. If steps differ, it also names other requests that may fail instead. The forecast itself is made
+//! elsewhere, because it needs the allocator's own rules.
 
 use std::fmt;
 
@@ -11,19 +12,20 @@ use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, HumanBytes, Sever
 use super::subjects::Subject;
 use crate::wording::{opening, place};
 
-/// Confidence. Measured: one false report in a thousand near-full runs; 0.96 of the runs that a leak ends are reported
-/// (BENCHMARKS.md).
+/// Confidence. It is measured: one false report in a thousand near-full runs; 0.96 of the runs that a leak ends are
+/// reported (BENCHMARKS.md).
 const CONFIDENCE: f64 = 0.9;
 
-/// Places that are named in addition to the likeliest one: which of them will fail is not known.
+/// Maximum number of places that are named in addition to the likeliest one, because it is unknown which of them will
+/// fail.
 const INSTEAD: usize = 2;
 
 /// A request for memory.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// How many.
+    /// Bytes of the request.
     pub bytes: u64,
-    /// By whom, innermost frame first.
+    /// The requesting stack, innermost frame first.
     pub stack: Vec<Frame>,
 }
 
@@ -40,32 +42,33 @@ impl fmt::Display for Asked {
     }
 }
 
-/// What was foreseen.
+/// The forecast.
 #[derive(Clone, Debug)]
 pub struct Foreseen {
-    /// The device to which it will happen.
+    /// The device on which the request will fail.
     pub who: Subject,
-    /// In how many steps.
+    /// Number of steps until then.
     pub steps: u32,
-    /// Whether it is the largest of the recent steps that does not fit, whenever one like it comes, rather than the last one.
+    /// Whether the largest of the recent steps does not fit, whenever one like it comes. Otherwise the last step does
+    /// not fit.
     pub is_of_largest: bool,
-    /// What will be asked for.
+    /// The request.
     pub request: Asked,
-    /// What will fail instead, were that step like another of the recent ones; the likeliest first.
+    /// Requests that will fail instead if the step is like another of the recent ones; the likeliest first.
     pub instead: Vec<Asked>,
-    /// Whether there would be enough were it one piece.
+    /// Whether the free memory would suffice in one piece.
     pub is_cut_up: bool,
-    /// Bytes that will be handed out then.
+    /// Bytes that will be allocated then.
     pub allocated_bytes: u64,
-    /// Bytes that will be reserved when all that can be released is.
+    /// Bytes that will be reserved after everything possible is released.
     pub reserved_bytes: u64,
-    /// What the process may use of its device.
+    /// Bytes that the process may use of its device.
     pub limit_bytes: u64,
-    /// Seconds that a step takes.
+    /// Duration of a step in seconds.
     pub step_seconds: Option<f64>,
 }
 
-/// It as a finding.
+/// The finding of a forecast.
 #[must_use]
 pub fn foreseen(it: &Foreseen) -> Finding {
     let Foreseen { who, steps, request, .. } = it;
@@ -85,7 +88,7 @@ pub fn foreseen(it: &Foreseen) -> Finding {
     let why = if it.is_cut_up { "no free piece will be large enough" } else { "so much will not be left" };
     Finding {
         live_bytes: Some(it.allocated_bytes),
-        // (It is not known when a step like the largest one will come.)
+        // It is unknown when a step like the largest one will come.
         time_to_oom_seconds: it.step_seconds.filter(|_| !it.is_of_largest).map(|seconds| seconds * f64::from(*steps)),
         title: format!("{} will run out of memory {when}: {request}{or_another} will fail{cut_up}", opening(&name)),
         explanation: format!(
@@ -122,7 +125,7 @@ pub fn foreseen(it: &Foreseen) -> Finding {
 }
 
 impl Foreseen {
-    /// The other requests that are named: one of each place.
+    /// The other requests that are named: one per place.
     fn instead(&self) -> Vec<String> {
         let mut named = vec![&self.request];
         for other in &self.instead {
@@ -169,7 +172,7 @@ mod tests {
         assert!(foreseen(&it).title.contains("at the next step like the largest of the recent ones"));
         assert!(foreseen(&it).title.ends_with("will fail: no free piece will be large enough"));
         assert_eq!(foreseen(&it).time_to_oom_seconds, None);
-        // The first place again, the same place twice, and one too many.
+        // The first place again, one place twice, and one place too many.
         it.instead = [40, 50, 50, 60, 70].into_iter().zip(1..).map(|(line, mib)| asked(mib << 20, line)).collect();
         let finding = foreseen(&it);
         let or = "512 MiB in forward (model.py:40), or another request of the recent steps, will fail: no free piece will be large enough";

@@ -1,19 +1,19 @@
-//! How much growth supports the forecast that a request of a coming step will fail (see [`Foresight`]).
+//! The forecasts of a failing request that growth supports (see [`Foresight`]).
 //!
 //! | growth | supports forecasts for |
 //! |---|---|
-//! | nothing bounded explains it, not even a long queue, apart from the limit being near; it does not slow down | all steps |
-//! | the same, and it slows down | the very next step, of any kind |
+//! | nothing bounded explains it, not even a long queue, and not only because the limit is near; it does not slow down | all steps |
+//! | the same, but it slows down | the next step, whichever step it is like |
 //! | several blocks remain with every rise, over 3 epochs: whole sets of tensors, and caches do not keep five of those | all steps |
 //! | dozens of blocks remain with every rise, 4 times over 3 epochs: sets of gradients, weights or optimizer state | all steps |
-//! | suspected for 4 epochs, every few steps, and it hardly slows down | the very next step, of any kind |
-//! | suspected for 4 epochs, more and more blocks, and it hardly slows down | the very next step, if it is like the last |
-//! | only a long queue could explain it: it grows every few steps, for 4 epochs | the very next step, if it is like the last |
-//! | it does not slow down at all over 3 epochs | the very next step, if like the last and nothing in it is uncertain |
+//! | suspected for 4 epochs, it rises every few steps, and it hardly slows down | the next step, whichever step it is like |
+//! | suspected for 4 epochs, the number of blocks grows, and it hardly slows down | the next step, if it is like the last |
+//! | only a long queue could explain it: it rises every few steps, for 4 epochs | the next step, if it is like the last |
+//! | it does not slow down at all over 3 epochs | the next step, if it is like the last and no request in it has unknown timing |
 //!
-//! Guarantees: looks at one group alone. Refuses growth that is confirmed only because the limit is near: a cache that
-//! fills close to a full device looks the same, and one in eleven of those forecasts would be false. BENCHMARKS.md has
-//! the false forecasts of these rules, and how the rules were found.
+//! Guarantees: only one group is examined. Growth that is confirmed only because the limit is near supports nothing: a
+//! cache that fills a nearly full device looks the same, and one in eleven of those forecasts would be false.
+//! BENCHMARKS.md has the false forecasts of these rules, and how the rules were found.
 
 use memctl_model::{FindingKind, Foresight};
 
@@ -21,28 +21,29 @@ use super::candidate::Shape;
 use super::evidence::{NOT_SLOWER, is_dense, is_steady, laplace, may_be_long_buffer};
 use super::group::Group;
 
-/// Rises below which nothing is vouched for that is not confirmed.
+/// Minimum rises of growth that is not confirmed before it supports a forecast.
 const RISES_MIN: u32 = 5;
-/// Epochs with rises, of what does not slow down at all or leaves several blocks each time,
+/// Minimum epochs with rises, if growth does not slow down at all or leaves several blocks each time.
 const EPOCHS_FEW: usize = 3;
-/// and of anything else.
+/// Minimum epochs with rises of all other growth.
 const EPOCHS_MIN: usize = 4;
-/// Blocks a rise from which it leaves several, after [`RISES_MIN`].
+/// Minimum blocks per rise to count as several, after [`RISES_MIN`] rises.
 const SEVERAL: u64 = 4;
-/// Blocks a rise from which it leaves dozens, and the rises that suffice then: the best three of a training may be kept.
+/// Minimum blocks per rise to count as dozens, and the rises that suffice then: the best three models of a training
+/// may be kept.
 const DOZENS: (u64, u32) = (40, 4);
 
 /// Laplace's statistic from which growth hardly slows down.
 const HARDLY_SLOWER: f64 = -0.5;
 
-/// See the module; `is_confirmed` says whether nothing bounded explains it.
+/// The forecasts that a group supports; `is_confirmed` is whether nothing bounded explains its growth.
 pub(super) fn foresight(kind: FindingKind, group: &Group, is_confirmed: bool) -> Foresight {
     let lead = group.lead();
     if is_confirmed && !(kind == FindingKind::Leak && may_be_long_buffer(lead)) {
         return if is_steady(lead) { Foresight::AllSteps } else { Foresight::AnyNextStep };
     }
     let (rises, epochs) = (lead.growth.rises, lead.growth.epochs.len());
-    // (What leaves whole sets is no such queue; one block that is replaced by larger ones leaves none.)
+    // A queue does not grow by whole sets. One block that is replaced by larger ones leaves no set.
     let leaves = |several: u64, rises_min: u32| {
         rises >= rises_min && group.live_blocks() >= several * u64::from(rises) && epochs >= EPOCHS_FEW
     };

@@ -1,8 +1,9 @@
-//! Which growing sites are one leak: a kept graph holds dozens of blocks of dozens of sites, and is one thing to repair.
+//! Groups growing sites that are one leak. A kept graph, for example, holds dozens of blocks of dozens of sites, and
+//! is one problem to repair.
 //!
-//! Guarantees: every candidate lands in exactly one group; what is joined rose at the same boundaries. The site of a group
-//! is the innermost function of the user's own code that nearly all of it shares, at the line that most of its bytes came
-//! through.
+//! Guarantees: every candidate is in exactly one group, and the members of a group rose at the same boundaries. The
+//! site of a group is the innermost function of the user's own code that nearly all of its stacks share. Its line is
+//! the one through which most of the bytes came.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -20,17 +21,18 @@ use super::watch::RankWatch;
 pub(super) struct Group {
     pub members: Vec<Candidate>,
     pub site: Option<Frame>,
-    /// Lines of the site's function that allocated what grows, ascending; empty where that is one line, or a graph.
+    /// Lines of the site's function that allocated the growing memory, ascending; empty if there is only one line, or
+    /// for a graph.
     pub lines: Vec<u32>,
     pub stack: Vec<Frame>,
-    /// Whether it looks like a graph: several blocks of a forward pass a rise.
+    /// Whether it looks like a graph: several blocks of a forward pass per rise.
     pub graph: bool,
 }
 
 impl Group {
-    /// The member that holds most: it stands for the group's rhythm.
+    /// The member that holds most. Its rhythm counts as the group's.
     pub fn lead(&self) -> &Candidate {
-        // A group is made of at least one candidate.
+        // A group has at least one member.
         self.members.iter().max_by_key(|member| (member.bytes_gained, member.growth.rises)).unwrap_or(&self.members[0])
     }
 
@@ -46,7 +48,7 @@ impl Group {
         self.members.iter().fold(0, |sum, member| sum.saturating_add(member.bytes_gained))
     }
 
-    /// The phase in which most of it was born.
+    /// The phase in which most of the group's memory was born.
     pub fn phase(&self) -> Option<Phase> {
         let of = |phase: Option<Phase>| -> u64 {
             self.members.iter().filter(|member| member.phase == phase).map(|member| member.bytes_gained / 2).sum()
@@ -55,17 +57,17 @@ impl Group {
     }
 }
 
-/// Blocks a rise from which a forward pass has left its graph behind and not one tensor.
+/// Minimum blocks per rise of a graph: a single tensor has fewer.
 const GRAPH_BLOCKS_MIN: u64 = 3;
-/// Lines of a forward pass from which it is its graph that is kept, and not what a hook took of a few layers; in a small
-/// model half of its lines suffice.
+/// Minimum lines of a forward pass of a graph: a hook on a few layers has fewer. In a small model, half of its lines
+/// suffice.
 const GRAPH_LINES_MIN: usize = 3;
-/// Likewise in a process that shows no sign of training.
+/// The same minimum in a process without any sign of training.
 const SERVING_LINES_MIN: usize = 6;
-/// A stack that brings less than one part in so many of the blocks of another one does not decide where a group is.
+/// A stack with less than one part in this many of another stack's blocks does not affect the place of a group.
 const MINOR: u64 = 10;
 
-/// Sorts candidates of one rank into groups.
+/// Sorts the candidates of one rank into groups.
 pub(super) fn groups(watch: &RankWatch, mut candidates: Vec<Candidate>) -> Vec<Group> {
     candidates.sort_by_key(|candidate| (std::cmp::Reverse(candidate.bytes_gained), candidate.site));
     let mut groups: Vec<Group> = Vec::new();
@@ -86,7 +88,7 @@ pub(super) fn groups(watch: &RankWatch, mut candidates: Vec<Candidate>) -> Vec<G
     for (group, graph) in groups.iter_mut().zip(graphs) {
         group.graph = graph;
     }
-    // What a forward pass left behind takes the small things with it that its graph holds: inputs, masks, indices.
+    // A graph also holds small tensors that its nodes need (inputs, masks, indices), so their groups join the graph.
     groups.sort_by_key(|group| !group.graph);
     let mut joined: Vec<Group> = Vec::new();
     for group in groups {
@@ -103,7 +105,7 @@ pub(super) fn groups(watch: &RankWatch, mut candidates: Vec<Candidate>) -> Vec<G
     joined
 }
 
-/// The lines of a group's function that bring a part of its growth that matters, where they are several.
+/// The lines of a group's function that bring a significant part of its growth, if there are several.
 fn lines(watch: &RankWatch, group: &Group) -> Vec<u32> {
     let Some(site) = group.site.as_ref().filter(|_| !group.graph) else { return Vec::new() };
     let mut gained: BTreeMap<u32, u64> = BTreeMap::new();
@@ -118,7 +120,8 @@ fn lines(watch: &RankWatch, group: &Group) -> Vec<u32> {
     if gained.len() > 1 { gained.into_keys().collect() } else { Vec::new() }
 }
 
-/// Whether a candidate grows with a group: at the same boundaries, and both in one pass of a step or both in one function.
+/// Whether a candidate grows with a group: they rise at the same boundaries, and in the same pass of a step or in one
+/// function.
 fn belongs(watch: &RankWatch, group: &Group, candidate: &Candidate) -> bool {
     let first = &group.members[0];
     if first.shape != candidate.shape || !together(first, candidate) {
@@ -132,7 +135,8 @@ fn belongs(watch: &RankWatch, group: &Group, candidate: &Candidate) -> bool {
     same_function || (first.pass != Pass::Other && first.pass == candidate.pass && first.phase == candidate.phase)
 }
 
-/// Whether a group is only what a graph's tensors need beside them: it rises with it and comes through the same function.
+/// Whether a group contains only tensors that a graph needs: it rises with the graph, and its stacks contain the same
+/// function.
 fn holds(watch: &RankWatch, host: &Group, group: &Group) -> bool {
     let Some(site) = place(watch, host).0 else { return false };
     let comes_through = |member: &Candidate| watch.frames_of(member.stack).any(|frame| same_function(frame, &site));
@@ -140,17 +144,17 @@ fn holds(watch: &RankWatch, host: &Group, group: &Group) -> bool {
         && group.members.iter().all(|member| together(host.lead(), member) && comes_through(member))
 }
 
-/// Whether two rose at the same boundaries: at least seven in ten of either's rises are the other's, too.
+/// Whether two candidates rose at the same boundaries: each shares at least seven in ten of its rises with the other.
 fn together(one: &Candidate, other: &Candidate) -> bool {
     if one.per != other.per && one.shape != Shape::Teeth {
-        // A step shows in the next epoch what happened behind the last step of the one before.
+        // Memory made after the last step of an epoch is seen with the first step of the next epoch.
         let (a, b) = (&one.growth.epochs, &other.growth.epochs);
         let both = a
             .iter()
             .filter(|&&epoch| (epoch.saturating_sub(1)..=epoch.saturating_add(1)).any(|near| b.contains(&near)));
         return both.count() * 10 >= a.len().max(b.len()) * 7;
     }
-    // Long courses are thinned, each in its own way.
+    // Long series are thinned, each at other boundaries.
     let thinned = |it: &Candidate| it.growth.rises as usize > it.growth.times.len();
     let gap =
         |it: &Candidate| it.growth.times.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap_or(0);
@@ -170,8 +174,8 @@ fn together(one: &Candidate, other: &Candidate) -> bool {
     both * 10 >= one.growth.times.len().max(other.growth.times.len()) * 7
 }
 
-/// Whether a group is what a graph leaves behind: several blocks a rise, from several lines of a forward pass. Many blocks of
-/// one line are none: that is a hook or a loop which keeps its own.
+/// Whether a group is the memory of a graph: several blocks per rise, from several lines of a forward pass. Many
+/// blocks of a single line are not a graph: a hook or a loop keeps its own blocks.
 fn is_graph(watch: &RankWatch, group: &Group) -> bool {
     let rises = u64::from(group.lead().growth.rises.max(1));
     let forward = || group.members.iter().filter(|member| member.pass == Pass::Forward);
@@ -179,22 +183,24 @@ fn is_graph(watch: &RankWatch, group: &Group) -> bool {
     if gained < rises.saturating_mul(GRAPH_BLOCKS_MIN) {
         return false;
     }
-    // What is collected over an epoch is a chain of graphs where the backward pass of each step goes through all of them.
+    // Memory collected over an epoch is a chain of graphs only if the backward pass of each step goes through all of
+    // them.
     if group.lead().shape == Shape::Teeth {
         return work_grows_with_what_lives(watch.history.levels(Per::Step));
     }
     let stacks = forward().flat_map(|member| &member.stacks);
     let lines: HashSet<(u32, u32)> = stacks.filter_map(|&stack| watch.forward_line(stack)).collect();
-    // Of what the same lines of the user's own call: a wrapper of the model calls more in training than in an evaluation.
+    // Only lines with the same callers in the user's code are compared, because a wrapper of the model calls more in
+    // training than in an evaluation.
     let callers: HashSet<u32> = lines.iter().map(|&(_, user)| user).collect();
     let most_of_all = lines.len() >= 2 && lines.len() * 2 >= watch.forward_lines(&callers);
-    // What only serves keeps keys and values of every layer, which come from a few lines.
+    // A process that only serves keeps keys and values of every layer, which come from few lines.
     if watch.trains() { lines.len() >= GRAPH_LINES_MIN || most_of_all } else { lines.len() >= SERVING_LINES_MIN }
 }
 
-/// Whether a group is the graph of a model whose layers keep what one line made (linear layers and one activation): a pass
-/// leaves several blocks of that line, and its caller several more (the input, what the loss keeps, the loss). A program
-/// that collects outputs and labels leaves one of each.
+/// Whether a group is the graph of a model whose layers all keep blocks of one line (linear layers and one
+/// activation). A pass then leaves several blocks of that line, and its caller leaves several more (the input, blocks
+/// that the loss keeps, the loss). A program that collects outputs and labels leaves one of each.
 fn is_small_graph(watch: &RankWatch, group: &Group, all: &[Group]) -> bool {
     let lead = group.lead();
     let stacks = || group.members.iter().flat_map(|member| member.stacks.iter().copied());
@@ -203,7 +209,7 @@ fn is_small_graph(watch: &RankWatch, group: &Group, all: &[Group]) -> bool {
     if lead.shape == Shape::Teeth && !work_grows_with_what_lives(watch.history.levels(Per::Step)) {
         return false;
     }
-    // Gradients that are kept come through the same lines, one a weight.
+    // Kept gradients come through the same lines, one block per weight.
     let (true, Some(caller)) = (watch.trains() && lead.pass == Pass::Forward, caller) else { return false };
     let beside = |stack: &StackId| {
         let innermost = watch.frames_of(*stack).find(|frame| frame.is_user_code());
@@ -215,7 +221,8 @@ fn is_small_graph(watch: &RankWatch, group: &Group, all: &[Group]) -> bool {
     let gained = |stack: StackId| watch.blocks_gained(stack);
     let forward: Vec<u64> = forward.into_iter().map(gained).filter(|&blocks| blocks > 0).collect();
     let direct: Vec<u64> = direct.map(gained).filter(|&blocks| blocks > 0).collect();
-    // Every stack leaves as many blocks a pass: there were at most so many passes, and at least one a rise.
+    // Every stack leaves the same number of blocks in each pass. So the number of passes is at most their greatest
+    // common divisor, and there was at least one pass per rise.
     let passes = forward.iter().chain(&direct).copied().fold(0, gcd);
     let a_pass = |blocks: &[u64]| blocks.iter().fold(0, |sum: u64, &blocks| sum.saturating_add(blocks)) / passes.max(1);
     passes >= u64::from(lead.growth.rises.max(1)) && a_pass(&forward) >= 2 && a_pass(&direct) >= 2
@@ -229,8 +236,8 @@ pub(super) fn same_function(one: &Frame, other: &Frame) -> bool {
     one.function == other.function && one.file == other.file
 }
 
-/// The user's frames of a stack, innermost first. Of a graph only those outside the forward pass: who calls the model holds
-/// its graph, the model does not.
+/// The user's frames of a stack, innermost first. For a graph, only the frames outside the forward pass count: the
+/// caller of the model holds the graph, the model does not.
 fn own_frames(watch: &RankWatch, stack: StackId, graph: bool) -> Vec<Arc<Frame>> {
     let frames: Vec<&Arc<Frame>> = watch.frames_of(stack).collect();
     let outside = frames.iter().rposition(|frame| is_forward_frame(frame)).map_or(0, |outermost| outermost + 1);
@@ -241,8 +248,8 @@ fn own_frames(watch: &RankWatch, stack: StackId, graph: bool) -> Vec<Arc<Frame>>
     if callers.is_empty() { from(0) } else { callers }
 }
 
-/// Where a group is: the innermost of the user's functions that every one of its stacks comes through, but for those
-/// that bring next to nothing, and the stack that holds most of it.
+/// The place of a group, and the stack that holds most of it. The place is the innermost of the user's functions that
+/// all of its stacks contain, except stacks with very few blocks.
 fn place(watch: &RankWatch, group: &Group) -> (Option<Frame>, Vec<Frame>) {
     let lead = group.lead();
     let stack: Vec<Frame> = watch.frames_of(lead.stack).map(|frame| (**frame).clone()).collect();
@@ -251,11 +258,12 @@ fn place(watch: &RankWatch, group: &Group) -> (Option<Frame>, Vec<Frame>) {
         return (watch.sites[lead.site].frame.as_deref().cloned(), stack);
     }
     let mut stacks: Vec<StackId> = group.members.iter().flat_map(|member| member.stacks.iter().copied()).collect();
-    // What is under way when a step ends, and a batch that is kept beside a graph, are no reason to name who calls both.
+    // Blocks that are under way when a step ends, and a batch that is kept beside a graph, must not move the place to
+    // a common caller.
     let most = stacks.iter().map(|&stack| watch.blocks_gained(stack)).max().unwrap_or(0);
     stacks.retain(|&stack| watch.blocks_gained(stack) >= most / MINOR);
     let own = own_frames(watch, lead.stack, graph);
-    // A stack without a frame of the user's own (a node whose forward call is not known) says nothing against a place.
+    // A stack without a frame of the user's code (a node with an unknown forward call) does not exclude any place.
     let says = |stack: &&StackId| watch.frames_of(**stack).any(|frame| frame.is_user_code());
     let saying: Vec<StackId> = stacks.iter().filter(says).copied().collect();
     let shared = own

@@ -1,72 +1,73 @@
-//! Growth that never falls back, distinguished from everything that only looks like it.
+//! Growth that never falls back, distinguished from memory that only looks like it.
 //!
-//! A series' *level* at a boundary is the lowest value from there to now. It only rises, and each of its rises is
-//! memory that was never freed. Fluctuation shows as a *drawdown*: the deepest fall below an earlier value. Growth is
-//! counted in units of the drawdown, so that noise of any size makes at most one rise.
+//! The *level* of a series at a boundary is the lowest value from there to now. It only rises, and each of its rises
+//! is memory that was never freed. Fluctuation shows as a *drawdown*: the deepest fall below an earlier value. Growth
+//! is counted in units of the drawdown, so noise of any size makes at most one rise.
 //!
-//! Laplace's trend test over the times of the rises decides between endless growth and a cache that fills: under a
-//! constant rate the mean time lies in the middle of the observed time, with a variance of 1/(12 n); the rises of a
-//! cache that fills at random come early. A second test weights each rise by its size: growth that is even in bytes
-//! need not rise evenly often, because the allocator rounds large blocks to megabytes.
+//! Laplace's trend test over the times of the rises distinguishes endless growth from a cache that fills. At a
+//! constant rate, the mean time is in the middle of the observed time, with a variance of 1/(12 n). The rises of a
+//! cache that fills at random come early. A second test weights each rise by its size. It is needed because growth
+//! that is even in bytes need not rise evenly often: the allocator rounds large blocks to megabytes.
 
 use super::history::Boundaries;
 use super::series::Point;
 use crate::statistics::{self, upper_median};
 
-/// How time goes at the boundaries of a kind.
+/// The scale of the boundaries of one kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     /// The place of the last boundary.
     pub now: u32,
-    /// The place up to which the job warmed up: what falls by then says nothing about the noise later.
+    /// The place up to which the job warmed up: falls until then show nothing about later noise.
     pub warm: u32,
-    /// How far two boundaries lie apart.
+    /// The average distance of two boundaries.
     pub unit: f64,
 }
 
 impl Clock {
-    /// Of boundaries.
+    /// The clock of these boundaries.
     pub fn of(boundaries: &Boundaries) -> Self {
         Self { now: boundaries.at, warm: boundaries.warm, unit: boundaries.unit() }
     }
 }
 
-/// How a series has grown.
+/// The growth of a series.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Growth {
-    /// Rises of the level that stand out of the noise.
+    /// Number of rises of the level that exceed the noise.
     pub rises: u32,
-    /// Their boundaries' ordinals, oldest first.
+    /// The places of their boundaries, oldest first.
     pub times: Vec<u32>,
-    /// The epoch of each rise, and those epochs, ascending, each once.
+    /// The epoch of each rise. `epochs` are the same epochs, ascending and without repetitions.
     pub risen_in: Vec<u32>,
     pub epochs: Vec<u32>,
-    /// What the level has gained since the growth began.
+    /// Bytes (or blocks) that the level has gained since the growth began.
     pub gained: u64,
-    /// The deepest fall of the values, warm-up excepted.
+    /// The deepest fall of the values after warm-up.
     pub drawdown: u64,
     /// Laplace's statistic; below 0 the growth slows down.
     pub laplace: f64,
-    /// Likewise with each rise as heavy as it is large.
+    /// The same statistic with each rise weighted by its size.
     pub laplace_by_size: f64,
-    /// When each rise was seen.
+    /// The time of each rise.
     pub risen_ns: Vec<u64>,
-    /// Where the growth began, from where its rhythm is measured, and how far two boundaries lie apart.
+    /// The place at which the growth began and from which its rhythm is measured. `unit` is the average distance of
+    /// two boundaries.
     pub begun: u32,
     pub unit: f64,
-    /// How far its rises stand out, one by one.
+    /// The size of each rise.
     pub sizes: Vec<u64>,
     /// Whether it has paused for longer than its rhythm explains.
     pub stopped: bool,
-    /// How far two rises usually lie apart, in places.
+    /// The usual distance of two rises, in places.
     pub apart: f64,
-    /// Whether they lie evenly apart: four in five within a quarter of what is usual.
+    /// Whether the distances are even: four in five differ by at most a quarter from the usual one.
     pub even: bool,
 }
 
 /// Growth of `value` over the points, as seen from now.
 ///
-/// The first boundary of a series is where it stood when it began, not growth.
+/// The first boundary of a series is its initial level and not growth.
 #[must_use]
 pub fn growth(points: &[Point], value: impl Fn(&Point) -> u64, clock: Clock) -> Growth {
     let values: Vec<u64> = points.iter().map(value).collect();
@@ -80,7 +81,7 @@ pub fn growth(points: &[Point], value: impl Fn(&Point) -> u64, clock: Clock) -> 
     let mut counted = levels[begun];
     let mut sizes = Vec::new();
     for (index, &level) in levels.iter().enumerate().skip(begun + 1) {
-        // A rise has to stand out of the noise by itself or together with the small ones before it.
+        // A rise must exceed the noise by itself or together with the small rises before it.
         if level > counted && level - counted >= drawdown {
             sizes.push(level - counted);
             counted = level;
@@ -95,7 +96,7 @@ pub fn growth(points: &[Point], value: impl Fn(&Point) -> u64, clock: Clock) -> 
     found
 }
 
-/// The deepest fall of a series, warm-up excepted.
+/// The deepest fall of a series after warm-up.
 #[must_use]
 pub fn deepest_fall(points: &[Point], warm: u32, value: impl Fn(&Point) -> u64) -> u64 {
     let warm = points.partition_point(|point| point.at <= warm);
@@ -120,22 +121,23 @@ fn drawdown(values: &[u64]) -> u64 {
     })
 }
 
-/// Rests longer than this many of its usual pauses: with pauses at random (exponential) one in 150 is as long.
+/// A pause longer than this many usual pauses means that growth has stopped. With random (exponential) pauses, one in
+/// 150 is as long.
 const PAUSES: f64 = 5.0;
 
-/// A rise that is larger than this many usual ones counts as so many: one step up is not the whole history.
+/// Maximum weight of a rise in usual rises: one large step must not determine the whole history.
 const HEAVIEST: u64 = 4;
 
-/// What falls by more than this share of what it has gained fluctuates more than it grows.
+/// If a series falls by more than this share of its gain, it fluctuates more than it grows.
 const FALLS: f64 = 0.08;
 
-/// Distances of which a quarter is less than one or two.
+/// Up to this distance, a quarter of the distance is less than one or two boundaries.
 const A_HANDFUL: f64 = 8.0;
 
-/// Distances that show whether they vary.
+/// Minimum number of distances that show whether they vary.
 const DISTANCES_MIN: usize = 12;
 
-/// Share of the variance of what comes at random, below which it comes at a rhythm.
+/// Maximum share of the variance of random rises for rises at a rhythm.
 const REGULAR: f64 = 0.25;
 
 fn rhythm(growth: &mut Growth, sizes: &[u64], begun: u32, clock: Clock) {
@@ -149,7 +151,8 @@ fn rhythm(growth: &mut Growth, sizes: &[u64], begun: u32, clock: Clock) {
 }
 
 impl Growth {
-    /// Laplace's statistic of the first `rises`, as it stood at `now`: plain, and with each rise as heavy as it is large.
+    /// Laplace's statistic of the first `rises` rises as it was at `now`: plain, and weighted by the size of the
+    /// rises.
     #[must_use]
     pub fn laplace_of(&self, rises: usize, now: u32) -> (f64, f64) {
         let (times, sizes) = (&self.times[..rises.min(self.times.len())], &self.sizes[..rises.min(self.sizes.len())]);
@@ -162,8 +165,8 @@ impl Growth {
                 at: f64::from(at.saturating_sub(self.begun)),
                 weight: weight(index),
             });
-            // Rises fall on boundaries 1, 2, … of `observed`: half a boundary earlier is where their intervals have their
-            // middle.
+            // Rises are seen at boundaries 1, 2, … of `observed`. The middle of their intervals is half a boundary
+            // earlier.
             statistics::laplace(occurrences, statistics::Observed { from: self.unit / 2.0, length: observed })
         };
         let mut ordered = sizes.to_vec();
@@ -173,27 +176,28 @@ impl Growth {
         (laplace(&|_| 1.0), by_size)
     }
 
-    /// Of a long history a point stands for so many changes.
+    /// Scales the growth of a long history, in which a point stands for `density` changes.
     #[must_use]
     pub fn thinned(self, density: f64) -> Self {
         Self { rises: (f64::from(self.rises) * density) as u32, apart: self.apart / density, ..self }
     }
 
-    /// Whether it falls by little of what its rises come to: what fluctuates may have stood low when it was first seen.
+    /// Whether it falls by little compared with its rises. A fluctuating series may have been low when it was first
+    /// seen.
     #[must_use]
     pub fn hardly_falls(&self) -> bool {
         let risen: u64 = self.sizes[..self.times.len().min(self.sizes.len())].iter().sum();
         self.drawdown as f64 <= FALLS * risen as f64
     }
 
-    /// The growth as it stood when the rise of this number had just come.
+    /// The growth as it was when the rise with this number had just come.
     #[must_use]
     pub fn as_of(&self, rises: usize) -> Self {
         let times: Vec<u32> = self.times.iter().copied().take(rises).collect();
         let now = times.last().copied().unwrap_or(0);
         let (laplace, laplace_by_size) = self.laplace_of(rises, now);
         let (apart, even) = spacing(&times);
-        // Of a long history a rise stands for several.
+        // In a long history, a rise stands for several.
         let each = f64::from(self.rises) / self.times.len().max(1) as f64;
         let (rises, apart) = ((times.len() as f64 * each).round() as u32, apart / each.max(1.0));
         let risen_ns = self.risen_ns[..times.len().min(self.risen_ns.len())].to_vec();
@@ -208,7 +212,7 @@ fn each_once(epochs: &[u32]) -> Vec<u32> {
     once
 }
 
-/// The median distance between rises, and whether most are near it.
+/// The median distance of rises, and whether most distances are near it.
 fn spacing(times: &[u32]) -> (f64, bool) {
     let mut apart: Vec<f64> = times.windows(2).map(|pair| f64::from(pair[1].saturating_sub(pair[0]))).collect();
     apart.sort_by(f64::total_cmp);
@@ -217,14 +221,14 @@ fn spacing(times: &[u32]) -> (f64, bool) {
     (usual, near * 5 >= apart.len() * 4 || (usual < A_HANDFUL && hardly_varies(&apart)))
 }
 
-/// Whether distances, ascending, vary by far less than those of what comes at random. Where two rises lie a handful of
-/// boundaries apart a quarter of that is less than one.
+/// Whether distances, which are ascending, vary by far less than those of random rises. This test is needed for small
+/// distances, of which a quarter is less than one boundary.
 fn hardly_varies(apart: &[f64]) -> bool {
     let most = &apart[..apart.len() - apart.len() / 10];
     let count = most.len() as f64;
     let mean = most.iter().sum::<f64>() / count;
     let variance = most.iter().map(|distance| (distance - mean).powi(2)).sum::<f64>() / count;
-    // At random with a chance of p at each boundary: a mean of 1/p, a variance of (1 - p)/p².
+    // For random rises with a chance of p at each boundary, the mean is 1/p and the variance (1 - p)/p².
     apart.len() >= DISTANCES_MIN && variance < REGULAR * mean * (mean - 1.0)
 }
 

@@ -1,16 +1,16 @@
-//! Bytes that sites held when growth began, at a later boundary, and at the end of the recording.
+//! The bytes that sites held when growth began, at a later boundary, and at the end of the recording.
 //!
-//! Guarantees: what the first call at a site makes once is no part of its growth.
+//! Guarantees: memory that the first call at a site makes only once is not part of its growth.
 
 use super::history::Per;
 use super::series::Point;
 use super::watch::{RankWatch, Site};
 use crate::growth::FIRST_LEVEL_FACTOR;
 
-/// The most that is left of what was given back.
+/// At most one part in this many of the gain may be left for memory to count as given back.
 const LEFT_SHARE: u64 = 5;
 
-/// Whether the end of the recording shows that what these sites gained, since a boundary of a kind, was given back.
+/// Whether the end of the recording shows that the gain of these sites since a boundary was given back.
 pub(super) fn given_back<'w>(
     watch: &RankWatch,
     per: Per,
@@ -27,7 +27,7 @@ pub(super) fn given_back<'w>(
     gained > 0 && left <= gained / LEFT_SHARE
 }
 
-/// Bytes that a site held at the boundary, of a kind, at which growth began, and at the last boundary of another kind.
+/// Bytes of a site at the boundary at which growth began, and at the last boundary of the kind `per`.
 pub(super) fn held(site: &Site, (began_per, begun_at): (Per, u32), per: Per) -> (u64, u64) {
     let then = match site.series(began_per).bytes_at(begun_at) {
         0 => made_once(site.series(began_per).points(), begun_at),
@@ -36,8 +36,9 @@ pub(super) fn held(site: &Site, (began_per, begun_at): (Per, u32), per: Per) -> 
     (then, site.series(per).points().last().map_or(0, |last| last.bytes))
 }
 
-/// Bytes of a site's first level, behind the boundary at which growth began, that are no part of the growth: its first call also
-/// makes what is made once (a library's workspace, gradients). One typical rise of it is growth.
+/// Bytes of a site's first level, after the boundary at which growth began, that are not part of the growth. The first
+/// call also makes memory that is made only once (a library's workspace, gradients). One typical rise of the first
+/// level is growth.
 fn made_once(points: &[Point], begun_at: u32) -> u64 {
     let held = &points[points.partition_point(|point| point.at <= begun_at || point.bytes == 0)..];
     let rises: Vec<u64> =

@@ -1,24 +1,24 @@
-//! A device's history as a whole: its boundaries, its levels at them, and what was measured from outside.
+//! The history of a device as a whole: its boundaries, its levels at them, and outside measurements.
 //!
-//! Guarantees: bounded memory; what was not measured is absent; what is kept of a long history lies evenly over it. An epoch
-//! that was begun again ends again: the later end stands for it.
-//! Windows are no steps: how much is done in one is chance. Their place is therefore not their number but the work that was
-//! done before them, in events, so that an idle hour neither looks like growth that has stopped nor one that slows down.
+//! Guarantees: memory is bounded. Figures that were not measured are absent. The kept moments of a long history are
+//! spread evenly. An epoch that was begun again ends again; its later end replaces the earlier one. The work in one
+//! window is random, so windows are not placed by number. Their place is the work done before them, in events. So an
+//! idle hour looks neither like growth that has stopped nor like growth that slows down.
 
 use memctl_model::{Boundary, Counters, Sample, SiteTable};
 
 use super::marks::{Marks, Moment};
 
-/// Boundaries of a kind that are kept.
+/// Maximum number of kept boundaries of a kind.
 const LEVELS_MAX: usize = 256;
-/// Samples kept, likewise.
+/// Maximum number of kept samples.
 const SAMPLES_MAX: usize = 512;
-/// Events that move a window's place by one: 32 bits of them last for months.
+/// Events that advance a window's place by one; 32 bits of places last for months.
 const EVENTS_OF_PLACE: u64 = 64;
-/// Boundaries in which a job warms up: what falls then says nothing about the noise later.
+/// Boundaries in which a job warms up: falls until then show nothing about later noise.
 const WARM_UP: u32 = 3;
 
-/// Which boundaries show something.
+/// The kind of a boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Per {
     Step,
@@ -29,7 +29,7 @@ pub(super) enum Per {
 impl Per {
     pub const ALL: [Self; 3] = [Self::Step, Self::Epoch, Self::Window];
 
-    /// Which kind of boundary a table was taken at; the end of a recording belongs to none.
+    /// The kind of boundary at which a table was taken; the end of a recording has none.
     pub fn of(boundary: Boundary) -> Option<Self> {
         match boundary {
             Boundary::StepEnd => Some(Self::Step),
@@ -48,7 +48,7 @@ impl Per {
     }
 }
 
-/// How things stood at a boundary.
+/// The levels at a boundary.
 #[derive(Clone, Copy, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Level {
@@ -56,13 +56,13 @@ pub(super) struct Level {
     pub epoch: u32,
     pub step: u64,
     pub time_ns: u64,
-    /// Events before it.
+    /// Number of events before it.
     pub events: u64,
     pub counters: Counters,
-    /// Highest since the level before.
+    /// Highest values since the previous level.
     pub peak_allocated_bytes: u64,
     pub peak_reserved_bytes: u64,
-    /// Lowest and highest of the boundaries since the level before.
+    /// Lowest and highest level of the boundaries since the previous level.
     pub lowest_allocated_bytes: u64,
     pub highest_allocated_bytes: u64,
 }
@@ -76,12 +76,12 @@ impl Moment for Level {
     }
 }
 
-/// What the host and the driver saw, with what the allocator held then.
+/// Measurements of the host and the driver, with the allocator's bytes at that time.
 #[derive(Clone, Copy, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Measured {
     pub time_ns: u64,
-    /// Steps that had ended.
+    /// Number of steps that had ended.
     pub steps: u32,
     pub device_used_bytes: Option<u64>,
     pub device_total_bytes: Option<u64>,
@@ -94,17 +94,17 @@ pub(super) struct Measured {
 
 impl Moment for Measured {}
 
-/// Boundaries of one kind.
+/// The boundaries of one kind.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Boundaries {
-    /// How many were seen.
+    /// Number of boundaries seen.
     pub seen: u32,
-    /// The place of the last one.
+    /// The place of the last boundary.
     pub at: u32,
     /// The place up to which the job warmed up.
     pub warm: u32,
-    /// Whether one of them was found and not given.
+    /// Whether at least one of them was found and not given by a mark.
     pub found: bool,
     pub levels: Marks<Level>,
 }
@@ -139,14 +139,14 @@ impl Boundaries {
         level
     }
 
-    /// How far two boundaries lie apart on average.
+    /// The average distance of two boundaries.
     pub fn unit(&self) -> f64 {
         let first = self.levels.first().map_or(0, |level| level.at);
         (f64::from(self.at.saturating_sub(first)) / f64::from(self.seen.saturating_sub(1).max(1))).max(1.0)
     }
 }
 
-/// See the module.
+/// The history of a device; see the module's documentation.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct History {
@@ -155,24 +155,24 @@ pub(super) struct History {
     pub first: Option<Level>,
     /// The latest boundary of any kind.
     last: Option<Level>,
-    /// The latest end of a step, and how many of its epoch had ended before it.
+    /// The latest end of a step; `of_epoch` is the number of earlier step ends of its epoch.
     last_step: Option<Level>,
     of_epoch: u32,
     /// Events before the last window's end.
     window_event: u64,
-    /// The place of the last window in which the job was still being loaded.
+    /// The place of the last window in which the job was still loading.
     loaded: u32,
-    /// Windows in which it did its work.
+    /// Number of windows in which it worked.
     worked: u32,
-    /// Whether it was still being loaded after longer than that usually takes.
+    /// Whether loading took longer than it usually does.
     loads_on: bool,
     pub samples: Marks<Measured>,
-    /// How often the allocator had emptied its cache to find room: at the first measurement, and at the last.
+    /// How often the allocator had emptied its cache to find room: at the first and at the last measurement.
     emptied: Option<(u64, u64)>,
     pub exact: bool,
-    /// Whether a table ever held a row: where none does, only counters are known.
+    /// Whether any table had a row. If none had, only counters are known.
     pub has_rows: bool,
-    /// Whether each table so far was of a moment at which nothing was allocated: no row was missing then.
+    /// Whether nothing was allocated at the moment of any table so far. Then no row was missing.
     pub empty: bool,
 }
 
@@ -198,16 +198,16 @@ impl Default for History {
 }
 
 impl History {
-    /// Notes a boundary: its kind, and its place among those of its kind.
+    /// Adds a boundary; returns its kind, and its place among those of its kind.
     pub fn boundary(&mut self, table: &SiteTable) -> Option<(Per, u32)> {
-        // What a job made all its life was no loading of what runs later.
+        // If the recording ends this early, its memory was not loaded for later work.
         self.loads_on |= table.boundary == Boundary::End && self.worked < WORKED_MIN;
         let per = Per::of(table.boundary)?;
         let of = &mut self.of[per as usize];
         let next = of.at.saturating_add(1);
         let at = match per {
             Per::Step | Per::Epoch => next,
-            // Where nothing was done, no time has passed.
+            // A window without any event takes no time.
             Per::Window if table.at_event > 0 && table.at_event == self.window_event => of.at,
             Per::Window => next.max(u32::try_from(table.at_event / EVENTS_OF_PLACE).unwrap_or(u32::MAX)),
         };
@@ -232,7 +232,8 @@ impl History {
         Some((per, at))
     }
 
-    /// Weights come one after the other, and little else happens while they do: that is no growth of what runs later.
+    /// Detects loading: weights are made one after the other with few other events. That is not growth of the later
+    /// work.
     fn window(&mut self, before: Option<Level>, now: Level, at_event: u64) {
         let blocks = |level: &Level| level.counters.allocated_blocks;
         let gained = blocks(&now).saturating_sub(before.as_ref().map_or(0, blocks));
@@ -240,7 +241,7 @@ impl History {
         let loads = before.is_none() || (events > 0 && gained.saturating_mul(LOADS_OF) >= events);
         let since_ns = self.first.map_or(0, |first| now.time_ns.saturating_sub(first.time_ns));
         let early = since_ns < LOADING_NS_MAX;
-        // Activity that lasts this long without making weights was no loading.
+        // Activity that lasts this long without making weights is not loading.
         self.loads_on |= self.worked < WORKED_MIN && since_ns >= LOADING_NS_USUAL;
         if early && self.worked < WORKED_MIN && (loads || self.loaded == 0) {
             self.loaded = now.at;
@@ -266,25 +267,25 @@ impl History {
         if let Some(now) = sample.alloc_retries {
             self.emptied = Some((self.emptied.map_or(now, |(first, _)| first), now));
         }
-        // The allocator's own counters come every step and say nothing new about the device.
+        // The allocator's own counters arrive every step and show nothing new about the device.
         if sample.device_used_bytes.is_some() || sample.process_used_bytes.is_some() || sample.host_rss_bytes.is_some()
         {
             self.samples.push(measured);
         }
     }
 
-    /// Whether its parts fit each other.
+    /// Whether its parts are consistent.
     pub fn is_sound(&self) -> bool {
         self.of.iter().all(|of| of.levels.is_sound()) && self.samples.is_sound()
     }
 
-    /// Bytes that it keeps.
+    /// Bytes held in memory.
     pub fn bytes(&self) -> usize {
         let levels: usize = self.of.iter().map(|of| of.levels.all().len()).sum();
         size_of::<Self>() + levels * size_of::<Level>() + size_of_val(self.samples.all())
     }
 
-    /// Whether the latest step is one with which its epoch began. What a step makes behind its end is seen with the next one.
+    /// Whether the latest step is the first of its epoch. Memory made after a step's end is seen with the next step.
     pub fn opens_epoch(&self) -> bool {
         self.of_epoch < 2
     }
@@ -298,7 +299,7 @@ impl History {
         self.emptied.map_or(0, |(first, last)| last.saturating_sub(first))
     }
 
-    /// What is used of the device outside this allocator, lately.
+    /// Bytes of the device used outside this allocator, according to recent samples.
     pub fn outside_bytes(&self) -> Option<u64> {
         let recent = self.samples.all().iter().rev().take(RECENT_SAMPLES);
         recent.filter_map(|sample| Some(sample.device_used_bytes?.saturating_sub(sample.reserved_bytes?))).max()
@@ -309,17 +310,17 @@ impl History {
         &self.of[per as usize]
     }
 
-    /// The levels of a kind that are still known, oldest first.
+    /// The kept levels of a kind, oldest first.
     pub fn levels(&self, per: Per) -> &[Level] {
         self.of(per).levels.all()
     }
 
-    /// Step ends seen.
+    /// Number of step ends seen.
     pub fn steps(&self) -> u32 {
         self.of(Per::Step).seen
     }
 
-    /// The most that was reserved at a boundary that is still known.
+    /// The highest reserved bytes at a kept boundary.
     pub fn highest_reserved(&self) -> u64 {
         let levels = Per::ALL.into_iter().flat_map(|per| self.levels(per)).chain(self.last_level());
         levels.map(|level| level.counters.reserved_bytes).max().unwrap_or(0)
@@ -330,17 +331,17 @@ impl History {
         self.last.as_ref()
     }
 
-    /// The place of the last window in which the job was still being loaded, as it counts for `weights` or for anything else.
+    /// The place of the last window of loading, for a site that holds `weights` or for any other site.
     pub fn loaded(&self, weights: bool) -> u32 {
         if self.loads_on && !weights { 0 } else { self.loaded }
     }
 
-    /// Whether only windows of loading were seen so far: what they show is no growth of what runs later.
+    /// Whether only windows of loading were seen so far. They do not show growth of the later work.
     pub fn only_loads(&self) -> bool {
         self.worked < WORKED_MIN && !self.loads_on
     }
 
-    /// Whether windows are judged: while steps go on, windows between two of them are not.
+    /// Whether windows are judged. They are not as long as steps go on.
     pub fn windows_speak(&self) -> bool {
         let windows = self.of(Per::Window);
         let (Some(window), true) = (windows.levels.last(), windows.seen >= WINDOWS_MIN) else { return false };
@@ -358,7 +359,7 @@ impl History {
         levels.len() - levels.partition_point(|level| level.time_ns <= time_ns)
     }
 
-    /// Nanoseconds of an epoch in the mean.
+    /// Mean duration of an epoch in nanoseconds.
     pub fn epoch_ns(&self) -> Option<f64> {
         mean_ns(self.levels(Per::Epoch))
     }
@@ -370,22 +371,22 @@ impl History {
     }
 }
 
-/// Samples that say how things are lately.
+/// Number of recent samples.
 const RECENT_SAMPLES: usize = 8;
-/// Windows of which at least one block stays for so many events, are windows of loading: an allocation that is freed again
+/// A window is one of loading if at least one block stays per this many events; an allocation that is freed again
 /// makes three events.
 const LOADS_OF: u64 = 6;
-/// Windows of work after which nothing that stays is taken for loading.
+/// Windows of work after which memory that stays no longer counts as loading.
 const WORKED_MIN: u32 = 10;
-/// Nothing loads for longer.
+/// Maximum duration of loading.
 const LOADING_NS_MAX: u64 = 300_000_000_000;
-/// What is not known as weights loads for no longer than this.
+/// Maximum duration of loading for memory that is not known to be weights.
 const LOADING_NS_USUAL: u64 = 45_000_000_000;
-/// Windows below which nothing is said of them.
+/// Minimum number of windows before they are judged.
 const WINDOWS_MIN: u32 = 8;
-/// Steps below which a job is not one that marks its steps.
+/// Minimum number of steps of a job that marks its steps.
 const STEPS_FEW: u32 = 5;
-/// Steps that have not come for so long, and for so many of their usual pauses, come no longer.
+/// Steps have ended if none came for this long and for this many usual pauses.
 const SILENT_NS: u64 = 120_000_000_000;
 const PAUSES: u64 = 20;
 

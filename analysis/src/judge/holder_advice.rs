@@ -1,11 +1,11 @@
-//! What to change, once it is known what holds the memory.
+//! The advice to give once the holder of the memory is known.
 //!
-//! Guarantees: the advice names the holder of most blocks, and says nothing that this holder already does. Leaves the
-//! advice of patterns alone whose code is known (an evaluation's graph, hooks, optimizers).
+//! Guarantees: the advice names the holder of most blocks and nothing that this holder already does. The advice for
+//! patterns with known code (an evaluation's graph, hooks, optimizers) is not replaced.
 
 use memctl_model::{Collector, Finding, HolderBound, HolderKind, HolderPattern, Pattern, TensorHolder};
 
-/// The advice about what holds most of a finding's blocks; `None` where the finding's own is as good.
+/// The advice about the holder of most of a finding's blocks; `None` if the finding's own advice is as good.
 pub(super) fn advice(finding: &Finding) -> Option<String> {
     if !matches!(finding.pattern, None | Some(Pattern::TensorsKept)) {
         return None;
@@ -67,13 +67,14 @@ fn about(holder: &TensorHolder) -> Option<String> {
     })
 }
 
-/// Whether it is the table in which torch keeps the hooks of a module or a tensor: a program adds hooks to it, not tensors.
+/// Whether it is the table in which torch keeps the hooks of a module or a tensor. A program adds hooks to it and not
+/// tensors.
 fn is_hook_table(holder: &TensorHolder) -> bool {
     let is_table = |name: &String| name.starts_with('_') && name.ends_with("_hooks");
     holder.kind == "hook" && holder.name.as_ref().is_some_and(is_table)
 }
 
-/// `ring`, in backquotes; its type where it has no name.
+/// The name in backquotes (`ring`), or its type if it has no name.
 fn named(holder: &TensorHolder) -> String {
     match (&holder.name, holder.type_name.is_empty()) {
         (Some(name), _) => format!("`{name}`"),

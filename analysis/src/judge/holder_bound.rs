@@ -1,11 +1,11 @@
-//! What holds growing memory decides whether it will stop.
+//! The holder of growing memory decides whether the growth will stop.
 //!
-//! The rules, each of what a process answered: a container without a bound that has become longer, or that has an item for each
-//! block, is a leak; one with a bound stops there; a cycle that the collector never frees, threads that wait, and what
-//! `backward(create_graph=True)` or an autocast that is not left leave behind are leaks. How long a container is says nothing
-//! where a tensor in it is replaced by a larger one. A dict may be the cache of a data set, which the first epoch fills: where
-//! epochs are marked, it is a leak once it has grown over several. Guarantees: nothing is called bounded or unbounded but by an answer
-//! that found holders of most of the blocks that were asked about.
+//! All rules apply to the answer of a process. A container without a bound is a leak if it has become longer or has an
+//! item for each block. A container with a bound stops there. A cycle that the collector never frees is a leak, and so
+//! are threads that wait and memory left behind by `backward(create_graph=True)` or by an autocast that is never left.
+//! If a tensor in a container is replaced by a larger one, the container's length shows nothing. A dict may be the cache of
+//! a data set that the first epoch fills: if epochs are marked, it is a leak only after growth over several. Guarantees: memory is
+//! called bounded or unbounded only after an answer that found holders of most of the requested blocks.
 
 use memctl_model::holders::BLOCKS_MAX;
 use memctl_model::{
@@ -15,26 +15,27 @@ use memctl_model::{
 
 use super::holder_advice;
 
-/// Whether what holds a finding's blocks has a bound.
+/// Whether the holder of a finding's blocks has a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bound {
-    /// Not known.
+    /// Unknown.
     Unknown,
-    /// It has none, and has grown with the bytes.
+    /// The holder has no bound, and it has grown with the bytes.
     None,
-    /// It stops by itself, at so many bytes where that is known.
+    /// The growth stops by itself, at this many bytes if known.
     At(Option<u64>),
 }
 
-/// Threads that hold the same, from which they pile up.
+/// Minimum number of threads with the same memory before they count as piling up.
 const THREADS_MIN: u32 = 3;
-/// Items of a container that decide by their number alone, where steps or epochs are marked: nothing else lives at their ends.
+/// Minimum items of a container to decide by their number alone, if steps or epochs are marked: no other lists are
+/// live at their ends.
 const ITEMS_MIN: u64 = 2;
-/// The same where only windows show growth. A window may end within a request, whose own lists live as long as it does; so many
-/// rises make growth, and a container that kept one block each has as many items.
+/// The same if only windows show growth. A window may end within a request, when the request's own lists are live.
+/// Growth has this many rises, so a container that kept one block per rise has as many items.
 const ITEMS_MIN_IN_WINDOWS: u64 = 8;
 
-/// What is known of the bound of what holds a finding's blocks.
+/// The bound of the holder of a finding's blocks.
 pub(super) fn bound(finding: &Finding) -> Bound {
     let is_replaced = finding.pattern == Some(Pattern::ReplacedByLarger);
     let in_windows = finding.first_seen.boundary == Some(Boundary::WindowEnd);
@@ -53,13 +54,14 @@ fn may_fill_in_an_epoch(finding: &Finding) -> bool {
     is_dict && finding.bytes_per_epoch.is_none()
 }
 
-/// As [`bound`]. `is_replaced`: a tensor is replaced by a larger one again and again, and no more of them are held.
+/// The same as [`bound`]. `is_replaced` is whether a tensor is repeatedly replaced by a larger one, so that the number
+/// of tensors does not grow.
 fn of_holders(holders: &FindingHolders, is_replaced: bool, items_min: u64) -> Bound {
     let Some((at, holder, found)) = holders.most() else { return Bound::Unknown };
     let longer = holders.pace.get(at).copied().flatten().is_some_and(|pace| pace.grew_with_bytes());
     let is_bounded = |other: &&TensorHolder| matches!(other.bound, HolderBound::Bounded { .. });
     match (holder.holder, holder.bound) {
-        // What another holder has is not bounded by this one.
+        // This holder's bound does not limit the memory of another holder.
         (_, HolderBound::Bounded { .. }) if !holders.beside().iter().all(is_bounded) => Bound::Unknown,
         (_, HolderBound::Bounded { limit }) => Bound::At(limit.and_then(|limit| bytes_at(found, holder, limit))),
         (HolderKind::Cycle, _) if matches!(holder.collector, Some(Collector::Off | Collector::Rare)) => Bound::None,
@@ -74,16 +76,17 @@ fn of_holders(holders: &FindingHolders, is_replaced: bool, items_min: u64) -> Bo
     }
 }
 
-/// Whether a container has at least as many items as it holds blocks, and enough of them.
+/// Whether a container has at least as many items as it holds blocks, and at least `items_min`.
 fn has_one_each(holder: &TensorHolder, items_min: u64) -> bool {
     holder.length.is_some_and(|length| length >= u64::from(holder.blocks).max(items_min))
 }
 
-/// What a holder of so many items will hold when it is full.
+/// The bytes of a full holder with this limit of items.
 ///
-/// Other things may live at the same site, such as a library's workspace or an optimizer's state: they are no items. Where the
-/// process was asked about all blocks, an item is as large as those that the holder has. Of more blocks the oldest alone are
-/// known, and others may be larger: an item is then a part of what lives at the site, without what other holders have.
+/// Other memory at the same site, such as a library's workspace or an optimizer's state, is not an item. If the
+/// process was queried about all blocks, an item is as large as the holder's own blocks. If there are more blocks,
+/// only the oldest are known, and others may be larger. An item is then its share of the site's live bytes, without
+/// those of other holders.
 fn bytes_at(found: &HoldersFound, holder: &TensorHolder, limit: u64) -> Option<u64> {
     let length = holder.length.filter(|&length| length > 0)?;
     let (blocks, each) = (u64::from(holder.blocks), holder.bytes as f64 / f64::from(holder.blocks.max(1)));
@@ -97,8 +100,8 @@ fn bytes_at(found: &HoldersFound, holder: &TensorHolder, limit: u64) -> Option<u
     Some((item * limit as f64) as u64)
 }
 
-/// Makes of findings about growth what their holders decide: a leak of a suspicion, a suspicion of what is bounded, and
-/// the advice.
+/// Applies the holders to findings about growth: a suspected finding may become a leak, a bounded one becomes
+/// suspected, and the advice changes.
 pub fn decide(findings: &mut [Finding]) {
     for finding in findings.iter_mut().filter(|finding| finding.kind.is_leak()) {
         match bound(finding) {
@@ -109,7 +112,7 @@ pub fn decide(findings: &mut [Finding]) {
             Bound::At(_) => {
                 finding.is_suspected = true;
                 finding.severity = Severity::Info;
-                // It ends before the device is full, or the verdict says that it does not.
+                // Growth either stops before the device is full, or the verdict reports that it does not.
                 (finding.time_to_oom_seconds, finding.epochs_to_oom, finding.horizon) = (None, None, None);
             }
             _ if may_fill_in_an_epoch(finding) => {
@@ -181,7 +184,7 @@ mod tests {
         assert_eq!(bound(&finding), Bound::Unknown, "a window is as long, and stops");
     }
 
-    /// Keys of four layers, asked for in the middle of a request.
+    /// Keys of four layers, queried in the middle of a request.
     #[test]
     fn a_short_list_of_a_request_is_no_leak() {
         let mut finding = Finding::new(FindingKind::Leak, Severity::Info, 0.5, vec![0]);

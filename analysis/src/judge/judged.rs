@@ -1,8 +1,8 @@
-//! What was judged, and what could not be: finding nothing means nothing if nothing was examined.
+//! Lists what was judged and what could not be judged: a missing finding means nothing if nothing was examined.
 //!
-//! Guarantees: each kind of finding that boundaries or measurements of watched devices can show is either judged or
-//! listed as not judged, with the reason and one remedy. Refuses to cover what watches do not know: ranks without a
-//! watch, events that have expired.
+//! Guarantees: each kind of finding that boundaries or measurements of watched devices can show is either judged, or
+//! listed as not judged with the reason and one remedy. Gaps outside of the watches are not listed here: ranks without
+//! a watch, expired events.
 
 use memctl_model::{Boundary, FindingKind, Gap, Judged, JudgedKind, NotJudged, Remedy};
 
@@ -14,13 +14,14 @@ use super::levels::{MEASUREMENTS_MIN, SECONDS_MIN, measurements};
 use super::subjects::{self, Subject};
 use super::watch::RankWatch;
 
-/// Epoch ends that growth from epoch to epoch takes: of fewer rises than three nothing is said (two larger batches make two).
+/// Minimum epoch ends to judge growth from epoch to epoch. Fewer than three rises are not reported, because two larger
+/// batches make two.
 const EPOCH_ENDS_MIN: u32 = 3;
-/// Epoch ends after which memory kept once an epoch is distinguished from a cache that still fills.
+/// Minimum epoch ends to distinguish memory kept once per epoch from a cache that still fills.
 const EPOCH_ENDS_SLOW: u32 = 6;
-/// Steps after which one tensor kept at each step is reported, if there are too few epoch ends.
+/// Minimum steps to report one tensor kept at each step, if there are too few epoch ends.
 const STEPS_MIN: u32 = 30;
-/// Windows likewise.
+/// The same minimum for windows.
 const WINDOWS_MIN: u32 = 20;
 /// Kinds of finding that report growth of live tensors.
 pub const GROWTH: [FindingKind; 5] = [
@@ -31,7 +32,7 @@ pub const GROWTH: [FindingKind; 5] = [
     FindingKind::PrivatePools,
 ];
 
-/// Of growth and of what is measured: what was looked at, and what could not be judged.
+/// Judges growth and measured levels: returns what was judged and what could not be.
 pub(super) fn growth_and_levels(watches: &[&RankWatch]) -> (Judged, Vec<NotJudged>) {
     let mut judged = looked_at(watches);
     let mut gaps = Vec::new();
@@ -66,7 +67,7 @@ fn looked_at(watches: &[&RankWatch]) -> Judged {
     }
 }
 
-/// The boundaries over which growth of a device can be reported.
+/// The boundaries at which growth of a device can be reported.
 fn boundaries(watch: &RankWatch) -> Vec<Boundary> {
     let history = &watch.history;
     let enough = |per: Per| match per {
@@ -87,7 +88,8 @@ fn growth(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
         let kinds = GROWTH.into_iter().chain([FindingKind::NearOom]);
         judged.kinds.extend(kinds.map(|kind| JudgedKind { kind, boundaries: all.clone() }));
     }
-    // Of several that cannot be judged, the one that lacks least represents all: it will be judged first.
+    // If several devices cannot be judged, the reason of the one that lacks least is given, because it will be judged
+    // first.
     let nearest = blind.iter().max_by_key(|watch| {
         let seen = |per: Per| watch.history.of(per).seen;
         (seen(Per::Epoch), seen(Per::Step), seen(Per::Window))
@@ -105,7 +107,7 @@ fn growth(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
         gaps.push(gap(FindingKind::Leak, how_much, reason, remedy));
         return;
     }
-    // What is kept once an epoch shows at epoch ends alone.
+    // Memory kept once per epoch shows only at epoch ends.
     let ends = watches.iter().map(|watch| watch.history.of(Per::Epoch).seen).min().unwrap_or(0);
     if (1..EPOCH_ENDS_SLOW).contains(&ends) {
         let reason = format!(
@@ -137,7 +139,7 @@ fn too_few(watch: &RankWatch) -> (String, Remedy) {
     (format!("needs {STEPS_MIN} steps or {EPOCH_ENDS_MIN} epoch ends, found {found}"), remedy)
 }
 
-/// Whether lines can be named.
+/// Adds a gap if lines of code cannot be named.
 fn lines(watches: &[&RankWatch], gaps: &mut Vec<NotJudged>) {
     if watches.iter().all(|watch| !watch.history.has_rows && !watch.history.empty) {
         let reason = "the line of code: only the allocator's counters were recorded, no events";
@@ -153,7 +155,7 @@ fn lines(watches: &[&RankWatch], gaps: &mut Vec<NotJudged>) {
     }
 }
 
-/// Reserved memory that nothing uses is looked at where epochs end.
+/// Judges unused reserved memory, which is examined at epoch ends.
 fn unused(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>) {
     let kind = FindingKind::FragmentationGrowth;
     let ends = watches.iter().map(|watch| watch.history.of(Per::Epoch).seen).max().unwrap_or(0);
@@ -165,7 +167,8 @@ fn unused(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
     }
 }
 
-/// Memory outside the allocator is known from measurements only. Growth of it takes several, over some seconds of work.
+/// Judges memory outside the allocator, which only measurements show. Its growth needs several measurements over some
+/// seconds of work.
 fn measured(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>) {
     const LIVE: &str = "run it under memctl run, which measures it";
     let kinds: [(FindingKind, Read, bool); 3] = [
@@ -202,5 +205,5 @@ fn measured(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudge
     }
 }
 
-/// A quantity of a measurement.
+/// A function that returns one quantity of a measurement.
 type Read = fn(&Measured) -> Option<u64>;

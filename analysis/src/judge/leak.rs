@@ -1,10 +1,10 @@
-//! From growing sites of one rank to leaks: whether it is a leak, of what kind, and how sure.
+//! Leaks from growing sites of one rank: whether a group is a leak, of which kind, and with which confidence.
 //!
-//! A cache that fills may grow without harm. Until it is full, a cache that takes one entry a step looks the same as a
-//! leak in every event; so growth is first *suspected* (which raises no alert), and *confirmed* when a bounded thing no
-//! longer explains it: `evidence` has the table. Growth that has paused for longer than its rhythm explains is no leak
-//! (any more), nor is growth caused by more work (larger inputs: the peaks rise with it). `bench` measures how often
-//! these rules are wrong.
+//! A cache that fills may grow without harm. Until it is full, a cache that takes one entry per step looks the same as
+//! a leak in every event. So growth is first *suspected*, which raises no alert. It is *confirmed* when nothing
+//! bounded explains it any more; `evidence` has the table. Growth that has paused for longer than its rhythm explains
+//! is not a leak, or no longer one. Growth caused by more work is not a leak either: with larger inputs the peaks rise
+//! as well. `bench` measures how often these rules are wrong.
 
 use memctl_model::{FindingKind, Foresight, Frame, Pattern, Phase, Rate};
 
@@ -24,7 +24,7 @@ use super::time_to_full::{self, TimeToFull};
 use super::watch::{Holds, RankWatch, SITES_MAX};
 use crate::statistics::slope;
 
-/// How sure.
+/// How certain a leak is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Sureness {
     Suspected,
@@ -45,7 +45,7 @@ pub(super) struct Leak {
     pub phase: Option<Phase>,
     /// Whether only counters show it.
     pub counters: bool,
-    /// Whether it has no line because it lies beyond the places that are counted separately.
+    /// Whether it has no line because its site is beyond those that are counted separately.
     pub is_beyond: bool,
     pub rises: u32,
     pub slows: bool,
@@ -57,25 +57,27 @@ pub(super) struct Leak {
     pub live_bytes: u64,
     pub live_blocks: u64,
     pub beside_bytes: u64,
-    /// Whether the end of the recording shows that it was given back after its last boundary.
+    /// Whether the end of the recording shows that its memory was given back after the last boundary.
     pub given_back: bool,
-    /// Whether its growth leads to anything.
+    /// Whether its growth is significant.
     pub matters: bool,
     pub series: Vec<u64>,
-    /// When the device is full; of confirmed leaks the same for all of a rank, because they fill it together.
+    /// When the device will be full. All confirmed leaks of a rank have the same outlook, because they fill the device
+    /// together.
     pub outlook: Option<TimeToFull>,
 }
 
-/// Rises after which growth is worth a word, where it does not vouch for anything before.
+/// Minimum rises of reported growth that is not confirmed and supports no forecast.
 const SUSPECTED_RISES: u32 = 5;
-/// Below this it is a cache that fills at random, or warm-up, and nothing is said (one in a thousand).
+/// Laplace's statistic below which growth is a cache that fills at random or warm-up, and is not reported (one in a
+/// thousand).
 const FILLS_BELOW: f64 = -3.1;
-/// Peaks that rise by more than this share of a site's own rise, each as a ratio, indicate larger inputs.
+/// If the peaks' relative rise exceeds this share of the site's relative rise, inputs have become larger.
 const WORK_GROWS: f64 = 0.25;
 
-/// Epochs with rises from which what is kept is older than the last one.
+/// Number of epochs with rises after which kept memory must be older than the last epoch.
 const REBORN_EPOCHS: usize = 4;
-/// Share of what was gained that has to be older: of what is kept evenly over four epochs it is three quarters.
+/// Minimum share of the gain that must be older. If memory is kept evenly over four epochs, it is three quarters.
 const KEPT_MIN: f64 = 0.1;
 
 /// All leaks of a rank, confirmed and suspected.
@@ -84,7 +86,7 @@ pub(super) fn of_rank(watch: &RankWatch, activity: Activity) -> Vec<Leak> {
         candidates(watch).into_iter().partition(|candidate| watch.sites[candidate.site].holds == Holds::Pools);
     let all = groups(watch, live).into_iter().chain(groups(watch, pools));
     let mut found: Vec<Leak> = all.filter_map(|group| of_group(watch, group)).collect();
-    // Blocks of a captured graph lie in its pool: that is one thing to repair.
+    // Blocks of a captured graph are in its pool; both are one problem to repair.
     let of_pools = |leak: &Leak| leak.kind == FindingKind::PrivatePools;
     let pools: Vec<Frame> =
         found.iter().filter(|leak| of_pools(leak)).filter_map(|leak| leak.group.site.clone()).collect();
@@ -98,7 +100,8 @@ pub(super) fn of_rank(watch: &RankWatch, activity: Activity) -> Vec<Leak> {
     let together =
         if confirmed.is_empty() || activity == Activity::Ended { None } else { time_to_full::of(watch, &confirmed) };
     for leak in &mut found {
-        // What may still turn out to be a cache fills nothing, and how far a chain gets is a question of the epoch's length.
+        // A suspected leak may be a cache and never fill the device. How far a chain of graphs grows depends on the
+        // length of an epoch.
         let counts = leak.sureness == Sureness::Confirmed && leak.shape != Shape::Teeth;
         leak.outlook = together.filter(|_| counts);
     }
@@ -108,7 +111,7 @@ pub(super) fn of_rank(watch: &RankWatch, activity: Activity) -> Vec<Leak> {
 
 fn of_group(watch: &RankWatch, group: Group) -> Option<Leak> {
     let lead = group.lead();
-    // What is filled and emptied every epoch is a buffer, unless it is a graph.
+    // Memory that is filled and emptied every epoch is a buffer, unless it is a graph.
     let comes_and_goes = lead.shape == Shape::Teeth;
     if comes_and_goes && !group.graph || !comes_and_goes && has_stopped(watch, lead) {
         return None;
@@ -121,7 +124,7 @@ fn of_group(watch: &RankWatch, group: Group) -> Option<Leak> {
         || time_to_full::of(watch, &[&group]).is_some_and(|outlook| outlook.seconds.value < watch.history.seconds());
     let confirmed = is_confirmed(watch, kind, lead);
     let sure = confirmed || is_confirmed_near_the_end(kind, lead, soon);
-    // Of a block that is replaced each replacement is one, whether it stood out of the noise or not.
+    // For a replaced block, each replacement counts as a rise, whether it exceeds the noise or not.
     let times = if lead.shape == Shape::Larger { lead.replaced.times } else { 0 }.max(lead.growth.rises);
     let foresight = foresight(kind, &group, confirmed);
     if !sure && times < SUSPECTED_RISES && foresight == Foresight::Nothing {
@@ -134,7 +137,7 @@ fn of_group(watch: &RankWatch, group: Group) -> Option<Leak> {
     Some(leak)
 }
 
-/// What a group is called, should it be a leak.
+/// The kind of a group, if it is a leak.
 pub(super) fn kind_of(watch: &RankWatch, group: &Group) -> FindingKind {
     let lead = group.lead();
     match (group.graph, lead.shape, group.phase()) {
@@ -146,25 +149,26 @@ pub(super) fn kind_of(watch: &RankWatch, group: &Group) -> FindingKind {
     }
 }
 
-/// What a finding calls it. Of a service, which nothing trains, blocks of many layers may be the graph of an evaluation or a
-/// cache of keys and values: which of them is not known.
+/// The kind in a finding. In a service without training, blocks of many layers may be the graph of an evaluation or a
+/// cache of keys and values. It is unknown which of them they are.
 pub(super) fn reported_kind(kind: FindingKind, per: Per) -> FindingKind {
     if kind == FindingKind::EvalGraph && per == Per::Window { FindingKind::Leak } else { kind }
 }
 
-/// Whether a site's blocks became larger because everything did: the peaks rose by far more.
+/// Whether a site's blocks became larger because all work did: the peaks rose by far more.
 pub(super) fn grows_with_the_work(watch: &RankWatch, group: &Group) -> bool {
     if group.lead().shape != Shape::Larger {
         return false;
     }
-    // What a window needs at its highest is chance; what a step needs is its work.
+    // The peak of a window is random; the peak of a step is its work.
     let peaks: Vec<u64> = watch.history.levels(Per::Step).iter().map(|level| level.peak_allocated_bytes).collect();
     let ends = (peaks.len() / 16).max(1);
     let highest = |peaks: &[u64]| peaks.iter().copied().max().unwrap_or(0);
     let (Some(early), Some(late)) = (peaks.get(..ends), peaks.get(peaks.len().saturating_sub(ends)..)) else {
         return false;
     };
-    // What lived there at first is its base: with its first block a line also makes what is made once.
+    // The site's first bytes are its base, because with its first block a line also makes memory that is made only
+    // once.
     let held = time_to_full::summed(watch, &[group], Per::Step);
     let (Some(&(_, first)), Some(&(_, last))) = (held.iter().find(|(_, bytes)| *bytes > 0), held.last()) else {
         return false;
@@ -174,8 +178,8 @@ pub(super) fn grows_with_the_work(watch: &RankWatch, group: &Group) -> bool {
     work > WORK_GROWS * site
 }
 
-/// Whether all of a site's blocks are made again with every epoch, more of them each time: that is work that grows (layers that
-/// are unfrozen one by one, an optimizer made for more parameters), and nothing is kept.
+/// Whether all of a site's blocks are made again in every epoch, each time more of them. The work then grows, and
+/// nothing is kept: layers are unfrozen one by one, or an optimizer is made for more parameters.
 pub(super) fn is_reborn(watch: &RankWatch, group: &Group) -> bool {
     let lead = group.lead();
     let live = matches!(watch.sites[lead.site].holds, Holds::Blocks);
@@ -185,19 +189,19 @@ pub(super) fn is_reborn(watch: &RankWatch, group: &Group) -> bool {
         (sum.0.saturating_add(gained), sum.1.saturating_add(older))
     });
     let few_are_older = epochs >= REBORN_EPOCHS && (older as f64) < KEPT_MIN * gained as f64;
-    // What grew in two epochs and was kept has blocks of the earlier one.
+    // Memory that grew in two epochs and was kept has blocks of the earlier epoch.
     let none_is_older = epochs >= 2 && sites().all(|site| watch.older_bytes(site) == 0);
     live && lead.shape == Shape::More && (few_are_older || none_is_older)
 }
 
-/// The figures of a group: slopes, history, when it began.
+/// Computes the figures of a group: slopes, history, and begin.
 fn measured(watch: &RankWatch, group: Group, kind: FindingKind) -> Leak {
     let lead = group.lead();
     let of = |per: Per| -> Vec<(u32, u64)> {
         time_to_full::summed(watch, &[&group], per).into_iter().map(|(level, bytes)| (level.at, bytes)).collect()
     };
     let (by_epoch, by_step) = (of(Per::Epoch), of(Per::Step));
-    // From where the growth began: before that there is nothing to measure.
+    // Slopes are measured from the begin of the growth on.
     let since = |points: &[(u32, u64)], per: Per| -> Option<Rate> {
         let begun = lead.growth.times.first().filter(|_| lead.per == per).map_or(0, |&at| at.saturating_sub(1));
         let since = points.iter().filter(|(at, _)| *at >= begun);
@@ -249,10 +253,10 @@ fn seconds_of(watch: &RankWatch, lead: &Candidate) -> f64 {
     lead.since.map_or(0.0, |since| last_ns.saturating_sub(since.time_ns) as f64 / 1e9)
 }
 
-/// The surest of several leaks stands for them.
+/// The most certain of several leaks; it represents all of them.
 pub(super) fn surest(leaks: &[Leak]) -> &Leak {
     let order = |leak: &&Leak| (leak.sureness, leak.live_bytes);
-    // A finding is made of at least one leak.
+    // A finding has at least one leak.
     leaks.iter().max_by_key(order).unwrap_or(&leaks[0])
 }
 

@@ -1,7 +1,8 @@
-//! Growth outside live tensors: unused memory that the allocator keeps, device memory outside the allocator, host
-//! memory; and foreign processes on the device.
+//! Growth outside live tensors: unused memory that the allocator keeps, device memory outside the allocator, and host
+//! memory. Also: foreign processes on the device.
 //!
-//! Guarantees: the same test as for sites (`growth`), over epoch ends or measurements; what was not measured is not judged.
+//! Guarantees: the test is the same as for sites (`growth`), over epoch ends or measurements. Quantities that were not
+//! measured are not judged.
 
 use std::collections::HashSet;
 
@@ -15,7 +16,7 @@ use super::watch::RankWatch;
 use super::words::{self, Grown};
 use super::wrong_device::Wrong;
 
-/// One value: where it lies in time, its time and itself.
+/// One value with its place and time.
 #[derive(Clone, Copy, Debug)]
 struct Value {
     at: u32,
@@ -25,27 +26,27 @@ struct Value {
 
 /// Rises of a level before it is reported.
 const RISES: u32 = 6;
-/// Measurements, or epoch ends, that so many rises take: the first one is where it stood.
+/// Minimum number of measurements or epoch ends for this many rises; the first one is the initial level.
 pub(super) const MEASUREMENTS_MIN: usize = RISES as usize + 1;
-/// Laplace's statistic below which it slows down.
+/// Laplace's statistic below which growth slows down.
 const SLOWS_BELOW: f64 = -1.3;
-/// Share of the growth that the second half of it has to bring: what fills brings most of it in the first.
+/// Minimum share of the growth in its second half. Memory that only fills up grows mostly in the first half.
 const SECOND_HALF_MIN: f64 = 0.3;
-/// The driver's and the system's figures move in steps of pages and heaps: differences below are none.
+/// Figures of the driver and the system change in steps of pages and heaps; smaller differences do not count.
 const GRAIN_BYTES: u64 = 8 << 20;
 /// Growth below this is not reported.
 const GAINED_MIN: u64 = 64 << 20;
-/// Share of the host memory that a process has, below which growth of it does not matter.
+/// Growth of host memory is significant only if it is at least this share of the process's host memory.
 const HOST_SHARE_MIN: f64 = 0.05;
-/// Seconds that growth of what is measured has to last: everything grows while it starts.
+/// Minimum duration of measured growth in seconds, because everything grows while a job starts.
 pub(super) const SECONDS_MIN: f64 = 5.0;
-/// A process without steps has started after so long.
+/// Time after which a process without steps has started.
 const STARTED_NS: u64 = 5_000_000_000;
-/// Steps after which a training has started.
+/// Number of steps after which a training has started.
 const STARTED_STEPS: u32 = 2;
-/// What contexts of this job's other processes take of a device, at most, where nothing measured them.
+/// Maximum device memory for the contexts of this job's other processes, if nothing measured them.
 const CONTEXTS_MAX: u64 = 2 << 30;
-/// A foreign process below this is a context of a tool.
+/// A foreign process with less memory is only the context of a tool.
 const FOREIGN_MIN: u64 = 256 << 20;
 
 /// All findings about levels, over all ranks.
@@ -87,7 +88,7 @@ fn host(watch: &RankWatch) -> Option<Grown> {
     of_host(watch, |sample| sample.host_bytes)
 }
 
-/// Bytes of a simulated device that may have been used first after a moment.
+/// Bytes of a simulated device that may have been used for the first time after a moment.
 fn simulated(watch: &RankWatch, since_ns: u64) -> u64 {
     let levels = Per::ALL.into_iter().flat_map(|per| watch.history.levels(per));
     let before = levels.filter(|level| level.time_ns <= since_ns).max_by_key(|level| level.time_ns);
@@ -99,8 +100,8 @@ fn workers(watch: &RankWatch) -> Option<Grown> {
     of_host(watch, |sample| sample.children_bytes)
 }
 
-/// Of a device whose memory lies in the host's (a simulated one), as much as it has reserved since its memory was first
-/// measured may be its own, beyond what lived there by then.
+/// Growth of host memory. A simulated device has its memory in the host's. The bytes that it has reserved since its
+/// memory was first measured, beyond those live at that time, are therefore subtracted.
 fn of_host(watch: &RankWatch, read: fn(&Measured) -> Option<u64>) -> Option<Grown> {
     let grown = measured(watch, GAINED_MIN, read)?;
     let own = if watch.facts.is_simulated { simulated(watch, grown.since_ns) } else { 0 };
@@ -119,13 +120,13 @@ fn measured(watch: &RankWatch, gained_min: u64, read: impl Fn(&Measured) -> Opti
     grown(watch, values, clock, gained_min)
 }
 
-/// Seconds between the first and the last of these.
+/// Seconds between the first and the last value.
 fn lasted(values: &[Value]) -> f64 {
     let ends = values.first().zip(values.last());
     ends.map_or(0.0, |(from, to)| to.time_ns.saturating_sub(from.time_ns) as f64 / 1e9)
 }
 
-/// How many measurements of a quantity there are while a job works, and over how many seconds.
+/// The number of measurements of a quantity while a job works, and the seconds that they span.
 pub(super) fn measurements(watch: &RankWatch, read: impl Fn(&Measured) -> Option<u64>) -> (usize, f64) {
     let values = while_it_works(watch, read);
     (values.len(), lasted(&values))
@@ -139,14 +140,14 @@ fn while_it_works(watch: &RankWatch, read: impl Fn(&Measured) -> Option<u64>) ->
     let steps = watch.history.steps();
     let trains = steps >= STARTED_STEPS;
     let running = |sample: &&Measured| match trains {
-        // Behind the last step a job is torn down, or waits for workers that are still starting.
+        // After the last step, a job is torn down or waits for workers that are still starting.
         true => (STARTED_STEPS..steps).contains(&sample.steps),
         false => sample.time_ns.saturating_sub(first) >= STARTED_NS,
     };
     let mut values: Vec<Value> = Vec::new();
     for sample in samples.iter().filter(running) {
         let Some(bytes) = read(sample) else { continue };
-        // Tenths of a second: samples come when they can.
+        // Places are tenths of a second, because samples come at irregular times.
         let tenths = u32::try_from(sample.time_ns.saturating_sub(first) / 100_000_000).unwrap_or(u32::MAX);
         let at = values.last().map_or(1, |last| last.at.saturating_add(1)).max(tenths);
         values.push(Value { at, time_ns: sample.time_ns, bytes });
@@ -155,15 +156,16 @@ fn while_it_works(watch: &RankWatch, read: impl Fn(&Measured) -> Option<u64>) ->
     values
 }
 
-/// Leaves out what fell when the processes ended: the last values, once they are below half of the highest and stay there.
+/// Removes the last values if they are below half of the highest value and stay there: they fell when the processes
+/// ended.
 fn without_teardown(values: &mut Vec<Value>) {
     let highest = values.iter().map(|value| value.bytes).max().unwrap_or(0);
     let kept = values.iter().rposition(|value| value.bytes > highest / 2).map_or(0, |last| last + 1);
-    // What stays low for longer is no teardown.
+    // Values that stay low for longer are no teardown.
     if values.len() - kept <= TEARDOWN_SAMPLES.max(values.len() / 8) {
         values.truncate(kept);
     }
-    // A last value that is on its way down says nothing either.
+    // A last value in the middle of a fall is removed as well.
     if let [.., before, last] = values.as_slice()
         && last.bytes < before.bytes / 10 * 9
     {
@@ -171,7 +173,7 @@ fn without_teardown(values: &mut Vec<Value>) {
     }
 }
 
-/// Samples that a teardown takes at most.
+/// Maximum number of samples of a teardown.
 const TEARDOWN_SAMPLES: usize = 5;
 
 fn grown(watch: &RankWatch, values: Vec<Value>, clock: Clock, gained_min: u64) -> Option<Grown> {
@@ -206,7 +208,7 @@ fn grown(watch: &RankWatch, values: Vec<Value>, clock: Clock, gained_min: u64) -
     })
 }
 
-/// Whether the second half of the time brings its share of the growth.
+/// Whether the second half of the time has its share of the growth.
 fn goes_on(values: &[Value]) -> bool {
     let (Some(first), Some(last)) = (values.first(), values.last()) else { return false };
     let middle = first.time_ns + last.time_ns.saturating_sub(first.time_ns) / 2;
@@ -216,7 +218,7 @@ fn goes_on(values: &[Value]) -> bool {
     second as f64 >= all as f64 * SECOND_HALF_MIN
 }
 
-/// Another job's processes on a device: what this job's own processes use of it is none of theirs.
+/// Findings about other jobs' processes on a device. The memory that this job's own processes use there is subtracted.
 fn foreign(watches: &[&RankWatch], wrong: &[Wrong]) -> Vec<Finding> {
     let mut told: HashSet<&str> = HashSet::new();
     let mut found = Vec::new();
@@ -224,7 +226,7 @@ fn foreign(watches: &[&RankWatch], wrong: &[Wrong]) -> Vec<Finding> {
         let samples = watch.history.samples.all();
         let Some(sample) = samples.iter().rev().find(|sample| sample.foreign_used_bytes.is_some()) else { continue };
         let device = watch.facts.device_id.as_deref();
-        // Several processes on one device all see the same foreign processes: one of them reports.
+        // All processes on one device measure the same foreign processes, so only one of them reports these.
         if device.is_some_and(|device| told.contains(device)) {
             continue;
         }
@@ -234,7 +236,8 @@ fn foreign(watches: &[&RankWatch], wrong: &[Wrong]) -> Vec<Finding> {
         let ours = others.clone().map(|other| held(other)).fold(0, u64::saturating_add);
         let seen = sample.foreign_used_bytes.unwrap_or(0);
         let Some(bytes) = seen.checked_sub(ours).filter(|&bytes| bytes >= FOREIGN_MIN) else { continue };
-        // A process that strayed here also has its context here; only the driver knows its size.
+        // A process that uses this device by mistake also has its context here, and only the driver knows the
+        // context's size.
         if wrong.iter().any(|wrong| device.is_some() && wrong.device.as_deref() == device) && bytes < CONTEXTS_MAX {
             continue;
         }
@@ -244,7 +247,7 @@ fn foreign(watches: &[&RankWatch], wrong: &[Wrong]) -> Vec<Finding> {
     found
 }
 
-/// What a process holds of its device: as the driver says, else what its allocator reserved.
+/// The device memory of a process: the driver's figure, or else the bytes that its allocator reserved.
 fn held(watch: &RankWatch) -> u64 {
     let samples = watch.history.samples.all();
     let measured = samples.iter().rev().find_map(|sample| sample.process_used_bytes);

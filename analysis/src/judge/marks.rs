@@ -1,37 +1,39 @@
-//! A long history kept as an even choice of its moments.
+//! An evenly spread selection of the moments of a long history.
 //!
-//! Guarantees: bounded; however long it lasts, what is kept lies evenly over the whole of it, the first and the last
-//! moment among them, so that a history drawn from it is true over a million steps. Refuses to forget what a moment says of
-//! all since the one before (a peak): what is left out is absorbed by the next that stays.
+//! Guarantees: memory is bounded. However long the history lasts, the kept moments are spread evenly over all of it
+//! and include the first and the last. So a history drawn from them is accurate over a million steps. A moment may
+//! contain a value for the whole time since the previous one (a peak). It is not lost: the next kept moment absorbs
+//! it.
 
 /// Maximum number of kept moments.
 const MOST: usize = 4_096;
 
-/// What may be left out.
+/// A moment that may be left out.
 pub(super) trait Moment: Clone {
-    /// Takes over what an earlier moment that is left out says of more than itself.
+    /// Absorbs the values of an earlier moment that is left out and that apply to more than that moment.
     fn absorb(&mut self, _left_out: &Self) {}
 }
 
-/// See the module.
+/// The kept moments; see the module's documentation.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Marks<T> {
     kept: Vec<T>,
     most: usize,
-    /// Every so many moments one stays.
+    /// One in this many moments is kept.
     stride: u32,
-    /// Moments since the last one that stays; if there are any, the last one of `kept` is there for the time being.
+    /// Number of moments since the last kept one. If it is above 0, the last entry of `kept` is only there
+    /// temporarily.
     since: u32,
 }
 
 impl<T: Moment> Marks<T> {
-    /// None yet; at most `most` will be kept.
+    /// An empty history that will keep at most `most` moments.
     pub fn new(most: usize) -> Self {
         Self { kept: Vec::new(), most: most.max(4), stride: 1, since: 0 }
     }
 
-    /// Whether its parts fit each other.
+    /// Whether its parts are consistent.
     pub fn is_sound(&self) -> bool {
         self.stride > 0 && self.since < self.stride && self.kept.len() <= self.most && self.most <= MOST
     }
@@ -64,8 +66,8 @@ impl<T: Moment> Marks<T> {
             }
         }
         self.kept = even;
-        // Where the last moment that was to stay has gone, or is there for the time being alone, the next one that stays
-        // is counted from the one before it.
+        // If the last moment to keep was removed, or is there only temporarily, the next kept one is counted from the
+        // moment before it.
         let stays = if self.since > 0 { last - 1 } else { last };
         if stays % 2 == 1 {
             self.since += self.stride;
@@ -73,7 +75,7 @@ impl<T: Moment> Marks<T> {
         self.stride = self.stride.saturating_mul(2);
     }
 
-    /// What is kept, oldest first.
+    /// The kept moments, oldest first.
     pub fn all(&self) -> &[T] {
         &self.kept
     }
@@ -91,7 +93,7 @@ impl<T: Moment> Marks<T> {
 mod tests {
     use super::*;
 
-    /// A number, and the highest of those since the one before.
+    /// A number, and the highest value since the previous moment.
     impl Moment for (u32, u32) {
         fn absorb(&mut self, left_out: &Self) {
             self.1 = self.1.max(left_out.1);

@@ -1,14 +1,14 @@
-//! Judging: what the boundaries of all ranks show about leaks, ranks that differ, and memory outside the allocator.
+//! Judges what the boundaries of all ranks show: leaks, ranks that differ, and memory outside the allocator.
 //!
-//! Guarantees: pure (the same tables in the same order give the same result, for a live job and for a recording);
-//! memory is bounded for each rank; every sentence rests on figures in the finding's evidence.
-//! Refuses to guess: without stacks or marks a finding contains less, and says so.
+//! Guarantees: pure functions. The same tables in the same order give the same result, for a live job and for a
+//! recording. Memory is bounded for each rank. Every sentence is based on figures in the finding's evidence. Without
+//! stacks or marks, a finding contains less and states this.
 //!
-//! - [`watch`]: what is remembered of a rank (`series`, `history`), [`stacks`]: of its process; `growth` and `slope`:
-//!   how a quantity grows.
+//! - [`watch`]: the stored state of a rank (`series`, `history`); [`stacks`]: the stacks of its process; `growth`: how
+//!   a quantity grows.
 //! - [`subjects`]: names a process and its device; `wrong_device`: which rank a device belongs to.
-//! - `candidate` → `group` → `leak`: from sites of one rank to its leaks; `foresight`: how much they support a
-//!   forecast; `ranks`: over all ranks; `levels`: growth outside live tensors; `words`: the sentences.
+//! - `candidate` → `group` → `leak`: from sites of one rank to its leaks; `foresight`: which forecasts they support;
+//!   `ranks`: findings over all ranks; `levels`: growth outside live tensors; `words`: the sentences.
 
 mod candidate;
 mod chained;
@@ -56,7 +56,7 @@ pub use watch::{RankFacts, RankWatch, SITES_MAX};
 
 use memctl_model::{Finding, FindingKind, Judged, NotJudged};
 
-/// Whether a job goes on: one that has ended has no horizon, for nothing of it will fill a device any more.
+/// Whether a job goes on. A job that has ended has no time to out of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
     /// It runs.
@@ -65,10 +65,10 @@ pub enum Activity {
     Ended,
 }
 
-/// Findings of a job.
+/// Maximum number of findings of a job.
 const FINDINGS_MAX: usize = 128;
 
-/// What is wrong, over all ranks that are watched: the worst 128, the worst first.
+/// The findings over all watched ranks: the worst 128, the worst first.
 #[must_use]
 pub fn findings(watches: &[&RankWatch], activity: Activity) -> Vec<Finding> {
     let mut found = ranks::leaks(watches, activity);
@@ -80,13 +80,13 @@ pub fn findings(watches: &[&RankWatch], activity: Activity) -> Vec<Finding> {
     found.extend(levels::findings(watches, &wrong));
     found.extend(wrong.into_iter().map(|wrong| wrong.finding));
     sort(&mut found);
-    // A page of a thousand findings helps as little as one of a hundred.
+    // A page with a thousand findings helps no more than one with a hundred.
     found.truncate(FINDINGS_MAX);
     found
 }
 
-/// What was looked at over these devices, and what could not be judged. A module that judges one kind says itself where it
-/// looked.
+/// The kinds that were judged over these devices, and those that could not be. A module that judges a single kind lists its own
+/// boundaries.
 #[must_use]
 pub fn judged(watches: &[&RankWatch]) -> (Judged, Vec<NotJudged>) {
     let (mut judged, gaps) = judged::growth_and_levels(watches);
@@ -95,7 +95,7 @@ pub fn judged(watches: &[&RankWatch]) -> (Judged, Vec<NotJudged>) {
     (judged, gaps)
 }
 
-/// The worst first; among equals the surest, then the largest.
+/// Sorts the worst first; among equally severe ones the most certain, then the largest.
 pub fn sort(findings: &mut [Finding]) {
     findings.sort_by(|a, b| {
         let size = |finding: &Finding| finding.live_bytes.unwrap_or(0);

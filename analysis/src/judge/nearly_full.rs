@@ -1,7 +1,7 @@
 //! A device that is nearly full although nothing grows.
 //!
-//! Guarantees: rests on peaks of the recent history, and only if the device's size was measured. Refuses to call a
-//! large cache of the allocator a danger: the allocator releases unused memory before a request fails.
+//! Guarantees: the finding is based on peaks of the recent history, and only made if the device's size was measured. A
+//! large cache of the allocator is not a problem: the allocator releases unused memory before a request fails.
 
 use memctl_model::{Finding, Severity};
 
@@ -9,12 +9,12 @@ use super::history::{Level, Per};
 use super::watch::RankWatch;
 use super::words::{self, Near};
 
-/// Boundaries below which a peak is a chance.
+/// Minimum number of boundaries; with fewer a peak may be random.
 const BOUNDARIES_MIN: u32 = 5;
-/// Share of the device that is left, below which it is worth a word, and below which it is tight.
+/// Share of the device that is left: below the first value it is reported, below the second it is tight.
 const LEFT: (f64, f64) = (0.05, 0.02);
 
-/// Ranks that leave nearly nothing, unless a leak that was found says when they will be full.
+/// Ranks that leave hardly any memory free, except those with a leak that already predicts when they will be full.
 pub(super) fn findings(watches: &[&RankWatch], leaks: &[Finding]) -> Vec<Finding> {
     let tells = |leak: &Finding, watch: &RankWatch| {
         leak.severity > Severity::Info && leak.processes.contains(&watch.who().name())
@@ -40,7 +40,7 @@ fn near(watch: &RankWatch) -> Option<Near> {
     near.then_some(Near { who: watch.who(), left_bytes, peak_bytes, outside_bytes, total_bytes, retries, tight })
 }
 
-/// Where the recent half begins.
+/// The begin of the recent half.
 fn recent(first: &Level, last: &Level) -> u64 {
     first.time_ns.saturating_add(last.time_ns.saturating_sub(first.time_ns) / 2)
 }

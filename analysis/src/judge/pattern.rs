@@ -1,6 +1,6 @@
-//! What the leaking code does, as far as its blocks show.
+//! The pattern of the leaking code, as far as its blocks show it.
 //!
-//! Guarantees: a pattern is named only where figures or stacks show it; the rest is [`Pattern::TensorsKept`].
+//! Guarantees: a pattern is named only if figures or stacks show it. All other leaks have [`Pattern::TensorsKept`].
 
 use memctl_model::{FindingKind, Pattern};
 
@@ -10,16 +10,16 @@ use super::history::Per;
 use super::series::Point;
 use super::watch::RankWatch;
 
-/// Blocks a step that hooks left behind: in the first epoch and in the last.
+/// Blocks per step that hooks left behind: epoch and number, for the first and for the last epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Hooks {
     pub first: (u32, f64),
     pub last: (u32, f64),
 }
 
-/// Epochs over which calls have to become more.
+/// Minimum number of epochs over which calls must increase.
 const EPOCHS_MIN: usize = 3;
-/// How much more they have to become.
+/// Minimum factor by which they must increase.
 const MORE: f64 = 1.6;
 
 /// The pattern of a group.
@@ -45,7 +45,7 @@ pub(super) fn pattern(watch: &RankWatch, kind: FindingKind, group: &Group) -> (P
     }
 }
 
-/// Whether it grows by whole sets of an optimizer's state: several blocks a time, all of them asked for by the optimizer.
+/// Whether it grows by whole sets of an optimizer's state: several blocks per rise, all requested by the optimizer.
 fn of_optimizer(watch: &RankWatch, group: &Group) -> bool {
     let lead = group.lead();
     let asked = |frame: &memctl_model::Frame| frame.file.contains("/torch/optim/");
@@ -56,7 +56,7 @@ fn of_optimizer(watch: &RankWatch, group: &Group) -> bool {
         && lead.blocks_gained >= u64::from(lead.growth.rises.max(1)).saturating_mul(2)
 }
 
-/// Whether blocks a step become more from epoch to epoch, step by step as hooks are registered again.
+/// Whether blocks per step increase from epoch to epoch, as they do if hooks are registered repeatedly.
 fn hooks(points: &[Point]) -> Option<Hooks> {
     let mut rates: Vec<(u32, f64)> = Vec::new();
     let mut before = points.first()?;

@@ -1,7 +1,8 @@
-//! Over all ranks: one finding for what several ranks show, and differences between one rank and its peers.
+//! Findings over all ranks: one finding for the same leak on several ranks, and differences between one rank and its
+//! peers.
 //!
-//! Guarantees: ranks are only compared with ranks that do the same work (their largest sites are the same): pipeline
-//! stages and experts are no peers. A difference that a leak explains is not reported a second time.
+//! Guarantees: ranks are compared only with ranks that do the same work, which have the same largest sites. Pipeline
+//! stages and experts are not peers. A difference that a leak explains is not reported a second time.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use super::watch::RankWatch;
 use super::words::{self, Excess};
 use crate::statistics::upper_median;
 
-/// What makes leaks of several ranks one finding: the kind, and function and file of the site.
+/// The key of a finding. Leaks of several ranks with the same kind, function and file of the site are one finding.
 type Key = (FindingKind, Option<(String, String)>);
 
 /// Leaks over all ranks.
@@ -32,7 +33,8 @@ pub(super) fn leaks(watches: &[&RankWatch], activity: Activity) -> Vec<Finding> 
     merged.into_values().map(|leaks| words::leak(&leaks, &all)).collect()
 }
 
-/// Ranks that are at different points call the same leak by different kinds: what most of its bytes are called counts.
+/// Merges the same leak of several ranks if it has different kinds because the ranks are at different points. The kind
+/// of most of its bytes is used.
 fn same_leak_of_another_kind(by_site: BTreeMap<Key, Vec<Leak>>) -> BTreeMap<Key, Vec<Leak>> {
     let mut merged: BTreeMap<Key, Vec<Leak>> = BTreeMap::new();
     for ((kind, site), leaks) in by_site {
@@ -56,21 +58,21 @@ fn disjoint(one: &[Leak], other: &[Leak]) -> bool {
     one.iter().all(|a| other.iter().all(|b| a.who != b.who))
 }
 
-/// Boundaries over which a difference has to last.
+/// Minimum number of boundaries over which a difference must last.
 const LASTS: usize = 5;
 /// Differences below this are never reported: two segments of large blocks.
 const SKEW_BYTES_MIN: u64 = 40 << 20;
-/// Nor those below this share of what the peers hold.
+/// Differences below this share of the allocated bytes are never reported either.
 const SKEW_SHARE_MIN: f64 = 0.1;
-/// Sites by which ranks are recognised as peers.
+/// Number of largest sites by which ranks are recognised as peers.
 const ROLE_SITES: usize = 8;
 
-/// Where there are several devices, their ranks were compared.
+/// Ranks were compared if there are several devices.
 pub(super) fn judged(watches: &[&RankWatch]) -> Option<JudgedKind> {
     (watches.len() > 1).then(|| JudgedKind { kind: FindingKind::RankSkew, boundaries: vec![Boundary::StepEnd] })
 }
 
-/// What a rank holds more than its peers, lastingly and not by a leak that was found.
+/// Findings about ranks that permanently hold more than their peers, unless a leak explains it.
 pub(super) fn skew(watches: &[&RankWatch], leaks: &[Finding]) -> Vec<Finding> {
     let mut found = Vec::new();
     for peers in roles(watches) {
@@ -95,7 +97,7 @@ pub(super) fn skew(watches: &[&RankWatch], leaks: &[Finding]) -> Vec<Finding> {
     found
 }
 
-/// Those that do the same work: of one role, and at least half of their largest sites are the same.
+/// Groups ranks that do the same work: they have the same role, and at least half of their largest sites are the same.
 fn roles<'a>(watches: &[&'a RankWatch]) -> Vec<Vec<&'a RankWatch>> {
     let mut roles: Vec<(Vec<Frame>, Vec<&RankWatch>)> = Vec::new();
     for &watch in watches {
@@ -115,7 +117,7 @@ fn roles<'a>(watches: &[&'a RankWatch]) -> Vec<Vec<&'a RankWatch>> {
     roles.into_iter().map(|(_, members)| members).collect()
 }
 
-/// The devices of one process share its work: none of them is the measure of another.
+/// Whether two devices are peers. The devices of one process share its work, so they are not compared.
 fn are_peers(one: &RankWatch, other: &RankWatch) -> bool {
     let (one, other) = (&one.facts, &other.facts);
     (one.rank, &one.process) != (other.rank, &other.process)
@@ -134,7 +136,7 @@ fn largest_sites(watch: &RankWatch) -> Vec<Frame> {
 }
 
 fn excesses<'a>(watch: &'a RankWatch, peers: &[&RankWatch]) -> Vec<Excess<'a>> {
-    // Over this many rounds every peer has been heard of; a rank that is ahead is not compared with one that is not there yet.
+    // Every peer has reached this boundary. A rank that is ahead is not compared beyond it.
     let until = peers.iter().map(|peer| peer.history.steps()).min().unwrap_or(0);
     let mut found = Vec::new();
     for site in watch.sites.iter().filter(|site| site.frame.is_some()) {
@@ -156,7 +158,7 @@ fn excesses<'a>(watch: &'a RankWatch, peers: &[&RankWatch]) -> Vec<Excess<'a>> {
         let bytes = lowest.saturating_sub(peers_bytes);
         let allocated = watch.history.last_level().map_or(1, |level| level.counters.allocated_bytes.max(1));
         let share = bytes as f64 / allocated as f64;
-        // Some of the peers may stand out themselves: all but a quarter have to be below.
+        // A quarter of the peers may have an excess themselves; all others must be far below.
         let spread = upper.saturating_sub(peers_bytes);
         if bytes < SKEW_BYTES_MIN || share < SKEW_SHARE_MIN || bytes < spread.saturating_mul(4) {
             continue;
@@ -183,7 +185,7 @@ fn extreme(series: &Series, until: u32, pick: fn(u64, u64) -> u64) -> u64 {
     let points = series.points();
     let known = points.partition_point(|point| point.at <= until);
     let from = until.saturating_sub(LASTS as u32);
-    // The value under way when the stretch began counts, too.
+    // The value at the begin of the range counts as well.
     let begun = points[..known].partition_point(|point| point.at <= from).saturating_sub(1);
     let values = points[begun..known].iter().map(|point| point.bytes);
     values.reduce(pick).unwrap_or(0)

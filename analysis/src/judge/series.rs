@@ -1,60 +1,61 @@
 //! A quantity over the boundaries of one kind, kept as the points at which it changed.
 //!
-//! Guarantees: bounded memory. A series that changes all the time is thinned evenly over its whole history: each
-//! stretch keeps its lowest, highest and last point, so that level, deepest fall and slope stay true over a million
-//! boundaries. The first two points always stay: they show when growth began. A quantity that does not change costs one
-//! point. Refuses to interpolate.
+//! Guarantees: memory is bounded. A series that changes all the time is thinned evenly over its whole history. Each
+//! stretch keeps its lowest, highest and last point, so that level, deepest fall and slope stay accurate over a
+//! million boundaries. The first two points always stay, because they show when growth began. A quantity that does not
+//! change needs one point. Values are never interpolated.
 
 use crate::growth::FIRST_LEVEL_FACTOR;
 
-/// Points kept.
+/// Maximum number of kept points.
 pub const POINTS_MAX: usize = 192;
-/// The first points, which are never thinned: where it stood, and its first change.
+/// Number of first points that are never thinned: the initial value and its first change.
 const FIRST: usize = 2;
-/// Points that stand for a stretch of a thinned series, at most.
+/// Maximum number of points for a stretch of a thinned series.
 const OF_STRETCH: usize = 3;
-/// The latest changes of a thinned series, which are kept besides as they were.
+/// Number of latest changes of a thinned series that are kept unthinned as well.
 const RECENT: usize = 64;
 
-/// What a site held from one boundary on.
+/// The memory of a site from one boundary on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Point {
-    /// Where the boundary lies among those of its kind: of steps and epochs its ordinal, from 1; of windows the work done.
+    /// The place of the boundary: for steps and epochs its ordinal from 1, for windows the work done before it.
     pub at: u32,
-    /// Epoch under way or ended.
+    /// Epoch under way, or the epoch that ended.
     pub epoch: u32,
-    /// Step that ended or was the last one.
+    /// Step that ended, or the last step.
     pub step: u64,
-    /// When it ended.
+    /// Time of the boundary.
     pub time_ns: u64,
     /// Live blocks.
     pub blocks: u32,
-    /// Whether its epoch had just begun.
+    /// Whether the boundary is at the begin of its epoch.
     pub opens: bool,
     /// Live bytes.
     pub bytes: u64,
 }
 
-/// See the module.
+/// A quantity over boundaries; see the module's documentation.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Series {
     points: Vec<Point>,
-    /// Points of each stretch behind the first ones, once the series is thinned; the last stretch is under way.
+    /// Number of points of each stretch after the first points, once the series is thinned. The last stretch is still
+    /// open.
     stretches: Vec<u8>,
-    /// Changes that a stretch takes, and those of the one under way.
+    /// Number of changes in a stretch; `of_stretch` is the number in the open one.
     stretch: u32,
     of_stretch: u32,
-    /// Changes so far.
+    /// Number of changes so far.
     changes: u32,
     /// The latest changes, once the series is thinned.
     recent: Vec<Point>,
 }
 
 impl Series {
-    /// Adds what a boundary showed, if it is not what the boundary before it showed. `before` is what is known from before the
-    /// first boundary of this kind, blocks and bytes: what came since has grown from there.
+    /// Adds the value of a boundary, if it differs from that of the previous boundary. `before` are the blocks and
+    /// bytes known from before the first boundary of this kind, from which the value has grown.
     pub fn push(&mut self, point: Point, before: Option<(u32, u64)>) {
         if self.points.last().is_some_and(|last| (last.blocks, last.bytes) == (point.blocks, point.bytes)) {
             return;
@@ -86,7 +87,7 @@ impl Series {
         self.add(point);
     }
 
-    /// Adds a change to the stretch under way, or to a new one.
+    /// Adds a change to the open stretch, or to a new one.
     fn add(&mut self, point: Point) {
         if self.of_stretch >= self.stretch {
             self.of_stretch = 0;
@@ -108,7 +109,7 @@ impl Series {
         }
     }
 
-    /// Makes one stretch of each two, until a third of the room is free.
+    /// Merges pairs of stretches until a third of the room is free.
     fn thin(&mut self) {
         while self.points.len() > POINTS_MAX * 2 / 3 {
             let mut from = FIRST;
@@ -120,7 +121,7 @@ impl Series {
                 points.extend(kept);
                 from = to;
             }
-            // A last one without its other half is still under way.
+            // A last stretch without a partner stays open.
             if self.stretches.len().is_multiple_of(2) {
                 self.of_stretch += self.stretch;
             }
@@ -129,7 +130,7 @@ impl Series {
         }
     }
 
-    /// Whether its parts fit each other.
+    /// Whether its parts are consistent.
     pub(super) fn is_sound(&self) -> bool {
         let of_stretches = self.stretches.iter().map(|&kept| usize::from(kept)).sum::<usize>();
         let thinned = self.points.len() == of_stretches + FIRST && self.stretch > 0;
@@ -138,13 +139,13 @@ impl Series {
             && (thinned || self.stretches.is_empty() && self.recent.is_empty())
     }
 
-    /// Points that it keeps in all.
+    /// Number of all kept points.
     #[must_use]
     pub fn kept(&self) -> usize {
         self.points.len() + self.recent.len()
     }
 
-    /// Whether there are changes between its points.
+    /// Whether there may be further changes between its points.
     #[must_use]
     pub fn is_thinned(&self) -> bool {
         !self.stretches.is_empty()
@@ -156,20 +157,20 @@ impl Series {
         &self.points
     }
 
-    /// Bytes held at a boundary; within a stretch those of the last point before it.
+    /// Bytes at a boundary; within a stretch, those of the last earlier point.
     #[must_use]
     pub fn bytes_at(&self, boundary: u32) -> u64 {
         let next = self.points.partition_point(|point| point.at <= boundary);
         next.checked_sub(1).map_or(0, |index| self.points[index].bytes)
     }
 
-    /// The latest changes as they were.
+    /// The latest changes, unthinned.
     #[must_use]
     pub fn recent(&self) -> &[Point] {
         if self.stretches.is_empty() { &self.points } else { &self.recent }
     }
 
-    /// Changes that a point stands for, on average.
+    /// Average number of changes per point.
     #[must_use]
     pub fn density(&self) -> f64 {
         (f64::from(self.changes) / self.points.len().max(1) as f64).max(1.0)
@@ -182,7 +183,7 @@ impl Series {
     }
 }
 
-/// The lowest, the highest and the last of some points, in their order, each once.
+/// The lowest, the highest and the last of some points, in their order and without repetitions.
 fn outline(points: &[Point]) -> Vec<Point> {
     let size = |index: &usize| (points[*index].bytes, points[*index].blocks);
     let mut kept: Vec<usize> = [(0..points.len()).min_by_key(size), (0..points.len()).max_by_key(size)]
@@ -195,8 +196,8 @@ fn outline(points: &[Point]) -> Vec<Point> {
     kept.into_iter().map(|index| points[index]).collect()
 }
 
-/// The site's first level, where that is the first of these rises and far above all later ones: a line's first call also makes what
-/// is made once (a library's workspace, gradients).
+/// The site's first level, if it is the first of these rises and far above all later ones. A line's first call also
+/// makes memory that is made only once (a library's workspace, gradients).
 pub(super) fn first_level(points: &[Point], times: &[u32]) -> Option<Point> {
     let [first, second, ..] = times[..] else { return None };
     let index = |at: u32| points.partition_point(|point| point.at < at);

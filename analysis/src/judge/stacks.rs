@@ -1,8 +1,8 @@
-//! The stacks of one process as its judge needs them: a tree of frames, and what each branch shows.
+//! The stacks of one process in the form that its judge needs: a tree of frames, and the facts about each branch.
 //!
-//! Guarantees: a frame of the tree costs the same regardless of how many stacks and devices share it, and a stack costs
-//! nothing until a table refers to it; memory and time follow what was received. Ignores frames beyond the 96th: the
-//! launcher's and the interpreter's.
+//! Guarantees: a frame of the tree has the same cost regardless of how many stacks and devices share it. A stack costs
+//! nothing until a table refers to it. Memory and time are proportional to the received data. Frames beyond the 96th
+//! are ignored: they belong to the launcher and the interpreter.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -11,28 +11,28 @@ use memctl_model::{Frame, StackId, site_of};
 
 use super::frames::is_forward_frame;
 
-/// Stacks that are known by name; later ones have no frames.
+/// Maximum number of stacks with frames; later stacks have none.
 pub const STACKS_MAX: usize = 65_536;
-/// Frames of one stack that are looked at, from the inside.
+/// Maximum number of frames of one stack that are examined, from the innermost on.
 const FRAMES_MAX: usize = 96;
 /// The caller of an outermost frame.
 pub const OUTSIDE: u32 = u32::MAX;
 
-/// A frame called from another, with what it and its callers show.
+/// A frame called from another frame, with facts about it and its callers.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     frame: u32,
     caller: u32,
-    /// How many frames it and its callers are.
+    /// Number of frames including its callers.
     depth: u32,
-    /// The nearest of it and its callers that is the user's own, and that is a forward pass.
+    /// The nearest frame of the user's code among it and its callers; `forward` is the nearest of a forward pass.
     user: u32,
     forward: u32,
-    /// Whether one of them is only there in a training.
+    /// Whether any of these frames occurs only in a training.
     trains: bool,
 }
 
-/// What a frame is, decided once.
+/// The facts about a frame, computed once.
 #[derive(Clone, Copy, Debug)]
 struct Class {
     user: bool,
@@ -41,7 +41,7 @@ struct Class {
     autograd: bool,
 }
 
-/// See the module.
+/// The stacks of one process; see the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Stacks {
     frames: Vec<Arc<Frame>>,
@@ -50,15 +50,16 @@ pub struct Stacks {
     nodes: Vec<Node>,
     /// The innermost frame of each stack.
     innermost: Vec<u32>,
-    /// The sites of stacks, computed on first use.
+    /// The sites of stacks, computed at the first use.
     sites: Vec<OnceLock<Option<Arc<Frame>>>>,
-    /// The lines through which forward passes allocate: innermost frame and innermost frame of the user's own.
+    /// The lines through which forward passes allocate: the innermost frame, and the innermost frame of the user's
+    /// code.
     forward_lines: HashSet<(u32, u32)>,
     trains: bool,
 }
 
 impl Stacks {
-    /// The number of a frame; the same frame has the same one.
+    /// The number of a frame. Equal frames have the same number.
     pub fn frame(&mut self, frame: &Frame) -> u32 {
         if let Some(&known) = self.frame_ids.get(frame) {
             return known;
@@ -78,8 +79,7 @@ impl Stacks {
 
     /// Adds a frame called from another frame of the tree ([`OUTSIDE`] if it has no caller), and returns its number.
     ///
-    /// # Panics
-    /// When the frame's number is none.
+    /// # Panics If `frame` is not the number of a frame.
     pub fn node(&mut self, frame: u32, caller: u32) -> u32 {
         let class = self.classes[frame as usize];
         let id = self.nodes.len() as u32;
@@ -104,7 +104,7 @@ impl Stacks {
         }
     }
 
-    /// Sets a stack from its frames, innermost first.
+    /// Sets the frames of a stack, innermost first.
     pub fn set(&mut self, id: StackId, frames: &[Frame]) {
         let Some(index) = (id.0 as usize).checked_sub(1).filter(|index| *index < STACKS_MAX) else { return };
         while self.innermost.len() <= index {
@@ -125,7 +125,7 @@ impl Stacks {
         self.forward_lines.extend(self.line_at(innermost));
     }
 
-    /// How many stacks are known.
+    /// Number of known stacks.
     #[must_use]
     pub fn len(&self) -> usize {
         self.innermost.len()
@@ -137,13 +137,13 @@ impl Stacks {
         self.nodes.is_empty()
     }
 
-    /// Frames in the tree.
+    /// Number of frames in the tree.
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Bytes that all of it takes, names aside.
+    /// Bytes held in memory, without names.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.nodes.len() * size_of::<Node>()
@@ -152,7 +152,7 @@ impl Stacks {
             + self.forward_lines.len() * 16
     }
 
-    /// Whether anything in them shows that the process trains: a backward pass, an optimizer.
+    /// Whether any stack shows that the process trains: a backward pass, an optimizer.
     pub(super) fn train(&self) -> bool {
         self.trains
     }
@@ -162,7 +162,7 @@ impl Stacks {
         index.and_then(|index| self.innermost.get(index)).copied().unwrap_or(OUTSIDE)
     }
 
-    /// The frames of a stack that is known, innermost first.
+    /// The frames of a known stack, innermost first.
     pub(super) fn frames_of(&self, stack: StackId) -> impl Iterator<Item = &Arc<Frame>> {
         let mut next = self.innermost(stack);
         let chain = std::iter::from_fn(move || {
@@ -178,15 +178,15 @@ impl Stacks {
         let known = (stack.0 as usize).checked_sub(1).and_then(|index| self.sites.get(index))?;
         let look = || {
             let site = site_of(self.frames_of(stack).map(|frame| &**frame));
-            // The frame that the stack shares with others, or what stands for it.
+            // The stack's own copy of the frame is shared; a substitute frame is not part of the stack.
             let shared = self.frames_of(stack).find(|frame| Some(&***frame) == site).cloned();
             shared.or_else(|| site.cloned().map(Arc::new))
         };
         known.get_or_init(look).clone()
     }
 
-    /// The line of a forward pass through which a stack allocates: its innermost frame, and the innermost of the user's own.
-    /// What a function of the user's own does beside the pass (a hook) is none of it.
+    /// The line of a forward pass through which a stack allocates: its innermost frame, and the innermost frame of the
+    /// user's code. A function of the user's code that runs beside the pass (a hook) has none.
     pub(super) fn forward_line(&self, stack: StackId) -> Option<(u32, u32)> {
         self.line_at(self.innermost(stack))
     }
@@ -202,8 +202,8 @@ impl Stacks {
         (!beside).then_some((node.frame, user.unwrap_or(node).frame))
     }
 
-    /// Lines, called by these lines of the user's own, through which forward passes allocate, as far as stacks are
-    /// known.
+    /// Number of lines through which forward passes allocate and which these lines of the user's code call, as far as
+    /// stacks are known.
     pub(super) fn forward_lines(&self, callers: &HashSet<u32>) -> usize {
         self.forward_lines.iter().filter(|(_, user)| callers.contains(user)).count()
     }
@@ -217,7 +217,7 @@ mod tests {
         Frame { function: function.into(), file: file.into(), line: 1 }
     }
 
-    /// A branch shows the same as a walk through its frames.
+    /// A branch shows the same facts as a walk through its frames.
     #[test]
     fn what_a_branch_tells_is_what_its_frames_tell() {
         let kinds = [

@@ -1,14 +1,14 @@
-//! What is judged: a device of a process of a rank, and how findings speak of several of them.
+//! Subjects: devices of processes of ranks, and how findings name several of them.
 //!
-//! Guarantees: processes that are called by their ranks are spoken of as ranks, others by their names; a device is named
-//! only where the rest of its process's devices do not show the same. Lists are sorted.
+//! Guarantees: processes named by their ranks are listed as ranks, others by their names. A device is named only if
+//! the other devices of its process do not show the same. Lists are sorted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::wording;
 
-/// Names in a sentence; of more the number.
+/// Maximum number of names in a sentence; more are counted.
 const NAMES_MAX: usize = 6;
 
 /// A device of a process.
@@ -16,52 +16,52 @@ const NAMES_MAX: usize = 6;
 pub struct Subject {
     /// The rank.
     pub rank: u32,
-    /// The process's name within its job; empty for one that its rank names.
+    /// The process's name within its job; empty if its rank names it.
     pub process: Arc<str>,
     /// The device's index within the process.
     pub device: u8,
 }
 
 impl Subject {
-    /// Which process it is.
+    /// The key of its process.
     fn key(&self) -> (u32, &str) {
         (self.rank, &self.process)
     }
 
-    /// What the process is called: `rank 0`, `worker-1`.
+    /// The name of the process: `rank 0`, `worker-1`.
     #[must_use]
     pub fn name(&self) -> String {
         if self.process.is_empty() { format!("rank {}", self.rank) } else { self.process.to_string() }
     }
 
-    /// Whether both are of one process.
+    /// Whether both belong to one process.
     #[must_use]
     pub fn is_same_process(&self, other: &Self) -> bool {
         self.key() == other.key()
     }
 }
 
-/// The ranks of several, sorted.
+/// The ranks of several subjects, sorted.
 #[must_use]
 pub fn ranks<'a>(some: impl IntoIterator<Item = &'a Subject>) -> Vec<u32> {
     some.into_iter().map(|who| who.rank).collect::<BTreeSet<u32>>().into_iter().collect()
 }
 
-/// The names of several's processes, each once, by rank.
+/// The names of several subjects' processes, each once, by rank.
 #[must_use]
 pub fn processes<'a>(some: impl IntoIterator<Item = &'a Subject>) -> Vec<String> {
     let names: BTreeSet<(u32, String)> = some.into_iter().map(|who| (who.rank, who.name())).collect();
     names.into_iter().map(|(_, name)| name).collect()
 }
 
-/// Whether these are all processes there are, and more than one.
+/// Whether these are all processes, and more than one.
 #[must_use]
 pub fn are_all(some: &[&Subject], all: &[&Subject]) -> bool {
     let count = |subjects: &[&Subject]| subjects.iter().map(|who| who.key()).collect::<BTreeSet<_>>().len();
     count(all) > 1 && count(some) == count(all)
 }
 
-/// `rank 0`, `ranks 0-2, 7`, `all 4 ranks`, `worker-1`, `device 1 of rank 0`.
+/// The subjects in words: `rank 0`, `ranks 0-2, 7`, `all 4 ranks`, `worker-1`, `device 1 of rank 0`.
 #[must_use]
 pub fn on(some: &[&Subject], all: &[&Subject]) -> String {
     let devices = |subjects: &[&Subject]| -> BTreeMap<(u32, String), BTreeSet<u8>> {
@@ -78,7 +78,7 @@ pub fn on(some: &[&Subject], all: &[&Subject]) -> String {
         .map(|(_, own)| own)
         .collect();
     let processes = named(some, all);
-    // The same part of every process: several differing ones would take a list in a sentence.
+    // Devices are named only if all processes have the same ones. Otherwise the sentence would need a list.
     match (parts.len(), parts.first()) {
         (1, Some(own)) if shown.values().all(|devices| devices == *own) => {
             let numbers: Vec<String> = own.iter().map(u8::to_string).collect();
@@ -88,7 +88,7 @@ pub fn on(some: &[&Subject], all: &[&Subject]) -> String {
     }
 }
 
-/// The processes alone.
+/// The processes in words, without devices.
 fn named(some: &[&Subject], all: &[&Subject]) -> String {
     if all.iter().chain(some).all(|who| who.process.is_empty()) {
         let known = ranks(all.iter().copied()).len();
@@ -108,7 +108,7 @@ fn named(some: &[&Subject], all: &[&Subject]) -> String {
     }
 }
 
-/// The same in brackets behind others: `0-2`, `trainer, worker-2`.
+/// The same for use in brackets: `0-2`, `trainer, worker-2`.
 #[must_use]
 pub fn listed(some: &[&Subject], all: &[&Subject]) -> String {
     let words = named(some, all);

@@ -1,7 +1,7 @@
-//! Growth of all that is allocated on a device, where no line explains it: a fact all the same.
+//! Growth of all allocated memory of a device that no line explains.
 //!
-//! Guarantees: what comes and goes is no growth, and what has been flat for several times its longest pause has stopped.
-//! Does not look for a cause: it names the place that most of it came from, where there is one.
+//! Guarantees: memory that comes and goes is not growth. A sum that has been flat for several times its longest pause
+//! has stopped. The cause is not searched: only the place of most of the growth is named, if there is one.
 
 use std::collections::HashMap;
 
@@ -13,19 +13,19 @@ use super::history::{Level, Per};
 use super::significance::is_share_of_peak;
 use super::watch::{RankWatch, Site};
 
-/// A sum had stood as high before if no more than this part of what it gained was missing.
+/// A sum was as high before if at most one part in this many of its gain was missing.
 const AS_HIGH_SHARE: u64 = 8;
-/// A level is flat within this part of what a sum gained.
+/// A level is flat if it changes by at most one part in this many of the sum's gain.
 const LEVEL_SHARE: u64 = 20;
-/// A sum that has been flat for so many times its longest pause has stopped.
+/// A sum that has been flat for this many times its longest pause has stopped.
 const FLAT_FACTOR: u64 = 3;
-/// The last third has to bring this part of a place's growth at least; of even growth it brings half.
+/// The last third must have at least one part in this many of a place's growth. Even growth has half of it there.
 const LATE_SHARE: u64 = 5;
-/// Boundaries below which nothing is said of the sum.
+/// Minimum number of boundaries before the sum is judged.
 const BOUNDARIES_MIN: usize = 12;
 
-/// Growth of all that is allocated, where no line explains it: a fact all the same. What comes and goes is no growth: of the
-/// last sixth of what was seen the lowest level counts, against the lowest of the sixth before it.
+/// The course of the sum of all allocated memory, if it grows and no line explains it. To exclude memory that comes
+/// and goes, the lowest level of the last sixth of the boundaries is compared with the lowest of the sixth before it.
 pub(super) fn sum(watch: &RankWatch) -> Option<Course> {
     let per = [Per::Epoch, Per::Step, Per::Window].into_iter().find(|&per| {
         let speaks = per != Per::Window || watch.history.windows_speak();
@@ -54,7 +54,7 @@ pub(super) fn sum(watch: &RankWatch) -> Option<Course> {
         place: Place::default(),
         stack: Vec::new(),
     };
-    // A rate without a line may be a single small rise: here only a share of the peak matters.
+    // A rate without a line may be a single small rise. So here only a share of the peak is significant.
     let goes_on = is_share_of_peak(watch, risen) && gained > 0;
     let rose_before = has_stood_as_high(levels, since, gained);
     let goes_on = goes_on && (stopped.is_some() || levels.len() - since >= rising_min(per, levels, rose_before));
@@ -65,15 +65,15 @@ pub(super) fn sum(watch: &RankWatch) -> Option<Course> {
     goes_on.then_some(course)
 }
 
-/// Boundaries over which a sum has to rise: of fewer windows, peaks cannot be compared. Where it stood as high before and was
-/// given back (at the end of a request, of an epoch), half of what is known: it was low shortly before the end as well,
-/// wherever in its next rise the job ended.
+/// Minimum number of boundaries over which a sum must rise. With fewer windows, peaks cannot be compared. If the sum
+/// was as high before and was given back (at the end of a request or of an epoch), it must rise over half of the known
+/// boundaries. Such a sum was low shortly before the end of the job, wherever in its next rise the job ended.
 fn rising_min(per: Per, levels: &[Level], rose_before: bool) -> usize {
     let windows = if per == Per::Window { 3 * WINDOWS_OF_PEAK } else { 0 };
     if rose_before { windows.max(levels.len() / 2) } else { windows }
 }
 
-/// Whether a sum stood nearly as high before it began to rise as it does now, and fell again.
+/// Whether a sum was nearly as high as now before it began to rise, and then fell.
 fn has_stood_as_high(levels: &[Level], since: usize, gained: u64) -> bool {
     let as_high = levels[since].lowest_allocated_bytes.saturating_add(gained - gained / AS_HIGH_SHARE);
     levels[..since].iter().any(|level| level.lowest_allocated_bytes >= as_high)
@@ -94,10 +94,11 @@ fn have_held_as_much(watch: &RankWatch, per: Per, levels: &[Level]) -> bool {
     gained > 0 && held >= gained - gained / AS_HIGH_SHARE
 }
 
-/// The boundary at which levels stopped rising, where they have been flat since: for the last `flat_min` boundaries at least,
-/// and for several times as long as ever between two rises, because what rises seldom is flat for long as well.
+/// The boundary at which levels stopped rising, if they have been flat since then. They must be flat for more than
+/// `flat_min` boundaries, and for several times the longest pause between two rises: a sum that rises rarely is flat
+/// for long as well.
 fn stopped_at(levels: &[Level], flat_min: usize) -> Option<&Level> {
-    // What was not given back later.
+    // The memory that was not given back later.
     let mut floor: Vec<u64> = levels.iter().map(|level| level.lowest_allocated_bytes).collect();
     for index in (1..floor.len()).rev() {
         floor[index - 1] = floor[index - 1].min(floor[index]);
@@ -118,7 +119,7 @@ fn allocated(level: &Level) -> u64 {
     level.counters.allocated_bytes
 }
 
-/// Where the sum stood lowest before a boundary, the loading of weights left out.
+/// The boundary before `end` with the lowest sum, after the loading of weights.
 fn lowest_before(watch: &RankWatch, per: Per, end: usize) -> Option<&Level> {
     let boundaries = watch.history.of(per);
     let loaded = if per == Per::Window { watch.history.loaded(false) } else { boundaries.warm };
@@ -127,9 +128,9 @@ fn lowest_before(watch: &RankWatch, per: Per, end: usize) -> Option<&Level> {
     warm.iter().min_by_key(|level| (allocated(level), std::cmp::Reverse(level.time_ns)))
 }
 
-/// The place where a third of the sum's growth or more was allocated: how low its function stood in the first third, in the
-/// second and in the last. (Lines of one function may replace each other's blocks: each of them comes and goes, and together
-/// they grow.)
+/// The place of at least a third of the sum's growth. The lowest bytes of its function in the first, the second and
+/// the last third are compared. Functions are used because lines of one function may replace each other's blocks: each
+/// line comes and goes, but together they grow.
 fn most_of(watch: &RankWatch, per: Per, gained: u64) -> Option<Frame> {
     let levels = watch.history.levels(per);
     let third = levels.len() / 3;
@@ -145,7 +146,7 @@ fn most_of(watch: &RankWatch, per: Per, gained: u64) -> Option<Frame> {
         };
         levels.iter().map(held).min().unwrap_or(0)
     };
-    // What is made once at the beginning (a library's workspace) has no part in growth that goes on.
+    // Memory that is made once at the beginning (a library's workspace) is not part of growth that goes on.
     let grown = |sites: &[&Site]| {
         let middle = lowest(sites, &levels[third..levels.len() - third]);
         let (first, last) = (lowest(sites, &levels[..third]), lowest(sites, &levels[levels.len() - third..]));

@@ -1,28 +1,30 @@
-//! Teeth: growth within an epoch that falls back with the next one, as a chain of graphs does that an epoch's end cuts.
+//! Teeth: growth within an epoch that falls back with the next epoch. A chain of graphs that ends with the epoch grows
+//! this way.
 //!
-//! Guarantees: the last whole tooth is returned, once one has fallen back. Refuses: an epoch with a fall within it.
+//! Guarantees: the last complete tooth is returned, once one has fallen back. An epoch with a fall inside it has no
+//! tooth.
 
 use super::growth::Growth;
 use super::history::Boundaries;
 use super::series::Point;
 
-/// Rises within an epoch that make a tooth; below lies what any two-step pipeline does.
+/// Minimum number of rises within an epoch for a tooth; any two-step pipeline has fewer.
 const TOOTH_RISES_MIN: u32 = 4;
-/// Consecutive teeth between falls from which they count, if epochs are not marked.
+/// Minimum number of consecutive teeth between falls, if epochs are not marked.
 const TEETH_FOUND: u32 = 3;
 
-/// Growth within an epoch that fell back with the next.
+/// Growth within an epoch that fell back with the next epoch.
 pub(super) struct Tooth {
     pub growth: Growth,
-    /// Blocks that it gained.
+    /// Number of blocks that it gained.
     pub blocks: u32,
-    /// How many there were, one after the other.
+    /// Number of consecutive teeth.
     pub in_a_row: u32,
-    /// The boundary of the first one's first rise.
+    /// The boundary of the first tooth's first rise.
     pub since: Point,
 }
 
-/// The last whole tooth, once one has fallen back.
+/// The last complete tooth, once one has fallen back.
 pub(super) fn toothed(points: &[Point], steps: &Boundaries) -> Option<Tooth> {
     let (epochs, teeth_min) = match steps.found {
         true => (points.chunk_by(|a, b| a.blocks <= b.blocks).collect(), TEETH_FOUND),
@@ -38,7 +40,7 @@ pub(super) fn toothed(points: &[Point], steps: &Boundaries) -> Option<Tooth> {
         let falls = epoch.windows(2).filter(|pair| pair[1].blocks < pair[0].blocks).count();
         let (first, end) = (&epoch[0], &epoch[epoch.len() - 1]);
         let grown = end.bytes.saturating_sub(first.bytes);
-        // A tooth begins where the one before it began, give or take what one rise adds.
+        // A tooth begins at the level at which the previous one began, plus or minus about one rise.
         let unit = grown / u64::from(rises.max(1));
         let back = foot == u64::MAX || first.bytes <= foot.saturating_add(unit.saturating_mul(2));
         let steps = end.at - first.at;
@@ -53,7 +55,7 @@ pub(super) fn toothed(points: &[Point], steps: &Boundaries) -> Option<Tooth> {
             last = Growth { rises, times, epochs, gained: grown, ..Growth::default() };
             blocks = end.blocks - first.blocks;
         } else if end.at + 1 < now || falls > 0 {
-            // The epoch under way may not have had its steps yet.
+            // The epoch under way may not be complete yet.
             (teeth, fallen) = (0, false);
             foot = u64::MAX;
         }
@@ -61,7 +63,8 @@ pub(super) fn toothed(points: &[Point], steps: &Boundaries) -> Option<Tooth> {
     (fallen && teeth >= teeth_min).then_some(Tooth { growth: last, blocks, in_a_row: teeth, since })
 }
 
-/// The points of each epoch; the first one belongs to the epoch before where what that held is let go only behind it.
+/// The points of each epoch. An epoch's first point belongs to the previous epoch if the memory of that epoch is freed
+/// only after it.
 fn by_epoch(points: &[Point]) -> Vec<&[Point]> {
     let falls = |at: usize| {
         let (before, after) = (points.get(at.wrapping_sub(1)), points.get(at + 1));

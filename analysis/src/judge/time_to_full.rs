@@ -1,9 +1,9 @@
-//! How fast a leak grows by the clock, and when the device will be full.
+//! The pace of a leak by the clock, and the time when the device will be full.
 //!
-//! Guarantees: the pace is that of the recent history by the clock, with pauses, evaluations and checkpoints, and has
-//! an interval. The remaining memory follows from what the run has needed lately: its highest peak above what had
-//! leaked by then, the use by other processes and outside the allocator, and the part of its segments that the
-//! allocator could not use. Refuses a figure if the device's size is not known or nothing grows.
+//! Guarantees: the pace is that of the recent history by the clock, including pauses, evaluations and checkpoints, and
+//! has an interval. The remaining memory is derived from the recent needs of the run. These are the highest peak minus
+//! the memory leaked by then, the use by other processes and outside the allocator, and the part of the segments that
+//! the allocator could not use. There is no result if the device's size is not known or nothing grows.
 
 use memctl_model::Rate;
 
@@ -13,21 +13,22 @@ use super::history::{Level, Per};
 use super::series::Point;
 use super::watch::RankWatch;
 
-/// When the device is full.
+/// The time when the device will be full.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct TimeToFull {
     /// Seconds from the last boundary on.
     pub seconds: Rate,
-    /// The same in epochs, where epochs come.
+    /// The same in epochs, if there are epoch marks.
     pub epochs: Option<f64>,
 }
 
-/// Epoch ends since the growth began from which they alone give the pace: each lies at the same place of its epoch.
+/// Minimum number of epoch ends since the growth began to compute the pace only from them. Each is at the same
+/// position of its epoch.
 const EPOCH_ENDS_MIN: usize = 4;
-/// Boundaries of the recent half from which it alone gives the pace.
+/// Minimum number of boundaries in the recent half to compute the pace only from this half.
 const RECENT_MIN: usize = 8;
 
-/// Live bytes of groups at the boundaries of a kind that are still known.
+/// Live bytes of groups at the kept boundaries of a kind.
 pub(super) fn summed<'a>(watch: &'a RankWatch, groups: &[&Group], per: Per) -> Vec<(&'a Level, u64)> {
     let at_boundary = |at: u32| {
         groups.iter().flat_map(|group| &group.members).fold(0, |sum: u64, member| {
@@ -38,8 +39,8 @@ pub(super) fn summed<'a>(watch: &'a RankWatch, groups: &[&Group], per: Per) -> V
     watch.history.levels(per).iter().map(|level| (level, at_boundary(level.at))).collect()
 }
 
-/// What a site held at a boundary. Where points stand for several changes each, what lies between two of them is taken to have
-/// changed evenly.
+/// Bytes of a site at a boundary. If a point stands for several changes, the bytes between two points are interpolated
+/// linearly.
 fn bytes_at(points: &[Point], at: u32, thinned: bool) -> u64 {
     let known = points.partition_point(|point| point.at <= at);
     let Some(before) = known.checked_sub(1).and_then(|index| points.get(index)) else { return 0 };
@@ -52,14 +53,14 @@ fn bytes_at(points: &[Point], at: u32, thinned: bool) -> u64 {
     }
 }
 
-/// Bytes a second of these groups together, by the clock, over the recent history.
+/// Bytes per second of these groups together, by the clock, over the recent history.
 pub(super) fn pace(watch: &RankWatch, groups: &[&Group]) -> Option<Rate> {
     let leads = || groups.iter().map(|group| group.lead());
     let begun = leads().filter_map(|lead| lead.since).map(|since| since.time_ns).min()?;
     let of = |per: Per| -> Vec<(u64, u64)> {
         let all: Vec<(u64, u64)> =
             summed(watch, groups, per).into_iter().map(|(level, bytes)| (level.time_ns, bytes)).collect();
-        // From the boundary before the first rise on.
+        // The history starts with the boundary before the first rise.
         let from = all.partition_point(|&(time, _)| time < begun).saturating_sub(1);
         all[from..].to_vec()
     };
@@ -74,7 +75,8 @@ pub(super) fn pace(watch: &RankWatch, groups: &[&Group]) -> Option<Rate> {
     recent_rate(&history, rises)
 }
 
-/// Bytes a second of a history over its recent half: the median over its beginnings, so that none of them decides.
+/// Bytes per second of a history over its recent half. It is the median over several starting points, so that no
+/// single start decides.
 fn recent_rate(history: &[(u64, u64)], rises: u32) -> Option<Rate> {
     let (&(first, _), &(now, bytes)) = (history.first()?, history.last()?);
     let middle = first + now.saturating_sub(first) / 2;
@@ -89,18 +91,18 @@ fn recent_rate(history: &[(u64, u64)], rises: u32) -> Option<Rate> {
     rates.sort_by(f64::total_cmp);
     let place = |share: f64| rates.get(((rates.len() as f64 - 1.0) * share).round() as usize).copied();
     let value = place(0.5).filter(|&value| value > 0.0)?;
-    // One rise more or less in the stretch is chance.
+    // One rise more or less in the range is random.
     let chance = 1.0 / f64::from(rises.max(2));
     let (low, high) = (place(0.05)? * (1.0 - chance), place(0.95)? * (1.0 + chance));
     Some(Rate { value, low: low.clamp(0.0, value), high: high.max(value) })
 }
 
-/// Bytes a minute.
+/// The same rate per minute.
 pub(super) fn a_minute(rate: Rate) -> Rate {
     Rate { value: rate.value * 60.0, low: rate.low * 60.0, high: rate.high * 60.0 }
 }
 
-/// When these groups together will have filled the device.
+/// The time when these groups together will have filled the device.
 pub(super) fn of(watch: &RankWatch, groups: &[&Group]) -> Option<TimeToFull> {
     let rate = pace(watch, groups)?;
     let (most, least) = left_bytes(watch, groups)?;
@@ -113,8 +115,8 @@ pub(super) fn of(watch: &RankWatch, groups: &[&Group]) -> Option<TimeToFull> {
     Some(TimeToFull { seconds, epochs })
 }
 
-/// What is left for these groups to grow into: at most, and at least (where nothing can be made of the free parts of
-/// segments that are in use).
+/// The memory that is left for these groups: at most, and at least. The lower value assumes that free parts of
+/// segments in use cannot be used.
 fn left_bytes(watch: &RankWatch, groups: &[&Group]) -> Option<(f64, f64)> {
     let history = &watch.history;
     let total = watch.facts.device_total_bytes?;
@@ -145,7 +147,7 @@ mod tests {
 
     #[test]
     fn pauses_count_and_a_beginning_at_a_chance_moment_does_not_decide() {
-        // 10 steps of a second with 1 MiB each, then 30 seconds of evaluation, again and again.
+        // 10 steps of a second with 1 MiB each, then 30 seconds of evaluation, repeatedly.
         let mut history = Vec::new();
         let mut second = 0;
         for step in 0..200_u64 {

@@ -1,8 +1,8 @@
-//! The verdict on a job: the gravest of what its devices and hosts did, as one value with one sentence.
+//! The verdict on a job: the gravest behaviour of its devices and hosts, as one value with one sentence.
 //!
-//! Guarantees: growth that goes on is never called anything else, whether its cause is known or not; "nothing wrong" is said
-//! only where memory that stays was flat over the last third of what was seen. Does not look for causes: findings name
-//! them, holders decide them.
+//! Guarantees: growth that goes on is always reported as such, whether its cause is known or not. "Nothing wrong" is
+//! reported only if retained memory was flat over the last third of the boundaries. Causes are not searched here:
+//! findings name them, and holders decide.
 
 use memctl_model::finding::Growth;
 use memctl_model::{Cause, Finding, FindingKind, MemoryKind, Severity, Verdict, VerdictKind};
@@ -13,7 +13,7 @@ use super::holder_bound::{self, Bound};
 use super::verdict_inputs::{Shown, VerdictInputs};
 use super::words::verdict as words;
 
-/// The verdict.
+/// Makes the verdict.
 #[must_use]
 pub fn verdict(inputs: &VerdictInputs<'_>) -> Verdict {
     if let Some(failed) = worst(inputs, crate::oom::outcome::tells) {
@@ -34,7 +34,7 @@ fn worst<'a>(inputs: &VerdictInputs<'a>, of: impl Fn(&Finding) -> bool) -> Optio
     inputs.findings.iter().find(|finding| finding.severity >= Severity::Warning && of(finding))
 }
 
-/// A verdict whose sentence is a finding's title: the finding says all of it already.
+/// A verdict with a finding's title as its sentence, because the title already contains everything.
 fn of_finding(kind: VerdictKind, cause: Option<Cause>, finding: &Finding) -> Verdict {
     let memory = match finding.kind {
         FindingKind::HostGrowth => MemoryKind::Host,
@@ -53,7 +53,7 @@ fn of_finding(kind: VerdictKind, cause: Option<Cause>, finding: &Finding) -> Ver
     }
 }
 
-/// What holds the blocks of a course: as the finding about the same place says.
+/// The finding about the place of a course.
 fn finding_of<'a>(inputs: &VerdictInputs<'a>, course: &Course) -> Option<&'a Finding> {
     let about = |finding: &&Finding| {
         let fills = finding.kind.growth().is_some_and(|growth| growth != Growth::Beside);
@@ -63,20 +63,20 @@ fn finding_of<'a>(inputs: &VerdictInputs<'a>, course: &Course) -> Option<&'a Fin
     inputs.findings.iter().find(about)
 }
 
-/// Ranks that are at different lines of one function show one leak.
+/// Whether both are in one function. Ranks at different lines of one function show one leak.
 fn is_near(finding: &Finding, course: &Course) -> bool {
     let (Some(one), Some(other)) = (&finding.site, &course.site) else { return false };
     same_function(one, other)
 }
 
-/// Whether something other than how long it grew says that it is a leak: its holder, or a pattern that no cache has. However
-/// long memory has grown, a bounded buffer may be longer.
+/// Whether something other than the duration of its growth shows that it is a leak: its holder, or a pattern that no
+/// cache has. However long memory has grown, a bounded buffer may be longer.
 fn is_explained(finding: &Finding) -> bool {
     let graph = [FindingKind::HiddenChain, FindingKind::EvalGraph, FindingKind::GraphKept, FindingKind::PrivatePools];
     words::reason(finding).is_some() || graph.contains(&finding.kind) || words::holder(finding).is_some()
 }
 
-/// Growth that goes on: of several the one whose cause is known, then the largest.
+/// The verdict on growth that goes on. Among several courses, one with a known cause comes first, then the largest.
 fn growing(inputs: &VerdictInputs<'_>, courses: &[Course]) -> Option<Verdict> {
     let open = |course: &&Course| course.stand == Stand::Growing && !matches!(bound_of(inputs, course), Bound::At(_));
     let cause = |course: &Course| {
@@ -88,7 +88,7 @@ fn growing(inputs: &VerdictInputs<'_>, courses: &[Course]) -> Option<Verdict> {
         let alike = |inner: &&Course| open(inner) && cause(inner) == cause(most);
         courses.iter().filter(alike).filter(|inner| is_inside(inner, most)).max_by_key(order).unwrap_or(most)
     });
-    // A chain of graphs falls back with its epoch, and grows all the same within each.
+    // A chain of graphs falls back with each epoch, but grows within it.
     let chain = worst(inputs, |finding| finding.kind == FindingKind::HiddenChain);
     let is_beside =
         |finding: &&Finding| matches!(finding.kind, FindingKind::HostGrowth | FindingKind::OutsideAllocator);
@@ -103,7 +103,8 @@ fn growing(inputs: &VerdictInputs<'_>, courses: &[Course]) -> Option<Verdict> {
     .or_else(|| beside.map(|finding| of_finding(VerdictKind::Growing, Some(Cause::Open), finding)))
 }
 
-/// Whether a place is reached through another one and brings nearly all of its growth: it says more precisely where.
+/// Whether a place is reached through another one and brings nearly all of its growth. It is then the more precise
+/// place.
 fn is_inside(inner: &Course, outer: &Course) -> bool {
     inner.who == outer.who
         && inner.site != outer.site
@@ -122,7 +123,7 @@ fn grown(inputs: &VerdictInputs<'_>, courses: &[Course], course: &Course, cause:
     }
 }
 
-/// The bound of what holds a course's blocks.
+/// The bound of the holder of a course's blocks.
 fn bound_of(inputs: &VerdictInputs<'_>, course: &Course) -> Bound {
     finding_of(inputs, course).map_or(Bound::Unknown, holder_bound::bound)
 }
@@ -148,7 +149,7 @@ fn filling(inputs: &VerdictInputs<'_>, courses: &[Course]) -> Option<Verdict> {
     })
 }
 
-/// Where too few boundaries were seen to judge by, a leak that was found all the same is known to grow.
+/// The verdict if too few boundaries were seen. A leak that was found nevertheless is known to grow.
 fn not_enough(inputs: &VerdictInputs<'_>) -> Option<Verdict> {
     let not = inputs.not_judged.iter().find(|not| not.decides())?;
     let is_leak = |finding: &Finding| finding.kind.fills() && !matches!(holder_bound::bound(finding), Bound::At(_));
@@ -169,7 +170,7 @@ fn of_course(inputs: &VerdictInputs<'_>, courses: &[Course], stand: Stand) -> Op
     Some(Verdict { sentence, ..shown.measured(kind) })
 }
 
-/// Where nothing more stays and each step needs more at its highest: inputs that become larger end in an out of memory, too.
+/// The verdict if no more memory stays but the peak of a step rises. Growing inputs end in an out of memory, too.
 fn more_work(inputs: &VerdictInputs<'_>) -> Option<Verdict> {
     let rooms = inputs.courses.devices.iter().filter_map(|room| Some((room, room.risen_peaks?)));
     let (room, (early, late)) = rooms.max_by_key(|(_, (early, late))| late - early)?;
@@ -183,7 +184,7 @@ fn more_work(inputs: &VerdictInputs<'_>) -> Option<Verdict> {
     })
 }
 
-/// Where memory only rose over the last third, and no place of it is known to grow.
+/// The verdict if memory only rose over the last third and no place is known to grow.
 fn risen(inputs: &VerdictInputs<'_>) -> Option<Verdict> {
     let rooms = inputs.courses.devices.iter().filter(|room| room.rose);
     let swing = rooms.filter_map(|room| room.swing_bytes).max_by_key(|(lowest, highest)| highest - lowest)?;
@@ -194,7 +195,7 @@ fn risen(inputs: &VerdictInputs<'_>) -> Option<Verdict> {
 fn steady(inputs: &VerdictInputs<'_>) -> Verdict {
     let devices = &inputs.courses.devices;
     let memory = (!devices.is_empty()).then_some(MemoryKind::Device);
-    // Of several devices the one that swings most.
+    // The device with the largest swing is shown.
     let swings = devices.iter().filter_map(|device| device.swing_bytes);
     let swing_bytes = swings.max_by_key(|(lowest, highest)| highest - lowest);
     Verdict { memory, swing_bytes, ..Verdict::new(VerdictKind::Steady, words::steady(inputs, swing_bytes)) }

@@ -1,4 +1,4 @@
-//! What a verdict is made of: the courses of a job's devices, its findings, and what was not judged.
+//! The inputs of a verdict: the courses of a job's devices, its findings, and what was not judged.
 
 use memctl_model::{Finding, Judged, MemoryKind, NotJudged, Verdict, VerdictKind};
 
@@ -10,31 +10,31 @@ use super::subjects::{self, Subject};
 use super::sum::sum;
 use super::watch::RankWatch;
 
-/// What the live memory of a job's devices did: what is measured, before anything is concluded.
+/// The courses of the live memory of a job's devices: measurements without any conclusion.
 #[derive(Clone, Debug, Default)]
 pub struct Courses {
     /// The devices.
     pub(super) devices: Vec<Room>,
-    /// Their courses that matter, in no order.
+    /// Their significant courses, in no order.
     pub(super) courses: Vec<Course>,
 }
 
-/// How much of a device is used.
+/// The use of a device's memory.
 #[derive(Clone, Debug)]
 pub(super) struct Room {
     pub who: Subject,
     pub peak_bytes: u64,
     pub limit_bytes: Option<u64>,
-    /// The least and the most of its live memory at the boundaries of the last third, where it was not flat.
+    /// The least and the most of its live memory at the boundaries of the last third, if it was not flat.
     pub swing_bytes: Option<(u64, u64)>,
-    /// Whether it only rose then.
+    /// Whether it only rose in that time.
     pub rose: bool,
     /// A step's highest level early and late in the last third, if it rose all the time.
     pub risen_peaks: Option<(u64, u64)>,
 }
 
 impl Courses {
-    /// Of these devices.
+    /// The courses of these devices.
     #[must_use]
     pub fn of(watches: &[&RankWatch]) -> Self {
         let room = |watch: &&RankWatch| {
@@ -58,31 +58,31 @@ impl Courses {
     }
 }
 
-/// The courses of a device that matter, in no order.
+/// The significant courses of a device, in no order.
 fn courses(watch: &RankWatch) -> Vec<Course> {
     let mut found = of_places(watch);
     if !found.iter().any(|course| course.stand == Stand::Growing) {
-        // (A sum that has stopped says less than a line that has.)
+        // The course of a stopped place is more informative than that of a stopped sum.
         let has_stopped = found.iter().any(|course| course.stand == Stand::Stopped);
         found.extend(sum(watch).filter(|sum| sum.stand == Stand::Growing || !has_stopped));
     }
     found
 }
 
-/// Share of the peak within which live memory is flat.
+/// Live memory is flat if its swing is at most this share of the peak.
 const FLAT_SHARE: f64 = 0.05;
 
-/// Memory that falls by less than this share of what it swings only rises.
+/// Memory only rises if it falls by less than this share of its swing.
 const FALL_SHARE: f64 = 0.25;
 
-/// The levels of the last third of the boundaries that say most.
+/// The levels of the last third of the boundaries, of the most informative kind.
 fn last_third(watch: &RankWatch) -> &[Level] {
     let kinds = [Per::Step, Per::Epoch, Per::Window].into_iter();
     let levels = kinds.map(|per| watch.history.levels(per)).find(|levels| levels.len() > 2).unwrap_or_default();
     &levels[levels.len() - levels.len().div_ceil(3)..]
 }
 
-/// Whether levels never fell by a share of their swing that matters.
+/// Whether levels never fell by a significant share of their swing.
 fn only_rose(levels: &[Level], (lowest, highest): (u64, u64)) -> bool {
     let (mut top, mut fall) = (0, 0);
     for level in levels {
@@ -118,29 +118,29 @@ fn swing_bytes(watch: &RankWatch) -> Option<(u64, u64)> {
     ((highest - lowest) as f64 > FLAT_SHARE * peak_bytes(watch) as f64).then_some((lowest, highest))
 }
 
-/// What a verdict is made of.
+/// The inputs of a verdict.
 #[derive(Clone, Copy, Debug)]
 pub struct VerdictInputs<'a> {
-    /// What the devices' memory did.
+    /// The courses of the devices' memory.
     pub courses: &'a Courses,
-    /// All findings, the worst first, with what holders said.
+    /// All findings, the worst first, including holders.
     pub findings: &'a [Finding],
-    /// What was looked at.
+    /// What was judged.
     pub judged: &'a Judged,
-    /// What was not, the gaps that decide first.
+    /// What was not judged; decisive gaps first.
     pub not_judged: &'a [NotJudged],
     /// Whether the job goes on.
     pub activity: Activity,
-    /// Whether a request or a process of it failed.
+    /// Whether one of its requests or processes failed.
     pub failed: bool,
 }
 
-/// A course with what belongs to it: who shows the same, and what else of its device stands alike.
+/// A course with related ones: the devices that show the same, and other courses of its device in the same state.
 pub(super) struct Shown<'a> {
     pub course: &'a Course,
-    /// The devices on which the same place stands alike.
+    /// The devices on which the same place is in the same state.
     pub on: Vec<&'a Subject>,
-    /// Other courses of the same device that stand alike.
+    /// Other courses of the same device in the same state.
     pub others: Vec<&'a Course>,
 }
 
@@ -148,7 +148,8 @@ impl<'a> Shown<'a> {
     pub fn new(courses: &'a [Course], course: &'a Course) -> Self {
         let alike = || courses.iter().filter(|other| other.stand == course.stand);
         let on = alike().filter(|other| other.site == course.site).map(|other| &other.who).collect();
-        // What is reached through the same line counts there, and what counts all that is reached through it counts this.
+        // A course that is reached through the same place is part of this one, and this one is part of a course that
+        // contains its place.
         let is_within =
             |other: &&Course| course.place.is_on(other.stack.iter()) || other.place.is_on(course.stack.iter());
         let of_device = alike().filter(|other| other.who == course.who && other.site != course.site);

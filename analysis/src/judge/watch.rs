@@ -1,8 +1,8 @@
-//! What is remembered of one rank's device: its sites over steps and epochs, its levels, what was measured.
+//! The stored state of one rank's device: its sites over steps and epochs, its levels, and its measurements.
 //!
-//! Guarantees: fed with the same tables it stands the same, live or imported; memory is bounded (see [`SITES_MAX`] and
-//! [`super::series::POINTS_MAX`]; about 0.4 MB for 500 sites with their stacks); a table costs a few nanoseconds a row.
-//! Refuses to judge: [`super::findings`] does, over all ranks.
+//! Guarantees: the same tables give the same state, live or imported. Memory is bounded (see [`SITES_MAX`] and
+//! [`super::series::POINTS_MAX`]; about 0.4 MB for 500 sites with their stacks). A table costs a few nanoseconds per
+//! row. Nothing is judged here: [`super::findings`] does that over all ranks.
 //!
 //! (Over 400 lines: one table touches frames, stacks, sites and their recent figures, which are kept side by side for speed.)
 
@@ -16,66 +16,67 @@ use super::series::{Point, Series};
 use super::stacks::{STACKS_MAX, Stacks};
 use super::subjects::Subject;
 
-/// Sites that are followed; what comes later is counted with what has no stack.
+/// Maximum number of sites that are followed. Later sites are counted in the site without a stack.
 pub const SITES_MAX: usize = 16_384;
-/// Maximum number of paths to a site that are distinguished: nearly always there are a handful; more add nothing new.
+/// Maximum number of stacks of a site that are distinguished. Nearly all sites have only a handful, and more show
+/// nothing new.
 const STACKS_OF_SITE: usize = 64;
-/// What maps and stacks of a site take beside it.
+/// Bytes of maps and stacks per site.
 const OF_SITE: usize = 128;
-/// Measurements that stand for windows lie at least so far apart.
+/// Minimum distance of measurements that replace windows.
 const SAMPLED_EVERY_NS: u64 = 1_000_000_000;
 
-/// What is known of a rank before its first event.
+/// The facts about a rank that are known before its first event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RankFacts {
     /// The rank.
     pub rank: u32,
-    /// The process's name within its job; empty for one that its rank names.
+    /// The process's name within its job; empty if its rank names it.
     pub process: Arc<str>,
-    /// What the process does, where that is not what its rank's main process does: peers have the same.
+    /// The role of the process, if it differs from that of its rank's main process. Peers have the same role.
     pub role: Arc<str>,
     /// The device's index within the process.
     pub device: u8,
-    /// Which device of which machine it is, the same for all processes that use it.
+    /// The identity of the device across machines; all processes that use it have the same.
     pub device_id: Option<Arc<str>>,
     /// All bytes of its device.
     pub device_total_bytes: Option<u64>,
-    /// Whether the device is simulated, with its memory in the host's.
+    /// Whether the device is simulated and has its memory in the host's.
     pub is_simulated: bool,
 }
 
-/// A site: the innermost frame of the user's own code. Phases are no part of it: a tensor that is replaced in training and in
-/// evaluation is one.
+/// A site: the innermost frame of the user's own code. Phases do not distinguish sites: a tensor that is replaced in
+/// training and in evaluation is one site.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Site {
     pub frame: Option<Arc<Frame>>,
-    /// Live bytes by phase of birth (none, then the five) when the site last changed, and when it was first seen.
+    /// Live bytes by phase of birth (none, then the five): when the site last changed, and when it was first seen.
     pub phases: [[u64; 6]; 2],
-    /// The stacks that allocate there, each with the phases in which it did: bit 0 for none, then the five.
+    /// The stacks that allocate there, each with its phases: bit 0 for none, then the five.
     pub stacks: Vec<(StackId, u8)>,
-    /// What it held, by kind of boundary.
+    /// Its memory at each kind of boundary.
     of: [Series; 3],
-    /// Whether the recording had begun without it.
+    /// Whether the site appeared after the recording began.
     pub since_start: bool,
     pub holds: Holds,
 }
 
-/// What a site holds.
+/// The kind of memory that a site holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) enum Holds {
     /// Live blocks.
     Blocks,
-    /// Segments of private pools that were asked for there.
+    /// Segments of private pools that were requested there.
     Pools,
-    /// All that is allocated: only counters are known, no events.
+    /// All allocated memory: only counters are known, no events.
     Counter,
 }
 
 impl Site {
-    /// What it held at the boundaries of a kind.
+    /// Its memory at the boundaries of a kind.
     pub fn series(&self, per: Per) -> &Series {
         &self.of[per as usize]
     }
@@ -84,14 +85,14 @@ impl Site {
 /// Bytes and blocks.
 type Amount = (u64, u32);
 
-/// What a table changes at a site, apart from the rest of it: most rows of most tables change nothing, and this is all
-/// that they touch.
+/// The figures of a site that every table updates. They are stored separately because most rows of most tables change
+/// nothing else.
 #[derive(Clone, Copy, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Recent {
     /// Number of the last table that showed the site.
     seen: u32,
-    /// What that table has shown so far.
+    /// Its figures in that table so far.
     sum: Amount,
     /// Its bytes by phase of birth.
     phases: [u64; 6],
@@ -101,12 +102,13 @@ struct Recent {
     first_epoch: Option<u32>,
     /// Its bytes, and the older ones among them, at the first boundary after that epoch.
     after_first: Option<(u64, u64)>,
-    /// What the last boundary of each kind showed.
+    /// Its figures at the last boundary of each kind.
     known: [Amount; 3],
 }
 
 impl Recent {
-    /// Keeps what was older at the first boundary after the site's first epoch; called once its rows of a table are known.
+    /// Stores the older bytes at the first boundary after the site's first epoch. Must be called after all of its rows
+    /// in a table.
     fn note_older(&mut self, epoch: u32) {
         let first = *self.first_epoch.get_or_insert(epoch);
         if epoch > first {
@@ -115,27 +117,27 @@ impl Recent {
     }
 }
 
-/// What is known of a stack.
+/// The figures of a stack.
 #[derive(Clone, Copy, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct OfStack {
     /// Index of its site plus one; 0 before its first row.
     site: u32,
-    /// Numbers of the first and of the last table in which it held something.
+    /// Numbers of the first and of the last table in which it held memory.
     since: u32,
     seen: u32,
-    /// The phases that the site knows of it.
+    /// The phases that are already entered in the site.
     phases: u8,
-    /// What it held in the first one, and what it holds in the last one.
+    /// Its bytes in the first of these tables and in the last.
     first: u64,
     bytes: u64,
-    /// Likewise in blocks.
+    /// Its blocks in the first of these tables and in the last.
     first_blocks: u64,
     blocks: u64,
 }
 
 impl OfStack {
-    /// Takes one of its rows in a table.
+    /// Adds one of its rows in a table.
     fn row(&mut self, table: u32, bytes: u64, blocks: u64) {
         if self.seen != table {
             self.seen = table;
@@ -152,37 +154,37 @@ impl OfStack {
     }
 }
 
-/// See the module.
+/// The stored state of one rank's device; see the module's documentation.
 #[derive(Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RankWatch {
     pub(super) facts: RankFacts,
     pub(super) sites: Vec<Site>,
-    /// As many as `sites`.
+    /// One entry per entry of `sites`.
     recent: Vec<Recent>,
     #[cfg_attr(feature = "serde", serde(skip))]
     by_frame: HashMap<(Option<Arc<Frame>>, Holds), u32>,
     pool_sites: HashMap<StackId, u32>,
     of_stack: Vec<OfStack>,
-    /// The same for all devices of a process.
+    /// The stacks of the process, shared by all its devices.
     #[cfg_attr(feature = "serde", serde(skip))]
     stacks: Arc<Stacks>,
     /// Whether a phase shows that this process trains.
     has_phases: bool,
-    /// Points that its sites keep.
+    /// Number of points that its sites keep.
     points: usize,
-    /// Sites that the last table showed.
+    /// The sites in the last table.
     shown: Vec<u32>,
     tables: u32,
-    /// Tables that were made of measurements, because nothing else comes, and when the last one was.
+    /// Number of tables made from measurements, because nothing else arrives, and the time of the last one.
     sampled: (u32, u64),
-    /// Bytes of each site at the end of the recording, where that followed the last boundary; those beyond hold nothing.
+    /// Bytes of each site at the end of the recording, if it followed the last boundary. Later sites hold nothing.
     at_end: Option<Vec<u64>>,
     pub(super) history: History,
 }
 
 impl RankWatch {
-    /// Nothing seen yet.
+    /// The initial state, without any table.
     #[must_use]
     pub fn new(facts: RankFacts) -> Self {
         Self {
@@ -209,8 +211,8 @@ impl RankWatch {
         self.facts.rank
     }
 
-    /// What the process may use of its device: all but what was lately used outside its allocator. None where the device's size
-    /// is not known.
+    /// The bytes of its device that the process may use: all except those recently used outside its allocator. `None`
+    /// if the device's size is not known.
     #[must_use]
     pub fn limit_bytes(&self) -> Option<u64> {
         let total = self.facts.device_total_bytes.filter(|&total| total > 0)?;
@@ -223,14 +225,14 @@ impl RankWatch {
         Subject { rank: self.facts.rank, process: self.facts.process.clone(), device: self.facts.device }
     }
 
-    /// Sets the process's name and role: names say more as more of a job's processes start.
+    /// Sets the process's name and role. Names become more specific as more processes of a job start.
     pub fn set_process(&mut self, name: &str, role: &str) {
         if &*self.facts.process != name || &*self.facts.role != role {
             (self.facts.process, self.facts.role) = (name.into(), role.into());
         }
     }
 
-    /// The place that held most at any boundary, and a stack that leads there.
+    /// The place that held most at any boundary, and a stack that contains it.
     pub(super) fn largest_site(&self) -> Option<(&Frame, Vec<Frame>)> {
         let highest = |site: &Site| {
             let points = Per::ALL.into_iter().flat_map(|per| site.series(per).points());
@@ -243,23 +245,24 @@ impl RankWatch {
         Some((frame, stack.unwrap_or_default()))
     }
 
-    /// Sets the device's size, if it becomes known later.
+    /// Sets the device's size when it becomes known.
     pub fn set_device_total(&mut self, bytes: u64) {
         self.facts.device_total_bytes = Some(bytes);
     }
 
-    /// The frames of a stack, innermost first, before the first table that refers to it.
+    /// Sets the frames of a stack, innermost first. Must be called before the first table that refers to the stack.
     pub fn stack(&mut self, id: StackId, frames: &[Frame]) {
         Arc::make_mut(&mut self.stacks).set(id, frames);
     }
 
-    /// The stacks of its process, which are the same for all its devices, before the first table that refers to them.
+    /// Sets the stacks of the process, which all its devices share. Must be called before the first table that refers
+    /// to them.
     pub fn set_stacks(&mut self, stacks: Arc<Stacks>) {
         self.stacks = stacks;
     }
 
-    /// Whether anything shows that this process trains (a backward pass, an optimizer, phases): serving builds no
-    /// graph.
+    /// Whether anything shows that this process trains (a backward pass, an optimizer, phases). A process that only
+    /// serves builds no graph.
     pub(super) fn trains(&self) -> bool {
         self.has_phases || self.stacks.train()
     }
@@ -269,18 +272,18 @@ impl RankWatch {
         self.stacks.forward_line(stack)
     }
 
-    /// Lines, called by these lines of the user's own, through which forward passes allocate, as far as stacks are
-    /// known.
+    /// Number of lines through which forward passes allocate and which these lines of the user's code call, as far as
+    /// stacks are known.
     pub(super) fn forward_lines(&self, callers: &HashSet<u32>) -> usize {
         self.stacks.forward_lines(callers)
     }
 
-    /// The frames of a stack that is known, innermost first.
+    /// The frames of a known stack, innermost first.
     pub(super) fn frames_of(&self, stack: StackId) -> impl Iterator<Item = &Arc<Frame>> {
         self.stacks.frames_of(stack)
     }
 
-    /// Whether any stack has a name.
+    /// Whether any stack has frames.
     pub(super) fn has_stacks(&self) -> bool {
         !self.stacks.is_empty()
     }
@@ -294,7 +297,7 @@ impl RankWatch {
         self.stacks = stacks;
         let stacks = &self.stacks;
         for site in &mut self.sites {
-            // Stacks share their frames.
+            // Sites share the frames of stacks.
             let shared = site.stacks.first().and_then(|(stack, _)| stacks.site(*stack));
             site.frame = shared.filter(|frame| site.frame.as_ref() == Some(frame)).or_else(|| site.frame.take());
         }
@@ -303,11 +306,11 @@ impl RankWatch {
         self.is_sound()
     }
 
-    /// Whether what refers to a site finds one: it was read from a file.
+    /// Whether all references to sites are valid; the state was read from a file.
     fn is_sound(&self) -> bool {
         let sites = self.sites.len();
         let site = |&index: &u32| (index as usize) < sites;
-        // Room for the two that have no name, blocks and pools, is always left.
+        // There is always room for the sites without a name, one for each kind of memory.
         let bounded = sites <= SITES_MAX + 3 && self.of_stack.len() <= STACKS_MAX + 1;
         let row = |known: &OfStack| known.site as usize <= sites && (known.site > 0 || known.phases == 0);
         bounded
@@ -319,7 +322,7 @@ impl RankWatch {
             && self.history.is_sound()
     }
 
-    /// Bytes that it keeps, without the stacks of its process: what grows with what is sent.
+    /// Bytes held in memory, without the stacks of its process: they grow with the received data.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.sites.len() * (size_of::<Site>() + size_of::<Recent>() + OF_SITE)
@@ -330,8 +333,8 @@ impl RankWatch {
             + self.history.bytes()
     }
 
-    /// Of these stacks those that hold what has grown: what they hold is there now, and is not all that they held when
-    /// their site was first seen.
+    /// Those of the given stacks that hold grown memory. They hold memory now, and it is not all memory that they held
+    /// when their site was first seen.
     pub(super) fn grown(&self, stacks: &[StackId]) -> Vec<StackId> {
         let known = |stack: StackId| self.of_stack.get((stack.0 as usize).min(STACKS_MAX)).copied().unwrap_or_default();
         let last = stacks.iter().map(|&stack| known(stack).seen).max().unwrap_or(0);
@@ -343,19 +346,19 @@ impl RankWatch {
         if grown.is_empty() { of(&now) } else { grown }
     }
 
-    /// Blocks that a stack has gained since it was first seen.
+    /// Number of blocks that a stack has gained since it was first seen.
     pub(super) fn blocks_gained(&self, stack: StackId) -> u64 {
         let known = self.of_stack.get((stack.0 as usize).min(STACKS_MAX));
         known.map_or(0, |known| known.blocks.saturating_sub(known.first_blocks))
     }
 
-    /// Bytes that live at a site and were born in an earlier epoch than the one under way.
+    /// Live bytes of a site that were born in an epoch before the current one.
     pub(super) fn older_bytes(&self, site: usize) -> u64 {
         self.recent.get(site).filter(|recent| recent.seen == self.tables).map_or(0, |recent| recent.older)
     }
 
-    /// Bytes that a site has gained since the first boundary after its first epoch, and how many more of its bytes were born in
-    /// an earlier epoch than the one under way: what its first epoch made once (a library's workspace) is in neither.
+    /// Bytes that a site has gained since the first boundary after its first epoch, and the gain of bytes born before
+    /// the current epoch. Neither includes memory that its first epoch made only once (a library's workspace).
     pub(super) fn gained_after_first_epoch(&self, site: usize) -> (u64, u64) {
         let shown = self.recent.get(site).filter(|recent| recent.seen == self.tables);
         let since = shown.and_then(|recent| Some((recent, recent.after_first?)));
@@ -364,7 +367,7 @@ impl RankWatch {
         })
     }
 
-    /// Takes a table of this device; tables come in their order.
+    /// Adds a table of this device. Tables must come in order.
     pub fn table(&mut self, table: &SiteTable) {
         self.at_end = None;
         let Some((per, at)) = self.history.boundary(table) else { return self.end(table) };
@@ -397,18 +400,19 @@ impl RankWatch {
         }
         shown.iter().chain(&gone).for_each(|&index| self.settle(index, per, at, table));
         self.shown = shown;
-        // A site that is gone from this kind of boundary may still have to be updated at another kind's next one.
+        // A site that no longer exists at this kind of boundary may still need an update at the next boundary of
+        // another kind.
         let recent = &self.recent;
         self.shown.extend(gone.into_iter().filter(|&index| recent[index as usize].known != [(0, 0); 3]));
     }
 
-    /// Takes the table of the end of the recording.
+    /// Stores the table of the end of the recording.
     fn end(&mut self, table: &SiteTable) {
         let mut held = vec![0_u64; self.sites.len()];
         let blocks = table.rows.iter().map(|row| (self.known_site(row.stack), row.bytes));
         let pools = table.private_pools.iter().map(|row| (self.pool_sites.get(&row.stack).copied(), row.bytes));
         for (site, bytes) in blocks.chain(pools) {
-            // What no boundary showed has no part in what grew.
+            // Sites that no boundary showed have no part in growth.
             let Some(held) = site.and_then(|site| held.get_mut(site as usize)) else { continue };
             *held = held.saturating_add(bytes);
         }
@@ -420,13 +424,13 @@ impl RankWatch {
         self.of_stack.get((stack.0 as usize).min(STACKS_MAX))?.site.checked_sub(1)
     }
 
-    /// What a site held at the end of the recording; `None` where that is not known, as while it goes on.
+    /// Bytes of a site at the end of the recording; `None` if unknown, for example while the job goes on.
     pub(super) fn held_at_end(&self, site: usize) -> Option<u64> {
         let held = self.at_end.as_ref().filter(|_| self.history.has_rows)?;
         Some(held.get(site).copied().unwrap_or(0))
     }
 
-    /// Adds a row to what the table at hand shows of a site.
+    /// Adds a row of the current table to a site.
     fn add(&mut self, index: u32, phase: usize, bytes: u64, blocks: u64) {
         let site = &mut self.recent[index as usize];
         if site.seen != self.tables {
@@ -434,13 +438,14 @@ impl RankWatch {
             (site.sum, site.phases, site.older) = ((0, 0), [0; 6], 0);
             self.shown.push(index);
         }
-        // Saturating: the figures came over the wire.
+        // The sums saturate because the figures came over the wire.
         site.sum.0 = site.sum.0.saturating_add(bytes);
         site.sum.1 = site.sum.1.saturating_add(u32::try_from(blocks).unwrap_or(u32::MAX));
         site.phases[phase] = site.phases[phase].saturating_add(bytes);
     }
 
-    /// Notes what the table at hand shows of a site, if that is not what the last boundary of its kind showed.
+    /// Adds the site's figures in the current table to its series, if they differ from those at the last boundary of
+    /// the kind.
     fn settle(&mut self, index: u32, per: Per, at: u32, table: &SiteTable) {
         let recent = &mut self.recent[index as usize];
         let shown = recent.seen == self.tables;
@@ -451,15 +456,15 @@ impl RankWatch {
         let site = &mut self.sites[index as usize];
         if shown {
             let first = site.of.iter().all(|series| series.last().is_none());
-            // What was not there when recording began has grown from nothing.
+            // A site that appeared after the recording began has grown from nothing.
             let first = if first && !site.since_start { recent.phases } else { site.phases[1] };
             site.phases = [recent.phases, first];
         }
         let (epoch, step, time_ns) = (table.epoch, table.step, table.time_ns);
         let opens = per == Per::Step && self.history.opens_epoch();
         let point = Point { at, epoch, step, time_ns, blocks: amount.1, opens, bytes: amount.0 };
-        // What was not there when recording began has grown from nothing; at the first epoch's end (and at the first window,
-        // where windows follow steps), from where the last step left it.
+        // A site that appeared after the recording began has grown from nothing. At the first epoch end, and at the
+        // first window after steps, it has grown from its value at the last step.
         let (bytes, blocks) = recent.known[Per::Step as usize];
         let steps = per != Per::Step && self.history.steps() > 0 && self.history.of(per).seen == 1;
         let nothing = site.since_start.then_some((0, 0));
@@ -469,7 +474,7 @@ impl RankWatch {
         self.points = (self.points + series.kept()).saturating_sub(before);
     }
 
-    /// The site of private pools whose segments this stack asked for.
+    /// The site of private pools whose segments this stack requested.
     fn pool_site(&mut self, stack: StackId) -> u32 {
         if let Some(&known) = self.pool_sites.get(&stack) {
             return known;
@@ -485,7 +490,7 @@ impl RankWatch {
         site
     }
 
-    /// Takes a measurement of this device.
+    /// Adds a measurement of this device.
     pub fn sample(&mut self, sample: &Sample) {
         if let Some(total) = sample.device_total_bytes {
             self.facts.device_total_bytes = Some(total);
@@ -494,7 +499,7 @@ impl RankWatch {
         self.table_of(sample);
     }
 
-    /// Where nothing but measurements comes, they are windows.
+    /// Uses measurements as windows if nothing else arrives.
     fn table_of(&mut self, sample: &Sample) {
         let (sampled, last_ns) = self.sampled;
         let Some(allocated_bytes) = sample.allocated_bytes.filter(|_| self.tables == sampled) else { return };
@@ -554,7 +559,8 @@ impl RankWatch {
         site
     }
 
-    /// The stacks of a site, and which of them this one is: where the site has no name, none of many stacks stands for it.
+    /// The stacks of a site, and the entry for this stack. For a site without a name, no single stack is
+    /// representative, so it is the empty stack.
     fn stacks_of(&mut self, site: u32, stack: StackId) -> (&mut Vec<(StackId, u8)>, StackId) {
         let site = &mut self.sites[site as usize];
         let stack = if site.frame.is_some() { stack } else { StackId::NONE };
@@ -564,7 +570,7 @@ impl RankWatch {
     fn open_site(&mut self, stack: StackId, holds: Holds) -> u32 {
         let frame = self.stacks.site(stack);
         let known = |frame: &Option<Arc<Frame>>| self.by_frame.get(&(frame.clone(), holds)).copied();
-        // One more than there is room for has no name: a wrong one would be worse.
+        // Beyond the limit, a site has no name, because a wrong name would be worse.
         let frame = if known(&frame).is_some() || self.sites.len() < SITES_MAX { frame } else { None };
         known(&frame).unwrap_or_else(|| {
             let next = self.sites.len() as u32;

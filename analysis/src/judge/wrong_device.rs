@@ -1,8 +1,8 @@
-//! A rank that allocates on a device that is another rank's.
+//! A rank that allocates on another rank's device.
 //!
-//! Guarantees: a device counts as a rank's own if most of the rank's reserved memory lies there; devices are
-//! distinguished by identity (UUID, else host and index) and never by index alone. Refuses to judge intended sharing:
-//! processes of one rank, other roles beside the training, a rank's further devices that no other rank owns.
+//! Guarantees: a device counts as a rank's own if most of the rank's reserved memory is there. Devices are
+//! distinguished by identity (UUID, else host and index) and never by index alone. Intended sharing is not reported:
+//! processes of one rank, other roles beside the training, and a rank's further devices that no other rank owns.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use super::subjects::{self, Subject};
 use super::watch::RankWatch;
 use crate::wording::opening;
 
-/// A finding, and the device it is about.
+/// A finding and its device.
 pub(super) struct Wrong {
     pub device: Option<String>,
     pub finding: Finding,
 }
 
-/// One rank on one device that is not its own.
+/// One rank on a device that is not its own.
 struct Stray<'a> {
     watch: &'a RankWatch,
     owner: Subject,
@@ -26,15 +26,15 @@ struct Stray<'a> {
     bytes: u64,
 }
 
-/// Strays with this key are one finding: the line, the device's index, the owner.
+/// The key of a finding: the line, the device's index, and the owner.
 type Key = (Option<(String, String)>, u8, Subject);
 
-/// Where there are several devices, they were compared.
+/// Devices were compared if there are several.
 pub(super) fn judged(watches: &[&RankWatch]) -> Option<JudgedKind> {
     (watches.len() > 1).then(|| JudgedKind { kind: FindingKind::WrongDevice, boundaries: Vec::new() })
 }
 
-/// Every rank on a device that is another's.
+/// All findings about ranks on another rank's device.
 pub(super) fn findings(watches: &[&RankWatch]) -> Vec<Wrong> {
     let mut by_place: BTreeMap<Key, Vec<Stray<'_>>> = BTreeMap::new();
     let own = own_devices(watches);
@@ -91,7 +91,7 @@ fn wrong(strays: &[Stray<'_>], watches: &[&RankWatch]) -> Option<Wrong> {
     let most = strays.iter().max_by_key(|stray| stray.bytes)?;
     let subjects: Vec<Subject> = strays.iter().map(|stray| stray.watch.who()).collect();
     let all: Vec<Subject> = watches.iter().map(|watch| watch.who()).collect();
-    // The device is in the sentence anyway.
+    // The sentence names the device anyway.
     let bare = |subjects: &[Subject]| {
         subjects.iter().map(|who| Subject { device: 0, ..who.clone() }).collect::<Vec<Subject>>()
     };

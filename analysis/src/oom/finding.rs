@@ -1,7 +1,7 @@
-//! Explained failures become findings: one over all ranks that failed the same way at the same place.
+//! Makes findings from explained failures: one for all ranks that failed the same way at the same place.
 //!
-//! Guarantees: the sentence has the request, the place, and the figure that decided; the advice names what would have
-//! helped, with figures. Refuses to advise what the arithmetic says would not have helped.
+//! Guarantees: the sentence names the request, the place, and the deciding figure. The advice names what would have
+//! helped, with figures. Nothing is advised that would not have helped according to the arithmetic.
 //!
 //! (Over 400 lines: one finding, whose sentences share its figures.)
 
@@ -13,23 +13,24 @@ use super::{OomCause, Report, SiteUse};
 use crate::classes::Class;
 use crate::wording::{REPLAYED, bytes, moment, opening, place_or_none, plural, ranks, requested_in, sentence};
 
-/// Blocks at one place from which they may be kept, one by one, rather than be one step's.
+/// Minimum number of blocks at one place before they may have been kept one by one and not by a single step.
 const KEPT_BLOCKS_MIN: u64 = 16;
-/// Sites named in the evidence.
+/// Maximum number of sites that the evidence names.
 const SITES_NAMED: usize = 5;
 
-/// One finding for each way in which ranks failed; `known` is how many ranks the job shows.
+/// One finding for each way in which ranks failed; `known` is the number of ranks that were seen in the job.
 #[must_use]
 pub fn findings(reports: &[Report], known: usize) -> Vec<Finding> {
     let mut alike: BTreeMap<(OomCause, Option<Frame>), Vec<&Report>> = BTreeMap::new();
-    // The leak's finding reports what a leak caused.
+    // A failure that a leak caused is reported in the leak's finding.
     for report in reports.iter().filter(|report| report.leaked.is_none()) {
         alike.entry((report.cause, report.facts.stack.site().cloned())).or_default().push(report);
     }
     alike.into_values().filter_map(|reports| finding(&reports, known)).collect()
 }
 
-/// A rank that ended by out of memory without an event that says of what: memory outside the allocator, or of the host.
+/// The finding about a rank that ended by out of memory without an event that explains it. The memory may have been
+/// outside the allocator, or the host's.
 #[must_use]
 pub fn unexplained(rank: u32, known: usize, failure: &str, time_ns: u64, last: &[(&str, Option<u64>)]) -> Finding {
     let figures: Vec<(String, EvidenceValue)> = last
@@ -67,13 +68,13 @@ pub struct Counted {
     pub rank: u32,
     /// How many there were.
     pub ooms: u64,
-    /// The first measurement that counts one.
+    /// The first measurement that counts a failed request.
     pub first: Sample,
-    /// Whether the process ended by one; `None` where it goes on, or where its end is unknown.
+    /// Whether the process ended because of one; `None` if it still runs or its end is unknown.
     pub ended_by_it: Option<bool>,
 }
 
-/// A rank whose allocator counts failed requests, and of which no events are recorded.
+/// The finding about a rank whose allocator counted failed requests while no events were recorded.
 #[must_use]
 pub fn counted(counted: &Counted, known: usize) -> Finding {
     let &Counted { rank, ooms, first, ended_by_it } = counted;
@@ -107,13 +108,13 @@ pub fn counted(counted: &Counted, known: usize) -> Finding {
 }
 
 fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
-    // Beside failures that ended processes, those that were caught are not reported.
+    // Failures that were caught are reported only if no other failure is alike.
     let ended: Vec<&Report> = reports.iter().copied().filter(|report| !report.facts.went_on).collect();
     let (reports, severity, caught) = match ended.is_empty() {
         true => (reports, Severity::Info, ", which was caught"),
         false => (&*ended, Severity::Critical, ""),
     };
-    // The first failure speaks: what comes later is often its consequence.
+    // The finding describes the first failure, because later failures are often its consequence.
     let first = *reports.iter().min_by_key(|report| (report.facts.time_ns, report.facts.rank))?;
     let facts = &first.facts;
     let mut numbers: Vec<u32> = reports.iter().map(|report| report.facts.rank).collect();
@@ -155,11 +156,11 @@ fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
     })
 }
 
-/// The figure that decided.
+/// The figure that decided the cause.
 fn deciding(report: &Report) -> String {
     let facts = &report.facts;
     match report.cause {
-        // What is free in the cache may be enough only together with what the device has left.
+        // The free bytes in the cache may suffice only together with the free bytes of the device.
         OomCause::Fragmentation if report.free_bytes < facts.asked_bytes => format!(
             "{} are free on the device and {} in the cache, but there in {}: fragmentation",
             bytes(report.room_bytes),
@@ -184,7 +185,8 @@ fn deciding(report: &Report) -> String {
     }
 }
 
-/// `blocks of at most 4.00 MiB`: what a request of another size or another pool could take is none.
+/// `blocks of at most 4.00 MiB`. If no block could serve the request, for example because of its pool, no size is
+/// named.
 pub(super) fn in_blocks(report: &Report) -> String {
     match report.largest_usable_bytes {
         0 => "blocks that could not serve it".to_owned(),
@@ -192,7 +194,8 @@ pub(super) fn in_blocks(report: &Report) -> String {
     }
 }
 
-/// What is enough for the request however the free memory is packed: its own segment fits beside what is reserved.
+/// Bytes that must become free to serve the request however the free memory is packed: its own segment then fits
+/// beside the reserved memory.
 fn needed(report: &Report) -> u64 {
     report.segment_bytes.saturating_sub(report.room_bytes).max(report.missing_bytes)
 }
@@ -237,7 +240,7 @@ pub(super) fn explanation(report: &Report) -> String {
         None => format!(" The device had {} free.", bytes(facts.device_free_bytes)),
     });
     if report.segment_bytes > facts.asked_bytes {
-        // (This is the size in PyTorch's own message.)
+        // This is the size in PyTorch's own message.
         text.push_str(&format!(" A new segment for the request takes {}.", bytes(report.segment_bytes)));
     }
     if let Some(others) = facts.others_bytes.filter(|&others| others > 0) {
@@ -265,16 +268,16 @@ pub(super) fn explanation(report: &Report) -> String {
     text
 }
 
-/// What lives at a place.
+/// The live memory of one place.
 struct Place<'a> {
     site: Option<&'a Frame>,
     bytes: u64,
     blocks: u64,
-    /// Since the last step that ended.
+    /// Growth since the end of the last step.
     grown: u64,
 }
 
-/// Live memory by place, most bytes first: what several stacks allocated at one line is one place.
+/// Live memory by place, most bytes first. Blocks that several stacks allocated at one line are at one place.
 fn by_place(sites: &[SiteUse]) -> Vec<Place<'_>> {
     let mut places: Vec<Place<'_>> = Vec::new();
     for site in sites {
@@ -334,7 +337,7 @@ fn capacity(report: &Report, failed: &[u32]) -> String {
     };
     let share = missing as f64 / activations.max(1) as f64;
     let batch = if share < 0.9 {
-        // Activations grow with the batch, in proportion.
+        // Activations grow in proportion to the batch.
         format!(
             ": a batch smaller by {:.0} % or more (activations and this request are {}; what the step allocates after it comes on \
              top)",
@@ -359,8 +362,8 @@ fn capacity(report: &Report, failed: &[u32]) -> String {
     }
 }
 
-/// The place that holds most of the memory in many blocks, where there is one: nothing in a class shows whether a program
-/// needs them or keeps them.
+/// The place that holds most of the memory in many blocks, if there is one. Its class does not show whether the
+/// program needs these blocks or merely keeps them.
 fn in_one_place(report: &Report) -> Option<String> {
     let Place { site, bytes: of, blocks, grown: _ } = by_place(&report.facts.sites).into_iter().next()?;
     let is_most = of >= report.facts.found.allocated_bytes / 2 && blocks >= KEPT_BLOCKS_MIN;

@@ -1,9 +1,9 @@
-//! Why a request failed: the arithmetic of one out-of-memory event, and what it was.
+//! Why a request failed: the arithmetic of one out-of-memory event, and its cause.
 //!
-//! The allocator empties its cache before it gives up, so two states count: the one at the request, and the one after
-//! the flush. A failure has one cause: the largest of those that alone would have made the difference. Guarantees:
-//! every figure is a measurement or plain arithmetic on measurements; what was not measured is `None`.
-//! Refuses to name a neighbour, or memory outside the allocator, that was not measured.
+//! The allocator empties its cache before it gives up. So two states count: the state at the request and the state
+//! after the flush. A failure has one cause: the largest of those that alone would have made the difference.
+//! Guarantees: every figure is a measurement or plain arithmetic on measurements; a figure that was not measured is
+//! `None`. Neither a neighbour nor memory outside the allocator is named unless it was measured.
 
 pub mod finding;
 pub mod outcome;
@@ -18,22 +18,22 @@ use crate::fragmentation::picture::Picture;
 pub use finding::findings;
 pub use outcome::Leaked;
 
-/// Device memory that any process needs outside its allocator and that is no fault: CUDA context, kernels,
+/// Device memory that any process needs outside its allocator and that is not a fault: CUDA context, kernels,
 /// communicators.
 const CONTEXT_BYTES: u64 = 1 << 30;
 
 /// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OomCause {
-    /// What is live and what was asked for is more than there is.
+    /// Live memory and the request together exceed the capacity.
     Capacity,
-    /// The bytes were free in the cache, in pieces.
+    /// The bytes were free in the cache, but in pieces.
     Fragmentation,
-    /// Other processes hold what was missing.
+    /// Other processes hold the missing memory.
     Neighbour,
-    /// This process holds what was missing outside the allocator.
+    /// This process holds the missing memory outside the allocator.
     OutsideAllocator,
-    /// What had leaked is what was missing.
+    /// Leaked memory is the missing memory.
     Leak,
 }
 
@@ -69,66 +69,66 @@ pub struct SiteUse {
 }
 
 impl SiteUse {
-    /// What it grew by since then.
+    /// Growth of the live bytes since then.
     #[must_use]
     pub fn growth_bytes(&self) -> Option<u64> {
         self.before_bytes.map(|before| self.bytes.saturating_sub(before))
     }
 }
 
-/// How another rank stood.
+/// The state of another rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The rank.
     pub rank: u32,
     /// Its process's name within the job.
     pub process: String,
-    /// Its reserved bytes, at its last boundary before the failure.
+    /// Its reserved bytes at its last boundary before the failure.
     pub reserved_bytes: u64,
-    /// The most it had allocated until then.
+    /// The most that it had allocated until then.
     pub peak_allocated_bytes: u64,
-    /// What was free on its device; `None` where it was not measured.
+    /// Free bytes of its device; `None` if not measured.
     pub device_free_bytes: Option<u64>,
 }
 
-/// What is known of one failed request.
+/// The known facts about one failed request.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// The rank.
     pub rank: u32,
     /// Device index in its process.
     pub device: u8,
-    /// When, ns since the Unix epoch.
+    /// The time in ns since the Unix epoch.
     pub time_ns: u64,
     /// Epoch under way.
     pub epoch: Option<u32>,
     /// Step under way.
     pub step: Option<u64>,
-    /// The request, rounded.
+    /// Bytes of the request after rounding.
     pub asked_bytes: u64,
     /// Its stream.
     pub stream: u64,
     /// Its pool.
     pub pool: PoolId,
-    /// The stack that asked.
+    /// The requesting stack.
     pub stack: Stack,
-    /// What the driver said was free on the device, behind the flush.
+    /// Free bytes of the device after the flush, as the driver reported them.
     pub device_free_bytes: u64,
-    /// What the request found.
+    /// The state at the request.
     pub found: Picture,
-    /// Reserved bytes behind the flush.
+    /// Reserved bytes after the flush.
     pub reserved_after_bytes: u64,
-    /// The most that was ever reserved until then: a limit cannot be lower.
+    /// The most that was ever reserved until then. A limit cannot be lower than this.
     pub reserved_peak_bytes: u64,
     /// The device's size.
     pub device_total_bytes: Option<u64>,
-    /// Other processes' memory on the device, measured last before.
+    /// Other processes' memory on the device, from the last measurement before the failure.
     pub others_bytes: Option<u64>,
-    /// What was live, by class.
+    /// Live memory by class.
     pub classes: Shares,
-    /// Live sites, most bytes first.
+    /// Sites with live memory, most bytes first.
     pub sites: Vec<SiteUse>,
-    /// Blocks that strand most, first.
+    /// The blocks that strand memory, most stranded bytes first.
     pub holders: Vec<Holder>,
     /// The other ranks.
     pub peers: Vec<Peer>,
@@ -140,36 +140,40 @@ pub struct Facts {
     pub went_on: bool,
 }
 
-/// One failed request, explained.
+/// The explanation of one failed request.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// What is known.
+    /// The known facts.
     pub facts: Facts,
-    /// Why.
+    /// The cause.
     pub cause: OomCause,
-    /// Free in the cache when the request came.
+    /// Free bytes in the cache at the request.
     pub free_bytes: u64,
     /// The largest free block that could have served it.
     pub largest_usable_bytes: u64,
-    /// Given back to the driver in the last attempt.
+    /// Bytes released to the driver in the last attempt.
     pub flushed_bytes: u64,
-    /// Free in the cache behind the flush: beside live blocks.
+    /// Free bytes in the cache after the flush; they are beside live blocks.
     pub stranded_bytes: u64,
-    /// What the driver would have been asked for.
+    /// Bytes that a new segment for the request would have needed.
     pub segment_bytes: u64,
-    /// Of these: rests of segments behind the one block for which they were taken, too small for anything else.
+    /// Stranded bytes in rests behind the single block for which a segment was reserved. The rests are too small for
+    /// anything else.
     pub rounded_away_bytes: u64,
-    /// What the driver had beside; 0 where a limit was in force, which leaves nothing that is known.
+    /// Free bytes of the device beyond the cache. It is 0 if a limit was in force, because the room below a limit is
+    /// unknown.
     pub room_bytes: u64,
-    /// Bytes that were missing, were all free memory one piece; 0 when they were there.
+    /// Bytes that were missing even if all free memory were one piece; 0 if none were missing.
     pub missing_bytes: u64,
-    /// The leak that this is the outcome of.
+    /// The leak that caused this failure.
     pub leaked: Option<Leaked>,
-    /// A limit below the device's size was in force: at least, and less than. `None` when the device itself was full.
+    /// A limit below the device's size that was in force: its lowest possible value, and the value that it is below.
+    /// `None` if the device itself was full.
     pub limit_bytes: Option<(u64, u64)>,
-    /// Of this process outside the allocator, context included; `None` where the device's size or its other users are not known.
+    /// Bytes of this process outside the allocator, including its context; `None` if the device's size or its other
+    /// users are not known.
     pub outside_bytes: Option<u64>,
-    /// Whether expandable segments would have served it: whole pages could have been taken from the holes.
+    /// Whether expandable segments would have served the request with whole pages from the holes.
     pub expandable_would_serve: bool,
 }
 
@@ -182,13 +186,13 @@ pub fn explain(facts: Facts) -> Report {
     let flushed_bytes = facts.found.reserved_bytes.saturating_sub(reserved_after);
     let in_segments = facts.found.active_bytes.saturating_sub(facts.found.loose_bytes);
     let stranded_bytes = reserved_after.saturating_sub(in_segments);
-    // The driver had room and was not asked: something allows this process less.
+    // The device had room for the segment, and yet the request failed: a limit applies to this process.
     let limited = facts.device_free_bytes >= segment_bytes;
     let limit_bytes = limited.then(|| {
         let most = reserved_after.saturating_add(segment_bytes);
         (facts.reserved_peak_bytes.max(reserved_after).min(most), most)
     });
-    // How far below a limit the process stood is known only as an interval; the room it left is at least nothing.
+    // The room below a limit is known only as an interval, so its lower bound 0 is used.
     let room = if limited { 0 } else { facts.device_free_bytes };
     let within_reach = stranded_bytes.saturating_add(room);
     let outside_bytes = match (facts.device_total_bytes, facts.others_bytes) {

@@ -1,8 +1,9 @@
-//! A device that a leak filled: the failed request is the leak's outcome, reported in the leak's own finding.
+//! Failures on a device that a leak filled: the failed request is the leak's outcome and is reported in the leak's own
+//! finding.
 //!
-//! Guarantees: one cause, one finding; waste by packing is a figure in it. A leak is blamed only if the request would
-//! have been served without it, by the arithmetic of that request, and if it is not tiny beside the other live memory.
-//! Refuses to blame a leak for memory that other ranks, other processes or holes between other blocks took.
+//! Guarantees: there is one finding per cause; wasted memory is a figure in it. A leak is blamed only if the request
+//! would have been served without it, by the arithmetic of that request, and if the leak is not tiny beside the other
+//! live memory. A leak is not blamed for memory of other ranks, of other processes, or in holes between other blocks.
 
 use std::fmt::Write as _;
 
@@ -15,12 +16,12 @@ use crate::fragmentation::RankFragmentation;
 use crate::fragmentation::judge::FragmentationCause as Idle;
 use crate::wording::{bytes, moment, ranks, requested_in};
 
-/// A leak that is less than this share of what was in use is not what filled the device.
+/// A leak with less than this share of the memory in use did not fill the device.
 const SHARE_MIN: f64 = 0.05;
-/// A suspicion that holds this share of what was in use when the device was full is one no longer.
+/// A suspected leak with at least this share of the memory in use counts as a leak when the device is full.
 const SUSPECTED_SHARE_MIN: f64 = 0.25;
 
-/// What a failed request is the outcome of.
+/// The leak that caused a failed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaked {
     /// Bytes that had leaked.
@@ -29,7 +30,7 @@ pub struct Leaked {
     pub kind: FindingKind,
     /// Its place.
     pub site: Option<Frame>,
-    /// What distinguishes it from others without a place.
+    /// A text that distinguishes it from other findings without a place.
     pub subject: String,
 }
 
@@ -44,18 +45,18 @@ impl Leaked {
     }
 }
 
-/// What of a finding leaked: beside it something else may live at the same place.
+/// The leaked bytes of a finding. Other live memory at the same place does not count.
 fn held(finding: &Finding) -> u64 {
     finding.live_bytes.unwrap_or(0)
 }
 
-/// Whether a finding reports a failed request, or a death for want of memory.
+/// Whether a finding reports a failed request or a death by out of memory.
 #[must_use]
 pub fn tells(finding: &Finding) -> bool {
     finding.kind == FindingKind::Oom || finding.filled_device
 }
 
-/// Finds for each failed request the leak that it is the outcome of; `findings` are those about the same job.
+/// Finds the leak that caused each failed request; `findings` are those about the same job.
 pub fn blame(reports: &mut [Report], findings: &[Finding]) {
     // What was caught is no outcome: the leak goes on.
     for report in reports.iter_mut().filter(|report| !report.facts.went_on) {
@@ -77,13 +78,13 @@ pub fn blame(reports: &mut [Report], findings: &[Finding]) {
     }
 }
 
-/// Whether the request would have been served without what leaked, and nothing larger than that stood in its way.
+/// Whether the request would have been served without the leak, and no larger cause prevented it.
 fn is_outcome(report: &Report, leaked: &Leaked) -> bool {
     let alone = report.room_bytes.saturating_add(leaked.bytes) >= report.segment_bytes;
     let with_the_rest = report.missing_bytes > 0 && leaked.bytes >= report.missing_bytes;
     let facts = &report.facts;
     let larger = match report.cause {
-        // The holes are the leak's own where its blocks lie between them.
+        // If the leak's blocks lie beside the holes, the holes are the leak's own.
         OomCause::Fragmentation => {
             let beside = facts.holders.first().and_then(|holder| holder.stack.site());
             let own = leaked.site.is_some() && beside == leaked.site.as_ref();
@@ -96,8 +97,8 @@ fn is_outcome(report: &Report, leaked: &Leaked) -> bool {
     (alone || with_the_rest) && !larger
 }
 
-/// Reports each failed request that a leak caused in the leak's finding, and drops what the same cause explains:
-/// predictions that have come true, and idle memory between leaked blocks.
+/// Reports each failed request that a leak caused in the leak's finding. Findings that the same cause explains are
+/// removed: predictions that came true, and idle memory between leaked blocks.
 pub fn tell(findings: &mut Vec<Finding>, reports: &[Report], known: usize) {
     for finding in findings.iter_mut() {
         let of: Vec<&Report> =
@@ -109,7 +110,7 @@ pub fn tell(findings: &mut Vec<Finding>, reports: &[Report], known: usize) {
             ended(finding, first, &numbers, known);
         }
     }
-    // One failure is one warning: the finding about fragmentation describes the same cause.
+    // One failure gives one warning: the finding about fragmentation describes the same cause.
     let is_of_packing =
         |rank: &u32| reports.iter().any(|report| report.facts.rank == *rank && report.cause == OomCause::Fragmentation);
     for finding in findings.iter_mut().filter(|finding| finding.kind == FindingKind::Fragmentation) {
@@ -122,7 +123,7 @@ pub fn tell(findings: &mut Vec<Finding>, reports: &[Report], known: usize) {
         let leaked = |rank: &u32| reports.iter().any(|report| report.facts.rank == *rank && report.leaked.is_some());
         match finding.kind {
             FindingKind::NearOom => !finding.ranks.iter().all(failed),
-            // Reserved memory grew because what lives in it did.
+            // Reserved memory grew because the live memory in it grew.
             FindingKind::FragmentationGrowth => !finding.ranks.iter().all(leaked),
             _ => true,
         }
@@ -135,9 +136,9 @@ fn ended(finding: &mut Finding, first: &Report, numbers: &[u32], known: usize) {
     finding.severity = Severity::Critical;
     finding.confidence = finding.confidence.max(0.95);
     (finding.time_to_oom_seconds, finding.epochs_to_oom) = (None, None);
-    // What was predicted has happened, and what was a suspicion filled the device.
+    // The predicted failure has happened, and the leak is no longer only suspected.
     (finding.horizon, finding.is_suspected, finding.filled_device) = (None, false, true);
-    // (To a String nothing can fail.)
+    // Writing to a `String` cannot fail.
     let _ = write!(
         finding.title,
         "; {} ran out of memory{}, when {} were requested in {place}",
@@ -172,7 +173,8 @@ pub fn add_consequences(findings: &mut [Finding], after: &[AfterOom]) {
     }
 }
 
-/// Of ranks that a leak filled: free memory beside what leaked is the leak's.
+/// Removes the severity of fragmentation on ranks that a leak filled: free memory beside leaked blocks is a part of
+/// the leak.
 pub fn excuse(fragmentation: &mut [RankFragmentation], reports: &[Report], findings: &[Finding]) {
     for rank in fragmentation {
         let outcome = reports.iter().any(|report| report.facts.rank == rank.rank && report.leaked.is_some());

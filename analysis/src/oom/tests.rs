@@ -1,4 +1,4 @@
-//! Each cause from its arithmetic, and the sentences.
+//! Tests that each cause follows from its arithmetic, and tests of the sentences.
 
 use memctl_model::{
     BlockState, BlockUse, DeviceIndex, EvidenceValue, Finding, FindingKind, Frame, Keyframe, KeyframeReason,
@@ -12,7 +12,7 @@ use crate::fragmentation::picture::Pin;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Segments of 20 MiB, in which every second block of 4 MiB is free, and live blocks of 1 GiB.
+/// `holed` segments of 20 MiB in which every second block of 4 MiB is free, and `whole` live blocks of 1 GiB.
 fn picture(holed: u64, whole: u64) -> Picture {
     let base = 1 << 40;
     let block = |addr: u64, size: u64, live: bool| BlockState {
@@ -211,7 +211,7 @@ proptest! {
         if report.cause == OomCause::Capacity {
             prop_assert!(report.stranded_bytes - report.rounded_away_bytes < report.segment_bytes);
         }
-        // Any input yields a sentence.
+        // Any input gives a sentence.
         prop_assert!(findings(&[report], 1)[0].title.contains("requested in"));
     }
 }
@@ -226,7 +226,7 @@ fn leak(bytes: u64, severity: Severity, site: Stack) -> Finding {
     }
 }
 
-/// 1.5 GiB in use and 1 GiB free between it, all of one site; 1 GiB asked.
+/// A failed request of 1 GiB: 1.5 GiB are in use, with 1 GiB free between them, all of one site.
 fn fragmented() -> Report {
     explain(facts(picture(128, 0), GIB, 100 * GIB))
 }
@@ -322,7 +322,8 @@ fn predictions_that_came_true_and_idle_memory_beside_what_leaked_are_no_findings
 
 #[test]
 fn what_the_driver_rounds_up_is_not_fragmentation() {
-    // 700 segments of 12 MiB, each with one block of 11 MiB: 700 MiB are free in rests that nothing large fits into.
+    // 700 segments of 12 MiB, each with one block of 11 MiB: 700 MiB are free in rests that no large request fits
+    // into.
     let base = 1_u64 << 40;
     let block = |addr: u64, size: u64, usage: BlockUse| BlockState {
         addr,

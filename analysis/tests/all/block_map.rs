@@ -1,5 +1,5 @@
-//! The block map against a simulated allocator: equal counters and layout after every event, for all requests, streams,
-//! pools and settings; and the map's laws, with orderly and with hostile events.
+//! Compares the block map with a simulated allocator: equal counters and layout after every event, for all requests,
+//! streams, pools and settings. Also tests the map's invariants with ordinary and hostile events.
 
 use crate::support;
 
@@ -17,7 +17,7 @@ fn birth_at(position: usize) -> Birth {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
-    /// Births are left out by giving none: the simulated allocator has no training loop.
+    /// Births are not compared: the simulated allocator has no training loop.
     #[test]
     fn equals_the_allocator_after_every_event(settings in settings(), requests in requests(300)) {
         let mut map = BlockMap::new(&settings);
@@ -90,8 +90,8 @@ proptest! {
         }
     }
 
-    /// What is left out of an orderly recording may cost exactness, never consistency; and the
-    /// segments, which are few and absolute, are right again as soon as their events are.
+    /// Events missing from an ordinary recording may make the map inexact, but never inconsistent. Its segments are
+    /// correct again as soon as their events are.
     #[test]
     fn lost_events_leave_a_consistent_map(
         settings in settings(),

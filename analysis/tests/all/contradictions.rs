@@ -1,5 +1,5 @@
-//! The block map's table of contradictions, row by row, and what it does without segment events:
-//! each event that cannot be true leaves the state that the table promises, and is counted once.
+//! Tests of the block map's table of contradictions, row by row, and of its behaviour without segment events. Each
+//! impossible event leaves the state that the table describes, and is counted once.
 
 use crate::support;
 
@@ -65,7 +65,7 @@ fn an_allocation_where_a_block_lives_replaces_it() {
 #[test]
 fn an_allocation_behind_the_requested_bytes_shortens_the_block() {
     let mut fed = Fed::new();
-    // 19.5 MiB of 20 are not split, so the block holds all of them, until an event shows otherwise.
+    // 19.5 MiB of 20 are not split, so the block holds all 20 MiB until an event shows otherwise.
     fed.alloc(LARGE, 19 * MIB + MIB / 2);
     assert_eq!(fed.0.counters().allocated_bytes, 20 * MIB);
     fed.alloc(LARGE + 19 * MIB + MIB / 2, 512);
@@ -207,7 +207,7 @@ fn without_segment_events_blocks_are_loose() {
     assert_eq!((fed.0.counters().allocated_bytes, fed.0.counters().active_bytes), (512, 1536));
     fed.say(Action::FreeCompleted, 0x1000, 700);
     assert_eq!((fed.contradictions(), keyframe_of(&fed.0).loose.len()), (0, 1));
-    // Overlaps: from below, from above, and at the same address.
+    // Overlapping blocks: from below, from above, and at the same address.
     fed.alloc(0x1f00, 512).alloc(0x1e00, 512).alloc(0x1e00, 1024);
     assert_eq!((fed.contradictions(), fed.0.counters().allocated_bytes), (3, 1024));
     fed.say(Action::SegmentAlloc, 0, 2 * MIB);

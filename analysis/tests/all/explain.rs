@@ -1,4 +1,5 @@
-//! What explains memory, on states of a simulated allocator and on hostile ones: sums hold, nothing panics.
+//! Tests of analyses that explain memory, on states of a simulated allocator and on hostile ones: sums are correct,
+//! and nothing panics.
 
 use crate::support;
 
@@ -85,7 +86,7 @@ proptest! {
         prop_assert_eq!(shares.total(), counters.allocated_bytes);
         let of_rows = Classifier::new(&nameless).of_rows(&map.site_rows(), &std::collections::HashMap::new());
         prop_assert_eq!(of_rows.total(), counters.allocated_bytes);
-        // Without names, steps and phases nothing is claimed to be known but cuBLAS's workspaces.
+        // Without stacks, steps and phases, only cuBLAS's workspaces are classified.
         prop_assert!(shares.unknown_share().is_none_or(|share| share > 0.0));
         let ledger = Ledger::new(shares, counters.reserved_bytes, None, HeldThen::default());
         prop_assert_eq!(ledger.allocated_bytes() + ledger.cached_bytes, counters.reserved_bytes);

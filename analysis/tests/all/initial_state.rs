@@ -1,5 +1,5 @@
-//! The state before a trace against a simulated allocator that knows it: replaying the trace from
-//! the conclusion ends exactly where the recording ended, and what is called exact is exact.
+//! Compares the derived state before a trace with a simulated allocator that knows the true state. Replaying the trace
+//! from the derived state ends exactly where the recording ended, and figures that are called exact are exact.
 
 use crate::support;
 
@@ -14,8 +14,8 @@ use support::hostile::{hostile_event, hostile_keyframe};
 use support::keyframe_of;
 use support::requests::{recording, requests, settings};
 
-/// Everything but who allocated a block, which is not known of blocks that the trace only frees,
-/// and what a segment is for, which is not known of pages that nothing was ever placed on.
+/// The segments without two facts: the stack of a block, which is unknown for blocks that the trace only frees, and
+/// the kind of a segment, which is unknown for pages on which nothing was ever placed.
 fn placed(segments: &[SegmentState]) -> Vec<SegmentState> {
     let mut segments = segments.to_vec();
     for segment in &mut segments {
@@ -61,12 +61,13 @@ proptest! {
         let replayed = keyframe_of(&map);
         prop_assert_eq!(placed(&replayed.segments), placed(&end), "after the trace");
         if names_pools {
-            // Every block live at the end was allocated in the trace or is in the snapshot: all stacks are known.
+            // Every block that is live at the end was allocated in the trace or is in the snapshot, so all stacks are
+            // known.
             prop_assert_eq!(replayed.segments, end);
         }
     }
 
-    /// A trace that is not the snapshot's never makes it fail, and the result is a usable keyframe.
+    /// A trace that does not belong to the snapshot never causes a failure, and the result is a usable keyframe.
     #[test]
     fn a_foreign_trace_is_survived(
         settings in settings(),
@@ -140,7 +141,8 @@ fn an_allocation_behind_a_block_shows_where_it_ends() {
     let start = concluded(&end, &trace);
     let expected = [(0, 2 * MIB + half, BlockUse::Allocated), (2 * MIB + half, 17 * MIB + half, BlockUse::Inactive)];
     assert_eq!((blocks(&start), start.assumed_sizes), (expected.to_vec(), 0));
-    // Without it, or with one too far away to be the block's own rest, the rounded request is taken.
+    // The rounded request is assumed without this allocation, or if it is so far away that the gap cannot be the
+    // block's own rest.
     for trace in [&trace[1..3], &[event(Action::Alloc, 9 * MIB, 2 * MIB), trace[1], trace[2]]] {
         let start = concluded(&end, trace);
         assert_eq!((blocks(&start)[0], start.assumed_sizes), ((0, 2 * MIB, BlockUse::Allocated), 1));
@@ -193,7 +195,7 @@ fn segments_freed_in_the_trace_were_there_before() {
     assert_eq!((start.keyframe.time_ns, start.keyframe.reason), (5, KeyframeReason::Start));
 }
 
-/// Ten small pages unmapped together look like a large one; the events on them show the difference.
+/// Ten small pages that are unmapped together look like one large page; the events on them show the difference.
 #[test]
 fn pages_unmapped_together_are_known_by_what_was_on_them() {
     let unmapped = event(Action::SegmentUnmap, 0, 20 * MIB);

@@ -1,4 +1,4 @@
-//! What the judge says, and what it does not say, of trainings made by hand: one quantity at a time, with the sentence.
+//! Tests of the findings about hand-made trainings, one quantity at a time, with their sentences.
 //!
 //! (Over 400 lines: one training made by hand serves all of them.)
 
@@ -10,20 +10,20 @@ use memctl_model::{
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-/// Stacks by number: see [`stacks`].
+/// Numbers of stacks: see [`stacks`].
 const WEIGHTS: u32 = 1;
 const KEEP: u32 = 2;
 const FORWARD_A: u32 = 3;
 const FORWARD_B: u32 = 4;
 const FORWARD_C: u32 = 5;
-/// The line of [`FORWARD_A`], come through another function that `evaluate` calls.
+/// The line of [`FORWARD_A`], reached through another function that `evaluate` calls.
 const WARMED: u32 = 6;
 
 fn frame(function: &str, file: &str, line: u32) -> Frame {
     Frame { function: function.into(), file: file.into(), line }
 }
 
-/// The ways to five sites, innermost first; two to the third.
+/// The stacks of five sites, innermost frame first. The third site has two stacks.
 fn stacks() -> [Vec<Frame>; 6] {
     let torch = |function: &str| frame(function, "/opt/lib/site-packages/torch/nn/modules/module.py", 1_770);
     let layer = |line| {
@@ -50,13 +50,13 @@ fn stacks() -> [Vec<Frame>; 6] {
     ]
 }
 
-/// A training of one rank: at each step's end live bytes by (stack, phase, blocks, bytes).
+/// A training of one rank. Each step's end has live memory by (stack, phase, blocks, bytes).
 struct Training {
     watch: RankWatch,
     step: u64,
     steps_per_epoch: u64,
     found: bool,
-    /// Whether a backward pass goes through the graphs of the steps before.
+    /// Whether a backward pass goes through the graphs of earlier steps.
     chains: bool,
     events: u64,
 }
@@ -113,7 +113,7 @@ impl Training {
     }
 
     fn step_with_peak(&mut self, rows: &[Row], peak_bytes: u64) {
-        // A backward pass goes through every graph that lives.
+        // A backward pass goes through every live graph.
         let graphs = rows.iter().filter(|row| [FORWARD_A, FORWARD_B, FORWARD_C].contains(&row.0));
         self.events += 100 + if self.chains { 3 * graphs.map(|row| row.2).sum::<u64>() } else { 0 };
         self.watch.table(&self.table(Boundary::StepEnd, rows, peak_bytes));
@@ -127,7 +127,7 @@ impl Training {
         findings(&[&self.watch], Activity::Running)
     }
 
-    /// Steps until something is said, and until it is sure.
+    /// The number of steps until a finding appears, and until it is certain.
     fn run(&mut self, steps: u64, rows: impl Fn(u64) -> Vec<Row>) -> (Option<u64>, Option<u64>) {
         let (mut said, mut sure) = (None, None);
         for step in 0..steps {
@@ -167,7 +167,7 @@ fn one_tensor_a_step_is_suspected_within_eight_steps_and_confirmed_once_no_buffe
     assert!(slope.low <= slope.value && slope.value <= slope.high && slope.value == 10.0 * MIB as f64, "{slope:?}");
 }
 
-/// At which step's end growth vouches for more than before, and for what.
+/// The steps at whose ends growth supports further forecasts, with these forecasts.
 fn vouched(training: &mut Training, steps: u64, rows: impl Fn(u64) -> Vec<Row>) -> Vec<(u64, Foresight)> {
     let mut all = vec![(0, Foresight::Nothing)];
     for step in 0..steps {
@@ -187,23 +187,24 @@ fn growth_vouches_for_more_the_longer_it_goes_on() {
     else {
         panic!("{all:?}");
     };
-    // In the third and in the fourth epoch; then nothing bounded explains it.
+    // First in the third epoch, then in the fourth; at last nothing bounded explains it.
     assert!((20..30).contains(&certain) && (30..40).contains(&next) && sure > next, "{all:?}");
-    // A queue of the last hundred fills over three epochs, as a leak does that is confirmed after eighty rises.
+    // A queue of the last hundred entries fills over three epochs. So does a leak that is confirmed after eighty
+    // rises.
     let queue = |steps| vouched(&mut Training::new(0, steps), 160, |step| kept(step.min(100) + 1));
     assert_eq!(queue(40), [], "it has filled before the fourth epoch has grown");
     let slower = queue(30);
     assert!(matches!(slower[..], [(60.., Foresight::CertainStep), (90.., Foresight::NextStep)]), "{slower:?}");
-    // Whole sets of tensors: code does not keep five of them on purpose.
+    // Whole sets of tensors: no code keeps five of them on purpose.
     let sets = vouched(&mut Training::new(0, 10), 40, |step| kept(step / 5 * 6));
     let Some(&(at, Foresight::AllSteps)) = sets.first() else { panic!("{sets:?}") };
     assert!((20..30).contains(&at) && at < certain + 10, "{sets:?}");
-    // Of dozens of tensors four suffice, and three do not: the best three may be kept.
+    // Four sets of dozens of tensors suffice; three do not, because the best three models may be kept.
     let states = vouched(&mut Training::new(0, 10), 60, |step| kept((step / 8).min(3) * 50));
     assert_eq!(states, [], "three sets, and no more");
     let states = vouched(&mut Training::new(0, 10), 60, |step| kept(step / 8 * 50));
     assert!(matches!(states[..], [(32.., Foresight::AllSteps), ..] if states[0].0 < 40), "{states:?}");
-    // What slows down after it was confirmed may end, like a cache of rare keys.
+    // Growth that slows down after it was confirmed may end, like a cache of rare keys.
     let mut training = Training::new(0, 10);
     let mut now = |steps: std::ops::Range<u64>| {
         steps.for_each(|step| training.step(&kept(step.min(100) / 2 + step.saturating_sub(100) / 8)));
@@ -219,7 +220,7 @@ fn what_only_the_near_end_confirms_vouches_for_no_more_than_a_suspicion() {
     let (_, sure) = training.run(45, |step| kept(step + 1));
     assert!(sure.is_some_and(|step| step >= 40), "the device is full within the time that was watched: {sure:?}");
     assert_eq!(training.judge()[0].foresight, Foresight::Nothing);
-    // What fills within two epochs vouches for nothing at any time.
+    // A cache that fills within two epochs never supports any forecast.
     for fills in [12_u64, 18] {
         let all = vouched(&mut Training::new(0, 10), 200, |step| kept(step.min(fills) + 1));
         assert_eq!(all, [], "{fills}");
@@ -307,7 +308,7 @@ fn an_evaluation_that_keeps_its_graph_is_one_finding_at_the_function_that_runs_i
 #[test]
 fn the_line_is_that_of_the_way_which_has_grown() {
     let mut training = Training::new(0, 10);
-    // A workspace that the first call made, and that stays.
+    // A workspace that the first call made and that stays.
     let workspace = (WARMED, Some(Phase::Eval), 1, 30 * MIB);
     training.run(60, |step| {
         let times = (step + 1) / 10;
@@ -321,7 +322,8 @@ fn the_line_is_that_of_the_way_which_has_grown() {
 
 #[test]
 fn a_block_that_the_allocator_rounds_to_megabytes_grows_all_the_same() {
-    // Large blocks come in multiples of 2 MiB: what grows by 384 KiB a step rises in every fifth, by more.
+    // Large blocks come in multiples of 2 MiB. A block that grows by 384 KiB per step therefore rises in every fifth
+    // step, by more.
     let rounded = |bytes: u64| if bytes < 10 * MIB { bytes } else { bytes.next_multiple_of(2 * MIB) };
     let mut training = Training::new(0, 20);
     let (_, sure) = training.run(200, |step| vec![(KEEP, None, 1, rounded(((step + 1) * 384) << 10))]);
@@ -353,7 +355,7 @@ fn a_chained_state_is_told_from_a_kept_graph_by_its_falling_back() {
     assert_eq!((found[0].first_seen.step, found[0].time_to_oom_seconds), (Some(1), None));
 }
 
-/// The state that the next epoch begins with is the last one's: what hangs on it goes with its second step.
+/// The next epoch begins with the last epoch's state, so the memory of that state is freed in its second step.
 #[test]
 fn a_chain_that_is_let_go_in_the_second_step_of_an_epoch_is_one() {
     let mut chained = Training { chains: true, ..Training::new(0, 10) };
@@ -362,7 +364,8 @@ fn a_chain_that_is_let_go_in_the_second_step_of_an_epoch_is_one() {
     assert_eq!((found.len(), found[0].kind), (1, FindingKind::HiddenChain), "{found:#?}");
 }
 
-/// What a metric collects over an epoch comes through the lines of a model, too; but no backward pass goes through it.
+/// Values that a metric collects over an epoch come through the lines of a model, too, but no backward pass goes
+/// through them.
 #[test]
 fn what_an_epoch_collects_is_no_chain() {
     let mut collected = Training::new(0, 10);
@@ -418,7 +421,8 @@ fn a_rank_that_holds_more_from_some_step_on_stands_out() {
     assert_eq!(found[0].title, "Rank 0 holds 64.0 MiB more than ranks 1-3 since step 15: keep (train.py:17)");
 }
 
-/// A model split over two devices of one process: the second holds what the first does not, and no rank is there to compare.
+/// A model split over two devices of one process. Each device holds other memory, and there is no other rank to
+/// compare with.
 #[test]
 fn devices_of_one_process_are_judged_and_are_no_peers() {
     let mut both: Vec<Training> = (0..2).map(|_| Training::new(0, 10)).collect();
@@ -432,7 +436,7 @@ fn devices_of_one_process_are_judged_and_are_no_peers() {
     assert!(found[0].title.contains("on rank 0,"), "{}", found[0].title);
 }
 
-/// Ranks are distinguished by their numbers and not by the order in which they arrived.
+/// Ranks are identified by their numbers and not by the order in which they arrived.
 #[test]
 fn ranks_that_come_in_any_order_are_told_in_theirs() {
     let mut all: Vec<Training> = [3, 0, 2, 1].map(|rank| Training::new(rank, 10)).into();

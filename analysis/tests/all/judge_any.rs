@@ -1,4 +1,5 @@
-//! Any tables and measurements, in any order, of any ranks: judging does not panic, and its results are complete.
+//! Tests with any tables and measurements, in any order, of any ranks: judging does not panic, and its results are
+//! complete.
 
 use crate::support::watched;
 
@@ -11,7 +12,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use watched::{frame, torch};
 
-/// Numbers as they come, small, growing and absurd.
+/// Numbers of all kinds: small, large and absurd.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![0..8_u64, 0..4_000_000_000_u64, Just(u64::MAX), Just(u64::MAX / 2), any::<u64>()]
 }
@@ -19,7 +20,7 @@ fn number() -> impl Strategy<Value = u64> {
 #[derive(Clone, Debug)]
 enum Incidents {
     Table(SiteTable),
-    /// So many tables, each with some blocks more than the one before.
+    /// This many tables, each with some more blocks than the one before.
     Growth(SiteTable, u8),
     Sample(Sample),
     Stack(u32, u8),

@@ -1,4 +1,5 @@
-//! Host memory over a run: growth of a training process and of its workers, fast or slow, with start and teardown.
+//! Tests of host memory over a run: growth of a training process and of its workers, fast or slow, with start and
+//! teardown.
 
 use crate::support::watched;
 
@@ -13,7 +14,7 @@ fn run(seconds: u64, host: impl Fn(u64) -> u64, workers: impl Fn(u64) -> Option<
     process.judge()
 }
 
-/// As [`run`], of a process, with so many bytes on its device.
+/// The same as [`run`] for a given process, with this many bytes on its device.
 fn ran(
     process: &mut Process,
     seconds: u64,
@@ -48,7 +49,8 @@ fn of_a_simulated_device_only_what_it_took_since_is_not_the_host_s() {
 
 #[test]
 fn workers_that_keep_what_they_load_are_told_within_25_seconds_and_after_their_teardown() {
-    // Four workers of 300 MiB that keep 10 MiB a second each; the last samples come when they are gone.
+    // Four workers of 300 MiB that keep 10 MiB per second each. The last samples are taken after the workers have
+    // ended.
     let grown = |second: u64| 4 * (300 + second.min(22) * 12) * MIB;
     for teardown in [0, 1, 3] {
         let found = run(25 + teardown, |_| 2 * GIB, |second| Some(if second < 25 { grown(second) } else { 0 }));
@@ -80,7 +82,7 @@ fn a_few_seconds_of_steady_growth_are_enough_and_fewer_are_said_not_to_be() {
     assert!(judged_.kinds.iter().all(|judged| judged.kind != FindingKind::HostGrowth));
 }
 
-/// However short a run is, growth at every measurement is found, or it is said that it was not judged.
+/// However short a run is, growth at every measurement is either found or reported as not judged.
 #[test]
 fn steady_growth_is_found_or_said_not_to_be_judged() {
     let mut were_found = Vec::new();
@@ -98,15 +100,15 @@ fn steady_growth_is_found_or_said_not_to_be_judged() {
 
 #[test]
 fn what_starts_what_fills_and_what_comes_again_is_no_growth() {
-    // Imports and the first batches: everything grows for ten seconds.
+    // Imports and the first batches: all memory grows for ten seconds.
     let starting = |second: u64| (second.min(10) * 200) * MIB;
     assert_eq!(run(60, |_| GIB, |second| Some(starting(second))), []);
-    // A page cache that fills: half of what is left every ten seconds.
+    // A page cache that fills: half of the remaining room every ten seconds.
     let fills = |second: u64| (2_000.0 * (1.0 - (-(second as f64) / 14.0).exp())) as u64 * MIB;
     assert_eq!(run(120, |_| GIB, |second| Some(fills(second))), []);
-    // Workers that are started again each epoch.
+    // Workers that are restarted in each epoch.
     let again = |second: u64| (second % 15) * 100 * MIB;
     assert_eq!(run(90, |_| GIB, |second| Some(again(second))), []);
-    // And a process that rests.
+    // A process without growth.
     assert_eq!(run(90, |second| GIB + (second % 7) * 30 * MIB, |_| None), []);
 }

@@ -1,4 +1,4 @@
-//! Long epochs: growth once a period, leaks of one step in hundreds, and courses of a million steps.
+//! Tests of long epochs: growth once per period, leaks of one step in hundreds, and courses of a million steps.
 
 use crate::support::watched;
 
@@ -102,7 +102,7 @@ fn a_buffer_of_a_hundred_entries_in_one_long_epoch_is_quiet() {
 #[test]
 fn a_block_replaced_by_a_longer_one_every_step_of_eight_short_epochs_is_a_leak() {
     let mut process = training();
-    // What the allocator leaves unsplit hides most of the rises.
+    // Rests that the allocator does not split off hide most of the rises.
     let rounded = |step: u64| (step + 1) * 256 * KIB + (step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 44) % MIB;
     for step in 0..48 {
         let rows = [(1, None, 10, 100 * MIB), (KEPT, None, 1, rounded(step))];
@@ -116,8 +116,8 @@ fn a_block_replaced_by_a_longer_one_every_step_of_eight_short_epochs_is_a_leak()
     assert!(found[0].rises.is_some_and(|rises| rises > 15), "{:?}", found[0].rises);
 }
 
-/// `self.stats = torch.cat([self.stats, …])` of a few kilobytes a step: once it is larger than a megabyte, the old and the new
-/// block take turns, and one of the two is 2 MiB that the allocator does not split.
+/// `self.stats = torch.cat([self.stats, …])` of a few kilobytes per step. Once the tensor is larger than a megabyte,
+/// the old and the new block alternate, and one of them is 2 MiB that the allocator does not split.
 #[test]
 fn small_growth_that_takes_turns_with_an_unsplit_block_is_seen_and_taking_turns_alone_is_not() {
     let judged = |grows: u64| {

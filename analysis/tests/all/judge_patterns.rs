@@ -1,4 +1,4 @@
-//! What the code does that leaks: the right kind, pattern, line and figures for each.
+//! Tests of the patterns of leaking code: kind, pattern, line and figures of each.
 
 use crate::support::watched;
 
@@ -9,7 +9,7 @@ fn main_frame(line: u32) -> Frame {
     frame("main", "/home/me/train.py", line)
 }
 
-/// Stacks of a hook that is called for three layers, and of the layers themselves.
+/// Stacks of a hook on three layers, and of the layers themselves.
 fn hooked() -> Vec<Vec<Frame>> {
     let layer = |line: u32| {
         vec![
@@ -65,13 +65,13 @@ fn evaluated() -> Vec<Vec<Frame>> {
     vec![relu, layer(torch("Linear.forward", "nn/modules/linear.py")), validate(50), validate(52)]
 }
 
-/// What is found when every epoch's evaluation of three batches keeps so many blocks of each stack a batch.
+/// The finding if every epoch's evaluation of three batches keeps this many blocks of each stack per batch.
 fn evaluating(a_batch: [u64; 4]) -> Finding {
     let mut process = Process::new(0, &evaluated());
     for epoch in 0..8_u64 {
         let rows = |epochs: u64| -> Vec<Row> {
             let kept = (1..).zip(a_batch).map(|(stack, blocks)| (stack, blocks * 3 * epochs));
-            // The workspace of the first product stays, too.
+            // The workspace of the first product stays as well.
             let workspace = (2, Some(Phase::Forward), 1, 32 * MIB);
             let kept =
                 kept.filter(|kept| kept.1 > 0).map(|(stack, blocks)| (stack, Some(Phase::Eval), blocks, blocks * MIB));
@@ -89,16 +89,16 @@ fn evaluating(a_batch: [u64; 4]) -> Finding {
 
 #[test]
 fn a_graph_of_linear_layers_and_one_activation_is_told_from_what_is_collected() {
-    // Two activations; the input, what the loss keeps, the loss.
+    // Two activations; then the input, a block that the loss keeps, and the loss.
     let graph = evaluating([2, 0, 3, 0]);
     assert_eq!(graph.kind, FindingKind::EvalGraph, "{graph:#?}");
     assert_eq!(graph.site.as_ref().map(|site| (&*site.function, site.line)), Some(("validate", 50)));
-    // With the labels on another line.
+    // The same with the labels on another line.
     assert_eq!(evaluating([4, 0, 2, 1]).kind, FindingKind::EvalGraph);
-    // Outputs and labels; and with losses, from another line.
+    // Outputs and labels; then also losses from another line.
     assert_eq!(evaluating([0, 1, 0, 1]).kind, FindingKind::Leak);
     assert_eq!(evaluating([0, 1, 1, 1]).kind, FindingKind::Leak);
-    // Features of the last layer, which is an activation, or of all of them, and labels.
+    // Features of the last layer (an activation) or of all layers, and labels.
     assert_eq!(evaluating([1, 0, 0, 1]).kind, FindingKind::Leak);
     assert_eq!(evaluating([5, 0, 0, 1]).kind, FindingKind::Leak);
 }
@@ -145,7 +145,7 @@ fn private_pools_that_are_captured_for_each_length_are_told_at_the_line_that_cap
         "{}",
         found[0].title
     );
-    // As many graphs as there are lengths are no leak.
+    // A number of graphs up to the number of lengths is not a leak.
     for window in 0..120 {
         process.window(&[(2, None, 3 + window % 2, 6 * MIB)]);
     }
@@ -180,7 +180,7 @@ fn a_suspicion_is_marked_and_tells_no_time() {
     assert_eq!(evidence(&found[0], "suspected"), Some(1));
 }
 
-/// Steps of a second with 4 MiB each, and an evaluation of 60 seconds after every 20.
+/// Steps of a second with 4 MiB each, and an evaluation of 60 seconds after every 20 steps.
 fn with_evaluations(steps: u64, device_bytes: u64) -> Process {
     let mut process = Process::new(0, &[vec![frame("work", "/home/me/train.py", 9)], vec![main_frame(1)]]);
     process.watch.set_device_total(device_bytes);
@@ -199,7 +199,7 @@ fn with_evaluations(steps: u64, device_bytes: u64) -> Process {
 #[test]
 fn the_time_that_is_left_counts_evaluations_and_what_a_step_needs() {
     let device = 1_500 * MIB;
-    // 1,000 MiB are there to be filled: 250 steps of a second, and 12 evaluations of a minute.
+    // 1,000 MiB remain to be filled: 250 steps of a second, and 12 evaluations of a minute.
     let truth = |steps: u64| (250.0 - steps as f64) * 4.0;
     for steps in [100, 125, 150] {
         let process = with_evaluations(steps, device);

@@ -1,6 +1,7 @@
-//! When growth comes: with an epoch's first step or amid it, every two or three steps, behind what requests under way hold.
+//! Tests of the rhythm of growth: in an epoch's first step or in its middle, every two or three steps, hidden by
+//! requests under way.
 //!
-//! Guarantees: each thing that leaks has a twin that comes in the same numbers and is harmless.
+//! Guarantees: each leak has a harmless counterpart with the same numbers.
 
 use crate::support::watched;
 
@@ -14,7 +15,7 @@ fn stacks() -> Vec<Vec<Frame>> {
     ]
 }
 
-/// A tensor that is replaced by a longer one once an epoch, in the step `of_epoch`; epochs of ten steps.
+/// A tensor that is replaced by a longer one once per epoch, in the step `of_epoch`. Epochs have ten steps.
 fn replaced_in(of_epoch: u64, epochs: u64) -> Process {
     let mut process = Process::new(0, &stacks());
     for epoch in 0..epochs {
@@ -37,7 +38,7 @@ fn what_becomes_longer_amid_each_epoch_is_told_before_what_may_be_a_curriculum()
     assert!(replaced_in(0, 17).warns());
 }
 
-/// A recording whose steps were found and whose epochs are unknown; a piece stays at each of these steps.
+/// A recording with found steps and unknown epochs. A piece stays in each of the steps for which `stays` is true.
 fn found(steps: u64, stays: impl Fn(u64) -> bool) -> Process {
     let mut process = Process::new(0, &stacks());
     let mut pieces = 0;
@@ -55,10 +56,10 @@ fn found(steps: u64, stays: impl Fn(u64) -> bool) -> Process {
 
 #[test]
 fn a_history_whose_rounded_size_rises_every_two_or_three_steps_comes_at_a_rhythm() {
-    // 200 KiB a step, rounded to 512 KiB: after two, three, three, two, … steps.
+    // 200 KiB per step, rounded to 512 KiB: it rises after two, three, three, two, … steps.
     let history = |step: u64| (step + 1) * 200 / 512 > step * 200 / 512;
     assert!(found(120, history).warns(), "{:?}", found(120, history).judge());
-    // As many at random (a multiplicative generator: they only have to look so).
+    // The same number of rises at random (a multiplicative generator, because they only have to look random).
     let random = |step: u64| {
         (step + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_mul(step ^ 0x2545_f491_4f6c_dd1d) >> 32 & 255 < 100
     };
@@ -66,7 +67,8 @@ fn a_history_whose_rounded_size_rises_every_two_or_three_steps_comes_at_a_rhythm
     assert!(!found(120, random).warns(), "{:?}", found(120, random).judge());
 }
 
-/// A server whose requests under way hold 0 to 6 blocks of the line that keeps one of them every `kept` seconds.
+/// A server whose requests under way hold 0 to 6 blocks of a line. `kept` returns the number of blocks of this line
+/// that stay.
 fn requests(seconds: u64, kept: impl Fn(u64) -> u64) -> Process {
     let mut process = Process::new(0, &stacks());
     for second in 0..seconds {

@@ -1,4 +1,4 @@
-//! Processes that mark nothing: what is said of them over windows, and what is not.
+//! Tests of processes without marks: what windows show, and what they do not.
 
 use crate::support::watched;
 
@@ -10,7 +10,7 @@ const WEIGHTS: u32 = 1;
 const CACHE: u32 = 2;
 const WORK: u32 = 3;
 
-/// A server: its weights, a cache that is filled from `handle`, and what a request needs while it is served.
+/// A server: its weights, a cache that `handle` fills, and the memory of requests while they are served.
 fn server() -> Process {
     Process::new(
         0,
@@ -27,7 +27,7 @@ fn server() -> Process {
     )
 }
 
-/// What lives at the end of a window: `entries` of the cache, and the request under way.
+/// The live memory at the end of a window: `entries` of the cache, and the request under way.
 fn rows(window: u64, entries: u64) -> Vec<Row> {
     let under_way = window % 3;
     vec![
@@ -37,7 +37,7 @@ fn rows(window: u64, entries: u64) -> Vec<Row> {
     ]
 }
 
-/// Requests served by a window: between one and six each, for a reason that has no rhythm.
+/// Number of requests served up to a window: between one and six per window, without a rhythm.
 fn served(window: u64) -> u64 {
     (0..window).map(|window| 1 + (window.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) % 6).sum()
 }
@@ -84,7 +84,7 @@ fn weights_that_are_loaded_for_two_minutes_are_no_leak() {
     let mut process = server();
     for window in 0..120 {
         let loaded = vec![(WEIGHTS, None, window * 4, window * 40 * MIB)];
-        // A block in each six events stays.
+        // One block per six events stays.
         process.boundary(Boundary::WindowEnd, 1.0, 8, &loaded);
         assert!(!process.warns(), "window {window}: {:?}", process.judge());
     }
@@ -97,7 +97,7 @@ fn weights_that_are_loaded_for_two_minutes_are_no_leak() {
     assert_eq!(process.judge(), []);
 }
 
-/// The steep part of a cache that fills may lie where the model is being loaded: what is left of it looks even.
+/// The steep part of a cache that fills may be during the loading of the model, and the rest then looks even.
 #[test]
 fn a_cache_that_filled_while_the_model_was_loaded_is_quiet() {
     let mut process = server();
@@ -132,7 +132,7 @@ fn where_steps_go_on_windows_between_them_say_nothing() {
     let mut process = server();
     for step in 0..40_u64 {
         for window in 0..8 {
-            // Within each long step something grows; at its end it is gone.
+            // Memory grows within each long step and is freed at the step's end.
             process.window(&rows(window, window));
         }
         process.step(&rows(step, 0));
@@ -178,7 +178,7 @@ fn whoever_has_freed_everything_lacks_no_events() {
     process.epoch_end(&[]);
     let (_, gaps) = judged(&[&process.watch]);
     assert!(!gaps.iter().any(|gap| gap.gap == Gap::Part && gap.reason.contains("line of code")), "{gaps:?}");
-    // Counters of which no row says whose they are: nothing but counters was recorded.
+    // Only counters were recorded: no row shows where the memory belongs.
     let mut table = process.table(Boundary::EpochEnd, &[]);
     table.counters.allocated_bytes = MIB;
     process.watch.table(&table);
@@ -236,7 +236,7 @@ fn a_history_that_is_replaced_by_a_longer_one_stays_told() {
     let mut told = Vec::new();
     for window in 0..600_u64 {
         let mut rows = rows(window, 0);
-        // Now and then a window ends while the old one and the new one both live.
+        // Some windows end while both the old and the new block are live.
         let both = if window % 37 == 36 { 2 } else { 1 };
         rows[1] = (CACHE, None, both, (served(window) + 1) * 32 * KIB * both);
         process.window(&rows);

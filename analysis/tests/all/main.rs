@@ -1,4 +1,4 @@
-//! What the pure functions promise, in one program: every file tests what its name says.
+//! Tests of the guarantees of all pure functions, in one binary. Each file's name is its subject.
 
 mod block_map;
 mod boundaries;

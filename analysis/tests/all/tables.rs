@@ -1,4 +1,4 @@
-//! Tables by what changed against tables by a look at everything: rows, counters, and rows that were kept.
+//! Compares tables made from changes with tables made by a full scan: rows, counters, and saved rows.
 
 use crate::support;
 
@@ -17,7 +17,7 @@ fn birth_at(position: usize) -> Birth {
     Birth { epoch: position as u32 / 30, step: position as u64 / 5, phase: Phase::of_number(position as u32 / 3 % 6) }
 }
 
-/// Reads the map as a live session does: whole now and then, changes in between.
+/// Reads the map as a live session does: all rows now and then, changes in between.
 #[derive(Default)]
 struct Reader {
     rows: Rows,
@@ -64,7 +64,7 @@ fn key(row: &SiteRow) -> (StackId, u32, Option<Phase>) {
     (row.stack, row.birth_epoch, row.birth_phase)
 }
 
-/// Feeds events; after some of them the tables are read (below 8), or the map is restored from its own state.
+/// Applies events. After some of them the tables are read (a look below 8), or the map is restored from its own state.
 fn follow(settings: &AllocatorSettings, events: &[Event], looks: &[u8]) -> Result<(), TestCaseError> {
     let (mut map, mut reader) = (BlockMap::new(settings), Reader::default());
     for (position, (event, &look)) in events.iter().zip(looks.iter().cycle()).enumerate() {
@@ -112,7 +112,7 @@ fn a_block_that_is_named_belongs_to_another_site_from_then_on() {
     map.apply(&event(Action::Alloc, 1024, 1), birth);
     let before = map.counters();
     map.apply(&event(Action::Annotate, 512, 2), Birth::default());
-    // Addresses without a block, one without a stack, and one inside a block.
+    // An address without a block, an annotation without a stack, and an address inside a block.
     for other in [event(Action::Annotate, 8192, 2), event(Action::Annotate, 1024, 0), event(Action::Annotate, 520, 2)] {
         map.apply(&other, Birth::default());
     }
@@ -121,7 +121,7 @@ fn a_block_that_is_named_belongs_to_another_site_from_then_on() {
     };
     assert_eq!(rows(&mut map), [(1, 3, 1), (2, 3, 1)]);
     assert_eq!((map.counters(), map.block_stack(512), map.block_stack(520)), (before, StackId(2), StackId::NONE));
-    // Given back, and not gone: it has its stack, and is counted nowhere.
+    // Its free was requested but is not complete: the block has the stack and is not counted in any row.
     map.apply(&event(Action::FreeRequested, 512, 0), Birth::default());
     map.apply(&event(Action::Annotate, 512, 3), Birth::default());
     assert_eq!((rows(&mut map), map.block_stack(512)), (vec![(1, 3, 1)], StackId(3)));
@@ -152,7 +152,7 @@ fn sites_that_come_and_go_are_forgotten_and_too_many_join_the_unnamed_one() {
         map.apply(&event(Action::FreeCompleted, block), Birth::default());
     }
     assert_eq!(map.site_changes().len() as u64, most + 1);
-    // Room again: what was forgotten does not count.
+    // There is room again: removed sites do not count.
     map.apply(&event(Action::Alloc, most + 7), Birth::default());
     assert_eq!(map.site_changes().iter().map(|row| row.stack).collect::<Vec<_>>(), [StackId(most as u32 + 8)]);
 }
@@ -181,7 +181,7 @@ fn a_private_pool_counts_by_who_asked_for_its_segments() {
     map.apply(&event(Action::SegmentFree, 100, 20, graph, 0), Birth::default());
     map.apply(&event(Action::SegmentFree, 300, 2, graph, 0), Birth::default());
     assert_eq!(map.private_pools(), [row(7, 1, 2)]);
-    // An expandable segment grows range by range: one segment, of who began it.
+    // An expandable segment grows range by range. It is one segment, of the stack that began it.
     map.apply(&event(Action::SegmentMap, 400, 20, graph, 8), Birth::default());
     map.apply(&event(Action::SegmentMap, 420, 20, graph, 9), Birth::default());
     assert_eq!(map.private_pools(), [row(7, 1, 2), row(8, 1, 40)]);

@@ -1,6 +1,7 @@
-//! The verdict's first sentence over made processes: what grew, what stopped, what comes and goes, and what is too little.
+//! Tests of the verdict's first sentence over hand-made processes: growth, growth that stopped, memory that comes and
+//! goes, and too little data.
 //!
-//! Guarantees: each kind has a twin that differs in one thing and is called something else.
+//! Guarantees: each case has a counterpart that differs in one respect and has another verdict.
 //!
 //! (Over 400 lines: one kind of sentence after the other, all over the same made processes.)
 
@@ -20,7 +21,7 @@ fn stacks() -> Vec<Vec<Frame>> {
     ]
 }
 
-/// Windows of a process of which one line holds so many megabytes at the end of each.
+/// Windows of a process in which one line holds this many megabytes at the end of each.
 fn serving(windows: u64, megabytes: impl Fn(u64) -> u64) -> Process {
     let mut process = Process::new(0, &stacks());
     for window in 0..windows {
@@ -30,7 +31,7 @@ fn serving(windows: u64, megabytes: impl Fn(u64) -> u64) -> Process {
     process
 }
 
-/// A training of epochs of ten steps of which one line holds so many bytes behind each step.
+/// A training with epochs of ten steps in which one line holds this many bytes after each step.
 fn training(epochs: u64, bytes: impl Fn(u64, u64) -> u64) -> Process {
     let mut process = Process::new(0, &stacks());
     for epoch in 0..epochs {
@@ -75,13 +76,13 @@ fn growth_whose_cause_is_open_begins_the_page() {
     assert!((290 * MIB..=312 * MIB).contains(&grown), "of 312 MiB, without what came first: {grown}");
 }
 
-/// A list of a function that returned, or one that is cleared at last.
+/// A list of a function that returned, or a list that is cleared at the end.
 #[test]
 fn what_the_end_of_the_recording_shows_was_given_back() {
     let told = |at_end: Option<u64>| {
         let mut process = serving(40, |window| window * 8);
         if let Some(left) = at_end {
-            // The model is gone as well: that says nothing about what grew.
+            // The model was freed as well, which shows nothing about the growth.
             process.boundary(Boundary::End, 0.1, 10, &[(KEEP, None, left, left * MIB)]);
         }
         let verdict = ended(&process);
@@ -107,7 +108,8 @@ fn what_stopped_growing_has_levelled_off_and_is_no_leak() {
     assert_eq!(goes_on.kind, VerdictKind::Growing, "{goes_on:?}");
 }
 
-/// A cache of 2 GiB whose keys become rarer: 3 % of its growth come in the last third, and that is as much of the peak.
+/// A cache of 2 GiB whose keys become rarer: 3 % of its growth are in the last third, and this is a significant share
+/// of the peak.
 #[test]
 fn what_grows_slowly_at_last_has_not_levelled_off() {
     let slowly = |late_kib: u64| {
@@ -121,7 +123,7 @@ fn what_grows_slowly_at_last_has_not_levelled_off() {
     assert_eq!(slowly(100), VerdictKind::LevelledOff);
 }
 
-/// The series of a line that changed 640 times is thinned: for 3,000 steps it comes and goes.
+/// The series of a line that changed 640 times is thinned: its memory comes and goes for 3,000 steps.
 #[test]
 fn what_a_long_run_gained_is_exact_since_the_time_that_the_sentence_gives() {
     let early = |step: u64| if step < 3_000 { step / 30 % 3 } else { 0 };
@@ -151,7 +153,7 @@ fn what_is_given_back_with_each_epoch_is_released() {
 fn a_few_kilobytes_an_epoch_are_neither_a_finding_nor_growth() {
     let mut process = Process::new(0, &stacks());
     for epoch in 0..12_u64 {
-        // An epoch takes an hour: the device is full in centuries.
+        // An epoch takes an hour, so the device will be full in centuries.
         process.boundary(memctl_model::Boundary::StepEnd, 3_600.0, 1_000, &[(MODEL, None, 40, 400 * MIB)]);
         process.epoch_end(&[(KEEP, None, epoch + 1, (epoch + 1) * 2_560), (MODEL, None, 40, 400 * MIB)]);
     }
@@ -188,7 +190,7 @@ fn memory_that_goes_up_and_down_is_not_called_flat() {
 
 #[test]
 fn what_the_first_step_makes_once_is_no_part_of_the_growth() {
-    // The line that keeps its result also calls the model, which makes a workspace with the first step.
+    // The line that keeps the model's result also calls the model, which makes a workspace in the first step.
     let calls = |line: u32| frame("main", "/home/user/train/train.py", line);
     let stacks = vec![vec![calls(12)], vec![frame("forward", "/home/user/train/model.py", 40), calls(12)]];
     let mut process = Process::new(0, &stacks);
@@ -214,7 +216,7 @@ fn growth_at_two_lines_of_a_function_names_both() {
 
 #[test]
 fn memory_that_only_rises_is_never_called_steady() {
-    // As while a model is loaded: nothing is freed.
+    // Nothing is freed, as during the loading of a model.
     let loading = |windows: u64, is_over: bool| {
         let mut process = Process::new(0, &stacks());
         for window in 1..=windows {
@@ -257,7 +259,7 @@ fn too_little_says_so_unless_what_was_seen_grew() {
 fn growth_of_which_no_line_is_known_is_a_fact_all_the_same() {
     let mut process = Process::new(0, &[]);
     for window in 0..40_u64 {
-        // Another line each time: none of them grows.
+        // Each window has another line, so no single line grows.
         process.window(&[(window as u32 + 1, None, 1, (window + 1) * 8 * MIB), (100, None, 40, 400 * MIB)]);
     }
     let verdict = ended(&process);
@@ -266,7 +268,7 @@ fn growth_of_which_no_line_is_known_is_a_fact_all_the_same() {
 
 #[test]
 fn a_sum_that_rose_once_has_levelled_off() {
-    // Another line each time, so that none of them grows: larger batches from one step on.
+    // Each step has another line, so no single line grows: batches are larger from one step on.
     let run = |level: fn(u64) -> u64| {
         let mut process = Process::new(0, &[]);
         for step in 0..150_u64 {
@@ -280,7 +282,7 @@ fn a_sum_that_rose_once_has_levelled_off() {
     assert_eq!(run(|step| 8 + step).kind, VerdictKind::Growing);
 }
 
-/// A ring that fills evenly and is full, its blocks made by another line each time; and a leak of few large pieces.
+/// A ring that fills evenly and is then full, with blocks from another line each time; and a leak of few large pieces.
 #[test]
 fn a_sum_that_rose_evenly_and_is_flat_has_levelled_off() {
     let run = |held: fn(u64) -> u64| {
@@ -295,9 +297,8 @@ fn a_sum_that_rose_evenly_and_is_flat_has_levelled_off() {
     assert_eq!(run(|window| window / 16 * 48), VerdictKind::Growing, "it rises every sixteenth window");
 }
 
-/// Each request needs more with each token and gives all back. The job ends somewhere in one.
-/// A list that is cleared behind every third epoch, the last one included. Its twin was filled once only, beside something
-/// else that stood as high before.
+/// A list that is cleared after every third epoch, including the last one. In the counterpart it was filled only once,
+/// and other memory was as high before.
 #[test]
 fn a_sum_that_was_given_back_twice_comes_and_goes() {
     let ended_with = |first: u32| {
@@ -320,6 +321,7 @@ fn a_sum_that_was_given_back_twice_comes_and_goes() {
     assert_eq!(grew.kind, VerdictKind::Growing, "{grew:?}");
 }
 
+/// Each request needs more memory with each token and then frees all of it. The job ends in the middle of a request.
 #[test]
 fn a_sum_that_falls_with_each_request_does_not_grow() {
     for (windows, of_request) in [(13, 8), (14, 8), (16, 8), (30, 20), (40, 26), (90, 40), (95, 40)] {
@@ -339,7 +341,7 @@ fn the_place_of_a_sum_is_one_that_goes_on_growing() {
     let stacks = [line(7), line(9), vec![frame("main", "/home/user/serve.py", 12)]];
     let mut process = Process::new(0, &stacks);
     for window in 0..60_u64 {
-        // Two lines replace each other's blocks: together they grow. A third one makes a workspace, once.
+        // Two lines replace each other's blocks and grow together. A third line makes a workspace once.
         let held = (window + 1) * 2 * MIB;
         let (one, other) = if window % 2 == 0 { (held, MIB) } else { (MIB, held) };
         let workspace = if window > 8 { 100 * MIB } else { 0 };
@@ -350,7 +352,8 @@ fn the_place_of_a_sum_is_one_that_goes_on_growing() {
     assert_eq!(verdict.site.as_ref().map(|site| &*site.function), Some("turn"), "{verdict:?}");
 }
 
-/// Layers are unfrozen one by one and the optimizer is made again for all of them: more each epoch, but nothing is older than it.
+/// Layers are unfrozen one by one, and the optimizer is made again for all of them. Each epoch has more memory, but
+/// none is older than the epoch.
 #[test]
 fn what_every_epoch_makes_again_is_work_that_grows() {
     let run = |made_again: bool, more: u64| {
@@ -358,11 +361,11 @@ fn what_every_epoch_makes_again_is_work_that_grows() {
         for epoch in 0..12_u64 {
             for _ in 0..10 {
                 let kept = (KEEP, None, epoch + 1, (epoch + 1) * more);
-                // A library's workspace, which the same line made once.
+                // The same line made a library's workspace once.
                 let workspace = (KEEP, None, 1, 32 * MIB);
                 let model = (MODEL, None, 40, 400 * MIB);
                 let mut table = process.table(memctl_model::Boundary::StepEnd, &[kept, model, workspace]);
-                // What a leak keeps lives from its epoch on: half of it is older than the last one.
+                // Leaked memory stays live after its epoch: half of it is older than the last one.
                 let first = table.rows[0];
                 let older = SiteRow { bytes: first.bytes / 2, blocks: first.blocks / 2, birth_epoch: 0, ..first };
                 let newer = SiteRow { bytes: first.bytes - older.bytes, blocks: first.blocks - older.blocks, ..first };
@@ -383,7 +386,7 @@ fn what_every_epoch_makes_again_is_work_that_grows() {
     assert!(again.sentence.contains("each step works on more"), "{}", again.sentence);
     let little = run(true, 4 * KIB);
     assert_eq!(little.kind, VerdictKind::Steady, "it follows the inputs, and not the clock: {}", little.sentence);
-    // However long it has grown: a bounded buffer may be longer.
+    // However long it has grown, a bounded buffer may be longer.
     assert_eq!((kept.kind, kept.cause), (VerdictKind::Growing, Some(Cause::Open)), "{}", kept.sentence);
     assert!(kept.sentence.contains("It is a leak unless what holds it is bounded"), "{}", kept.sentence);
 }
@@ -397,7 +400,7 @@ fn what_is_kept_beside_a_workspace_is_a_leak() {
         for step in 1..=10_u64 {
             let steps = epoch * 10 + step;
             let mut table = process.table(memctl_model::Boundary::StepEnd, &[model, (KEEP, None, 1, 320 * MIB)]);
-            // Each step keeps half a mebibyte beside it; those of earlier epochs are older.
+            // Each step keeps half a mebibyte in addition; pieces of earlier epochs are older.
             let workspace = SiteRow { birth_epoch: 0, ..table.rows[1] };
             let kept =
                 |bytes: u64, birth: u32| SiteRow { bytes, blocks: bytes / (MIB / 2), birth_epoch: birth, ..workspace };
@@ -434,14 +437,14 @@ fn what_the_first_call_of_a_line_makes_once_is_no_growth() {
 
 #[test]
 fn lines_of_one_function_that_replace_each_others_blocks_grow_together() {
-    // A key-value cache that is appended to in place, in turns by the question's line and by the answer's.
+    // A key-value cache that is appended to in place, alternately by the question's line and by the answer's.
     const ANSWER: u32 = 3;
     let mut stacks = stacks();
     stacks.push(vec![frame("keep", "/home/user/train/metrics.py", 32), frame("main", "/home/user/train/train.py", 12)]);
     let mut process = Process::new(0, &stacks);
     for window in 0..160_u64 {
         let held = (window + 1) * 4 * MIB;
-        // Which of them ends a window is chance.
+        // It is random which of them ends a window.
         let line = if window % 3 == 0 { ANSWER } else { KEEP };
         process.window(&[(line, None, 8, held), (MODEL, None, 40, 400 * MIB)]);
     }

@@ -1,14 +1,16 @@
-//! Steps that grow by stages: a curriculum whose sequences become longer every so many steps.
+//! Steps that grow by stages: a curriculum whose sequences become longer every few steps.
 //!
-//! Guarantees: a further stage is expected where three followed each other at even distances and every request of the last one fits
-//! one line or parabola through all three, which is how sizes follow a length. Refuses stages that shrink, and steps that all differ.
+//! Guarantees: a further stage is expected only after three stages at even distances. A size of the next stage is
+//! predicted only if the sizes of its request grew through the three stages. The prediction is the line or parabola
+//! through the three sizes, because sizes follow a length that way. Stages that shrink and steps that all differ are
+//! not stages.
 
 use foldhash::HashMap;
 use memctl_model::StackId;
 
 use super::step::Step;
 
-/// Stages that have to have been seen.
+/// Number of stages that must have been seen.
 const STAGES: usize = 3;
 
 /// The last stages, the newest last.
@@ -17,16 +19,16 @@ pub(super) struct Stages {
     begun: Vec<Stage>,
 }
 
-/// Steps that ask for the same.
+/// Consecutive steps with the same requests.
 #[derive(Clone, Debug)]
 struct Stage {
     /// Its first step.
     number: u64,
-    /// The bytes of each request, by who asked for it, in order.
+    /// The bytes of each request by stack, in order.
     asked: HashMap<StackId, Vec<u64>>,
 }
 
-/// How one step's requests compare with another's, by those who asked in both.
+/// How one step's requests differ from another's, among stacks that requested memory in both.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Change {
     None,
@@ -34,16 +36,16 @@ enum Change {
     Otherwise,
 }
 
-/// The sizes of the stage that comes next.
+/// The sizes of the coming stage.
 pub(super) struct Next<'a> {
     last: &'a Stage,
     before: [&'a Stage; 2],
-    /// The step that begins it.
+    /// The step that begins the coming stage.
     pub from: u64,
 }
 
 impl Stages {
-    /// Takes a step that has ended.
+    /// Adds a step that has ended.
     pub fn step(&mut self, step: &Step) {
         if step.is_cut {
             self.begun.clear();
@@ -62,8 +64,8 @@ impl Stages {
         }
     }
 
-    /// The stage that is to come, where the last three were even; `running` is the step that comes next. One that should have
-    /// begun and did not is expected no more: lengths grow up to a last one.
+    /// The coming stage, if the last three began at even distances; `running` is the number of the coming step. A
+    /// stage that did not begin when it was due is no longer expected, because lengths grow only up to a maximum.
     pub fn next(&self, running: u64) -> Option<Next<'_>> {
         let [first, second, last] = self.begun.as_slice() else { return None };
         let every = last.number - second.number;
@@ -85,7 +87,7 @@ impl Stage {
                 }
             }
         }
-        // (What leaks, and what a kernel chooses, may change by itself.)
+        // A few sizes may change for other reasons, such as a leak or a kernel's choice.
         let all = same + grown + otherwise;
         match () {
             () if (grown + otherwise) * 20 <= all => Change::None,
@@ -100,12 +102,12 @@ impl Stage {
 }
 
 impl Next<'_> {
-    /// The bytes of a request of the last stage, the `at`th of those of its stack, in the next one.
+    /// The bytes in the coming stage of the `at`th request of a stack in the last stage.
     pub fn bytes(&self, stack: StackId, at: usize) -> Option<u64> {
         let of = self.last.asked.get(&stack)?.len();
         let last = self.last.bytes(stack, at, of)?;
         let [one, two] = [self.before[0].bytes(stack, at, of)?, self.before[1].bytes(stack, at, of)?];
-        // The parabola through all three, which is a line where they lie on one.
+        // The parabola through the three sizes, which is a line if they are on one.
         let next = i128::from(last) * 3 - i128::from(one) * 3 + i128::from(two);
         u64::try_from(next).ok().filter(|&next| next >= last && last >= one && one >= two)
     }

@@ -1,19 +1,20 @@
-//! The out-of-memory forecast: recorded steps are replayed from the state in which the last one ended, under the
-//! device's limit.
+//! The out-of-memory forecast: recorded steps are replayed from the state after the last step, under the device's
+//! limit.
 //!
-//! Replayed steps: the last one, as often as requested, with allocations that appear only in some steps and stay, with
-//! the sizes of the next stage if steps grow by even stages, and with an outlier step at its turn; and the step that
-//! needed most among the last [`SPAN`] to twice as many, as the next one, and after [`STEPS_AHEAD`] others with all
-//! occasional allocations. If steps differ in their needs, the largest counts more than the last one: as the next one,
-//! or after as many as fit. A failure is reported if two consecutive step ends forecast it, or if the next step is the
-//! one that fails.
+//! Two kinds of steps are replayed. The first is the last step, as often as requested. Occasional allocations that
+//! stay are added to it. If steps grow by even stages, it gets the sizes of the next stage. An outlier step replaces
+//! it at the outlier's turn. The second is the largest step among the last [`SPAN`] to twice as many. It is replayed
+//! as the next step, and again after [`STEPS_AHEAD`] others with all occasional allocations. If steps differ in their
+//! needs, the largest step has precedence: it is replayed as the next step, or after as many others as fit. A failure
+//! is reported if two consecutive step ends forecast it, or if the next step fails.
 //!
-//! Guarantees: pure and deterministic; a forecast rests on recorded requests, in their order, and on the allocator's
-//! own rules; memory is proportional to the live blocks and the requests of ten steps (more if they are short), and of
-//! 16 more for the places of some.
-//! Refuses to say that anything grows: the caller knows that (a cache that fills repeats itself like a leak until it is
-//! full), and passes only processes that grow. Refuses to forecast from a warm-up: before [`STEPS_MIN`] whole steps it
-//! is unknown what a step is. Cannot see what a program has not done yet (a longer batch, a validation).
+//! Guarantees: pure and deterministic. A forecast is based on recorded requests in their order and on the allocator's
+//! own rules. Memory is proportional to the live blocks and the requests of ten steps (more if the steps are short),
+//! and of 16 more steps for the places of some requests.
+//!
+//! The caller decides whether a process grows and passes only processes that do: a cache that fills looks like a leak
+//! until it is full. Nothing is forecast from a warm-up: before [`STEPS_MIN`] whole steps, the content of a step is
+//! unknown. Work that a program has not done yet (a longer batch, a validation) is not foreseen.
 
 mod growing;
 mod naming;
@@ -40,105 +41,107 @@ use plan::Plan;
 use recurring::{Extras, Recurring};
 use step::{Act, Name, Rises, Step, Want};
 
-/// Whole steps that have to have been seen.
+/// Minimum number of whole steps before a forecast.
 pub const STEPS_MIN: u64 = 4;
-/// Steps that are laid beside each other: the last one and the two before it.
+/// Number of steps that are compared: the last one and the two before it.
 const STEPS_COMPARED: usize = 3;
-/// Steps whose requests are kept, where they are short: the next one may be like any of them.
+/// Maximum number of kept steps, if they are short. The next step may be like any of them.
 const STEPS_KEPT: usize = 8;
-/// Acts of steps that are kept at most, where these are more than [`STEPS_COMPARED`].
+/// Maximum acts in the kept steps, if more than [`STEPS_COMPARED`] are kept.
 const ACTS_KEPT: usize = 1 << 17;
-/// How far is looked ahead at least: two step ends have to foresee something, and a step or two have to be left then.
+/// Minimum number of steps that are replayed. Two step ends must forecast a failure, and then a step or two must
+/// remain.
 pub const STEPS_AHEAD: u32 = 4;
-/// Acts of steps that are played at most to look further than that.
+/// Maximum acts that are replayed to look further ahead than that.
 const ACTS_PLAYED: usize = 1 << 17;
-/// Steps over which the one that needs most is looked for: these, and as many before them.
+/// Number of steps among which the largest is searched: these, and as many before them.
 const SPAN: u64 = 32;
-/// Steps without a report after a failure was forecast for the next step and did not happen.
+/// Number of steps without a report after a failure was forecast for the next step and did not happen.
 const MISSED_FOR: u64 = 2;
-/// Of the limit, the part of which nothing can fail within a few steps while less is reserved at the height of a step.
+/// Share of the limit. While every step's reserved peak is below it, nothing can fail within a few steps.
 const FAR: (u64, u64) = (3, 4);
 
 /// Why a request will fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
-    /// What lives and the request are more than there is.
+    /// Live memory and the request together exceed the limit.
     Capacity,
-    /// There would be enough, were it one piece.
+    /// The free memory would suffice in one piece.
     Fragmentation,
 }
 
-/// Which step is seen to come again.
+/// The recorded step whose replay fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
-    /// The last one.
+    /// The last step.
     Last,
-    /// The one that needed most.
+    /// The largest step: the one that needed most.
     Most,
 }
 
-/// A request that will fail.
+/// A request that is forecast to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fails {
-    /// In how many steps: 1 is the one that comes next.
+    /// Number of steps until it fails; 1 is the next step.
     pub steps: u32,
-    /// Which step it is in.
+    /// The recorded step that it belongs to.
     pub of: Of,
     /// Its place among the requests of its step.
     pub index: u64,
-    /// What it will ask for.
+    /// The request.
     pub requested: Requested,
-    /// Where.
+    /// The requesting stack.
     pub stack: StackId,
-    /// Why it fails.
+    /// The reason of the failure.
     pub shortage: Shortage,
-    /// Bytes that will be handed out then.
+    /// Allocated bytes at that time.
     pub allocated_bytes: u64,
-    /// Bytes that will be reserved when all that can be released is.
+    /// Reserved bytes after everything possible is released.
     pub reserved_bytes: u64,
-    /// Whether it rests on no allocation whose time is unknown.
+    /// Whether the forecast is independent of allocations at unknown times.
     pub is_certain: bool,
 }
 
 impl Fails {
-    /// What was forecast, for the caller that decides how much of it to believe.
+    /// The properties of the forecast by which the caller decides how far to trust it.
     #[must_use]
     pub fn sight(&self) -> Sight {
         Sight { steps: self.steps, is_of_last: self.of == Of::Last, is_certain: self.is_certain }
     }
 }
 
-/// See the module. Takes the events of one device, in order.
+/// The forecast for one device, whose events must be passed in order; see the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Ahead {
     follow: Follow,
     live: HashMap<BlockName, Live>,
-    /// Bytes of segments that were asked for since the last request.
+    /// Bytes of segments that were requested since the last request.
     segments_asked: u64,
-    /// Whole steps, the last one last.
+    /// Whole steps, the newest last.
     steps: VecDeque<Step>,
     running: Step,
     stages: Stages,
     extras: Extras,
-    /// The steps that needed most, of the [`SPAN`] before these and of these.
+    /// The largest step of the previous [`SPAN`], and of the current one.
     most: [Option<Step>; 2],
-    /// The last two steps that did what the steps around them do not, and the number of the one before them.
+    /// The last two outlier steps; `odd_before` is the number of the outlier before them.
     odd: [Option<Step>; 2],
     odd_before: Option<u64>,
-    /// What was seen at the last step's end.
+    /// The forecast at the last step's end.
     before: Option<Seen>,
-    /// When something was seen last that did not come.
+    /// The step at which a forecast failure last did not happen.
     missed_at: Option<u64>,
-    /// Whether the last look played steps, and none of them failed.
+    /// Whether the last look replayed steps and none of them failed.
     has_room: bool,
-    /// What was named last, the newest first, one of each place; and before which step.
+    /// The requests that were named last, newest first, one per place; each with the number of the step after the
+    /// look.
     named: VecDeque<(u64, Fails)>,
 }
 
-/// What was seen at a step's end.
+/// The forecast at a step's end.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    /// The number of the step that followed.
+    /// The number of the following step.
     number: u64,
     fails: Fails,
 }
@@ -151,7 +154,7 @@ struct Live {
 }
 
 impl Ahead {
-    /// From a state on, which lies at the end of a step, or before the first one.
+    /// Starts with a state at the end of a step, or before the first step.
     #[must_use]
     pub fn new(conf: Conf, segments: &[SegmentState]) -> Self {
         let follow = Follow::new(conf, Limit::None, segments);
@@ -181,7 +184,7 @@ impl Ahead {
         }
     }
 
-    /// Takes the next event.
+    /// Applies the next event.
     pub fn event(&mut self, event: &Event) {
         let Self { follow, live, running, segments_asked, .. } = self;
         let wanted = follow.counts().reserved_bytes.saturating_add(*segments_asked);
@@ -195,7 +198,7 @@ impl Ahead {
         running.peak_reserved = running.peak_reserved.max(follow.counts().reserved_bytes);
     }
 
-    /// A step has ended. What comes between two steps belongs to the later one.
+    /// Ends a step. Events between two steps belong to the later one.
     pub fn step_ends(&mut self) {
         let allocated = self.follow.counts().allocated_bytes;
         let next = Step {
@@ -225,43 +228,46 @@ impl Ahead {
         }
     }
 
-    /// How many steps can be looked over, of so many: never fewer than [`STEPS_AHEAD`], and only so many more as are played quickly.
+    /// The number of steps that can be replayed, of `steps` requested: at least [`STEPS_AHEAD`], and more only if they
+    /// are replayed quickly.
     #[must_use]
     pub fn reach(&self, steps: u32) -> u32 {
         let acts = self.steps.back().map_or(1, |last| last.acts.len().max(1));
         steps.min(u32::try_from(ACTS_PLAYED / acts).unwrap_or(u32::MAX)).max(STEPS_AHEAD)
     }
 
-    /// Whether the last look forecast a failure, reported or not.
+    /// Whether the last look forecast a failure, whether reported or not.
     #[must_use]
     pub fn is_in_sight(&self) -> bool {
         self.before.is_some()
     }
 
-    /// Whether the last look played steps and saw none of them fail. (Far from the limit, and without whole steps, it plays none.)
+    /// Whether the last look replayed steps and none of them failed. Far from the limit, and without whole steps, none
+    /// are replayed.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.has_room
     }
 
-    /// The first request that will fail within so many steps, of which [`Self::reach`] are looked over, when the device has so much for
-    /// this process, which grows. For each step's end once.
+    /// The first request that will fail within `steps` steps, of which [`Self::reach`] are replayed. `limit` is the
+    /// memory that the device has for this process. The process must be growing. Call this once at each step's end.
     pub fn look(&mut self, limit: Limit, steps: u32) -> Option<Fails> {
         let number = self.running.number;
         let now = self.foresee(limit, steps);
         let before = std::mem::replace(&mut self.before, now);
-        // What was to fail in the step that has just ended did not: what is seen from here is not what happens there.
+        // The failure that was forecast for the step that has just ended did not happen, so forecasts from here are
+        // not trusted for a while.
         let is_next = |seen: Seen| seen.fails.is_certain && seen.fails.steps == 1 && seen.fails.of == Of::Last;
         if before.is_some_and(|seen| seen.number < number && is_next(seen)) {
             self.missed_at = Some(number);
         }
         let is_seen_twice = before.is_some_and(|seen| seen.number + 1 == number);
         let is_trusted = self.missed_at.is_none_or(|at| at + MISSED_FOR < number);
-        // (A failure in the very next step cannot wait for a second look.)
+        // A failure in the very next step is reported at once, because there is no time for a second look.
         now.filter(|seen| is_trusted && (is_seen_twice || seen.fails.steps == 1)).map(|seen| seen.fails)
     }
 
-    /// The first request that would fail, were the steps that come like those that were.
+    /// The first request that would fail if the coming steps were like the recorded ones.
     fn foresee(&mut self, limit: Limit, steps: u32) -> Option<Seen> {
         self.has_room = false;
         let last = self.steps.back().filter(|last| is_known(last) && !self.is_far(limit))?;
@@ -270,9 +276,9 @@ impl Ahead {
         Some(Seen { number: self.running.number, fails: fails? })
     }
 
-    /// What comes again of a step, with those before it.
+    /// The requests of a step that recur, compared with the steps before it.
     fn recurring(&self, step: &Step, before: [Option<&Step>; 2]) -> Recurring {
-        // (What later steps left is theirs.)
+        // Blocks of later steps are left out, because they do not belong to this step.
         let live = self.live.values().map(|known| (known.name, known.want));
         let live = live.filter(|(name, _)| name.step <= step.number);
         let is_last = self.steps.back().is_some_and(|last| last.number == step.number);
@@ -282,8 +288,8 @@ impl Ahead {
 
     fn plan<'a>(&'a self, last: &'a Step, limit: Limit) -> Plan<'a> {
         let before = [self.step_before(1), self.step_before(2)];
-        // A step that is unlike those around it, or has just kept what it asks for anyway and usually gives back, is no example: the
-        // one before it is.
+        // The last step is no example if it is an outlier, or if it kept a block that it usually frees. The step
+        // before it is then the example.
         let is_odd = self.odd_to_come().is_some_and(|odd| odd.step.number == last.number);
         let script = match (self.recurring(last, before), before[0].filter(|before| is_known(before))) {
             (of_last, Some(one)) if is_odd || of_last.is_seldom() => {
@@ -305,43 +311,43 @@ impl Ahead {
         }
     }
 
-    /// The step that ended so many steps before the last one.
+    /// The step that ended `back` steps before the last one.
     fn step_before(&self, back: usize) -> Option<&Step> {
         self.steps.len().checked_sub(back + 1).and_then(|at| self.steps.get(at))
     }
 
-    /// Whether so much less than there is was reserved that nothing is worth a look. (Where little is, because a request that
-    /// found no room had the cache emptied, the steps before that had more.)
+    /// Whether so little memory was reserved that a replay is not worthwhile. All kept steps are considered, because
+    /// the last one may have little reserved only because a retry emptied the cache.
     fn is_far(&self, limit: Limit) -> bool {
         let (Limit::Share(bytes) | Limit::Device(bytes)) = limit else { return true };
         self.steps.iter().all(|step| step.peak_reserved < bytes / FAR.1 * FAR.0)
     }
 
-    /// Whole steps that were seen.
+    /// Number of whole steps seen.
     #[must_use]
     pub fn steps_seen(&self) -> u64 {
         self.running.number - 1
     }
 
-    /// How far the replay did what was recorded.
+    /// How far the replay agrees with the recording.
     #[must_use]
     pub fn agreement(&self) -> &Agreement {
         self.follow.agreement()
     }
 
-    /// The figures as they are now.
+    /// The current counts.
     #[must_use]
     pub fn counts(&self) -> &Counts {
         self.follow.counts()
     }
 }
 
-/// Whether a step is whole and late enough to represent steps.
+/// Whether a step is complete and late enough to be an example.
 fn is_known(step: &Step) -> bool {
     step.number >= STEPS_MIN && !step.is_cut && !step.wants.is_empty()
 }
 
-/// Notes a request of the running step.
+/// Adds a request to the running step.
 fn take(
     live: &mut HashMap<BlockName, Live>,
     running: &mut Step,
@@ -356,7 +362,8 @@ fn take(
             running.push(Act::Ask);
             live.insert(block, Live { name, want });
         }
-        // The program repeats a failed request if it catches the error, or the process ends.
+        // A failed request is not part of the script: the program repeats it if it catches the error, or the process
+        // ends.
         Request::Failed { .. } => {}
         Request::FreeRequested { block } => {
             if let Some(known) = live.get(&block) {

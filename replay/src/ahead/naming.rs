@@ -1,22 +1,23 @@
-//! Which requests a finding names for a step that is forecast to fail.
+//! The requests that a finding names for a step that is forecast to fail.
 //!
-//! If steps differ, it is unknown which one the next is like: each of the recent ones is replayed as that step, and any
-//! request that would fail may be the one. That the step is like the one that needed most is a guess, which changes
-//! from step to step: of the requests that would fail, one that was named before stays named. A request that no longer
-//! fails in any of them is named last.
+//! If steps differ, it is unknown which of them the next step resembles. Each of the recent steps is therefore
+//! replayed as the failing step, and each request that would fail may be the one. It is only a guess, which changes
+//! from step to step, that the step resembles the largest one. So among the requests that would fail, one that was
+//! named before stays named. A request that no longer fails in any replay is named last.
 //!
-//! Guarantees: a named request would fail if the step were like a recorded one, or was named in one of the last steps.
-//! Refuses to weigh how likely each is.
+//! Guarantees: a named request would fail if the step resembled a recorded one, or was named in one of the last steps.
+//! The likelihood of each is not estimated.
 
 use super::{Ahead, Fails, Of, SPAN, is_known};
 use crate::allocator::Limit;
 
-/// Places that are remembered.
+/// Maximum number of remembered places.
 const NAMED: usize = 3;
 
 impl Ahead {
-    /// What to name for the step in which this request was forecast to fail, and what may fail there instead: one for
-    /// each place, those of the newest steps first, then recently named ones. Call once for each reported look.
+    /// The request to name for the step that is forecast to fail with `seen`, and other requests that may fail there
+    /// instead: one per place, those of the newest steps first, then those that were named recently. Call this once
+    /// for each reported look.
     pub fn names(&mut self, limit: Limit, seen: &Fails) -> (Fails, Vec<Fails>) {
         let (mut first, mut instead) = (*seen, self.instead(limit, seen));
         let is_guess = seen.of == Of::Most || self.is_uneven();
@@ -39,7 +40,7 @@ impl Ahead {
         (first, instead)
     }
 
-    /// Other requests that would fail in the step in which this one does, were that step like another of the recent ones.
+    /// Other requests that would fail in the step of this failure, if that step resembled another recent one.
     pub(super) fn instead(&self, limit: Limit, fails: &Fails) -> Vec<Fails> {
         let Some(last) = self.steps.back() else { return Vec::new() };
         let like = (0..self.steps.len()).filter_map(|back| {

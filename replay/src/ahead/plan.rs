@@ -1,7 +1,7 @@
-//! What is played of the steps that were seen, and in which order: the last one again and again, then the one that needed most.
+//! The order in which recorded steps are replayed: the last step again and again, then the largest one.
 //!
-//! Guarantees: each is played from the state in which the last step ended, or from where a few more like it would have led. Refuses
-//! to know when a step comes that is unlike those around it: it is asked whether there would be room for it.
+//! Guarantees: each replay starts with the state after the last step, or with the state after a few more steps like
+//! it. The time of the next outlier step may be unknown; the replay only shows whether there would be room for it.
 
 use foldhash::HashMap;
 
@@ -15,31 +15,31 @@ use crate::follow::Follow;
 use crate::names::BlockName;
 
 pub(super) struct Plan<'a> {
-    /// The state from which it is played, and under what.
+    /// The state from which steps are replayed, and the limit.
     pub from: (&'a Follow, &'a HashMap<BlockName, Live>, Limit),
-    /// The number of the step that comes next.
+    /// The number of the coming step.
     pub running: u64,
     pub last: &'a Step,
-    /// What the steps to come are like: the last one, unless that is no example, and what comes now and then besides.
+    /// The step that is the example for the coming ones, usually the last, and its recurring requests.
     pub script: (&'a Step, Recurring),
     pub rises: Rises,
-    /// The stage that comes next, where steps grow by stages.
+    /// The coming stage, if steps grow by stages.
     pub stage: Option<Next<'a>>,
     pub odd: Option<Odd<'a>>,
-    /// The one that needed most, where that is not the last one.
+    /// The largest step, unless it is the last one.
     pub most: Option<&'a Step>,
-    /// Whether steps differ in what they need, so that the next one's needs are unknown.
+    /// Whether steps differ in their needs, so that the needs of the next one are unknown.
     pub is_uneven: bool,
 }
 
-/// A step unlike those around it that is expected again.
+/// An outlier step that is expected again.
 pub(super) struct Odd<'a> {
     pub step: &'a Step,
-    /// The number of the one before it.
+    /// The number of the outlier step before it.
     pub before: u64,
-    /// The number of the one that it comes back as.
+    /// The number of the step in which it is expected.
     pub next: u64,
-    /// It comes again after so many more, and so on.
+    /// The distance of further recurrences, if they are even.
     pub every: Option<u64>,
 }
 
@@ -51,9 +51,10 @@ impl Odd<'_> {
 }
 
 impl Plan<'_> {
-    /// The first request that fails within so many steps.
+    /// The first request that fails within this many steps.
     pub fn first_to_fail(&self, steps: u32) -> Option<Fails> {
-        // (Of steps that differ the next one may be as large as any: that comes before what a small one needs some steps for.)
+        // If steps differ, the next one may be as large as any of them. This is checked before small steps are
+        // replayed several times.
         let one_more = || self.next_like_last(&mut self.play(), 1).map(|fails| Fails { steps: 1, ..fails });
         let next = self.is_uneven.then(|| one_more().or_else(|| self.of_most())).flatten();
         if let Some(fails) = next {
@@ -65,7 +66,7 @@ impl Plan<'_> {
         Some(self.with_certainty(first.or_else(|| self.of_most_later_on(later_on?))?))
     }
 
-    /// (A forecast is certain if it rests on no allocation whose time is unknown.)
+    /// A forecast is certain if it is independent of allocations at unknown times.
     fn with_certainty(&self, fails: Fails) -> Fails {
         Fails { is_certain: !self.script.1.is_open(), ..fails }
     }
@@ -81,8 +82,9 @@ impl Plan<'_> {
         play
     }
 
-    /// Steps like those that were; where [`STEPS_AHEAD`] of them lead; and where steps differ, the one that needed most behind as many
-    /// of them as do not fail, or sooner.
+    /// Replays steps like the example. Returns their failure, the state after [`STEPS_AHEAD`] of them, and, if steps
+    /// differ, the failure of the largest step. The largest step is tried after numbers of steps that are powers of
+    /// two, and at last after as many as do not fail.
     fn of_last(&self, steps: u32) -> (Option<Fails>, Option<Play>, Option<Fails>) {
         let (mut play, mut later_on) = (self.play(), None);
         let mut behind: Option<(u32, Play)> = None;
@@ -106,7 +108,7 @@ impl Plan<'_> {
         (fails, later_on, of_most)
     }
 
-    /// The step that needed most, behind so many others.
+    /// The failure of the largest step after `later` other steps.
     fn most_behind(&self, mut play: Play, later: u32) -> Option<Fails> {
         let most = self.most?;
         let fails =
@@ -114,7 +116,7 @@ impl Plan<'_> {
         Some(Fails { steps: later + 1, of: Of::Most, ..fails })
     }
 
-    /// One step like those that were, as the one that comes so many steps later.
+    /// Replays one step like the example as the `later`th coming step.
     fn next_like_last(&self, play: &mut Play, later: u32) -> Option<Fails> {
         let number = self.running + u64::from(later) - 1;
         if let Some(Odd { step: odd, .. }) = self.odd.as_ref().filter(|odd| odd.is_due(number)) {
@@ -125,19 +127,20 @@ impl Plan<'_> {
         play.step(script, (&self.rises, stage), Stays::Due(recurring), number - script.number)
     }
 
-    /// The step that is unlike those around it, which leaves behind what is due then, like any other.
+    /// Replays the outlier step. Like any other step, it also leaves the blocks that are due then.
     fn next_odd(&self, play: &mut Play, odd: &Step, number: u64) -> Option<Fails> {
         let (script, recurring) = &self.script;
         let later = number - script.number;
         play.keep(number, recurring.keeps_of(script, odd, later));
-        // (What it asks for itself, it leaves behind itself.)
+        // The outlier's own requests already leave their blocks.
         let is_new = |stay: &Stay| !stay.is_own && odd.wants.iter().all(|want| want.stack != stay.want.stack);
         let besides: Vec<Stay> = recurring.due(later).filter(is_new).collect();
         play.step(odd, (&self.rises, None), Stays::Besides(&besides), number - odd.number)
     }
 
-    /// What else may fail in the step in which `fails` does: `like` are the recent steps with what comes again of each, the newest
-    /// first, `most` those that needed most. And in one like the largest, should it come later.
+    /// Other requests that may fail in the step of `fails`. `like` are the recent steps with their recurring requests,
+    /// the newest first; `most` are the largest steps. If `fails` is of the largest step, that step is also tried some
+    /// steps later.
     pub fn instead<'s>(
         &self,
         fails: &Fails,
@@ -169,14 +172,15 @@ impl Plan<'_> {
         others.found
     }
 
-    /// The step that needed most, as the next one.
+    /// The failure of the largest step as the next one.
     fn of_most(&self) -> Option<Fails> {
         let most = self.most?;
         let fails = self.play().step(most, (&self.rises, None), Stays::Never, self.running - most.number)?;
         Some(Fails { steps: 1, of: Of::Most, ..fails })
     }
 
-    /// The same behind a few others, with all that comes now and then once more: until one like it comes, more has grown.
+    /// The failure of the largest step some steps later, with all occasional allocations once more, because more
+    /// memory has grown until then.
     fn of_most_later_on(&self, mut play: Play) -> Option<Fails> {
         let most = self.most.unwrap_or(self.last);
         let later = self.running + u64::from(STEPS_AHEAD) - most.number;
@@ -186,7 +190,7 @@ impl Plan<'_> {
     }
 }
 
-/// What may fail instead of something, of each place one.
+/// Other requests that may fail, one per place.
 struct Others<'a> {
     than: &'a Fails,
     found: Vec<Fails>,

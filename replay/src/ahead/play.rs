@@ -1,7 +1,7 @@
-//! A step, played again from the state in which the last one ended.
+//! Replays a step from the state after the last step.
 //!
-//! Guarantees: every block is given back at most once; where the block that a script names is not there, the oldest one goes
-//! that was asked for in the same place with as many bytes. Refuses to give back another one than that.
+//! Guarantees: every block is freed at most once. If the block that a script names does not exist, the oldest block of
+//! the same stack and size is freed instead, and no other block.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ use crate::allocator::{Allocator, BlockId, Limit};
 use crate::follow::Follow;
 use crate::names::BlockName;
 
-/// One part of so many by which the limit that is known may be off: what other processes of the device have changes.
+/// The known limit may be too high by one part in this many, because the use of other processes on the device changes.
 const NEARLY: u64 = 64;
 
 #[derive(Clone)]
@@ -24,32 +24,32 @@ pub(super) struct Play {
     allocator: Allocator,
     limit: Limit,
     live: HashMap<Name, Held>,
-    /// Blocks by who asked for them and how many bytes, the oldest first; some live no more.
+    /// Blocks by stack and bytes, the oldest first. Some of them are no longer live.
     alike: HashMap<(StackId, u64), VecDeque<Name>>,
-    /// What was given back and is still in use, by the name in the script.
+    /// Freed blocks that a stream still uses, by the name in the script.
     going: HashMap<Name, BlockId>,
-    /// Private pools that were made here, by the step and by the pool that the request had.
+    /// Private pools that the replay made, by step and by the request's recorded pool.
     captured: HashMap<(u64, PoolId), u32>,
-    /// What a step asks for anyway and, this once, does not give back.
+    /// Blocks of a step's own requests that are, by exception, not freed.
     kept: HashSet<Name>,
 }
 
-/// What is expected to come and to stay, in a step that is played.
+/// The occasional blocks that are expected to stay in a replayed step.
 #[derive(Clone, Copy)]
 pub(super) enum Stays<'a> {
-    /// Nothing.
+    /// None.
     Never,
-    /// What is due in that step.
+    /// The blocks that are due in that step.
     Due(&'a Recurring),
-    /// These, besides what the step asks for.
+    /// These blocks, in addition to the step's own requests.
     Besides(&'a [Stay]),
 }
 
-/// A block that lives.
+/// A live block.
 #[derive(Clone)]
 struct Held {
     id: BlockId,
-    /// Who asked for it.
+    /// The requesting stack.
     stack: StackId,
 }
 
@@ -76,12 +76,13 @@ impl Play {
         }
     }
 
-    /// What a step handed on in these places is not given back.
+    /// Marks the blocks that a step carried over in these places as not to be freed.
     pub fn keep(&mut self, step: u64, places: Vec<u32>) {
         self.kept.extend(places.into_iter().map(|index| Name { step, index }));
     }
 
-    /// Plays a step as the one that comes `later`; the first request that fails, if one does.
+    /// Replays a step as the one that follows `later` steps after it. Returns the first request that fails, if one
+    /// does.
     pub fn step(
         &mut self,
         step: &Step,
@@ -92,14 +93,15 @@ impl Play {
         let number = step.number.saturating_add(later);
         let (mut index, mut place_of_stay) = (0, 0);
         let mut asked: HashMap<StackId, usize> = HashMap::new();
-        // What comes now and then, and stays: where it came, with a name behind those of the step's own requests.
+        // Occasional blocks that stay are requested in the place where they were recorded. Their names follow those of
+        // the step's own requests.
         let (mut due, kept, recurring) = match stays {
             Stays::Never => (VecDeque::new(), HashSet::default(), None),
             Stays::Due(recurring) => {
                 let (own, besides): (Vec<Stay>, Vec<Stay>) = recurring.due(later).partition(|stay| stay.is_own);
                 (besides.into(), own.iter().map(|stay| stay.place).collect(), Some(recurring))
             }
-            // (Places and chances are those of another step.)
+            // Places and chance requests belong to another step, so they are not used here.
             Stays::Besides(stays) => (stays.iter().copied().collect(), HashSet::default(), None),
         };
         let is_chance = |index: u32| recurring.is_some_and(|recurring| recurring.is_chance(index));
@@ -139,7 +141,8 @@ impl Play {
                         self.allocator.free_completed(id);
                     }
                 }
-                // What the device had no room for is given back where it has none.
+                // A retry emptied the recorded cache, because the device had no room. The replayed allocator retries by
+                // itself.
                 Act::EmptyCache(wanted) if self.is_beyond(wanted) => {}
                 Act::EmptyCache(_) => self.allocator.empty_cache(),
                 Act::PoolReleased(pool) => self.allocator.pool_is_released(pool),
@@ -154,7 +157,7 @@ impl Play {
         })
     }
 
-    /// Whether so many reserved bytes are, as nearly as is known, more than there are.
+    /// Whether this many reserved bytes exceed the limit, as far as it is known.
     fn is_beyond(&self, bytes: u64) -> bool {
         match self.limit {
             Limit::None => false,
@@ -205,15 +208,15 @@ impl Play {
         }
     }
 
-    /// Gives back the block that lies where the script's one lay, as many steps later.
+    /// Frees the block in the same place as the script's block, `later` steps later.
     fn give_back(&mut self, name: Name, want: Want, later: u64) {
-        // Blocks from before the recording have one name in all steps.
+        // Blocks from before the recording have the same name in all steps.
         let shifted = Name { step: if name.step == 0 { 0 } else { name.step.saturating_add(later) }, ..name };
         if self.kept.contains(&shifted) {
             return;
         }
         let found = match self.live.get(&shifted) {
-            // (A step that went another way has something else in that place.)
+            // A step that went differently has a block of another stack in that place.
             Some(held) if held.stack == want.stack => self.live.remove(&shifted).map(|held| held.id),
             _ => match self.handed_on(key(&want), shifted.step) {
                 Some(name) if self.kept.contains(&name) => return,
@@ -227,7 +230,8 @@ impl Play {
         }
     }
 
-    /// What that step, which went another way, has in another place; what is to be kept only where there is nothing else.
+    /// The block in another place of that step, which went differently. A block that is to be kept is chosen only if
+    /// there is no other.
     fn handed_on(&self, key: (StackId, u64), step: u64) -> Option<Name> {
         let names = self.alike.get(&key)?.iter().rev().take_while(|name| name.step >= step && step > 0);
         let live = names.filter(|name| name.step == step && self.live.contains_key(name));
@@ -247,7 +251,7 @@ impl Play {
         None
     }
 
-    /// A retry waited for these: they are free, and their places are others'.
+    /// Removes blocks that a retry waited for: they are free, and others may use their slots.
     fn forget_completed(&mut self) {
         if self.allocator.has_completed() {
             let completed: HashSet<BlockId> = self.allocator.take_completed().into_iter().collect();

@@ -1,13 +1,16 @@
-//! Which requests of a step recur: those that the steps before it made too, and occasional ones whose blocks stay.
+//! The requests of a step that recur: requests that the steps before it made too, and occasional requests whose blocks
+//! stay.
 //!
-//! If two steps are the same except for what one of them made in between, that difference is chance.
+//! If two steps are the same except for additional requests of one of them, these additional requests are chance.
 //!
-//! A block that stays was requested in addition to the step's own requests, or is one of these that is not freed: a
-//! loss that is sometimes kept is requested in every step. A block that a step carries over (its loss lives until the
-//! next one has another) is left behind if the next step does not free it; for the last step that is not known yet.
+//! A block that stays was requested in addition to the step's own requests, or by one of them and then not freed. For
+//! example, a loss that is kept occasionally is requested in every step. A step may carry a block over: its loss is
+//! live until the next step has another. Such a block stays if the next step does not free it. For the last step this
+//! is not known yet.
 //!
-//! Guarantees: a request counts if one of the two steps before it made it too, by its stack; staying blocks count if at
-//! least [`TIMES_MIN`] steps left some of them, and none is overdue. Refuses to take a single event for a habit.
+//! Guarantees: a request counts as recurring if one of the two steps before it had a request of the same stack. Blocks
+//! that stay are expected if at least [`TIMES_MIN`] steps left some of them and they are not overdue. A single
+//! occurrence is never expected again.
 
 use std::collections::VecDeque;
 
@@ -16,43 +19,43 @@ use memctl_model::StackId;
 
 use super::step::{Name, Step, Want};
 
-/// Steps that have to have left something behind for it to be expected again.
+/// Minimum number of steps that left a block behind before it is expected again.
 const TIMES_MIN: usize = 3;
-/// It is overdue, and expected no more, when it has not come for so many times as long as it took on average.
+/// A block is overdue and no longer expected after this many times its average distance.
 const OVERDUE: u64 = 2;
-/// Steps that have to have left something behind at even distances for the next one to be known.
+/// Minimum number of steps that left a block behind at even distances before the next such step is known.
 const EVEN_FROM: usize = 4;
-/// Steps with requests in between that are remembered.
+/// Maximum number of remembered steps with additional requests.
 const EXTRAS_KEPT: usize = 16;
 
 #[derive(Default)]
 pub(super) struct Recurring {
-    /// Requests of the step that neither of the two before it made.
+    /// Requests of the step that neither of the two steps before it made.
     chances: HashSet<u32>,
-    /// What comes now and then, by its place.
+    /// Occasional blocks that stay, by place.
     stays: Vec<Stay>,
-    /// The step itself left something behind that it asks for anyway and usually gives back.
+    /// Whether the step kept a block of its own requests that it usually frees.
     is_seldom: bool,
 }
 
-/// What comes now and then, and stays.
+/// An occasional block that stays.
 #[derive(Clone, Copy)]
 pub(super) struct Stay {
     /// Its place among a step's own requests.
     pub place: u32,
-    /// It comes so many steps after the last one, and every so many after that.
+    /// The distance of its first recurrence from the step; `every` is the distance of the following ones.
     first: u64,
     every: u64,
     pub want: Want,
-    /// It is what a step asks for in that place anyway: it is not given back.
+    /// Whether one of the step's own requests made it. It is then not requested again but only not freed.
     pub is_own: bool,
-    /// Each had a private pool of its own: a graph was captured.
+    /// Whether each such block had a private pool of its own, because a graph was captured.
     pub is_captured: bool,
 }
 
 impl Recurring {
-    /// `odd` are two steps unlike those around them: what the later one left behind, and no step since the earlier one, comes with
-    /// the next one like them. `is_last` says whether no step came behind this one.
+    /// The recurring requests of a step. `odd` are two outlier steps: a block that the later one left, and no other
+    /// step since the earlier one, comes with the next outlier. `is_last` is whether no step has followed this one.
     pub fn of(
         (step, is_last): (&Step, bool),
         before: [Option<&Step>; 2],
@@ -69,7 +72,8 @@ impl Recurring {
                 chances.insert(index);
             }
         }
-        // Of several requests of a stack, how many are by chance says nothing of which.
+        // If a stack made several requests and some are chance, their number does not show which ones. The alignment
+        // with the step before does.
         if let Some(inserted) = extras.of(step.number)
             && stacks(step, inserted) == stacks(step, &chances)
         {
@@ -79,30 +83,31 @@ impl Recurring {
         Self { chances, stays, is_seldom }
     }
 
-    /// Whether the step left something behind that it asks for anyway and usually gives back.
+    /// Whether the step kept a block of its own requests that it usually frees.
     pub fn is_seldom(&self) -> bool {
         self.is_seldom
     }
 
-    /// Whether an allocation is expected whose time is unknown.
+    /// Whether an allocation at an unknown time is expected.
     pub fn is_open(&self) -> bool {
         self.stays.iter().any(|stay| stay.every > 1)
     }
 
-    /// Requests of the step that neither of the two before it made.
+    /// Number of requests of the step that neither of the two steps before it made.
     pub fn by_chance(step: &Step, before: [Option<&Step>; 2]) -> usize {
         Self::of((step, true), before, (None, &Extras::default()), std::iter::empty()).chances.len()
     }
 
-    /// Of what the step handed on, that which the next one is expected to keep: places among the requests of `step`, whose these are.
+    /// Places among the requests of `step`, to which these recurring requests belong: blocks that it carried over and
+    /// that the next step is expected to keep.
     pub fn keeps(&self, step: &Step) -> Vec<u32> {
         let own: Vec<u32> = (0..step.wants.len() as u32).filter(|&index| !self.is_chance(index)).collect();
         let kept = self.due(0).filter(|stay| stay.is_own);
         kept.filter_map(|stay| own.get(stay.place as usize).copied()).collect()
     }
 
-    /// The same of another step, which does more before it does what `step` does, so many steps later: each lies as far from the end,
-    /// of those who ask.
+    /// The same for a step `other`, which does additional work before it does the work of `step`, after `later` steps.
+    /// Places are matched by stack, counted from the end of each step.
     pub fn keeps_of(&self, step: &Step, other: &Step, later: u64) -> Vec<u32> {
         let own: Vec<u32> = (0..step.wants.len() as u32).filter(|&index| !self.is_chance(index)).collect();
         let due = self.due(later).filter(|stay| stay.is_own);
@@ -114,33 +119,33 @@ impl Recurring {
         from_the_end(other).filter(is_same).map(|(index, _, _)| index).collect()
     }
 
-    /// Whether a request of the step happened by chance.
+    /// Whether a request of the step is chance.
     pub fn is_chance(&self, index: u32) -> bool {
         self.chances.contains(&index)
     }
 
-    /// What is to be expected to come and to stay, so many steps later.
+    /// The occasional blocks that are expected `later` steps after this one.
     pub fn due(&self, later: u64) -> impl Iterator<Item = Stay> {
         let is_due =
             move |stay: &Stay| later.checked_sub(stay.first).is_some_and(|since| since.is_multiple_of(stay.every));
         self.all().filter(is_due)
     }
 
-    /// All that comes now and then and stays, by its place.
+    /// All occasional blocks that stay, by place.
     pub fn all(&self) -> impl Iterator<Item = Stay> {
         self.stays.iter().copied()
     }
 }
 
-/// Requests that a step made in between those of the step before it.
+/// Requests that a step made in addition to those of the step before it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Extras {
-    /// By the number of the step, ascending; their places, ascending.
+    /// The number of each step, ascending, with the places of its additional requests, ascending.
     steps: VecDeque<(u64, Vec<u32>)>,
 }
 
 impl Extras {
-    /// Takes a step that has ended, and the one before it.
+    /// Adds a step that has ended; `before` is the step before it.
     pub fn step(&mut self, ended: &Step, before: Option<&Step>) {
         let before = before.filter(|before| !before.is_cut && !ended.is_cut);
         let Some(inserted) = before.and_then(|before| inserted(&ended.wants, &before.wants)) else { return };
@@ -150,15 +155,16 @@ impl Extras {
         self.steps.push_back((ended.number, inserted));
     }
 
-    /// Those of a step, where they are known.
+    /// The places of a step's additional requests, if they are known.
     fn of(&self, number: u64) -> Option<&[u32]> {
         let at = self.steps.binary_search_by_key(&number, |(of, _)| *of).ok()?;
         Some(&self.steps[at].1)
     }
 }
 
-/// The places of what has to be left out of `wants` to make it `before`; `None` where nothing has to, or where that is not enough.
-/// (One pass over both, at each step's end; `fit`'s alignment, which finds what both sides lack, is five hundred times the work.)
+/// The places that must be removed from `wants` to get `before`. `None` if nothing must be removed, or if removing is
+/// not enough. This is one pass over both at each step's end. The alignment of `fit` also finds requests that either
+/// side lacks, but costs five hundred times as much.
 fn inserted(wants: &[Want], before: &[Want]) -> Option<Vec<u32>> {
     if wants.len() <= before.len() {
         return None;
@@ -166,7 +172,7 @@ fn inserted(wants: &[Want], before: &[Want]) -> Option<Vec<u32>> {
     let mut own = before.iter().peekable();
     let mut inserted = Vec::new();
     for (place, (want, next)) in (0..).zip(wants.iter().zip(wants.iter().skip(1).map(Some).chain([None]))) {
-        // (A size of its own may have changed; what follows decides.)
+        // The size of the step's own request may have changed; the following request decides.
         let is_own = |&before: &&Want| before == want || before.stack == want.stack && Some(before) != next;
         if own.next_if(is_own).is_none() {
             inserted.push(place);
@@ -175,7 +181,8 @@ fn inserted(wants: &[Want], before: &[Want]) -> Option<Vec<u32>> {
     own.next().is_none().then_some(inserted)
 }
 
-/// The requests of a step, the last one first, by their index: who asks, and how often the same one asks behind it.
+/// The requests of a step, last one first: the index, the stack, and its position among the stack's requests counted
+/// from the end.
 fn from_the_end(step: &Step) -> impl Iterator<Item = (u32, StackId, u32)> {
     let mut seen: HashMap<StackId, u32> = HashMap::new();
     (0..step.wants.len() as u32).rev().map(move |index| {
@@ -186,7 +193,7 @@ fn from_the_end(step: &Step) -> impl Iterator<Item = (u32, StackId, u32)> {
     })
 }
 
-/// Who made the requests in these places, in the order of their ids.
+/// The stacks of the requests in these places, sorted.
 fn stacks<'a>(step: &Step, places: impl IntoIterator<Item = &'a u32>) -> Vec<StackId> {
     let of = |&place: &u32| step.wants.get(place as usize).map(|want| want.stack);
     let mut stacks: Vec<StackId> = places.into_iter().filter_map(of).collect();
@@ -194,7 +201,8 @@ fn stacks<'a>(step: &Step, places: impl IntoIterator<Item = &'a u32>) -> Vec<Sta
     stacks
 }
 
-/// What several steps left behind and the step's own requests do not; and whether these left what they seldom leave.
+/// The blocks that several steps left and that the step's own requests do not leave. The second result is whether the
+/// step's own requests left blocks that they seldom leave.
 fn stays(
     (step, is_last): (&Step, bool),
     chances: &HashSet<u32>,
@@ -205,7 +213,7 @@ fn stays(
     let mut by_stack: HashMap<StackId, Vec<(Name, Want)>> = HashMap::new();
     let handed = step.hands_on();
     let is_handed = |name: Name| name.step == step.number && handed.contains(&name.index);
-    // (Blocks that the last step carries over may stay or not: that is not known yet.)
+    // Blocks that the last step carries over are left out, because it is not known yet whether they stay.
     for (name, want) in live.filter(|(name, _)| name.step > 0 && !(is_last && is_handed(*name))) {
         by_stack.entry(want.stack).or_default().push((name, want));
     }
@@ -221,15 +229,15 @@ fn stays(
         if steps.len() < TIMES_MIN || step.number - last > OVERDUE * every || odd.is_some_and(comes_with_odd) {
             continue;
         }
-        // The step's own requests leave it behind every time.
+        // A block that the step's own requests leave every time is not occasional.
         let is_own = |name: Name| name.step == step.number && !chances.contains(&name.index) && !is_handed(name);
-        // (Places in a step that does more than others are no places in these.)
+        // Places in an outlier step do not apply to other steps.
         let is_odd = |step: &u64| odd.is_some_and(|(first, odd)| [first, odd].contains(step));
         let example = steps.iter().rev().find(|step| !is_odd(step)).copied().unwrap_or(last);
         let newest = left.iter().rev().filter(|(name, _)| name.step == example);
         let is_rare = (last - first) * 2 >= (steps.len() as u64 - 1) * 3;
         is_seldom |= is_rare && newest.clone().any(|(name, _)| is_own(*name));
-        // What comes at even distances comes when it is due; anything else may come at once.
+        // Blocks at even distances come when they are due. Other blocks may come in any step.
         let is_even = steps.len() >= EVEN_FROM && steps.windows(2).all(|pair| pair[1] - pair[0] == every);
         let is_open = is_last && newest.clone().all(|(name, _)| handed.contains(&name.index));
         let first = if is_even { (last + every).saturating_sub(step.number).max(u64::from(!is_open)) } else { 1 };
@@ -238,9 +246,10 @@ fn stays(
             |name: Name, want| (name.step, Stay { place: name.index, first, every, want, is_own: false, is_captured });
         stays.extend(newest.filter(|(name, _)| !is_own(*name)).map(|&(name, want)| stay(name, want)));
     }
-    // (A hash table has no fixed order.)
+    // Sorted, because a hash table has no fixed order.
     stays.sort_unstable_by_key(|(step, stay)| (*step, stay.place));
-    // Places were counted among all requests of a step: what comes by chance, and what stays, are not a step's own.
+    // Places so far count all requests of a step. Chance requests and occasional blocks must not count, because they
+    // are not the step's own.
     let mut by_chance: Vec<u32> = chances.iter().copied().collect();
     by_chance.sort_unstable();
     let own: Vec<&Want> =

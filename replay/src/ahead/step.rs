@@ -1,20 +1,20 @@
-//! One step as a script: its requests, in order, and the blocks it freed, named so that the step can be replayed.
+//! One step as a script: its requests in order and the blocks that it freed, named so that the step can be replayed.
 //!
-//! A block is identified by the step that requested it and by its place among that step's requests. Replayed as a later
-//! step, a script frees the block in the same place of the step that lies as far behind: blocks carried over from the
-//! step before, and blocks that leave a queue of the last eight steps, are freed as they were.
+//! A block is identified by the step that requested it and by its place among that step's requests. When a script is
+//! replayed as a later step, it frees the block in the same place of the step that is as far back. So blocks carried
+//! over from the previous step, and blocks that leave a queue of the last eight steps, are freed as recorded.
 //!
-//! Guarantees: bounded in requests. Refuses to name a block whose allocation was not seen.
+//! Guarantees: the number of requests is bounded. A block whose allocation was not seen has no name.
 
 use foldhash::{HashMap, HashMapExt, HashSet};
 use memctl_model::{PoolId, StackId};
 
 use crate::request::Requested;
 
-/// Acts of one step that are kept; a longer step is not played again.
+/// Maximum number of acts of one step. A longer step is not replayed.
 pub(super) const ACTS_MAX: usize = 1 << 17;
 
-/// A block: the step that asked for it, and its place among that step's requests.
+/// A block: the step that requested it, and its place among that step's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Name {
     pub step: u64,
@@ -28,34 +28,35 @@ pub(super) struct Want {
     pub stack: StackId,
 }
 
-/// What happens in a step.
+/// One act of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
     /// The next request.
     Ask,
-    /// A block is given back, which was asked for like this.
+    /// A block is freed; the request that allocated it is included.
     FreeRequested(Name, Want),
-    /// No stream uses it any more.
+    /// No stream uses the block any more.
     FreeCompleted(Name),
-    /// The cache is returned; so many bytes would have been reserved, had it been kept, by the request that came right behind it.
+    /// The cache is emptied. The number is the bytes that the directly following request would have brought the
+    /// reserved memory to without that.
     EmptyCache(u64),
-    /// Nothing uses a private pool any more.
+    /// A private pool is no longer used.
     PoolReleased(PoolId),
 }
 
-/// A step that was seen.
+/// A recorded step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Step {
     pub number: u64,
     pub acts: Vec<Act>,
     pub wants: Vec<Want>,
-    /// Bytes that were handed out when it began, and when it ended.
+    /// Allocated bytes at its begin and at its end.
     pub allocated: (u64, u64),
-    /// Most of them in between.
+    /// The highest allocated bytes during the step.
     pub peak_allocated: u64,
-    /// Most bytes that were reserved meanwhile.
+    /// The highest reserved bytes during the step.
     pub peak_reserved: u64,
-    /// It has more acts than are kept.
+    /// Whether it had more acts than are kept.
     pub is_cut: bool,
 }
 
@@ -68,13 +69,13 @@ impl Step {
         }
     }
 
-    /// Bytes that it needed above those that were handed out when it began.
+    /// Bytes that it needed in addition to those allocated at its begin.
     pub fn needs(&self) -> u64 {
         self.peak_allocated.saturating_sub(self.allocated.0)
     }
 
-    /// Places among the requests of the step before it, of what that one handed on and this one gives back: what this one hands on lies
-    /// in the same places.
+    /// Places among the requests of the previous step of the blocks that it carried over and that this step frees.
+    /// This step carries its own blocks over in the same places.
     pub fn hands_on(&self) -> HashSet<u32> {
         let before = self.acts.iter().filter_map(|act| match act {
             Act::FreeRequested(name, _) if name.step + 1 == self.number => Some(name.index),
@@ -83,7 +84,7 @@ impl Step {
         before.collect()
     }
 
-    /// The bytes of its requests by who asked for them, in order.
+    /// The bytes of its requests by stack, in order.
     pub fn asked(&self) -> HashMap<StackId, Vec<u64>> {
         let mut asked: HashMap<StackId, Vec<u64>> = HashMap::new();
         self.wants.iter().for_each(|want| asked.entry(want.stack).or_default().push(want.requested.bytes));
@@ -91,26 +92,26 @@ impl Step {
     }
 }
 
-/// Steps each of which has to have asked for more than the one before it, where it is not the same amount more each time.
+/// Minimum number of steps over which a request must have risen if its rises are not all equal.
 const RISING_MIN: u64 = 6;
 
-/// What the requests of the last steps ask for more each time.
+/// The amounts by which requests of the last steps rise from step to step.
 #[derive(Default)]
 pub(super) struct Rises {
-    /// By who asks, and the place among their requests.
+    /// The rise by stack and by the place among the stack's requests.
     rises: HashMap<(StackId, usize), u64>,
 }
 
 impl Rises {
-    /// Those of the last step over the ones before it, the later ones first: where three steps asked for the same amount more each
-    /// time that much, and where all asked for more, what they did on average.
+    /// The rises of the last step over those before it, which are passed newest first. If three steps rose by equal
+    /// amounts, the rise is that amount. If a request rose over all steps, it is the average amount.
     pub fn of<'a>(last: &Step, mut before: impl Iterator<Item = &'a Step>) -> Self {
         let [Some(one), Some(two)] = [before.next(), before.next()].map(|step| step.map(Step::asked)) else {
             return Self::default();
         };
         let (mut rises, mut rising) = (HashMap::new(), HashMap::new());
         for (stack, now) in last.asked() {
-            // (If a step makes a stack's request more often than another step, the requests cannot be matched.)
+            // If a stack has more requests in one step than in another, they cannot be matched.
             let of =
                 |asked: &HashMap<StackId, Vec<u64>>| asked.get(&stack).filter(|all| all.len() == now.len()).cloned();
             let (Some(one), Some(two)) = (of(&one), of(&two)) else { continue };
@@ -128,29 +129,29 @@ impl Rises {
         Self { rises }
     }
 
-    /// How many bytes more a request asks for when its step is played `later` steps later.
+    /// Additional bytes of a request when its step is replayed `later` steps later.
     pub fn later(&self, stack: StackId, place: usize, later: u64) -> u64 {
         self.rises.get(&(stack, place)).map_or(0, |rise| rise.saturating_mul(later))
     }
 }
 
-/// Requests of one stack that rose so far.
+/// The requests of one stack that rose in all steps so far.
 struct Rising {
-    /// How often it asks in a step.
+    /// Number of the stack's requests in a step.
     often: usize,
-    /// Their places among these, with what they ask for now and asked for first, of the steps looked at.
+    /// The places of those that rose, with their present bytes and their bytes in the earliest step considered.
     places: Vec<(usize, [u64; 2])>,
 }
 
 impl Rising {
-    /// Keeps those that asked for less in an earlier step, in which the stack asked for so much.
+    /// Keeps the requests that were smaller in an earlier step; `asked` are the stack's requests in that step.
     fn rose_from(&mut self, asked: Option<&Vec<u64>>) {
         let Some(asked) = asked.filter(|asked| asked.len() == self.often) else { return self.places.clear() };
         self.places.retain_mut(|(place, [_, first])| std::mem::replace(first, asked[*place]) > asked[*place]);
     }
 }
 
-/// Of what rose over the last three steps, that which rose in all the steps before as well, and how much a step.
+/// Those requests that rose over the last three steps and over all steps before, with their average rise per step.
 fn rising_ever<'a>(
     mut rising: HashMap<StackId, Rising>,
     before: impl Iterator<Item = &'a Step>,

@@ -1,4 +1,4 @@
-//! Small programs under a limit, recorded as the allocator serves them: what is forecast, and when.
+//! Tests of forecasts for small programs under a limit. Their events are recorded while the allocator serves them.
 
 mod differing;
 
@@ -9,11 +9,11 @@ use crate::allocator::Allocator;
 
 const MIB: u64 = 1 << 20;
 
-/// A process whose every event is followed.
+/// A process whose every event is passed to the forecast.
 struct Recorded {
     allocator: Allocator,
     ahead: Ahead,
-    /// What was asked for last, and where.
+    /// The bytes and the stack of the last request.
     asked: (u64, StackId),
 }
 
@@ -35,7 +35,7 @@ impl Recorded {
         self.allocator.forget_calls();
     }
 
-    /// The block, or nothing where the request fails.
+    /// Allocates a block; `None` if the request fails.
     fn alloc(&mut self, size: u64, stack: u32) -> Option<crate::BlockId> {
         self.asked = (size, StackId(stack));
         let served = self.allocator.malloc(size, 0, PoolId::DEFAULT);
@@ -54,7 +54,7 @@ impl Recorded {
         }
     }
 
-    /// A step that uses two blocks, hands one on to the next step and keeps so many bytes.
+    /// A step that uses two blocks, carries one over to the next step and keeps `keeps` bytes.
     fn step(&mut self, handed: &mut Option<crate::BlockId>, keeps: u64) -> Option<()> {
         let one = self.alloc(64 * MIB, 1)?;
         let two = self.alloc(32 * MIB, 2)?;
@@ -106,7 +106,8 @@ fn what_happens_once_is_not_expected_again() {
     for step in 0..40 {
         let keeps = if step == 20 { 100 * MIB } else { 0 };
         recorded.step(&mut handed, keeps).expect("it fits");
-        // (Were the step with it to come again it would not fit, and that is said of a process that grows.)
+        // If the large step came again, it would not fit. Such a forecast is expected, because only growing processes
+        // are passed.
         let told = recorded.ahead.look(limit, STEPS_AHEAD).filter(|fails| fails.of == Of::Last);
         assert_eq!(told, None, "step {step}");
     }
@@ -123,18 +124,18 @@ fn short_steps_are_looked_at_further_ahead() {
         step += 1;
     }
     let (first, fails) = told[0];
-    // (Two step ends have to foresee it.)
+    // Two step ends must forecast it.
     assert_eq!((first + 19, fails.steps), (step, 19), "{told:?}");
     assert!(told.iter().all(|&(at, fails)| at + u64::from(fails.steps) == step), "{told:?}");
 }
 
-/// Runs steps until one fails: the failing step, counted from 1, and the report at the end of each step.
+/// Runs steps until one fails. Returns the failing step, counted from 1, and the report at the end of each step.
 fn run(limit: Limit, step: impl FnMut(&mut Recorded, u64) -> Option<()>) -> (u64, Vec<(u64, Fails)>) {
     let (failed, _, told) = run_named(limit, step);
     (failed, told)
 }
 
-/// The same, with the request that failed.
+/// The same as `run`, and also returns the request that failed.
 fn run_named(
     limit: Limit,
     mut step: impl FnMut(&mut Recorded, u64) -> Option<()>,
@@ -150,7 +151,7 @@ fn run_named(
     panic!("it never fails")
 }
 
-/// A step's own work: two blocks that come and go.
+/// A step's own work: two blocks that are allocated and freed.
 fn work(recorded: &mut Recorded) -> Option<()> {
     let (one, two) = (recorded.alloc(64 * MIB, 1)?, recorded.alloc(32 * MIB, 2)?);
     recorded.free(one);
@@ -160,7 +161,7 @@ fn work(recorded: &mut Recorded) -> Option<()> {
 
 #[test]
 fn a_leak_of_several_blocks_that_comes_now_and_then_is_told_until_it_fails() {
-    // Every seventh step keeps three blocks of one place: which step is next is unknown.
+    // Every seventh step keeps three blocks of one place. The forecast does not know which step is next.
     let (failed, told) = run(Limit::Device(512 * MIB), |recorded, number| {
         work(recorded)?;
         (0..if number % 7 == 0 { 3 } else { 0 }).try_for_each(|_| recorded.alloc(12 * MIB, 4).map(drop))
@@ -169,7 +170,7 @@ fn a_leak_of_several_blocks_that_comes_now_and_then_is_told_until_it_fails() {
     assert_eq!(before, 7, "failed in {failed}: {told:?}");
 }
 
-/// Every so many steps one evaluates, which takes more than a step, and keeps some of it.
+/// Runs steps of which each `every`th one evaluates. An evaluation takes more memory than a step and keeps some of it.
 fn run_evaluating(every: u64) -> (u64, Vec<(u64, Fails)>) {
     run(Limit::Device(600 * MIB), |recorded, number| {
         if number.is_multiple_of(every) {
@@ -192,7 +193,7 @@ fn an_evaluation_is_played_in_its_turn() {
 
 #[test]
 fn evaluations_at_even_distances_are_played_in_all_their_turns() {
-    // Of sixteen steps that are looked over, three evaluate.
+    // Of the sixteen steps that are replayed, three evaluate.
     let (failed, told) = run_evaluating(5);
     let (first, fails) = told[0];
     assert!(fails.steps > 10, "failed in {failed}: {told:?}");
@@ -207,7 +208,7 @@ fn room_was_seen_only_where_steps_were_played() {
         let told = recorded.ahead.look(limit, 8);
         room.push((recorded.ahead.has_room(), told.is_some() || recorded.ahead.is_in_sight()));
     }
-    // Far from the limit nothing is played; then steps are, which have room at first.
+    // Far from the limit nothing is replayed. Later steps are replayed, and at first they have room.
     let counts = |what: (bool, bool)| room.iter().filter(|seen| **seen == what).count();
     let (far, near, in_sight) = (counts((false, false)), counts((true, false)), counts((false, true)));
     assert!(far > 10 && near > 0 && in_sight > 4, "{room:?}");
@@ -216,7 +217,7 @@ fn room_was_seen_only_where_steps_were_played() {
 
 #[test]
 fn a_stage_that_did_not_come_is_expected_no_more() {
-    // Lengths grow twice, ten steps each, and stay; the third growth would not fit.
+    // Lengths grow twice, after ten steps each, and then stay. A third growth would not fit.
     let limit = Limit::Device(420 * MIB);
     let mut recorded = Recorded::new(limit);
     for number in 0..60_u64 {
@@ -226,7 +227,7 @@ fn a_stage_that_did_not_come_is_expected_no_more() {
         recorded.free(two);
         recorded.ahead.step_ends();
         let told = recorded.ahead.look(limit, 4);
-        // (The first step is number 1: the fourth stage would begin with step 31.)
+        // The first step has number 1, so the fourth stage would begin with step 31.
         let is_told = (27..=29).contains(&number);
         assert_eq!(told.is_some(), is_told, "behind step {}: {told:?}", number + 1);
     }
@@ -234,7 +235,7 @@ fn a_stage_that_did_not_come_is_expected_no_more() {
 
 #[test]
 fn what_comes_now_and_then_comes_where_it_came() {
-    // Some steps keep a copy of each block, asked for right behind it.
+    // Some steps keep a copy of each block, requested directly after the block.
     let want = |stack: u32| Want {
         requested: Requested { bytes: 12 * MIB, stream: 0, pool: PoolId::DEFAULT },
         stack: StackId(stack),
@@ -258,8 +259,8 @@ fn what_comes_now_and_then_comes_where_it_came() {
 
 #[test]
 fn a_cache_that_was_returned_for_room_is_not_returned_by_the_program() {
-    // A growing tensor is allocated again in each step, and at last it fits only after the cache is released; the
-    // forecast is for the step in which it does not fit even then. Every third step makes one more request.
+    // A growing tensor is allocated again in each step. Late steps fit only after the cache is released. The forecast
+    // is for the step that does not fit even then. Every third step makes one more request.
     let mut kept = None;
     let (failed, asked, told) = run_named(Limit::Device(700 * MIB), |recorded, number| {
         let grown = recorded.alloc((64 + 6 * number) * MIB, 5)?;
@@ -289,7 +290,7 @@ fn what_a_step_asks_for_anyway_and_keeps_now_and_then_is_not_asked_for_twice() {
         }
         Some(())
     });
-    // At each report, the step before has kept the block or has not.
+    // The reports come both after steps that kept the block and after steps that did not.
     assert_eq!((failed, told.len()), (36, 9), "{told:?}");
     assert!(told.iter().all(|(_, fails)| fails.stack == StackId(2) && fails.of == Of::Last), "{told:?}");
     assert!(told.iter().all(|(at, fails)| at + u64::from(fails.steps) == failed), "{told:?}");
@@ -306,7 +307,7 @@ fn a_step_like_the_largest_is_tried_with_what_will_have_grown_until_then() {
         Some(())
     });
     assert_eq!(failed, 60);
-    // There is room for it now, and four steps later there is none.
+    // The forecast is first for the largest step some steps later, then for the largest step as the next one.
     let of = |steps| told.iter().find(|(_, fails)| fails.of == Of::Most && fails.steps == steps).map(|&(at, _)| at);
     let (later_on, now) = (of(STEPS_AHEAD + 1), of(1));
     assert!(later_on.is_some() && now.is_some() && later_on < now, "{told:?}");
@@ -314,7 +315,8 @@ fn a_step_like_the_largest_is_tried_with_what_will_have_grown_until_then() {
 
 #[test]
 fn what_a_step_hands_on_and_every_second_one_keeps_is_told_exactly() {
-    // Each step's last block lives until the next one has another, unless it is kept: so do outputs that a loop's variable names.
+    // Each step's last block is live until the next step has another, unless it is kept. The output that a loop
+    // variable names is such a block.
     for every in [1, 2, 3, 5] {
         let mut handed = None;
         let (failed, told) = run(Limit::Device(640 * MIB), |recorded, number| {
@@ -335,7 +337,7 @@ fn what_a_step_hands_on_and_every_second_one_keeps_is_told_exactly() {
 
 #[test]
 fn what_an_evaluating_step_keeps_like_others_is_told_exactly() {
-    // Every tenth step keeps its last block; every thirtieth evaluates first, and keeps it all the same.
+    // Every tenth step keeps its last block. Every thirtieth step evaluates first and keeps it as well.
     let mut handed = None;
     let (failed, told) = run(Limit::Device(700 * MIB), |recorded, number| {
         if number.is_multiple_of(30) {
@@ -357,7 +359,7 @@ fn what_an_evaluating_step_keeps_like_others_is_told_exactly() {
 
 #[test]
 fn what_grows_by_other_amounts_at_each_step_grows_on() {
-    // All that was seen, copied at each step behind what came with it.
+    // Each step copies all history together with its new part.
     let mut history = None;
     let (failed, told) = run(Limit::Device(1024 * MIB), |recorded, number| {
         work(recorded)?;

@@ -1,22 +1,24 @@
-//! Steps that are unlike others: one among many that are alike, as an evaluation is, and many of which none is like another.
+//! Steps that are unlike others: a single outlier among steps that are alike, such as an evaluation, and steps that
+//! all differ.
 //!
-//! Guarantees: one that is unlike those around it is expected again only where two came, and until its turn has passed.
-//! Refuses to say why they differ.
+//! Guarantees: an outlier is expected again only after two of them, and only until its turn has passed. The reason for
+//! the difference is not examined.
 
 use super::plan::Odd;
 use super::recurring::Recurring;
 use super::step::Step;
 use super::{Ahead, is_known};
 
-/// One part of so many of what a step needs is more than by which steps differ that are like each other.
+/// Two steps differ in their needs if the difference is more than one part in this many.
 const UNEVEN: u64 = 64;
-/// Amounts that steps have to have needed for that: two are those of an evaluation and of the others.
+/// Minimum number of different amounts for steps to be uneven. Two amounts may be those of an evaluation and of the
+/// other steps.
 const AMOUNTS_MIN: usize = 3;
-/// One request of so many that neither of the two steps before made is enough for a step to be unlike those around it.
+/// A step is an outlier if at least one request in this many was made by neither of the two steps before it.
 const ODD: usize = 10;
 
 impl Ahead {
-    /// Whether the recent steps needed several amounts: what is seen of one of them says less of those to come.
+    /// Whether the recent steps needed several different amounts. A single step then shows less about the coming ones.
     #[must_use]
     pub fn is_uneven(&self) -> bool {
         let mut amounts: Vec<u64> = Vec::new();
@@ -28,13 +30,14 @@ impl Ahead {
         amounts.len() >= AMOUNTS_MIN
     }
 
-    /// Whether a step that has just ended does what the two before it do not: an evaluation, a checkpoint.
+    /// Whether a step that has just ended is an outlier compared with the two before it: an evaluation, a checkpoint.
     pub(super) fn is_odd(&self, ended: &Step) -> bool {
         let before = [self.step_before(0), self.step_before(1)];
         !ended.is_cut && before[1].is_some() && Recurring::by_chance(ended, before) * ODD >= ended.wants.len().max(1)
     }
 
-    /// A step unlike those around it, where two came: one like it comes as long behind it, and more where the one before came even.
+    /// The outlier step to be expected, if two were seen: another one comes at the same distance. If the outlier
+    /// before them had that distance too, further ones follow.
     pub(super) fn odd_to_come(&self) -> Option<Odd<'_>> {
         let [Some(first), Some(last)] = &self.odd else { return None };
         let apart = last.number - first.number;

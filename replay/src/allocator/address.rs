@@ -1,10 +1,10 @@
-//! Addresses: where the driver puts segments, and where expandable segments lie.
+//! Addresses: where the driver puts segments, and where expandable segments are placed.
 //!
-//! Addresses matter because they break ties of the best fit. While a trial has asked the driver for nothing but what
-//! the recording asked for, the addresses are the recorded ones (hints). After its first own segment, the driver would
-//! have put later ones elsewhere, too, so they are placed as the recording's driver places its own (`space`).
+//! Addresses matter because they break ties of the best fit. As long as a trial's segments are those of the recording,
+//! they get the recorded addresses (hints). After the first segment that only the trial has, the driver would have put
+//! later ones elsewhere, too. They are then placed as the recording's driver places its own (`space`).
 //!
-//! Guarantees: no two segments overlap, even if hints do; addresses are multiples of 512. Refuses to move a segment.
+//! Guarantees: no two segments overlap, even if hints do. Addresses are multiples of 512. A segment never moves.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
@@ -18,15 +18,15 @@ use super::space::{Place, Space};
 /// An expandable segment: its number.
 pub(super) type ReservationId = NonZeroU32;
 
-/// From here on expandable segments are made, this far from each other at least.
+/// Expandable segments are placed from this address on.
 const RESERVATIONS_FROM: u64 = 1 << 50;
 
-/// A segment that the recording got at this point.
+/// A segment that the recording got for the present request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hint {
-    /// A segment, or the first pages of one.
+    /// Whether it is a segment or the first pages of one.
     pub call: DriverCall,
-    /// Where.
+    /// Its address.
     pub addr: u64,
     /// Bytes.
     pub size: u64,
@@ -34,23 +34,23 @@ pub struct Hint {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Addresses {
-    /// What the recording got while it served the present request.
+    /// The segments that the recording got for the present request.
     pub hints: VecDeque<Hint>,
-    /// Everything that is taken: begin and end.
+    /// All ranges that are taken: begin and end.
     taken: BTreeMap<u64, u64>,
-    /// What the driver makes of it.
+    /// The driver's layout of these ranges.
     space: Space,
     /// Whether a segment was placed that the recording does not have.
     is_on_its_own: bool,
 }
 
 impl Addresses {
-    /// A place for an ordinary segment; `None` where there is no address left.
+    /// An address for an ordinary segment; `None` if there is no address left.
     pub fn place(&mut self, size: u64) -> Option<u64> {
         let hint = self.hints.front().copied().filter(|hint| hint.call == DriverCall::Alloc);
         let own = self.space.find(size);
-        // (If the driver had room that is not recorded, it is taken to have it for another size, too, unless something
-        // contradicts.)
+        // If the driver had unrecorded room for the recorded size, it is assumed to have it for another size, too,
+        // unless something contradicts this.
         let may_follow = |hint: &Hint| match self.is_on_its_own || hint.size != size {
             true => !matches!(own, Place::Hole(_)) && self.space.is_old(hint.addr),
             false => true,
@@ -69,12 +69,12 @@ impl Addresses {
             self.space.enter(own, size);
             return Some(addr);
         }
-        // (What a recording claims to hold can be in the way, or nothing left below it.)
+        // Ranges of the recording may be in the way, or there may be no room left below them.
         let highest = self.taken.last_key_value().map_or(0, |(_, &end)| end);
         self.take(highest, size).then_some(highest)
     }
 
-    /// A segment lies where the recording has it, if nothing is there.
+    /// Places a segment at its recorded address, if that range is free.
     pub fn adopt(&mut self, addr: u64, size: u64) -> bool {
         let is_free = self.take(addr, size);
         if is_free {
@@ -83,8 +83,9 @@ impl Addresses {
         is_free
     }
 
-    /// A place for an expandable segment, and its bytes; `None` where there is no address left. Where the recording's lies below
-    /// another that is nearer, both are as large as that is far: their size is the device's.
+    /// An address for an expandable segment, and its bytes; `None` if there is no address left. If the recording's
+    /// segment begins below another range that is nearer than `size`, it ends there: all such segments have the size
+    /// that depends on the device.
     pub fn reserve(&mut self, size: u64, least: u64) -> Option<(u64, u64)> {
         if let Some(&Hint { call: DriverCall::Map, addr, .. }) = self.hints.front() {
             let above = self.taken.range(addr..).next().map(|(&begin, _)| begin - addr);
@@ -98,19 +99,19 @@ impl Addresses {
         self.take(addr, size).then_some((addr, size))
     }
 
-    /// Where the recording mapped first for the present request, if it did.
+    /// The address that the recording mapped first for the present request, if it mapped any.
     pub fn hinted_map(&self) -> Option<u64> {
         self.hints.front().filter(|hint| hint.call == DriverCall::Map).map(|hint| hint.addr)
     }
 
-    /// A taken range ends earlier.
+    /// Ends a taken range earlier.
     pub fn shorten(&mut self, addr: u64, end: u64) {
         if let Some(taken) = self.taken.get_mut(&addr) {
             *taken = end;
         }
     }
 
-    /// Takes a range, if it is free.
+    /// Takes a range if it is free.
     pub fn take(&mut self, addr: u64, size: u64) -> bool {
         let Some(end) = addr.checked_add(size).filter(|&end| end <= BYTES_MAX) else { return false };
         if !addr.is_multiple_of(MIN_BLOCK_BYTES) || !size.is_multiple_of(MIN_BLOCK_BYTES) {
@@ -123,7 +124,7 @@ impl Addresses {
         is_free
     }
 
-    /// A range is free again.
+    /// Frees a range.
     pub fn give_back(&mut self, addr: u64, size: u64) {
         self.taken.remove(&addr);
         self.space.give_back(addr, size);

@@ -1,6 +1,6 @@
-//! The allocator's promises about itself, looked at in full. For tests.
+//! Checks all invariants of the allocator, for tests.
 //!
-//! Guarantees: says the first broken promise. Refuses to repair anything.
+//! Guarantees: the first violated invariant is reported. Nothing is repaired.
 
 use memctl_model::allocator::MIN_BLOCK_BYTES;
 
@@ -8,10 +8,9 @@ use super::slab::{NIL, Slot, Use};
 use super::{Allocator, Block, waits};
 
 impl Allocator {
-    /// Looks at every block.
+    /// Checks every block.
     ///
-    /// # Errors
-    /// The first promise that is broken, in words.
+    /// # Errors The first violated invariant, in words.
     pub fn check(&self) -> Result<(), String> {
         let mut firsts: Vec<Slot> = Vec::new();
         let lists = self.pools.iter();
@@ -41,7 +40,7 @@ impl Allocator {
             return Err(format!("{in_lists} free blocks, and other numbers in the lists"));
         }
         let counts = &self.counts;
-        // Segments without a free byte are in no list, so that no more than a bound is known of what is handed out.
+        // Segments without a free byte are in no list. So only a lower bound of the allocated bytes is known.
         if allocated > counts.allocated_bytes || counts.allocated_bytes + pending != counts.active_bytes {
             return Err(format!("{allocated} allocated, {pending} pending, {counts:?}"));
         }

@@ -1,27 +1,28 @@
-//! Calls of the driver: segments and pages, under a limit; and the figures that `memory_stats()` shows of it.
+//! Calls of the driver for segments and pages under a limit, and the `memory_stats()` counts that result from them.
 //!
-//! Guarantees: nothing is reserved above the limit; every call is counted and returned in order. Refuses to know a real
-//! device: memory that others use there must be subtracted from the limit.
+//! Guarantees: nothing is reserved above the limit. Every call is counted and returned in order. Other users of a real
+//! device are not known: their memory must be subtracted from the limit.
 
 use memctl_model::Action;
 
 use super::slab::{Block, Slot};
 use super::{Allocator, Ask};
 
-/// How much memory there is.
+/// The available memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Limit {
-    /// As much as is asked for.
+    /// No limit.
     #[default]
     None,
-    /// The process's share, `set_per_process_memory_fraction`: compared before the driver is asked; switches garbage collection on.
+    /// The process's share, `set_per_process_memory_fraction`. PyTorch compares it before it calls the driver. It
+    /// enables garbage collection.
     Share(u64),
-    /// The device's own: the driver refuses.
+    /// The device's own memory, beyond which the driver refuses.
     Device(u64),
 }
 
 impl Limit {
-    /// How much it is; `None` where there is none.
+    /// The limit in bytes; `None` without a limit.
     #[must_use]
     pub const fn bytes(self) -> Option<u64> {
         match self {
@@ -31,7 +32,7 @@ impl Limit {
     }
 }
 
-/// Devices have at most this much, as far as addresses are concerned: 16 TiB.
+/// Upper bound of a device's memory for the layout of addresses: 16 TiB.
 const DEVICE_BYTES_MAX: u64 = 1 << 44;
 /// Upper bound on the reserved bytes of a process, even if its recording has more: 32 TiB.
 const RESERVED_BYTES_MAX: u64 = 1 << 45;
@@ -39,7 +40,8 @@ const RESERVED_BYTES_MAX: u64 = 1 << 45;
 const DEVICE_BYTES: u64 = 1 << 38;
 
 impl Limit {
-    /// PyTorch reserves 1 1/8 of the device's memory; a share says only that the device is larger.
+    /// Bytes of addresses for an expandable segment: PyTorch reserves 1 1/8 of the device's memory. A share is only a
+    /// lower bound of the device's memory.
     pub(super) fn reservation_bytes(self) -> u64 {
         let device = match self {
             Self::None => DEVICE_BYTES,
@@ -51,12 +53,12 @@ impl Limit {
     }
 }
 
-/// What the driver did.
+/// The kind of a driver call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverCall {
-    /// A segment was given.
+    /// A segment was allocated.
     Alloc,
-    /// A segment went back.
+    /// A segment was freed.
     Free,
     /// Pages of an expandable segment were mapped.
     Map,
@@ -65,7 +67,7 @@ pub enum DriverCall {
 }
 
 impl DriverCall {
-    /// As what a recording has it.
+    /// The action of the corresponding event in a recording.
     #[must_use]
     pub const fn action(self) -> Action {
         match self {
@@ -77,18 +79,18 @@ impl DriverCall {
     }
 }
 
-/// One call.
+/// One call of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverEvent {
-    /// What.
+    /// Its kind.
     pub call: DriverCall,
-    /// Where.
+    /// Its address.
     pub addr: u64,
     /// Bytes.
     pub size: u64,
 }
 
-/// `memory_stats()`, as far as a replay knows it.
+/// The values of `memory_stats()` that a replay can compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Counts {
     /// `allocated_bytes.all.current`.
@@ -136,7 +138,7 @@ impl Counts {
 }
 
 impl Allocator {
-    /// A new block for the request, in no list; `None` when the limit leaves no room.
+    /// A new block for the request, in no list; `None` if the limit leaves no room.
     pub(super) fn ask_driver(&mut self, ask: &Ask) -> Option<Slot> {
         if self.refusals > 0 {
             self.refusals -= 1;
@@ -144,7 +146,7 @@ impl Allocator {
         }
         let segment = self.segment_bytes(ask);
         let wanted = self.counts.reserved_bytes.saturating_add(segment);
-        // PyTorch compares the size of an ordinary segment here even where pages are mapped.
+        // PyTorch compares the size of an ordinary segment here even if pages are mapped.
         if matches!(self.limit, Limit::Share(share) if wanted > share) {
             return None;
         }
@@ -169,7 +171,7 @@ impl Allocator {
         !matches!(self.limit, Limit::Device(limit) if self.counts.reserved_bytes.saturating_add(bytes) > limit)
     }
 
-    /// Returns a whole segment, which is one free block of its pool's list.
+    /// Frees a whole segment, which is one free block of its pool's list.
     pub(super) fn release_segment(&mut self, slot: Slot) {
         let Block { addr, size, .. } = *self.blocks.get(slot);
         self.unlist(slot);

@@ -1,8 +1,9 @@
-//! Expandable segments: addresses reserved at once, memory mapped behind them page by page.
+//! Expandable segments: their addresses are reserved at once, and their memory is mapped page by page.
 //!
-//! Guarantees: pages are whole (2 MiB in small pools, the size of a large segment in others); what a request needs beyond the
-//! free bytes in front of an unmapped range is all that is mapped; a range that is unmapped entirely is given back.
-//! Refuses to map above the limit; pages that an earlier part of the same request mapped stay, as in PyTorch.
+//! Guarantees: pages are whole: 2 MiB in small pools, the size of a large segment in others. Only the bytes that a
+//! request lacks beyond the free bytes before an unmapped range are mapped. The addresses of a wholly unmapped range
+//! are freed. Nothing is mapped above the limit. If a request fails, pages that it has already mapped stay mapped, as
+//! in PyTorch.
 
 use std::num::NonZeroU32;
 
@@ -21,7 +22,7 @@ pub(super) struct Reservation {
 }
 
 impl Allocator {
-    /// Maps what the request lacks; gives the block, in no list.
+    /// Maps the bytes that the request lacks; returns the block, which is in no list.
     pub(super) fn expand(&mut self, ask: &Ask) -> Option<Slot> {
         let mut slot = self.expandable_place(ask)?;
         if !self.blocks.get(slot).mapped {
@@ -39,7 +40,7 @@ impl Allocator {
         Some(slot)
     }
 
-    /// The first place of the stream where the request fits: an unmapped range, or the free block in front of one.
+    /// The first place of the stream where the request fits: an unmapped range, or the free block before one.
     fn expandable_place(&mut self, ask: &Ask) -> Option<Slot> {
         let unmapped = &self.pools[ask.pool].unmapped;
         let ranges = unmapped.range((ask.stream, 0)..=(ask.stream, u64::MAX));
@@ -61,7 +62,8 @@ impl Allocator {
         Some(slot)
     }
 
-    /// The recording's next expandable segment shows where those before it end at the latest: their size is the device's.
+    /// The address of the recording's next expandable segment is an upper bound of the end of those below it. Their
+    /// common size depends on the device.
     fn end_reservations_before_hint(&mut self) {
         let Some(end) = self.addresses.hinted_map() else { return };
         let Some((&number, _)) = self.reservations.iter().find(|(_, it)| it.addr < end && end < it.addr + it.bytes)
@@ -106,7 +108,7 @@ impl Allocator {
         bytes >= size
     }
 
-    /// Maps the low `bytes` of an unmapped range, in whole pages, and merges them with what is free around.
+    /// Maps the low `bytes` of an unmapped range in whole pages and merges them with free neighbours.
     fn map(&mut self, slot: Slot, bytes: u64) -> bool {
         let block = *self.blocks.get(slot);
         let Some(reservation) = self.reservation(slot) else { return false };
@@ -131,7 +133,7 @@ impl Allocator {
         true
     }
 
-    /// Unmaps the whole pages inside a free block; what is mapped of it beside them stays free.
+    /// Unmaps the whole pages inside a free block. Its bytes beside these pages stay mapped and free.
     pub(super) fn unmap(&mut self, slot: Slot) {
         let block = *self.blocks.get(slot);
         let Some(Reservation { addr: base, page_bytes, .. }) = self.reservation(slot) else { return };
@@ -161,7 +163,7 @@ impl Allocator {
         self.calls.push(DriverEvent { call: DriverCall::Unmap, addr: begin, size: end - begin });
     }
 
-    /// Gives the addresses back when nothing is mapped any more.
+    /// Frees the addresses of an expandable segment if none of it is mapped any more.
     pub(super) fn give_back_reservation(&mut self, slot: Slot) {
         let block = *self.blocks.get(slot);
         if block.mapped || block.is_split() {

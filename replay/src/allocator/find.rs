@@ -1,6 +1,7 @@
 //! The search of the cache: best fit, with the rules for expandable and oversize blocks.
 //!
-//! Guarantees: exactly one candidate is tested against the oversize rules, as in PyTorch. Refuses to search again.
+//! Guarantees: exactly one candidate is tested against the oversize rules, as in PyTorch. If it fails the test, the
+//! search ends.
 
 use memctl_model::allocator::{MIN_BLOCK_BYTES, SMALL_BYTES_MAX};
 
@@ -10,7 +11,7 @@ use super::slab::{NIL, Slot};
 use super::{Allocator, Ask};
 
 impl Allocator {
-    /// Takes the block out of the cache that serves the request.
+    /// Finds the block that serves the request and removes it from the cache.
     pub(super) fn take_free(&mut self, ask: &Ask) -> Option<Slot> {
         if self.collects_garbage() {
             self.pools[ask.pool].searches += 1;
@@ -38,7 +39,8 @@ impl Allocator {
         (!is_kept_for_large && !is_too_large).then_some(found)
     }
 
-    /// A block counts with what it could grow by: those in front of a large unmapped range come last.
+    /// The best of the expandable blocks: the size of a block includes its possible growth, so blocks before a large
+    /// unmapped range come last.
     fn least_expandable(&self, pool: &Pool, first: Found) -> Found {
         let mut found = first;
         let mut least = self.expandable_size(found.slot);
@@ -60,7 +62,7 @@ impl Allocator {
         block.size + if grows { self.blocks.get(block.next).size } else { 0 }
     }
 
-    /// The setting was switched off while expandable blocks exist: they are passed over.
+    /// Skips expandable blocks, because the setting was switched off after they were made.
     fn beyond_expandable(&self, pool: &Pool, first: Found) -> Option<Found> {
         let mut found = first;
         while self.blocks.get(found.slot).reservation.is_some() {
@@ -73,7 +75,7 @@ impl Allocator {
         let is_cut_finely = self.pools[ask.pool].is_small || self.conf.expandable_segments;
         let (least, limit) =
             if is_cut_finely { (MIN_BLOCK_BYTES, u64::MAX) } else { (SMALL_BYTES_MAX + 1, self.conf.split_limit()) };
-        // (Both are compared: one branch is guessed better than two.)
+        // Both comparisons are always evaluated, because one branch is easier to predict than two.
         (block_bytes - ask.size >= least) & (ask.size < limit)
     }
 }

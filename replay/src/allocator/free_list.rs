@@ -1,20 +1,20 @@
-//! The free blocks of a pool, in the order in which the allocator searches them: by stream, then size, then (from torch 2.12 on)
-//! age, then address.
+//! The free blocks of a pool, in the order in which the allocator searches them: by stream, then size, then (from
+//! torch 2.12 on) age, then address.
 //!
-//! A stream's blocks stand in leaves ([`super::leaf`]), and one row of the leaves' last keys leads to them. This is most of what a
-//! replayed event costs, and a pool has dozens of free blocks, seldom thousands.
+//! A stream's blocks are in leaves ([`super::leaf`]), which are found through an array of their last keys. This search
+//! is most of the cost of a replayed event, and a pool has dozens of free blocks, seldom thousands.
 //!
-//! Guarantees: the smallest block of a stream that is large enough, of equal ones the oldest, of these the lowest;
-//! memory follows the blocks that are listed; a step costs a leaf, and the logarithm of the leaves. Refuses to know what a block
-//! is, and to notice that one changes while it is listed.
+//! Guarantees: the result is the smallest block of a stream that is large enough; among equal ones the oldest, and
+//! among these the one with the lowest address. Memory is proportional to the listed blocks. An operation costs one
+//! leaf plus the logarithm of the number of leaves. A block must not change while it is listed.
 
 use super::leaf::{BYTES_MAX, LEAF, Leaf, UNIT, key, key_of};
 use super::slab::{Slab, Slot};
 
-/// A leaf of fewer blocks is merged with the one beside it, where both have room in half of one.
+/// Two neighbouring leaves with fewer blocks than this are merged if both fit into half of a leaf.
 const SPARSE: usize = LEAF / 4;
 
-/// A listed block, and where it was found: as long as nothing is put into its list or taken out.
+/// A listed block and its place, which is valid until its list changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub slot: Slot,
@@ -23,13 +23,13 @@ pub(super) struct Found {
     at: u32,
 }
 
-/// The blocks of a stream. It has one leaf at least.
+/// The blocks of a stream, in at least one leaf.
 #[derive(Clone, Debug)]
 struct Lane {
     stream: u64,
-    /// The last key of each leaf except the last leaf, which takes everything above.
+    /// The last key of each leaf. The last leaf has no upper bound.
     ends: Vec<u128>,
-    // Boxed: a leaf that comes between others moves pointers instead of 192 bytes for each that is behind it.
+    // Boxed, so that inserting a leaf moves pointers and not 192 bytes for each leaf behind it.
     #[expect(clippy::vec_box)]
     leaves: Vec<Box<Leaf>>,
 }
@@ -43,18 +43,18 @@ impl Lane {
         self.leaves.len() == 1 && self.leaves[0].len == 0
     }
 
-    /// The leaf in which a key belongs.
+    /// The leaf to which a key belongs.
     fn leaf(&self, key: u128) -> usize {
         if self.ends.len() == 1 { 0 } else { self.ends.partition_point(|&end| end < key).min(self.ends.len() - 1) }
     }
 
-    /// The first block at or above a key: its leaf, and its place there.
+    /// The first block at or above a key: its leaf and its place in that leaf.
     fn lowest(&self, from: u128, blocks: &Slab) -> Option<(usize, usize)> {
         let leaf = self.leaf(from);
         if let Some(at) = self.leaves[leaf].lowest(from, blocks) {
             return Some((leaf, at));
         }
-        // What the next one has is all above.
+        // All keys of the next leaf are above.
         let next = self.leaves.get(leaf + 1)?;
         next.lowest(from, blocks).map(|at| (leaf + 1, at))
     }
@@ -78,7 +78,8 @@ impl Lane {
         }
     }
 
-    /// A leaf takes the one behind it, where both have room in half of one, or one has nothing: no leaf of several is empty.
+    /// Merges a leaf with the next one if both fit into half of a leaf, or if one is empty. So no leaf is empty if
+    /// there are several.
     fn merge(&mut self, leaf: usize) {
         let (low, high) = (self.leaves[leaf].len, self.leaves[leaf + 1].len);
         if low + high <= LEAF / 2 || low == 0 || high == 0 {
@@ -89,10 +90,10 @@ impl Lane {
     }
 }
 
-/// See the module.
+/// The free blocks of a pool; see the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FreeList {
-    /// By stream. Most pools have one.
+    /// One lane per stream, sorted. Most pools have only one.
     lanes: Vec<Lane>,
 }
 
@@ -104,7 +105,7 @@ impl FreeList {
         }
     }
 
-    /// A block comes, which is in no list.
+    /// Inserts a block that is in no list.
     pub fn insert(&mut self, slot: Slot, blocks: &Slab) {
         let block = blocks.get(slot);
         let lane = self.lane(block.stream).unwrap_or_else(|at| {
@@ -114,24 +115,24 @@ impl FreeList {
         self.lanes[lane].insert(key_of(block), slot, blocks);
     }
 
-    /// A block goes, if it is listed.
+    /// Removes a block if it is listed.
     pub fn remove(&mut self, slot: Slot, blocks: &Slab) {
         if let Some(found) = self.get(slot, blocks) {
             self.take(found);
         }
     }
 
-    /// Takes out what was found.
+    /// Removes a block that was found.
     pub fn take(&mut self, found: Found) {
         let lane = found.lane as usize;
         self.lanes[lane].take(found.leaf as usize, found.at as usize);
-        // (Where there is but one, its leaf stays for the next block.)
+        // The last lane keeps its leaf for the next block.
         if self.lanes.len() > 1 && self.lanes[lane].is_empty() {
             self.lanes.remove(lane);
         }
     }
 
-    /// Where a block is listed.
+    /// The place of a listed block.
     pub fn get(&self, slot: Slot, blocks: &Slab) -> Option<Found> {
         let block = blocks.get(slot);
         let lane = self.lane(block.stream).ok()?;
@@ -153,13 +154,13 @@ impl FreeList {
         if size < BYTES_MAX { self.lowest(stream, key(size, 0, 0), blocks) } else { None }
     }
 
-    /// The next larger one of the same stream.
+    /// The next larger block of the same stream.
     pub fn after(&self, found: Found, blocks: &Slab) -> Option<Found> {
         let block = blocks.get(found.slot);
         self.lowest(block.stream, key_of(block) + 1, blocks)
     }
 
-    /// Those of a stream that have fewer bytes, the largest first.
+    /// The blocks of a stream with fewer bytes than this, the largest first.
     pub fn below<'a>(&'a self, stream: u64, size: u64, blocks: &'a Slab) -> impl Iterator<Item = Slot> + use<'a> {
         let lane = self.lane(stream).ok().map(|lane| &self.lanes[lane]);
         let all = lane.into_iter().flat_map(move |lane| {
@@ -169,7 +170,7 @@ impl FreeList {
         all.filter(move |&slot| blocks.get(slot).size < size)
     }
 
-    /// All of them, in order.
+    /// All blocks, in order.
     pub fn slots<'a>(&'a self, blocks: &'a Slab) -> impl Iterator<Item = Slot> + use<'a> {
         self.lanes.iter().flat_map(|lane| sorted(&lane.leaves, blocks))
     }
@@ -189,7 +190,7 @@ mod tests {
     use super::super::slab::Block;
     use super::*;
 
-    /// Blocks by what they are, each in a slot of its own.
+    /// Blocks by stream and key, each in a slot of its own.
     #[derive(Default)]
     struct Known {
         blocks: Slab,
@@ -198,7 +199,8 @@ mod tests {
 
     impl Known {
         fn slot(&mut self, (stream, size, addr): (u64, u64, u64)) -> Slot {
-            // (Neighbours in address are of different ages, so that both decide; and some sizes are all the same to a leaf.)
+            // Blocks at neighbouring addresses have different ages, so that both keys matter. Some sizes are so large
+            // that a leaf cannot distinguish them.
             let size = if size < 30 { size } else { size << 40 };
             let block = Block { age: (addr % 3) as u32, ..Block::free(addr * UNIT, size * UNIT, stream, 0, None) };
             let blocks = &mut self.blocks;
@@ -211,7 +213,7 @@ mod tests {
         }
     }
 
-    /// Puts and takes at random, and what a tree says of the same.
+    /// Inserts and removes blocks at random and compares the list with a tree.
     fn plays(doings: &[(bool, u64, u64, u64)]) -> Result<(), TestCaseError> {
         let (mut list, mut tree, mut known) = (FreeList::default(), BTreeMap::new(), Known::default());
         for &(puts, stream, size, addr) in doings {
@@ -222,7 +224,7 @@ mod tests {
                 list.insert(slot, blocks);
                 tree.insert(place, slot);
             } else if !puts {
-                // What stands at or behind it goes.
+                // The block at or above this place is removed.
                 let next = tree.range(place..).next().map(|(&next, &slot)| (next, slot));
                 if let Some((next, slot)) = next {
                     prop_assert_eq!(list.get(slot, blocks).map(|it| it.slot), tree.remove(&next));

@@ -1,8 +1,8 @@
 //! The allocator of one device: PyTorch's `DeviceCachingAllocator`, without a device.
 //!
-//! Guarantees: blocks tile their segments exactly; no two free neighbours have the same backing; reserved ≥ active ≥ allocated;
-//! the same calls give the same results. Refuses to serve a request above its limit, as the allocator does: after its
-//! chain of retries.
+//! Guarantees: blocks tile their segments exactly. No two free neighbours are both mapped or both unmapped. Reserved ≥
+//! active ≥ allocated. The same calls give the same results. A request above the limit fails, but only after the
+//! allocator's whole chain of retries.
 //!
 //! | file | PyTorch |
 //! |---|---|
@@ -42,12 +42,12 @@ use pending::{Pending, Waiting};
 use pool::Pool;
 use slab::{Block, NIL, Slab, Slot, Use};
 
-/// A block that was handed out. Meaningless once its free has completed.
+/// An allocated block. The value is meaningless once the block's free has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId(Slot);
 
 impl BlockId {
-    /// A small number that no other block has meanwhile.
+    /// A small number that no other existing block has.
     pub(crate) fn slot(self) -> usize {
         self.0 as usize
     }
@@ -58,13 +58,13 @@ impl BlockId {
 pub struct OutOfMemory {
     /// Rounded bytes of the request.
     pub rounded: u64,
-    /// Bytes that the driver would have had to give.
+    /// Bytes that the driver would have had to provide.
     pub segment: u64,
-    /// Bytes that were reserved when all that could be released was.
+    /// Reserved bytes after everything possible was released.
     pub reserved: u64,
 }
 
-/// A request on its way through the allocator.
+/// A request while the allocator handles it.
 #[derive(Clone, Copy, Debug)]
 struct Ask {
     size: u64,
@@ -72,34 +72,34 @@ struct Ask {
     pool: usize,
 }
 
-/// See the module.
+/// The allocator; see the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Allocator {
     conf: Conf,
     limit: Limit,
-    /// Bytes of addresses that an expandable segment takes.
+    /// Bytes of addresses that an expandable segment occupies.
     reservation_bytes: u64,
     blocks: Slab,
     pools: Vec<Pool>,
     pool_of: BTreeMap<(PoolId, bool), usize>,
     reservations: BTreeMap<ReservationId, Reservation>,
     reservations_made: u32,
-    /// Segments of either kind that were made; and blocks, where their age decides.
+    /// Number of segments of either kind made so far; also of blocks, if their age breaks ties.
     blocks_made: u32,
     pending: Pending,
     turns: u64,
-    /// How often the driver still refuses.
+    /// How many more times the driver refuses.
     refusals: u32,
     addresses: Addresses,
     counts: Counts,
-    /// Calls of the driver since they were last taken.
+    /// Driver calls since [`Self::forget_calls`].
     calls: Vec<DriverEvent>,
-    /// Blocks whose free a retry waited for, likewise.
+    /// Blocks whose free a retry waited for, since [`Self::take_completed`].
     completed: Vec<BlockId>,
 }
 
 impl Allocator {
-    /// An allocator that holds nothing.
+    /// An allocator without any memory.
     #[must_use]
     pub fn new(conf: Conf, limit: Limit) -> Self {
         let pools = vec![Pool::new(PoolId::DEFAULT, false), Pool::new(PoolId::DEFAULT, true)];
@@ -126,8 +126,7 @@ impl Allocator {
 
     /// Serves a request.
     ///
-    /// # Errors
-    /// Nothing of the cache fits, and the limit leaves no room even when the cache is released.
+    /// # Errors No block of the cache fits, and the limit leaves no room even after the cache is released.
     pub fn malloc(&mut self, requested: u64, stream: u64, pool: PoolId) -> Result<BlockId, OutOfMemory> {
         let ask = self.ask(requested, stream, pool);
         let slot = match self.take_free(&ask) {
@@ -143,23 +142,23 @@ impl Allocator {
         Ask { size, stream, pool }
     }
 
-    /// Bytes of the segment that is asked of the driver for it.
+    /// Bytes of the segment that the driver must provide for the request.
     fn segment_bytes(&self, ask: &Ask) -> u64 {
         allocator::segment_bytes(ask.size, self.conf.large_segment_bytes)
     }
 
-    /// The age of what comes now, as far as ages decide.
+    /// The age of a segment or block that is made now, or 0 if ages do not matter.
     fn next_age(&mut self) -> u32 {
         self.blocks_made = self.blocks_made.saturating_add(1);
         if self.conf.ties == Ties::LowestAddress { 0 } else { self.blocks_made }
     }
 
-    /// The age of a block that is cut off another.
+    /// The age of a block that is split off another.
     fn age_beside(&mut self, other: u32) -> u32 {
         if self.conf.ties == Ties::OlderBlock { self.next_age() } else { other }
     }
 
-    /// The index of a pool, which is made if it is new.
+    /// The index of a pool, which is created if it is new.
     fn pool(&mut self, id: PoolId, is_small: bool) -> usize {
         if id == PoolId::DEFAULT {
             return usize::from(is_small);
@@ -171,7 +170,7 @@ impl Allocator {
         })
     }
 
-    /// Nothing uses a private pool any more: from here on its cache may be released.
+    /// Marks a private pool as unused: from now on its cache may be released.
     pub fn pool_is_released(&mut self, id: PoolId) {
         for is_small in [false, true] {
             let pool = self.pool(id, is_small);
@@ -179,7 +178,8 @@ impl Allocator {
         }
     }
 
-    /// The chain that PyTorch goes through when its cache has nothing: collection, the driver, one oversize block, everything.
+    /// PyTorch's sequence of steps if the cache has no suitable block: garbage collection, the driver, releasing one
+    /// oversize block, releasing everything.
     fn obtain(&mut self, ask: &Ask) -> Result<Slot, OutOfMemory> {
         self.collect_garbage();
         if let Some(slot) = self.ask_driver(ask) {
@@ -192,14 +192,15 @@ impl Allocator {
         }
         self.release_cached();
         self.counts.retries += 1;
-        // What became free meanwhile inside a split segment is not looked for again: PyTorch issue 189504.
+        // Memory that became free in a split segment meanwhile is not searched again: PyTorch issue 189504.
         self.ask_driver(ask).ok_or_else(|| {
             self.counts.ooms += 1;
             OutOfMemory { rounded: ask.size, segment: self.segment_bytes(ask), reserved: self.counts.reserved_bytes }
         })
     }
 
-    /// Makes a free block, which is in no list any more, the request's. The low part is used, the rest stays free.
+    /// Allocates a free block, which is in no list any more, to the request. The low part is used; the rest stays
+    /// free.
     fn hand_out(&mut self, slot: Slot, ask: &Ask, requested: u64) -> Slot {
         let mut given = slot;
         if self.should_split(self.blocks.get(slot).size, ask) {
@@ -219,7 +220,8 @@ impl Allocator {
         given
     }
 
-    /// The user gave a block back. It stays active until [`Self::free_completed`]. Another state of the block changes nothing.
+    /// The program frees a block. The block stays active until [`Self::free_completed`]. In any other state of the
+    /// block nothing happens.
     pub fn free_requested(&mut self, id: BlockId) {
         let block = self.blocks.get_mut(id.0);
         if block.usage != Use::Allocated {
@@ -233,7 +235,7 @@ impl Allocator {
         self.turns += 1;
     }
 
-    /// No stream uses a block any more whose free was asked for. Another state of the block changes nothing.
+    /// No stream uses a freed block any more. In any other state of the block nothing happens.
     pub fn free_completed(&mut self, id: BlockId) {
         let block = self.blocks.get(id.0);
         if block.usage != Use::Pending {
@@ -244,7 +246,8 @@ impl Allocator {
         self.become_free(id.0);
     }
 
-    /// A block's free that was asked for and completed at once: what most are. Another state of the block changes nothing.
+    /// Frees a block and completes the free at once, as for most blocks. In any other state of the block nothing
+    /// happens.
     pub(crate) fn free(&mut self, id: BlockId) {
         let block = self.blocks.get(id.0);
         if block.usage != Use::Allocated {
@@ -265,7 +268,8 @@ impl Allocator {
         self.insert_free(slot);
     }
 
-    /// Swallows the neighbours that are in a list and have the same backing. `slot` itself is in none.
+    /// Absorbs the neighbours that are in a list and are mapped or unmapped like the block. `slot` itself is in no
+    /// list.
     fn merge(&mut self, slot: Slot) {
         let Block { prev, next, mapped, .. } = *self.blocks.get(slot);
         if self.may_merge(prev, mapped) {
@@ -297,7 +301,7 @@ impl Allocator {
         slot != NIL && self.blocks.get(slot).usage == Use::Free && self.blocks.get(slot).mapped == mapped
     }
 
-    /// Puts a free block into its pool's list; its age begins.
+    /// Puts a free block into its pool's list. Its idle time begins.
     fn insert_free(&mut self, slot: Slot) {
         let block = self.blocks.get_mut(slot);
         let pool = &mut self.pools[block.pool as usize];
@@ -305,7 +309,7 @@ impl Allocator {
         pool.free.insert(slot, &self.blocks);
     }
 
-    /// Takes a free block out of its list.
+    /// Removes a free block from its list.
     fn unlist(&mut self, slot: Slot) {
         let block = self.blocks.get(slot);
         let pool = &mut self.pools[block.pool as usize];
@@ -316,46 +320,46 @@ impl Allocator {
         }
     }
 
-    /// The program returned its cache to the driver (`torch.cuda.empty_cache()`).
+    /// Releases the cache to the driver, as the program does with `torch.cuda.empty_cache()`.
     pub fn empty_cache(&mut self) {
         self.release_cached();
     }
 
-    /// Figures.
+    /// The counts of memory and calls.
     #[must_use]
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// Where a block lies.
+    /// The address of a block.
     #[must_use]
     pub fn address(&self, id: BlockId) -> u64 {
         self.blocks.get(id.0).addr
     }
 
-    /// True size of a block.
+    /// The size of a block.
     #[must_use]
     pub fn size(&self, id: BlockId) -> u64 {
         self.blocks.get(id.0).size
     }
 
-    /// The driver's part of the last calls, in order.
+    /// The driver calls since [`Self::forget_calls`], in order.
     pub fn calls(&self) -> &[DriverEvent] {
         &self.calls
     }
 
-    /// The driver's part has been looked at.
+    /// Clears the list of driver calls.
     pub fn forget_calls(&mut self) {
         self.calls.clear();
     }
 
-    /// Whether there are any.
+    /// Whether [`Self::take_completed`] would return any block.
     #[must_use]
     pub fn has_completed(&self) -> bool {
         !self.completed.is_empty()
     }
 
-    /// Blocks that a retry's synchronisation freed before [`Self::free_completed`] was called.
+    /// Returns blocks that a retry's synchronisation freed before [`Self::free_completed`] was called.
     pub fn take_completed(&mut self) -> Vec<BlockId> {
         std::mem::take(&mut self.completed)
     }
@@ -365,12 +369,12 @@ impl Allocator {
         self.refusals = times;
     }
 
-    /// From here on there is so much memory.
+    /// Changes the limit from now on.
     pub(crate) fn set_limit(&mut self, limit: Limit) {
         self.limit = limit;
     }
 
-    /// Where the recording's driver put what it gave for the next request. (It gave nothing for nearly all of them.)
+    /// Sets the segments that the recording's driver provided for the next request. Nearly all requests have none.
     #[inline]
     pub(crate) fn hint(&mut self, hints: &[Hint]) {
         if !hints.is_empty() || !self.addresses.hints.is_empty() {
@@ -380,7 +384,7 @@ impl Allocator {
     }
 }
 
-/// Whether a block still waits. Its slot may be another block's by now, which has another turn.
+/// Whether a block still waits. Its slot may already belong to another block, which has another turn.
 fn waits(blocks: &Slab, waiting: &Waiting) -> bool {
     let block = blocks.get(waiting.slot);
     block.usage == Use::Pending && block.since == waiting.turn

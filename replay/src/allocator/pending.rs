@@ -1,17 +1,17 @@
 //! The blocks whose free waits for a stream, by turn.
 //!
-//! Guarantees: the first to wait is the first to be taken; memory follows the blocks that wait. Most frees complete right after
-//! they were asked for, so that the last to come is the first to go: that costs one comparison.
-//! Refuses to know what a block is: who takes one says whether it still waits.
+//! Guarantees: blocks are taken in the order in which they began to wait. Memory is proportional to the waiting
+//! blocks. Most frees complete directly after they were requested, so usually the last block is removed first; this
+//! costs one comparison. The caller must know whether a listed block still waits.
 
 use std::collections::VecDeque;
 
 use super::slab::Slot;
 
-/// Places of blocks that wait no more, beyond which these are swept out.
+/// Maximum number of stale entries before they are removed.
 const STALE_MAX: usize = 64;
 
-/// A block that waits, since a turn.
+/// A waiting block and the turn since which it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Waiting {
     pub turn: u64,
@@ -20,9 +20,9 @@ pub(super) struct Waiting {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pending {
-    /// By turn; some wait no more.
+    /// Entries by turn. Some no longer wait.
     queue: VecDeque<Waiting>,
-    /// Those that wait.
+    /// Number of waiting blocks.
     count: usize,
 }
 
@@ -32,7 +32,7 @@ impl Pending {
         self.count += 1;
     }
 
-    /// One waits no more. `waits` says of the others whether they still do.
+    /// Removes a block that no longer waits. `waits` returns whether another block still does.
     pub fn complete(&mut self, turn: u64, waits: impl Fn(&Waiting) -> bool) {
         self.count -= 1;
         if self.queue.back().is_some_and(|last| last.turn == turn) {
@@ -43,13 +43,13 @@ impl Pending {
         }
     }
 
-    /// Takes all that wait, by turn.
+    /// Removes and returns all waiting blocks, by turn.
     pub fn take(&mut self, waits: impl Fn(&Waiting) -> bool) -> Vec<Slot> {
         self.count = 0;
         self.queue.drain(..).filter(waits).map(|waiting| waiting.slot).collect()
     }
 
-    /// Those that wait, by turn.
+    /// The waiting blocks, by turn.
     pub fn slots(&self, waits: impl Fn(&Waiting) -> bool) -> impl Iterator<Item = Slot> {
         self.queue.iter().filter(move |waiting| waits(waiting)).map(|waiting| waiting.slot)
     }

@@ -1,6 +1,6 @@
 //! A pool of blocks of one size class: its free list and its unmapped ranges, in PyTorch's orders.
 //!
-//! Guarantees: unmapped ranges are ordered by (stream, address). Refuses to know what a block is.
+//! Guarantees: unmapped ranges are ordered by stream and address.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use super::slab::Slot;
 pub(super) struct Pool {
     /// Whether it serves requests up to 1 MiB.
     pub is_small: bool,
-    /// Free blocks with memory behind them.
+    /// Free blocks that are mapped.
     pub free: FreeList,
-    /// Ranges of expandable segments without memory behind them.
+    /// Ranges of expandable segments that are not mapped.
     pub unmapped: BTreeMap<(u64, u64), Slot>,
-    /// How often it was searched while garbage collection is on.
+    /// How often it was searched while garbage collection was on.
     pub searches: u64,
-    /// Whether nothing uses it any more, so that its cache may be released. The default pools' always may.
+    /// Whether its cache may be released: always for the default pools, and for private pools once they are unused.
     pub is_releasable: bool,
 }
 

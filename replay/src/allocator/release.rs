@@ -1,6 +1,7 @@
-//! What goes back to the driver: garbage collection, one oversize block, or everything that is free.
+//! Releases memory to the driver: by garbage collection, one oversize block, or everything that is free.
 //!
-//! Guarantees: only whole segments and whole pages go back, in PyTorch's order. Refuses to touch a private pool that is in use.
+//! Guarantees: only whole segments and whole pages are released, in PyTorch's order. A private pool in use is never
+//! touched.
 
 use super::slab::{Block, Slot};
 use super::{Allocator, Ask, BlockId, Limit, waits};
@@ -8,7 +9,7 @@ use crate::request::Requested;
 use crate::settings::Conf;
 
 impl Allocator {
-    /// Whether collection is on: it needs a share of the device as its limit.
+    /// Whether garbage collection is on. It needs a share of the device as its limit.
     pub(super) fn collects_garbage(&self) -> bool {
         matches!(self.limit, Limit::Share(_)) && self.conf.garbage_collection_threshold > 0.0
     }
@@ -23,7 +24,8 @@ impl Allocator {
         }
     }
 
-    /// Frees the segments of the default large pool that have been idle longest, until reserved memory is below the threshold.
+    /// Releases the segments of the default large pool that have been idle longest, until reserved memory is below the
+    /// threshold.
     pub(super) fn collect_garbage(&mut self) {
         let Some(threshold) = self.collection_bytes() else { return };
         let reserved = self.counts.reserved_bytes;
@@ -58,15 +60,16 @@ impl Allocator {
         }
     }
 
-    /// With a `max_split_size`: frees one oversize block that is large enough, or several, the largest first. Whether that
-    /// may do. (Of settings that PyTorch takes no oversize block is part of a segment; a recording may claim others.)
+    /// With a `max_split_size`: releases one oversize block that is large enough, or several, the largest first.
+    /// Returns whether this may suffice. With settings that PyTorch accepts, an oversize block is always a whole
+    /// segment. A recording may claim otherwise.
     pub(super) fn release_oversize(&mut self, ask: &Ask) -> bool {
         let (going, is_enough) = self.oversize(ask);
         going.into_iter().for_each(|slot| self.release_segment(slot));
         is_enough
     }
 
-    /// The blocks that go for a request, in order, and whether they are enough.
+    /// The blocks to release for a request, in order, and whether they suffice.
     fn oversize(&self, ask: &Ask) -> (Vec<Slot>, bool) {
         let Conf { max_split_bytes: Some(limit), .. } = self.conf else { return (Vec::new(), false) };
         let wanted = ask.size.max(limit);
@@ -91,8 +94,8 @@ impl Allocator {
         (going, released >= wanted)
     }
 
-    /// How often the driver refused a request for which these segments went back, in this order: none where they are not those
-    /// that PyTorch frees for it.
+    /// How often the driver refused a request before which these segments were released in this order. It is 0 if they
+    /// are not the segments that PyTorch releases for the request.
     pub(crate) fn refusals(&mut self, requested: &Requested, given_back: &[u64]) -> u32 {
         let ask = self.ask(requested.bytes, requested.stream, requested.pool);
         if self.conf.max_split_bytes.is_none() || self.candidate(&ask).is_some() {
@@ -109,14 +112,14 @@ impl Allocator {
         }
     }
 
-    /// The cached segments of the default pools, by address, in the order in which `empty_cache()` returns them.
+    /// The addresses of the cached segments of the default pools, in the order in which `empty_cache()` releases them.
     pub(crate) fn cached_segments(&self) -> impl Iterator<Item = u64> {
         let free = self.pools[..2].iter().flat_map(|pool| pool.free.slots(&self.blocks));
         let blocks = free.map(|slot| self.blocks.get(slot));
         blocks.filter(|block| block.reservation.is_none() && !block.is_split()).map(|block| block.addr)
     }
 
-    /// Waits for pending frees, then frees every cached segment and every cached page.
+    /// Waits for pending frees, then releases every cached segment and every cached page.
     pub(super) fn release_cached(&mut self) {
         for slot in self.pending.take(|waiting| waits(&self.blocks, waiting)) {
             self.counts.active_bytes -= self.blocks.get(slot).size;
@@ -125,7 +128,7 @@ impl Allocator {
         }
         self.release_pool(0);
         self.release_pool(1);
-        // (PyTorch's own order of private pools is that of a hash table.)
+        // PyTorch's own order of private pools is that of a hash table.
         let mut private: Vec<_> = self.pool_of.iter().map(|(&(id, is_small), &pool)| (id, !is_small, pool)).collect();
         private.sort_unstable();
         for (_, _, pool) in private {
@@ -135,7 +138,7 @@ impl Allocator {
         }
     }
 
-    /// Whether serving a request would begin with memory going back: a collection, or a retry.
+    /// Whether serving a request would begin with a release of memory: a collection or a retry.
     pub(crate) fn releases_for(&mut self, requested: &Requested) -> bool {
         let ask = self.ask(requested.bytes, requested.stream, requested.pool);
         if self.candidate(&ask).is_some() {
@@ -155,7 +158,7 @@ impl Allocator {
         self.candidate(&ask).is_some()
     }
 
-    /// A request failed, under a limit that is not known: the cache is gone.
+    /// Applies the effect of a failed request under an unknown limit: the cache is released.
     pub(crate) fn fail(&mut self) {
         self.release_cached();
         self.counts.retries += 1;

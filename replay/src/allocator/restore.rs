@@ -1,7 +1,8 @@
-//! The state in which a recording began, taken over as it was found.
+//! Restores the state in which a recording began.
 //!
-//! Guarantees: segments, blocks and free ranges are those of the keyframe; device calls start at 0 and peaks at what is held.
-//! Refuses segments that overlap others, and blocks that do not tile their segment: these are left out, and counted.
+//! Guarantees: segments, blocks and free ranges equal those of the keyframe. Counts of driver calls start at 0, and
+//! peaks start at the present levels. Segments that overlap others, or whose blocks do not tile them, are left out and
+//! counted.
 
 use memctl_model::allocator::MIN_BLOCK_BYTES;
 use memctl_model::{BlockUse, SegmentKind, SegmentState};
@@ -10,17 +11,17 @@ use super::address::ReservationId;
 use super::slab::{Block, NIL, Slot, Use};
 use super::{Allocator, BlockId};
 
-/// What was taken over.
+/// The result of restoring a state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Restored {
-    /// Live blocks with their addresses, in that order.
+    /// Live blocks with their addresses, in the order of addresses.
     pub live: Vec<(u64, BlockId)>,
-    /// Segments that contradict themselves or others.
+    /// Number of segments that contradict themselves or others and were left out.
     pub left_out: u64,
 }
 
 impl Allocator {
-    /// Takes over the segments of a keyframe, in address order. For an allocator that holds nothing yet.
+    /// Restores the segments of a keyframe, in address order. The allocator must be empty.
     pub(crate) fn restore(&mut self, segments: &[SegmentState]) -> Restored {
         let mut restored = Restored::default();
         let (whole, pages): (Vec<_>, Vec<_>) = segments.iter().partition(|segment| !segment.expandable);
@@ -33,7 +34,7 @@ impl Allocator {
             let age = self.next_age();
             self.lay(segment, pool, (None, age), NIL, &mut restored);
         }
-        // Ranges of one stream and pool lie in one expandable segment as long as they fit into one.
+        // Ranges of one stream and pool belong to one expandable segment as long as they fit into it.
         let mut open: Vec<(u64, usize, u64, Slot)> = Vec::new();
         for segment in pages {
             let pool = self.pool(segment.pool, segment.kind == SegmentKind::Small);
@@ -42,7 +43,7 @@ impl Allocator {
                 restored.left_out += 1;
                 continue;
             }
-            // (What tiles has an end.)
+            // A segment whose blocks tile it has an end within 64 bits, so the sum cannot overflow.
             let known = open.iter().position(|&(stream, of, end, rest)| {
                 let is_behind = segment.addr >= self.blocks.get(rest).addr;
                 stream == segment.stream && of == pool && is_behind && segment.addr + segment.size <= end
@@ -81,7 +82,7 @@ impl Allocator {
         restored
     }
 
-    /// Lays a mapped range into the unmapped rest of its expandable segment; gives what is left behind it.
+    /// Places a mapped range into the unmapped rest of its expandable segment. Returns the rest behind it.
     fn lay_pages(&mut self, segment: &SegmentState, pool: usize, rest: Slot, restored: &mut Restored) -> Option<Slot> {
         let block = *self.blocks.get(rest);
         let mut before = block.prev;
@@ -104,7 +105,7 @@ impl Allocator {
         Some(rest)
     }
 
-    /// Lays the blocks of a segment behind `before`; gives the last of them.
+    /// Places the blocks of a segment behind `before`; returns the last of them.
     fn lay(
         &mut self,
         segment: &SegmentState,
@@ -149,7 +150,7 @@ impl Allocator {
     }
 }
 
-/// Whether its blocks cover a segment without gap or overlap.
+/// Whether a segment's blocks cover it without gap or overlap.
 fn tiles(segment: &SegmentState) -> bool {
     let mut at = segment.addr;
     for block in &segment.blocks {

@@ -1,15 +1,15 @@
-//! Which of many chunks has room: the newest first.
+//! Finds the newest of many chunks that has room.
 //!
-//! Guarantees: each answer and each change takes the logarithm of the chunks that there are, and memory goes with them. Refuses to
-//! know where the room is.
+//! Guarantees: each query and each change costs the logarithm of the number of chunks. Memory is proportional to the
+//! chunks. The position of the room within a chunk is not known here.
 
 /// A tree of maxima over chunks in the order of their numbers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rooms {
-    /// By leaf, the number of a chunk, rising, and whether it is still there.
+    /// For each leaf: the number of its chunk, ascending, and whether the chunk still exists.
     chunks: Vec<(u32, bool)>,
     gone: usize,
-    /// By node, the largest room below it: the root is node 1, the children of a node are twice its number and one more.
+    /// For each node: the largest room below it. The root is node 1; the children of node n are 2n and 2n + 1.
     largest: Vec<u64>,
 }
 
@@ -22,7 +22,7 @@ impl Rooms {
         self.chunks.binary_search_by_key(&number, |&(number, _)| number).ok()
     }
 
-    /// A new chunk, with a higher number than all before.
+    /// Adds a chunk, whose number must be higher than all before.
     pub fn add(&mut self, number: u32, room: u64) {
         debug_assert!(self.chunks.last().is_none_or(|&(last, _)| last < number), "numbers rise");
         if self.chunks.len() == self.leaves() {
@@ -32,14 +32,14 @@ impl Rooms {
         self.put(self.chunks.len() - 1, room);
     }
 
-    /// A chunk's largest hole has another size.
+    /// Changes the size of a chunk's largest hole.
     pub fn set(&mut self, number: u32, room: u64) {
         if let Some(leaf) = self.leaf(number) {
             self.put(leaf, room);
         }
     }
 
-    /// A chunk is no more.
+    /// Removes a chunk.
     pub fn remove(&mut self, number: u32) {
         if let Some(leaf) = self.leaf(number)
             && std::mem::replace(&mut self.chunks[leaf].1, false)
@@ -49,7 +49,7 @@ impl Rooms {
         }
     }
 
-    /// The newest chunk with so much room; none has no room at all.
+    /// The newest chunk with this much room. A chunk without room never matches.
     pub fn newest(&self, room: u64) -> Option<u32> {
         let room = room.max(1);
         if self.largest.get(1).is_none_or(|&most| most < room) {
@@ -57,7 +57,7 @@ impl Rooms {
         }
         let (mut node, leaves) = (1, self.leaves());
         while node < leaves {
-            // Newer chunks are on the right.
+            // Newer chunks are to the right.
             node = 2 * node + usize::from(self.largest[2 * node + 1] >= room);
         }
         self.chunks.get(node - leaves).map(|&(number, _)| number)
@@ -76,7 +76,7 @@ impl Rooms {
         }
     }
 
-    /// As many leaves as there are chunks, and as many more.
+    /// Rebuilds the tree with twice as many leaves as there are chunks.
     fn rebuild(&mut self) {
         let (old, leaves) = (self.leaves(), (2 * (self.chunks.len() - self.gone)).next_power_of_two().max(2));
         let rooms: Vec<(u32, u64)> = (self.chunks.iter().zip(&self.largest[old..]))
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a map that is searched from its end.
+        /// Compares with a map that is searched from its end.
         #[test]
         fn the_newest_with_room_is_found(steps in prop::collection::vec((0..4_u32, 0..40_u32, 0..50_u64), 0..400)) {
             let (mut rooms, mut model, mut made) = (Rooms::default(), BTreeMap::new(), 0);

@@ -1,11 +1,11 @@
-//! The blocks, by slot: neighbours in memory are linked, as in the allocator.
+//! The blocks, by slot. Neighbours in memory are linked, as in the allocator.
 //!
-//! Guarantees: a slot stays the block's until it is given back; slots are used again, so memory follows the blocks that exist.
-//! Refuses nothing: who uses a slot knows that it is taken.
+//! Guarantees: a slot belongs to its block until it is vacated. Slots are reused, so memory is proportional to the
+//! existing blocks. Access to a vacant slot is not checked.
 
 use super::address::ReservationId;
 
-/// Where a block is kept.
+/// The number of a block's place in the slab.
 pub(super) type Slot = u32;
 /// No block.
 pub(super) const NIL: Slot = u32::MAX;
@@ -15,19 +15,19 @@ pub(super) const NIL: Slot = u32::MAX;
 pub(super) enum Use {
     /// In a free list, or in the list of unmapped ranges.
     Free,
-    /// Handed out.
+    /// Allocated.
     Allocated,
-    /// Given back, and still used by another stream.
+    /// Freed by the program, and still used by another stream.
     Pending,
 }
 
-/// One block, as PyTorch's `Block`: a line of the processor's cache.
+/// One block, like PyTorch's `Block`. It has the size of a line of the processor's cache.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(super) struct Block {
     pub addr: u64,
     pub size: u64,
-    /// Bytes that were asked for, while it is handed out.
+    /// Requested bytes while it is allocated.
     pub requested: u64,
     pub stream: u64,
     /// The neighbours within the segment.
@@ -36,14 +36,15 @@ pub(super) struct Block {
     /// Index of its pool.
     pub pool: u32,
     pub usage: Use,
-    /// Whether memory is behind it; only ranges of expandable segments have none.
+    /// Whether it is mapped; only ranges of expandable segments may be unmapped.
     pub mapped: bool,
-    /// The expandable segment that it lies in.
+    /// The expandable segment that contains it.
     pub reservation: Option<ReservationId>,
-    /// Its segment's place among those that were made, or its own among the blocks, where that decides between equally large
-    /// ones ([`crate::Ties`]); else 0.
+    /// The age by which ties between equally large blocks are broken ([`crate::Ties`]): the number of its segment, or
+    /// its own number. It is 0 if age does not matter.
     pub age: u32,
-    /// While free: the searches of its pool before it came into the free list, for collection. While pending: its turn.
+    /// While free: the number of searches of its pool before it was listed, for garbage collection. While pending: its
+    /// turn.
     pub since: u64,
 }
 
@@ -66,7 +67,7 @@ impl Block {
         }
     }
 
-    /// Whether it is a part of its segment.
+    /// Whether it is only a part of its segment.
     pub fn is_split(&self) -> bool {
         self.prev != NIL || self.next != NIL
     }
@@ -100,7 +101,7 @@ impl Slab {
         &mut self.blocks[slot as usize]
     }
 
-    /// Puts a new block between its neighbours; they are linked to it.
+    /// Inserts a new block between its neighbours and links them.
     pub fn splice(&mut self, before: Slot, block: Block, after: Slot) -> Slot {
         let slot = self.insert(Block { prev: before, next: after, ..block });
         if before != NIL {

@@ -1,39 +1,44 @@
-//! The driver's address space for ordinary segments, as `cudaMalloc` of an H100 was seen to use it (driver 580.159, 2,654 random
-//! allocations of 2 to 400 MiB among random frees: 2,650 lie where this puts them, the others in what the context had left over).
+//! The driver's address space for ordinary segments. It models `cudaMalloc` as observed on an H100 (driver 580.159).
+//! Of 2,654 random allocations of 2 to 400 MiB among random frees, it predicts 2,650 correctly. The others are in room
+//! that the context had left over.
 //!
-//! - Addresses are reserved in chunks, multiples of 32 MiB. A segment goes into the newest chunk that has room, there into the
-//!   smallest hole that is large enough, at its low end. Holes of different chunks never join.
-//! - A chunk of which nothing is used any more is returned.
-//! - A new chunk lies at the upper end of the highest gap between chunks that is larger than it, else right below all chunks.
+//! - Addresses are reserved in chunks, which are multiples of 32 MiB. A segment goes into the newest chunk that has
+//!   room. There it goes to the low end of the smallest hole that is large enough. Holes of different chunks never
+//!   join.
+//! - A chunk without any segment is returned.
+//! - A new chunk is placed at the upper end of the highest gap between chunks that is larger than it. If there is
+//!   none, it is placed directly below all chunks.
 //!
-//! Which of a recording's segments lie in chunks that it made, and which in room that was there before, is concluded from their
-//! addresses. Where a recording's segments come one right below the other instead, its driver (the fake GPU's does) has no chunks.
+//! The addresses of a recording's segments show which of them are in chunks that the recording made, and which are in
+//! room that existed before. If the segments are instead placed one directly below the other, the recording's driver
+//! has no chunks; the fake GPU's is one.
 //!
-//! Guarantees: what it finds is free of what it knows. Refuses to know what the context, libraries and kernels hold.
+//! Guarantees: a place that is found does not overlap any known segment. Memory of the context, libraries and kernels
+//! is not known.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::rooms::Rooms;
 
-/// What CUDA reserves addresses in.
+/// The unit in which CUDA reserves addresses.
 const CHUNK_BYTES: u64 = 32 << 20;
-/// What a driver without chunks rounds to.
+/// The unit to which a driver without chunks rounds.
 const PAGE_BYTES: u64 = 2 << 20;
-/// Segments that are this far from each other at most count as one below the other.
+/// Maximum distance at which one segment counts as directly below another.
 const NEAR_BYTES: u64 = 2 * PAGE_BYTES;
-/// Room that was there before the recording: larger is not supposed.
+/// Maximum room from before the recording that is assumed.
 const OLD_BYTES_MAX: u64 = 1 << 30;
-/// Where nothing was recorded, everything is placed below here.
+/// If nothing was recorded, everything is placed below this address.
 const FROM: u64 = 1 << 46;
 
-/// Where a segment would go.
+/// The place where a segment would go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Into a chunk that the recording or the trial made.
+    /// In a chunk that the recording or the trial made.
     Hole(u64),
-    /// Into room that was there before, as far as is known.
+    /// In room that existed before, as far as is known.
     Old(u64),
-    /// Into a new one; `None` where no address is left below.
+    /// In a new chunk; `None` if there is no address left below.
     New(Option<u64>),
 }
 
@@ -41,33 +46,33 @@ pub(super) enum Place {
 struct Chunk {
     begin: u64,
     end: u64,
-    /// Segments in it.
+    /// Number of segments in it.
     used: u32,
-    /// Whether it was there before the recording, as far as is known, so that others may use it.
+    /// Whether it existed before the recording, as far as is known. Others may then use it as well.
     stays: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Space {
-    /// By number, the newest last.
+    /// Chunks by number, the newest last.
     chunks: BTreeMap<u32, Chunk>,
     made: u32,
-    /// Their rooms: of those that were made, and of those that were there before.
+    /// The rooms of chunks that were made; `old_rooms` are those that existed before.
     new_rooms: Rooms,
     old_rooms: Rooms,
-    /// Where they begin, and their numbers.
+    /// The begins of chunks with their numbers.
     begins: BTreeSet<(u64, u32)>,
-    /// Of those that were made: begin and end.
+    /// Chunks that were made: begin and end.
     made_at: BTreeMap<u64, u64>,
-    /// By address, the number of the chunk that a segment lies in.
+    /// For each segment's address: the number of its chunk.
     segments: BTreeMap<u64, u32>,
-    /// By address: bytes, and the number of the chunk.
+    /// For each hole's address: its bytes and the number of its chunk.
     holes: BTreeMap<u64, (u64, u32)>,
-    /// What lies between chunks: address and bytes.
+    /// Gaps between chunks: address and bytes.
     gaps: BTreeMap<u64, u64>,
-    /// Where the lowest chunk begins.
+    /// The begin of the lowest chunk.
     lowest: Option<u64>,
-    /// Recorded segments that lie as new chunks do, and others that lie right below all before.
+    /// Number of recorded segments placed like new chunks, and of those placed directly below all before.
     seen: (u32, u32),
 }
 
@@ -80,7 +85,7 @@ impl Space {
         size.next_multiple_of(if self.has_chunks() { CHUNK_BYTES } else { PAGE_BYTES })
     }
 
-    /// Where a segment of this size would go.
+    /// The place where a segment of this size would go.
     pub fn find(&self, size: u64) -> Place {
         let newest = || self.new_rooms.newest(size).max(self.old_rooms.newest(size));
         let with_room = if self.has_chunks() { newest() } else { None };
@@ -101,7 +106,7 @@ impl Space {
         Place::New((lowest / PAGE_BYTES * PAGE_BYTES).checked_sub(bytes))
     }
 
-    /// A segment lies where it was found to go.
+    /// Puts a segment into the place that was found for it.
     pub fn enter(&mut self, place: Place, size: u64) {
         match place {
             Place::Hole(addr) | Place::Old(addr) => self.fill(addr, size),
@@ -113,7 +118,8 @@ impl Space {
         }
     }
 
-    /// Whether an address is above the lowest chunk and in none that was made: what is there was before.
+    /// Whether an address is above the lowest chunk and not in a chunk that was made. A segment there is in room that
+    /// existed before.
     pub fn is_old(&self, addr: u64) -> bool {
         let is_in = |begin: u64, bytes: u64| addr - begin < bytes;
         let before = self.gaps.range(..=addr).next_back();
@@ -122,13 +128,13 @@ impl Space {
         self.has_chunks() && self.lowest.is_some_and(|lowest| addr >= lowest) && !is_gap && !is_made
     }
 
-    /// A segment lies where a recording has it.
+    /// Puts a segment at its recorded address.
     pub fn adopt(&mut self, addr: u64, size: u64) {
         let hole = self.holes.range(..=addr).next_back().map(|(&begin, &(room, of))| (begin, begin + room, of));
         let into = hole.filter(|&(_, end, _)| addr < end && end - addr >= size);
         self.forget_refuted(size, into.map(|(.., of)| of));
         if let Some((begin, ..)) = into {
-            // A segment lies at the low end of a hole: the space below this one is in use.
+            // A segment goes to the low end of a hole, so the space below this one must be in use.
             self.cut(begin, addr);
             return self.fill(addr, size);
         }
@@ -149,7 +155,7 @@ impl Space {
         let known = segment.into_iter().chain(chunk).min();
         let wanted = match (self.has_chunks(), known) {
             (false, _) => end,
-            // What was there before may go on to the next that is known: what refutes that is looked for (`forget_refuted`).
+            // Room from before may extend to the next known chunk. Later segments may refute this (`forget_refuted`).
             (true, Some(known)) if stays && known.saturating_sub(end) <= OLD_BYTES_MAX => known,
             (true, _) => end.next_multiple_of(CHUNK_BYTES),
         };
@@ -158,7 +164,8 @@ impl Space {
         self.add_chunk(addr, size, chunk_end, stays);
     }
 
-    /// A recorded segment that went elsewhere says that there was no room of its size in older room which comes first.
+    /// Removes older room that a recorded segment refutes: a segment that went elsewhere shows that there was no room
+    /// of its size in older room with precedence.
     fn forget_refuted(&mut self, size: u64, into: Option<u32>) {
         while let Some(number) = self.old_rooms.newest(size).filter(|&number| into.is_none_or(|into| number > into)) {
             let Some(&Chunk { begin, end, .. }) = self.chunks.get(&number) else { return };
@@ -176,7 +183,7 @@ impl Space {
         self.gaps.range(..=addr).next_back().is_some_and(|(&begin, &bytes)| addr - begin < bytes)
     }
 
-    /// Ends holes where an unexpected segment begins.
+    /// Ends holes at the begin of a segment that was not expected there.
     fn cut(&mut self, addr: u64, end: u64) {
         let touched: Vec<(u64, u64, u32)> = {
             let before = self.holes.range(..addr).next_back();
@@ -219,7 +226,7 @@ impl Space {
         }
     }
 
-    /// Addresses of a gap are taken.
+    /// Removes taken addresses from a gap.
     fn leave_gap(&mut self, addr: u64, end: u64) {
         let Some((&begin, &bytes)) = self.gaps.range(..end).next_back() else { return };
         let gap_end = begin + bytes;
@@ -235,7 +242,7 @@ impl Space {
         }
     }
 
-    /// A segment fills a part of a hole.
+    /// Fills a part of a hole with a segment.
     fn fill(&mut self, addr: u64, size: u64) {
         let Some((&begin, &(room, number))) = self.holes.range(..=addr).next_back() else { return };
         self.holes.remove(&begin);
@@ -253,7 +260,8 @@ impl Space {
         self.measure(number);
     }
 
-    /// How much room a chunk has in one piece; one of older room that has none and is not used says nothing any more.
+    /// Updates the largest hole of a chunk. A chunk of older room without a hole and without a segment is removed,
+    /// because it has no effect any more.
     fn measure(&mut self, number: u32) {
         let Some(&Chunk { begin, end, used, stays }) = self.chunks.get(&number) else { return };
         let holes = self.holes.range(begin..end).map(|(_, &hole)| hole);
@@ -277,7 +285,7 @@ impl Space {
         }
     }
 
-    /// A segment went back.
+    /// Removes a segment.
     pub fn give_back(&mut self, addr: u64, size: u64) {
         let Some(number) = self.segments.remove(&addr) else { return };
         let (mut begin, mut end) = (addr, addr + size);
@@ -304,7 +312,7 @@ impl Space {
         self.add_gap(begin, end);
     }
 
-    /// Addresses between chunks are free again.
+    /// Adds free addresses between chunks.
     fn add_gap(&mut self, begin: u64, end: u64) {
         let (mut begin, mut end) = (begin, end);
         if let Some((&before, &bytes)) = self.gaps.range(..begin).next_back()

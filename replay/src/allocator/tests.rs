@@ -1,4 +1,5 @@
-//! The allocator's rules one by one, with the figures that PyTorch's own shows; and its promises under any sequence of requests.
+//! Tests of each rule of the allocator with the values of PyTorch's own, and of its invariants under any sequence of
+//! requests.
 
 use memctl_model::PoolId;
 use proptest::prelude::*;
@@ -101,7 +102,7 @@ fn a_device_that_is_full_refuses_pages_one_request_at_a_time() {
 #[test]
 fn collection_frees_what_has_been_idle_longest() {
     let mut one = allocator("garbage_collection_threshold:0.5", Limit::Share(800 * MIB));
-    // What passes finds room beside this one, so that it does not make the idle blocks young again.
+    // Short-lived blocks find room beside this one, so they do not reset the age of the idle blocks.
     malloc(&mut one, 4 * MIB);
     let (old, young) = (malloc(&mut one, 300 * MIB), malloc(&mut one, 200 * MIB));
     free(&mut one, old);

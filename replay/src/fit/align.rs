@@ -1,22 +1,23 @@
-//! Two recordings' requests, aligned one by one: which request of the one is which of the other.
+//! Aligns the requests of two recordings one by one: which request of one corresponds to which of the other.
 //!
-//! Global alignment with gaps (Needleman and Wunsch 1970) within a band around the diagonal, over windows that overlap: where a
-//! library chose another way, one side has requests that the other lacks.
+//! The method is global alignment with gaps (Needleman and Wunsch 1970) within a band around the diagonal, over
+//! overlapping windows. Gaps are needed if a library chose another algorithm: one side then has requests that the
+//! other lacks.
 //!
-//! Guarantees: order is kept; only requests of the same stack whose bytes can be the same request's are paired; time in
-//! proportion to the requests. Refuses to find what is further apart than the band.
+//! Guarantees: the order is kept. Requests are paired only if they have the same stack and their bytes can belong to
+//! the same request. Time is proportional to the requests. Pairs further apart than the band are not found.
 
 use super::script::Wanted;
 
-/// Requests of a window.
+/// Number of requests in a window.
 const WINDOW: usize = 2048;
-/// How far a pair may be from the window's diagonal.
+/// Maximum distance of a pair from the window's diagonal.
 const BAND: usize = 256;
-/// A pair whose bytes are the same, or in the numbers' ratio.
+/// Score of a pair with equal bytes, or with bytes in the ratio of the numbers.
 const SURE: i32 = 8;
-/// A pair whose bytes lie between.
+/// Score of a pair with bytes between these.
 const MAYBE: i32 = 3;
-/// A request without a partner.
+/// Score of a request without a partner.
 const GAP: i32 = -1;
 const NEVER: i32 = i32::MIN / 2;
 
@@ -28,7 +29,7 @@ enum Move {
     SkipB,
 }
 
-/// For each request of `b` its partner in `a`; `ratio` is by how much the number of `b` is larger.
+/// For each request of `b` its partner in `a`. `ratio` is the number of `b` divided by that of `a`.
 pub(super) fn align(a: &[Wanted], b: &[Wanted], ratio: f64) -> Vec<Option<u32>> {
     let mut partners = vec![None; b.len()];
     let (mut at_a, mut at_b) = (0, 0);
@@ -37,7 +38,8 @@ pub(super) fn align(a: &[Wanted], b: &[Wanted], ratio: f64) -> Vec<Option<u32>> 
         let is_last = window_a.len() <= WINDOW && window_b.len() <= WINDOW;
         let (window_a, window_b) = (&window_a[..window_a.len().min(WINDOW)], &window_b[..window_b.len().min(WINDOW)]);
         let path = path(window_a, window_b, ratio);
-        // What is near the window's end may look different once more is seen.
+        // Only the first half of the path is kept, because the part near the window's end may change once more
+        // requests are seen.
         let kept = if is_last { path.len() } else { path.len().div_ceil(2) };
         let (mut used_a, mut used_b) = (0, 0);
         for step in &path[..kept] {
@@ -55,7 +57,7 @@ pub(super) fn align(a: &[Wanted], b: &[Wanted], ratio: f64) -> Vec<Option<u32>> 
     partners
 }
 
-/// The best way through a window, from its beginning to the end of either side.
+/// The best path through a window, from its begin to the end of either side.
 fn path(a: &[Wanted], b: &[Wanted], ratio: f64) -> Vec<Move> {
     let width = 2 * BAND + 1;
     let mut moves = vec![Move::Stop; (a.len() + 1) * width];
@@ -64,7 +66,7 @@ fn path(a: &[Wanted], b: &[Wanted], ratio: f64) -> Vec<Move> {
     for row in 0..=a.len() {
         let mut scores = vec![NEVER; width];
         for place in 0..width {
-            // Column `row + place - BAND`, where it exists.
+            // The column is `row + place - BAND`, if it exists.
             let Some(column) = (row + place).checked_sub(BAND).filter(|&column| column <= b.len()) else { continue };
             let mut choice = if row == 0 && column == 0 { (0, Move::Stop) } else { (NEVER, Move::Stop) };
             let mut offer = |score: i32, step: Move| {
@@ -105,7 +107,7 @@ fn path(a: &[Wanted], b: &[Wanted], ratio: f64) -> Vec<Move> {
     path
 }
 
-/// How well two requests are one.
+/// The score of a pair of requests.
 fn pairing(a: &Wanted, b: &Wanted, ratio: f64) -> i32 {
     if a.key != b.key {
         return NEVER / 2;

@@ -1,18 +1,22 @@
-//! A script with activation checkpointing: what modules keep for the backward pass goes as soon as their forward itself has used
-//! it, and comes back, by a second forward, when the backward pass first needs it.
+//! A script with activation checkpointing. Blocks that a module keeps for the backward pass are freed as soon as the
+//! module's forward no longer uses them. A second forward makes them again when the backward pass first needs them.
 //!
-//! A module's call is a row of requests. Of these the backward pass frees what it had kept: that is what goes, each block behind
-//! its last use ([`Uses`]). The call's result stays, for the next module's input, and so does what the backward pass does not
-//! free; what outlives that pass (cuBLAS's workspace) is there already and not made again. The second forward comes before the
-//! backward pass gives back the first of what went; like PyTorch's (`use_reentrant=False`) it ends with the last request that is
-//! needed, and what it makes lives as long as what it replaces would have. Where the module's last operation saves its own result
-//! (a relu), the second forward makes that, too, once the next module's backward pass has let go of the first one. Of a step that
-//! a failed request ended, what its calls hold at that request goes in the same way (`cut`).
+//! A module's call is a range of requests. The blocks of these that the backward pass frees are those that the module
+//! keeps. With checkpointing, each of them is freed after its last use ([`Uses`]). The call's result stays, because it
+//! is the next module's input. Blocks that the backward pass does not free stay as well. Blocks that outlive the
+//! backward pass (cuBLAS's workspace) already exist and are not made again.
 //!
-//! Guarantees: requests of other calls keep their order, bytes and lives; calls that keep nothing stay as they are. Refuses to
-//! know which block is a call's result where the last request that stays makes several: the largest is taken.
+//! The second forward comes before the backward pass frees the first of the kept blocks. Like PyTorch's
+//! (`use_reentrant=False`), it ends with the last request that is needed. Its blocks are live as long as the blocks
+//! that they replace would have been. If the module's last operation saves its own result (a relu), the second forward
+//! makes the result, too, after the next module's backward pass has released the first one. If a failed request ended
+//! the step, the blocks that its calls hold at that request are treated in the same way (`cut`).
 //!
-//! (Over 400 lines: a third are tests, and a plan means nothing without the edit that carries it out.)
+//! Guarantees: requests of other calls keep their order, bytes and lifetimes. Calls that keep nothing are unchanged.
+//! It is not known which block is a call's result if the last operation whose blocks stay makes several. The largest
+//! is taken.
+//!
+//! (Over 400 lines: a third are tests, and a plan has no use without the edit that carries it out.)
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -23,60 +27,60 @@ use super::script::{Act, Life, Script};
 use super::uses::Uses;
 use crate::names::BlockName;
 
-/// A script in which some calls are checkpointed, and what that repeats.
+/// A script with checkpointed calls, and the cost of repeating them.
 #[derive(Clone, Debug)]
 pub struct Checkpointed {
-    /// The requests, with the second forward passes.
+    /// The requests, including the second forward passes.
     pub script: Script,
-    /// Calls that kept something: those that are checkpointed.
+    /// Number of checkpointed calls: those that kept something.
     pub calls: usize,
-    /// Bytes of requests that are repeated, or would be behind the end of the recording.
+    /// Bytes of repeated requests, including repetitions after the end of the recording.
     pub repeated_bytes: u64,
     /// Bytes of all requests of forward passes.
     pub forward_bytes: u64,
 }
 
-/// Where a request was made, as far as checkpointing asks.
+/// The pass of a request, as far as checkpointing distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     /// In a module's forward, or around it.
     Forward,
     /// In the backward pass.
     Backward,
-    /// Elsewhere: the optimizer, the making of the model.
+    /// Elsewhere: in the optimizer or while the model is made.
     Other,
 }
 
-/// What becomes of one call.
+/// The changes to one call.
 struct Plan {
-    /// Steps of the call that are repeated.
+    /// The steps of the call that are repeated.
     repeated: Range<u32>,
-    /// The requests among them that are not.
+    /// The requests among them that are not repeated.
     once: HashSet<usize>,
-    /// The step before which the second forward comes; `None` where the recording ends before it.
+    /// The step before which the second forward comes; `None` if the recording ends earlier.
     again: Option<u32>,
-    /// The requests whose blocks go, and the step before which they are given back.
+    /// The requests whose blocks are freed early, and the step before which each is freed.
     kept: HashMap<usize, u32>,
-    /// The request of the result, where it is made again.
+    /// The request of the result, if it is made again.
     result: Option<usize>,
 }
 
-/// What is known of requests beyond their bytes.
+/// Facts about requests in addition to their bytes.
 pub struct Known<P, L, S, O, F> {
-    /// Where each was made.
+    /// The pass of each request.
     pub pass: P,
-    /// Blocks that another holder keeps until the forward pass ends: autocast keeps its copies of weights.
+    /// Whether another holder keeps the block until the forward pass ends: autocast keeps its copies of weights.
     pub lingers: L,
-    /// What the operation that made it saves of itself, for its own backward pass.
+    /// Whether the operation that made the block saves it as its own result for its backward pass.
     pub saves_itself: S,
-    /// What is made once and held from then on, like cuBLAS's workspace: no backward pass gives it back.
+    /// Whether the block is made once and held from then on, like cuBLAS's workspace. No backward pass frees it.
     pub once: O,
-    /// The frames that it came through, outermost first: the same number for the same line.
+    /// The frames of the request, outermost first. Equal numbers mean the same line.
     pub lines: F,
 }
 
 impl Script {
-    /// The same with calls checkpointed: ranges of requests, in order and apart.
+    /// The script with checkpointed calls. `calls` are ranges of requests, in order and disjoint.
     #[must_use]
     pub fn checkpointed<'f, P, L, S, O, F>(&self, calls: &[Range<usize>], known: Known<P, L, S, O, F>) -> Checkpointed
     where
@@ -109,7 +113,7 @@ impl Script {
         Checkpointed { script: made, calls: plans.len(), repeated_bytes, forward_bytes }
     }
 
-    /// Bytes that the second forward of a call asks for.
+    /// Bytes that the second forward of a call requests.
     fn repeated_bytes(&self, plan: &Plan, lives: &[Life]) -> u64 {
         let begin = lives.partition_point(|life| life.born < plan.repeated.start);
         let end = lives.partition_point(|life| life.born < plan.repeated.end);
@@ -117,7 +121,7 @@ impl Script {
         asked.fold(0, |sum, request| sum.saturating_add(self.bytes(request)))
     }
 
-    /// The steps at which blocks of forward passes are given back, in order.
+    /// The steps that free blocks of forward passes, in order.
     fn frees_of_forward(&self, lives: &[Life], passes: &[Pass]) -> Vec<u32> {
         let of_forward =
             lives.iter().zip(passes).filter(|(life, pass)| **pass == Pass::Forward && life.ended != u32::MAX);
@@ -126,8 +130,8 @@ impl Script {
         frees
     }
 
-    /// What becomes of a call, of which the steps of the backward pass and where that was cut short are given; `None` where it
-    /// keeps nothing for a backward pass.
+    /// The changes to a call. `backward` are the steps of its backward pass, `cut` is where that was cut short. `None`
+    /// if the call keeps nothing for a backward pass.
     fn plan<'f, P, L, S, O, F>(
         &self,
         call: &Range<usize>,
@@ -154,7 +158,7 @@ impl Script {
             false => self.end_of(lives[uses[request - call.start]].born, lives),
         };
         let kept = call.clone().filter(|&request| goes(request)).map(|request| (request, gone(request)));
-        // (What is in use until the request fails does not go before it.)
+        // A block that is in use until the request fails is not freed before it.
         let kept: HashMap<usize, u32> = kept.filter(|&(_, gone)| cut.is_none_or(|cut| gone <= cut.at)).collect();
         let needed = *kept.keys().max()?;
         let freed = kept.keys().filter(|&&request| is_freed(request)).map(|&request| lives[request].ended).min();
@@ -167,32 +171,34 @@ impl Script {
         });
         let repeated =
             lives[call.start].born..self.end_of(lives[remade.map_or(needed, |result| result.max(needed))].born, lives);
-        // The first call of cuBLAS allocates its workspace; later calls get the same one.
+        // The first call of cuBLAS allocates its workspace; later calls reuse it.
         let outlives = |request: &usize| {
             lives[*request].ended >= backward.end && *request != result && !kept.contains_key(request)
         };
         Some(Plan { repeated, once: call.clone().filter(outlives).collect(), again, kept, result: remade })
     }
 
-    /// The step before which the second forward comes: of the first free of what went, and that of the result where it is made again.
+    /// The step before which the second forward comes. It depends on the first free of the kept blocks, or on the free
+    /// of the result if the result is made again.
     fn again(&self, first_freed: u32, result_freed: Option<u32>, frees: &[u32], lives: &[Life]) -> u32 {
-        // The operation's backward pass has asked for its own gradient when the result goes.
+        // The operation's backward pass has already requested its own gradient when the result is freed.
         if let Some(freed) = result_freed {
             let before = lives.partition_point(|life| life.born < freed);
             return before.checked_sub(1).map_or(0, |request| lives[request].born);
         }
-        // Behind what the backward pass of the module after it gave back last.
+        // The second forward comes after the last free by the backward pass of the following module.
         let before = frees.partition_point(|&free| free < first_freed);
         before.checked_sub(1).map_or(0, |at| self.end_of(frees[at], lives))
     }
 
-    /// The step of the next request for memory behind a step: what is given back at once belongs to what came before.
+    /// The step of the next request after a step. Frees directly after a step belong to it.
     fn end_of(&self, step: u32, lives: &[Life]) -> u32 {
         let behind = lives.partition_point(|life| life.born <= step);
         lives.get(behind).map_or(u32::try_from(self.acts.len()).unwrap_or(u32::MAX), |life| life.born)
     }
 
-    /// The largest of those that the last operation made: requests of one stack with no other between them.
+    /// The largest block that the last operation made. Consecutive requests with the same stack count as one
+    /// operation.
     fn result(&self, staying: impl DoubleEndedIterator<Item = usize>) -> Option<usize> {
         let mut behind = staying.rev();
         let last = behind.next()?;
@@ -202,7 +208,7 @@ impl Script {
                 break;
             }
             before = request;
-            // (Of equal ones the last.)
+            // If several are equally large, the last is taken.
             if self.bytes(request) > self.bytes(largest) {
                 largest = request;
             }
@@ -211,14 +217,15 @@ impl Script {
     }
 }
 
-/// By request: the next one of a backward pass and the next that is of none, itself included; the number of requests where none is.
+/// For each request: the first request of a backward pass and the first of another pass, at or after it. It is the
+/// number of requests if there is none.
 struct Passes {
     backward: Vec<u32>,
     other: Vec<u32>,
 }
 
 impl Passes {
-    /// The steps of the backward pass that follows a call: from its first request to the next one that is not its own.
+    /// The steps of the backward pass that follows a call: from its first request to the next request of another pass.
     fn backward_of(&self, call: &Range<usize>, lives: &[Life]) -> Range<u32> {
         let born =
             |request: Option<&u32>| request.and_then(|&request| lives.get(request as usize)).map(|life| life.born);
@@ -244,13 +251,13 @@ impl Passes {
     }
 }
 
-/// A script that is being rewritten.
+/// A script while it is rewritten.
 struct Edit<'a> {
     of: &'a Script,
     made: Script,
-    /// The request of each step that asks for memory.
+    /// The request of each step that requests memory.
     requests: HashMap<u32, usize>,
-    /// The blocks that stand for those that went.
+    /// The blocks that replace those that were freed early.
     instead: HashMap<BlockName, BlockName>,
     next_block: BlockName,
     repeated_bytes: u64,
@@ -268,7 +275,8 @@ impl<'a> Edit<'a> {
         let mut gone: Vec<(u32, u32)> =
             plans.iter().flat_map(|plan| &plan.kept).map(|(&request, &at)| (at, lives[request].born)).collect();
         gone.sort_unstable();
-        // Of calls that come back at the same step the later one comes first: the backward pass goes backwards.
+        // If several calls are repeated at the same step, the later call comes first, because the backward pass runs
+        // in reverse.
         let mut again: Vec<&Plan> = plans.iter().filter(|plan| plan.again.is_some()).collect();
         again.sort_by_key(|plan| (plan.again, std::cmp::Reverse(plan.repeated.start)));
         let (mut gone, mut again) = (gone.into_iter().peekable(), again.into_iter().peekable());
@@ -306,10 +314,10 @@ impl<'a> Edit<'a> {
         self.made.acts.extend([Act::FreeRequested(block), Act::FreeCompleted(block)]);
     }
 
-    /// The second forward of a call.
+    /// Adds the second forward of a call.
     fn repeat(&mut self, plan: &Plan) {
         let mut living: HashMap<BlockName, BlockName> = HashMap::new();
-        // The first result has no other holder any more.
+        // The first result has no other holder any more, so it is freed.
         for at in plan.repeated.clone() {
             if let (Some(request), Act::Alloc { block, .. }) = (self.requests.get(&at), self.of.acts[at as usize])
                 && plan.result == Some(*request)
@@ -338,7 +346,7 @@ impl<'a> Edit<'a> {
                 Act::FreeRequested(_) | Act::EmptyCache | Act::PoolReleased(_) => {}
             }
         }
-        // What only the first forward's end gave back; in the order of their making.
+        // Blocks that only the first forward's end freed are freed here, in the order in which they were made.
         let mut rest: Vec<BlockName> = living.into_values().collect();
         rest.sort_unstable();
         rest.into_iter().for_each(|block| self.free(block));
@@ -355,7 +363,7 @@ mod tests {
     use crate::request::{Request, Requested};
     use crate::settings::{Conf, Version};
 
-    /// Four modules that keep 64 MiB each and give 8 MiB; the backward pass needs 8 MiB at a time.
+    /// Four modules that keep 64 MiB each and return 8 MiB. The backward pass needs 8 MiB at a time.
     fn training() -> (Script, Vec<Range<usize>>) {
         let mut script = Script::new(&[]);
         for call in 0..4 {
@@ -395,17 +403,17 @@ mod tests {
         assert_eq!(peak(&script), 3 * (64 + 8) + 64 + 32, "in the last forward");
         let pass = of_pass;
         let edited = script.checkpointed(&calls, known(pass, |_| false));
-        // Results of three calls, what the last one keeps, and its temporary.
+        // The peak consists of the results of three calls, the block that the last call keeps, and its temporary.
         assert_eq!((edited.calls, peak(&edited.script)), (4, 3 * 8 + 64 + 32));
         assert_eq!((edited.repeated_bytes, edited.forward_bytes), (4 * 64 * MIB, 4 * (64 + 32 + 8) * MIB));
         let all: Vec<usize> = (0..edited.script.requests()).map(|request| edited.script.origin(request)).collect();
         assert_eq!(all, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 9, 12, 6, 13, 3, 14, 0, 15]);
         let conf = Conf::parse("", Version::of(2, 11)).expect("default settings").0;
         assert_eq!(edited.script.outcome(&conf, Limit::None).counts.allocated_bytes, 0, "everything is given back");
-        // What lingers goes with the forward pass.
+        // A block with another holder is freed at the end of the forward pass.
         let lingering = script.checkpointed(&calls, known(pass, |request| request == 0));
         assert_eq!(peak(&lingering.script), 3 * 8 + 64 + 32 + 64);
-        // Half of them.
+        // Only half of the calls are checkpointed.
         assert!(
             (peak(&edited.script) + 1..peak(&script))
                 .contains(&peak(&script.checkpointed(&calls[..2], known(pass, |_| false)).script))
@@ -415,7 +423,7 @@ mod tests {
     #[test]
     fn each_block_goes_behind_its_last_use() {
         let (script, calls) = training();
-        // Behind what is kept comes a workspace, of the next line or of its own, and then the result.
+        // The kept block is followed by a workspace, of the next line or of its own line, and then by the result.
         for (lines, until) in [([1, 2, 3], 2), ([1, 1, 2], 3)] {
             let lines: Vec<[u64; 1]> = (0..4).flat_map(|_| lines.map(|line| [line])).collect();
             let line = |request: usize| &lines[request][..];
@@ -430,7 +438,8 @@ mod tests {
 
     #[test]
     fn what_outlives_the_backward_pass_is_made_once() {
-        // A product asks for 32 MiB that live on, which its next call would find; then the call's result, and the optimizer.
+        // A product requests 32 MiB that stay live; a second call would find them. Then come the call's result and the
+        // optimizer.
         let mut script = Script::new(&[]);
         let mut ask = |block: u32, mib: u64, freed: &[u32]| {
             alloc(&mut script, block, mib);
@@ -449,7 +458,7 @@ mod tests {
 
     #[test]
     fn a_result_that_its_operation_saves_is_made_again() {
-        // A call that keeps 64 MiB, needs 32 for a moment and gives 8, which the operation that gave it saves.
+        // A call that keeps 64 MiB, needs 32 MiB temporarily and returns 8 MiB, which its last operation saves.
         let mut script = Script::new(&[]);
         let mut ask = |block: u32, mib: u64, freed: &[u32]| {
             alloc(&mut script, block, mib);
@@ -458,7 +467,8 @@ mod tests {
         ask(1, 64, &[]);
         ask(2, 32, &[]);
         ask(3, 8, &[2]);
-        // Behind it the gradient of its result, then that of the operation, with which the result goes.
+        // It is followed by the gradient of its result, then by that of the operation; with the latter the result is
+        // freed.
         ask(4, 8, &[]);
         ask(5, 8, &[3, 4]);
         ask(6, 16, &[1, 5, 6]);

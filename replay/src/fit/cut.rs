@@ -1,18 +1,18 @@
-//! Calls whose backward pass a failed request cut short: what they keep shows in no free, because none came.
+//! Calls whose backward pass a failed request cut short. The frees that would show what they keep are missing.
 //!
-//! Such a call is followed by a failed request before its backward pass has ended. What it made and still holds at that request
-//! is what it keeps for the backward pass: checkpointed, it would have been given back. A second forward comes before the failed
-//! request only if the backward pass has got that far.
+//! Such a call is followed by a failed request before its backward pass has ended. The blocks that it made and still
+//! holds at that request are those that it keeps for the backward pass. With checkpointing, they would have been
+//! freed. A second forward comes before the failed request only if the backward pass has reached the call.
 //!
-//! Guarantees: calls with a whole backward pass are not touched. Refuses to make up what the training would have asked for
-//! behind the failed request.
+//! Guarantees: calls with a complete backward pass are unchanged. Requests that the training would have made after the
+//! failed request are not invented.
 
 use std::ops::Range;
 
 use super::checkpoint::Pass;
 use super::script::{Act, Life, NOT_SERVED, Script};
 
-/// A loss is no larger; programs hold it until the backward pass is over.
+/// Maximum size of a loss. Programs hold the loss until the backward pass is over.
 const LOSS_BYTES: u64 = 512;
 
 /// A request that failed when it was recorded.
@@ -20,14 +20,15 @@ const LOSS_BYTES: u64 = 512;
 pub struct Failed {
     /// The request.
     pub request: usize,
-    /// What was asked.
+    /// Its bytes.
     pub bytes: u64,
-    /// The step that asks for it.
+    /// The step that requests it.
     pub(super) born: u32,
 }
 
 impl Script {
-    /// The requests that failed when they were recorded, in order. Replayed they count as if they had been served for a moment.
+    /// The requests that failed in the recording, in order. A replay treats them as if they had been served and freed
+    /// at once.
     #[must_use]
     pub fn failed(&self) -> Vec<Failed> {
         let asks = (0..).zip(&self.acts).filter(|(_, act)| matches!(act, Act::Alloc { .. })).enumerate();
@@ -36,17 +37,17 @@ impl Script {
     }
 }
 
-/// Where a call's backward pass was cut short.
+/// The place where a call's backward pass was cut short.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
     /// The step of the failed request.
     pub(super) at: u32,
-    /// Whether the backward pass had got to the call by then.
+    /// Whether the backward pass had reached the call by then.
     pub(super) is_reached: bool,
 }
 
 impl Cut {
-    /// Where the backward pass of a call was cut short; `backward` is its steps, as far as they were recorded.
+    /// The place where the backward pass of a call was cut short. `backward` are the recorded steps of that pass.
     pub(super) fn of(
         call: &Range<usize>,
         backward: &Range<u32>,
@@ -56,7 +57,7 @@ impl Cut {
     ) -> Option<Self> {
         let next = failed.partition_point(|failed| failed.request < call.start);
         let failed = failed.get(next).filter(|failed| failed.born < backward.end)?;
-        // The backward pass gives back what lies behind the call before it comes to the call.
+        // The backward pass frees the blocks of later calls before it reaches this call.
         let mut behind = call.end..failed.request;
         let waits = |request: usize| {
             passes[request] == Pass::Forward
@@ -67,7 +68,7 @@ impl Cut {
         Some(Self { at: failed.born, is_reached: is_backward && !behind.any(waits) })
     }
 
-    /// Whether a block lives when the request fails.
+    /// Whether a block is live when the request fails.
     pub(super) fn holds(self, life: Life) -> bool {
         life.outlasts(self.at)
     }
@@ -89,7 +90,7 @@ mod tests {
         script.push(&Request::Failed { requested }, 0).expect("few");
     }
 
-    /// Three modules that keep 64 MiB each, in two blocks, and give 8 MiB. The requests of each are a call.
+    /// Three modules that keep 64 MiB each, in two blocks, and return 8 MiB. The requests of each module are a call.
     fn forward() -> (Script, Vec<Range<usize>>) {
         let mut script = Script::new(&[]);
         for call in 0..3 {
@@ -100,7 +101,7 @@ mod tests {
         (script, (0..3).map(|call| 3 * call..3 * call + 3).collect())
     }
 
-    /// Calls, the peak in MiB and the repeated MiB with checkpointing.
+    /// Number of calls, the peak in MiB and the repeated MiB with checkpointing.
     fn checkpointed(script: &Script, calls: &[Range<usize>], forward: usize) -> (usize, u64, u64) {
         let pass = |request: usize| if request < forward { Pass::Forward } else { Pass::Backward };
         let lines = |_| &[] as &[u64];
@@ -117,7 +118,8 @@ mod tests {
         let (mut script, calls) = forward();
         fails(&mut script, 100);
         assert_eq!(script.failed().iter().map(|it| (it.request, it.bytes / MIB)).collect::<Vec<_>>(), [(9, 100)]);
-        // Three results and the failed request; unwinding gives back the rest, or nothing does.
+        // The peak consists of three results and the failed request. It is the same whether unwinding frees the rest
+        // or nothing does.
         assert_eq!(checkpointed(&script, &calls, 10), (3, 3 * 8 + 100, 3 * 64));
         for block in [1, 2, 3, 11, 12, 13, 21, 22, 23] {
             free(&mut script, block);
@@ -138,19 +140,19 @@ mod tests {
 
     #[test]
     fn a_backward_pass_that_fails_comes_as_far_as_it_came() {
-        // It fails before it has come to a call: none comes back.
+        // It fails before it has reached any call, so no call is repeated.
         let (mut script, calls) = forward();
         alloc(&mut script, 40, 50);
         alloc(&mut script, 41, 50);
         fails(&mut script, 100);
         assert_eq!(checkpointed(&script, &calls, 10), (3, 3 * 8 + 200, 3 * 64));
-        // Behind all of the third call, which has come back; then the second one does.
+        // It fails after all of the third call, which was repeated; then the second call is repeated.
         let (mut script, calls) = forward();
         alloc(&mut script, 41, 8);
         [21, 22, 23].iter().for_each(|&block| free(&mut script, block));
         fails(&mut script, 100);
         assert_eq!(checkpointed(&script, &calls, 9), (3, 2 * 8 + 8 + 64 + 100, 3 * 64));
-        // Within the second call.
+        // It fails within the second call.
         let (mut script, calls) = forward();
         alloc(&mut script, 41, 8);
         [21, 22, 23, 12].iter().for_each(|&block| free(&mut script, block));
@@ -169,7 +171,7 @@ mod tests {
         fails(&mut script, 100);
         let calls = std::iter::once(9..12).collect::<Vec<_>>();
         assert_eq!(checkpointed(&script, &calls, 13).1, 3 * 72 + 16 + 8 + 100);
-        // A step that is whole, and a failure in the optimizer behind it: nothing of it is cut short.
+        // The step is complete, and a request in the optimizer after it fails: nothing is cut short.
         let (mut script, calls) = forward();
         alloc(&mut script, 41, 8);
         (0..3).rev().for_each(|call| (1..4).for_each(|block| free(&mut script, 10 * call + block)));

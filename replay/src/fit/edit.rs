@@ -1,7 +1,8 @@
-//! A script without some of its requests: what a peak would be if certain blocks did not exist.
+//! A script without some of its requests: the peak if certain blocks did not exist.
 //!
-//! Guarantees: what stays keeps its order, its bytes and its lives; without a request that is not there nothing changes. Refuses
-//! to know what a program would do instead: memory that moves to the host may come back for a moment.
+//! Guarantees: the remaining requests keep their order, bytes and lifetimes. Removing requests that do not exist
+//! changes nothing. It is not known what a program would do instead: memory that is moved to the host may be needed on
+//! the device for a moment.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use super::script::{Act, Script};
 
 impl Script {
-    /// The same without the requests that `gone` names, by their number, and without what gives them back.
+    /// The same script without the requests for which `gone` is true, and without their frees.
     #[must_use]
     pub fn without(&self, gone: impl Fn(usize) -> bool) -> Self {
         let mut kept = Self { hints: Arc::clone(&self.hints), ..Self::default() };
@@ -23,7 +24,7 @@ impl Script {
                         missing.insert(block);
                         continue;
                     }
-                    // (An address comes again once its block has gone.)
+                    // A block name is used again after its block was freed.
                     missing.remove(&block);
                     if request < self.found {
                         kept.found += 1;
@@ -54,7 +55,7 @@ mod tests {
         Conf::parse("", Version::of(2, 11)).expect("default settings").0
     }
 
-    /// Requests by their bytes and by how many requests later they are given back; 0 is never.
+    /// Requests by their bytes and by the number of requests after which they are freed; 0 means never.
     pub(crate) fn script(requests: &[(u64, usize)]) -> Script {
         let mut script = Script::new(&[]);
         for (at, &(bytes, _)) in requests.iter().enumerate() {

@@ -1,66 +1,67 @@
-//! A request's bytes as a function of the number that changed, from its bytes at two numbers.
+//! A request's bytes as a function of the number that changed, derived from its bytes at two numbers.
 //!
-//! Guarantees: at the two numbers the recorded bytes; never negative, never above the largest request. Refuses to extrapolate
-//! what fell: that stays as it was last.
+//! Guarantees: at the two numbers the result is the recorded bytes. It is never negative and never above the largest
+//! request. Bytes that fell are not extrapolated: they stay at their last value.
 
 use memctl_model::allocator::REQUEST_BYTES_MAX;
 
 use super::split::Split;
 use super::{Bound, Scale};
 
-/// Bytes within which a size counts as proportional: tensors carry a few elements that do not scale, sizes are padded.
+/// Deviation within which a size counts as proportional: tensors contain a few elements that do not scale, and sizes
+/// are padded.
 const PADDING_BYTES: f64 = 512.0;
 
-/// See the module.
+/// The dependency of a request's bytes on the number; see the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Law {
     /// Always the same.
     Constant(u64),
-    /// In proportion.
+    /// Proportional to the number.
     Linear {
-        /// Bytes of one.
+        /// Bytes per one of the number.
         each: f64,
     },
-    /// In proportion to the square.
+    /// Proportional to the square of the number.
     Quadratic {
-        /// Bytes of one.
+        /// Bytes per one of the square.
         each: f64,
     },
-    /// A constant part and one in proportion.
+    /// The sum of a constant part and a proportional part.
     Affine {
         /// The constant part.
         base: f64,
-        /// Bytes of one more.
+        /// Bytes per one of the number.
         each: f64,
     },
-    /// A part in proportion and one in proportion to the square.
+    /// The sum of a part proportional to the number and a part proportional to its square.
     Mixed {
-        /// Bytes of one, in proportion.
+        /// Bytes per one of the number.
         linear: f64,
-        /// In proportion to the square.
+        /// Bytes per one of the square.
         square: f64,
     },
-    /// Less at the larger number: a library chose another way.
+    /// Fewer bytes at the larger number, because a library chose another algorithm.
     Fallen {
         /// Bytes at the smaller number.
         before: u64,
-        /// Bytes at the larger.
+        /// Bytes at the larger number.
         bytes: u64,
     },
-    /// Known at one number only: the same at every number, or in proportion.
+    /// Known at one number only: either constant or proportional.
     Doubtful {
         /// The number.
         number: f64,
         /// Its bytes there.
         bytes: u64,
-        /// Whether in proportion is more likely.
+        /// Whether it is more likely proportional.
         is_proportional: bool,
     },
     /// The buffer of a sum that is split over blocks of threads.
     Split(Split),
-    /// Only in the larger recording.
+    /// Seen only in the larger recording.
     Unmatched {
-        /// Its number.
+        /// The number of that recording.
         number: f64,
         /// Its bytes there.
         bytes: u64,
@@ -68,7 +69,7 @@ pub(super) enum Law {
 }
 
 impl Law {
-    /// From bytes at two numbers, the smaller first.
+    /// The law that follows from the bytes at two numbers, the smaller first.
     pub(super) fn of((few, before): (f64, u64), (many, bytes): (f64, u64)) -> Self {
         if before == bytes {
             return Self::Constant(bytes);
@@ -93,7 +94,7 @@ impl Law {
         if linear >= 0.0 { Self::Mixed { linear, square } } else { Self::Quadratic { each: high / (many * many) } }
     }
 
-    /// From bytes at one number, and what is known of how they scale.
+    /// The law that follows from the bytes at one number and from what is known about their scaling.
     pub(super) fn scaled(scale: Scale, number: f64, bytes: u64) -> Self {
         match scale {
             Scale::Fixed => Self::Constant(bytes),
@@ -103,7 +104,7 @@ impl Law {
         }
     }
 
-    /// Whether it is in proportion to the number, or likely so.
+    /// Whether it is proportional to the number, or probably so.
     pub(super) fn is_proportional(&self) -> bool {
         matches!(self, Self::Linear { .. } | Self::Doubtful { is_proportional: true, .. })
     }
@@ -135,7 +136,7 @@ impl Law {
                 _ => return bytes,
             },
         };
-        // (A conversion from a float saturates.)
+        // The conversion from a float saturates.
         (bytes.round() as u64).min(REQUEST_BYTES_MAX)
     }
 }

@@ -1,7 +1,8 @@
-//! What must go to get below a number of bytes, and the size of optimizer state in other forms.
+//! Holders that must be removed to get below a number of bytes, and the size of optimizer state in other forms.
 //!
-//! Guarantees: every figure is a replay's; optimizer state is computed from the recorded bytes. Refuses to claim that
-//! the list of what must go is the shortest: the largest holder at the peak goes first, until it is enough.
+//! Guarantees: every figure is the result of a replay. Optimizer state is computed from the recorded bytes. The list
+//! of removed holders is not necessarily the shortest: the largest holder at the peak is removed first, until it is
+//! enough.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,25 +11,27 @@ use crate::allocator::Limit;
 use crate::settings::Conf;
 use crate::trial::Outcome;
 
-/// One holder of memory that goes.
+/// One holder whose memory is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Going {
-    /// Who.
+    /// The holder.
     pub holder: u32,
-    /// Its blocks at the peak of what is left.
+    /// Number of its blocks at the peak of the remaining memory.
     pub blocks: u64,
-    /// Their bytes, as large as the blocks are without a change: a replay without others cuts memory elsewhere.
+    /// Their bytes, as large as the blocks are without a change. A replay without other holders splits memory
+    /// elsewhere.
     pub bytes: u64,
-    /// The peak of reserved bytes without it and those before it.
+    /// The peak of reserved bytes without this holder and those before it.
     pub peak_reserved_bytes: u64,
 }
 
-/// Maximum number of holders that go: a longer list is no help.
+/// Maximum number of holders that are removed: a longer list is not helpful.
 const GOING_MAX: usize = 12;
 
-/// The holders that must go for the peak of reserved bytes to be at most `limit`: the largest holder at the peak, then
-/// the largest at the peak of the rest, and so on. `holder` returns a request's holder; requests without one stay. The
-/// last entry shows whether it is enough, unless `goes_on`, which is asked before each replay, ended it.
+/// The holders that must be removed so that the peak of reserved bytes is at most `limit`: the largest holder at the
+/// peak, then the largest at the peak of the rest, and so on. `holder` returns a request's holder; requests without
+/// one stay. `goes_on` is called before each replay and may end the search. Otherwise the last entry shows whether it
+/// is enough.
 #[must_use]
 pub fn must_go(
     script: &Script,
@@ -52,7 +55,7 @@ pub fn must_go(
                 (*blocks, *sum) = (*blocks + 1, sum.saturating_add(bytes));
             }
         }
-        // (Of equal ones the first, so that the same recording gives the same list.)
+        // If several are equally large, the first is taken, so that the same recording always gives the same list.
         let largest = held.into_iter().max_by_key(|&(holder, (_, bytes))| (bytes, std::cmp::Reverse(holder)));
         let Some((largest, (blocks, bytes))) = largest else { break };
         gone.insert(largest);
@@ -67,23 +70,23 @@ pub fn must_go(
 /// Another form of optimizer state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// One byte an element, with a scale of four bytes for each [`QUANTIZED`] elements, as bitsandbytes has it.
+    /// One byte per element, with a scale of four bytes per [`QUANTIZED`] elements, as in bitsandbytes.
     EightBit,
-    /// Split evenly between so many ranks, as ZeRO's first stage has it.
+    /// Split evenly between this many ranks, as in ZeRO's first stage.
     Sharded(u32),
 }
 
 /// The number of ranks to shard over in advice for a job of one rank.
 pub const RANKS_ASSUMED: u32 = 2;
-/// Elements that share a scale.
+/// Number of elements that share a scale.
 pub const QUANTIZED: u64 = 256;
-/// Tensors of fewer elements stay as they are.
+/// Tensors with fewer elements are not quantized.
 pub const QUANTIZED_MIN: u64 = 4096;
-/// Bytes of an element before.
+/// Bytes of an element in the recording.
 const ELEMENT_BYTES: u64 = 4;
 
 impl Form {
-    /// What a tensor of optimizer state takes in this form.
+    /// The bytes of a tensor of optimizer state in this form.
     #[must_use]
     pub fn bytes(self, recorded: u64) -> u64 {
         let elements = recorded / ELEMENT_BYTES;
@@ -95,7 +98,7 @@ impl Form {
     }
 }
 
-/// The replay with optimizer state in another form; `is_state` says which requests are.
+/// The replay with optimizer state in another form. `is_state` returns whether a request is for optimizer state.
 #[must_use]
 pub fn with_state(script: &Script, conf: &Conf, form: Form, is_state: impl Fn(usize) -> bool) -> Outcome {
     let bytes = |request: usize| match is_state(script.origin(request)) {

@@ -1,18 +1,18 @@
-//! Will it fit: a training was recorded at one or two sizes; what would it hold at others, or with changes?
+//! Will it fit: forecasts what a training that was recorded at one or two sizes would hold at others, or with changes.
 //!
-//! The number that changed (batch, sequence, layers) is named with each recording. The requests of two recordings are
-//! aligned one by one (`align`), each request's bytes become a function of the number (`law`), and the larger
-//! recording's requests are replayed with the bytes of another number ([`Fit::at`]). With one recording the caller
-//! states what scales ([`Scale`]), which is weaker. A [`Script`] can be replayed without some of its requests (`edit`),
-//! or with modules checkpointed (`checkpoint`).
+//! Each recording comes with its number, the value that changed (batch, sequence, layers). The requests of two
+//! recordings are aligned one by one (`align`), and each request's bytes become a function of the number (`law`). Then
+//! the larger recording's requests are replayed with the bytes of another number ([`Fit::at`]). With one recording,
+//! the caller states which requests scale ([`Scale`]); such a forecast is weaker. A [`Script`] can be replayed without
+//! some of its requests (`edit`), or with modules checkpointed (`checkpoint`).
 //!
-//! How much more is reserved than allocated depends on how sizes happen to fit into segments, and at another number a
-//! program makes requests that neither recording has. So the same requests are also replayed at numbers near the
-//! requested one, and the interval covers the ratio of reserved to allocated bytes there.
+//! The ratio of reserved to allocated bytes depends on how sizes happen to fit into segments. Also, at another number
+//! a program makes requests that neither recording has. So the same requests are also replayed at numbers near the
+//! requested one, and the interval covers the ratios of reserved to allocated bytes there.
 //!
-//! Guarantees: deterministic; requests that were found in one recording only, changed in no simple way, or are in doubt
-//! widen the interval. Refuses more than [`REQUESTS_MAX`] requests, and to predict behaviour of the program at another
-//! number that it showed at neither.
+//! Guarantees: deterministic. The interval is widened by requests that were found in one recording only, changed in no
+//! simple way, or are in doubt. More than [`REQUESTS_MAX`] requests are rejected. Behaviour of the program at another
+//! number that it showed at neither number is not predicted.
 
 mod align;
 mod checkpoint;
@@ -38,58 +38,59 @@ use law::Law;
 pub use script::{Life, Peak, REQUESTS_MAX, Script, TooLong, found, stack_key};
 use split::Split;
 
-/// How the requests of the larger recording found theirs in the smaller one.
+/// How the requests of the larger recording correspond to those of the smaller one. The fields are numbers of
+/// requests, unless they are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Aligned {
-    /// Requests of the larger recording.
+    /// All requests of the larger recording.
     pub requests: u64,
-    /// The same bytes in both.
+    /// Requests with the same bytes in both.
     pub constant: u64,
-    /// Bytes in proportion to the number.
+    /// Requests with bytes proportional to the number.
     pub linear: u64,
-    /// Bytes in proportion to the number's square.
+    /// Requests with bytes proportional to the square of the number.
     pub quadratic: u64,
-    /// Bytes that changed otherwise.
+    /// Requests with bytes that changed otherwise.
     pub other: u64,
     /// Requests that only the larger recording has.
     pub unmatched: u64,
-    /// Their bytes in the larger recording.
+    /// Bytes of these requests in the larger recording.
     pub unmatched_bytes: u64,
 }
 
-/// How a request's bytes follow the number, if there is only one recording and the purpose of the request is known.
+/// How a request's bytes depend on the number, if there is only one recording and the purpose of the request is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// The same at every number.
     Fixed,
-    /// In proportion to it.
+    /// Proportional to the number.
     Proportional,
-    /// More likely the same than in proportion.
+    /// Probably the same at every number.
     PerhapsFixed,
-    /// More likely in proportion than the same.
+    /// Probably proportional to the number.
     PerhapsProportional,
 }
 
-/// How the requests of one recording are taken to scale.
+/// How the requests of one recording are assumed to scale. The fields are numbers of requests, unless they are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Scaled {
     /// Requests for memory.
     pub requests: u64,
-    /// Those that stay the same, and those of which that is more likely.
+    /// Requests that are fixed or probably fixed.
     pub fixed: u64,
-    /// Their bytes.
+    /// Bytes of these requests.
     pub fixed_bytes: u64,
-    /// Those in proportion, and those of which that is more likely.
+    /// Requests that are proportional or probably proportional.
     pub proportional: u64,
-    /// Their bytes.
+    /// Bytes of these requests.
     pub proportional_bytes: u64,
-    /// Those in doubt, which are among the others.
+    /// Requests in doubt; they are also counted in one of the other groups.
     pub doubtful: u64,
-    /// Their bytes.
+    /// Bytes of these requests.
     pub doubtful_bytes: u64,
 }
 
-/// Which end of the interval.
+/// A point of the forecast's interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bound {
     Low,
@@ -97,56 +98,58 @@ enum Bound {
     High,
 }
 
-/// What a training would hold at another number.
+/// The forecast of what a training would hold at another number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forecast {
-    /// Without a limit.
+    /// The likely outcome without a limit.
     pub likely: Outcome,
     /// Lowest peak of reserved bytes.
     pub low_bytes: u64,
     /// Highest peak of reserved bytes.
     pub high_bytes: u64,
-    /// Under the limit: whether every request is served, with [`MARGIN_PERCENT`] of it to spare; from one recording, with what its
-    /// forecast may be off besides.
+    /// Whether every request is served under the limit with [`MARGIN_PERCENT`] of it to spare; `None` without a limit.
+    /// With one recording, the margin also includes the spread of its forecast.
     pub fits: Option<bool>,
 }
 
-/// What "fits" leaves free: within it of a limit nothing is promised.
+/// Percentage of the limit that must stay free for "fits". Nothing is promised within this distance of a limit.
 pub const MARGIN_PERCENT: u64 = 3;
-/// What a forecast may be off without any request being so, in percent: choices of libraries that neither recording shows.
+/// Possible error of a forecast, in percent, even if no request is in doubt: choices of libraries that neither
+/// recording shows.
 const SPREAD_PERCENT: u64 = 2;
 
-/// What a forecast from one recording may be off beyond what is in doubt, in percent for each doubling of the number: what scales
-/// is concluded, not seen.
+/// Additional possible error of a forecast from one recording, in percent per doubling of the number, because its
+/// scaling is derived and not observed.
 const SPREAD_ALONE_PERCENT: u64 = 3;
 
-/// Where else it is looked at how much is reserved for each allocated byte, as shares of the number.
+/// Numbers near the requested one, as shares of it, at which the ratio of reserved to allocated bytes is also
+/// computed.
 const NEAR: [f64; 8] = [0.8, 0.87, 0.93, 0.97, 1.03, 1.07, 1.13, 1.2];
 
-/// A recording, and how its requests follow the number.
+/// A recording and the dependency of its requests on the number.
 #[derive(Clone, Debug)]
 pub struct Fit {
     script: Script,
     conf: Conf,
-    /// By request of the recording: [`Script::origin`].
+    /// The law of each request of the recording, by [`Script::origin`].
     laws: Vec<Law>,
-    /// What comes behind a request of the recording at some numbers, and is given back at once.
+    /// Additional requests that directly follow a request of the recording at some numbers and are freed at once.
     behind: HashMap<usize, Split>,
     aligned: Aligned,
     scaled: Option<Scaled>,
     numbers: (f64, f64),
 }
 
-/// Why two recordings say nothing of other numbers.
+/// Why recordings do not allow a forecast for other numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FitError {
-    /// The numbers are the same, or none.
+    /// The two numbers are equal, or one is not above 0.
     #[error("two recordings at two different numbers above 0 are needed")]
     Numbers,
-    /// The number is none.
+    /// The number is not above 0.
     #[error("the number of a recording is above 0")]
     Number,
-    /// They are not of one training.
+    /// The recordings are not of the same training.
     #[error("only {matched} of {requests} requests are in both recordings: they are not of one training")]
     Different {
         /// Requests found in both.
@@ -156,21 +159,20 @@ pub enum FitError {
     },
 }
 
-/// Below this share of aligned requests two recordings are of two programs, in percent.
+/// If fewer requests than this percentage are aligned, the recordings are of two programs.
 const MATCHED_PERCENT: u64 = 50;
 
 impl Fit {
     /// Aligns two recordings, each with its number.
     ///
-    /// # Errors
-    /// See [`FitError`].
+    /// # Errors See [`FitError`].
     pub fn new(one: (f64, Script), other: (f64, Script), conf: Conf) -> Result<Self, FitError> {
         let ((few, small), (many, script)) = if one.0 <= other.0 { (one, other) } else { (other, one) };
         if !(few > 0.0 && few < many && many.is_finite()) {
             return Err(FitError::Numbers);
         }
         let ratio = many / few;
-        // What lived when a recording began is taken as it was.
+        // Blocks that were live when a recording began are assumed to be constant.
         let (before, after) = (&small.wanted[small.found..], &script.wanted[script.found..]);
         let partners = align::align(before, after, ratio);
         let mut aligned = Aligned { requests: partners.len() as u64, ..Aligned::default() };
@@ -180,7 +182,8 @@ impl Fit {
         };
         let found = script.wanted[..script.found].iter().map(|wanted| Law::Constant(wanted.bytes));
         let mut laws: Vec<Law> = found.chain(partners.iter().zip(after).map(law_of)).collect();
-        // (What is only in the larger one is counted as such, also where what it is explains its bytes.)
+        // Requests that only the larger recording has are counted as unmatched, even if a split sum explains their
+        // bytes.
         laws[script.found..].iter().for_each(|law| aligned.count(law));
         let behind = sums::settle((few, &small), (many, &script), &partners, &mut laws);
         let matched = aligned.requests - aligned.unmatched;
@@ -190,10 +193,9 @@ impl Fit {
         Ok(Self { script, conf, laws, behind, aligned, scaled: None, numbers: (few, many) })
     }
 
-    /// One recording with its number, and how each of its requests scales.
+    /// One recording with its number; `scale` returns how each of its requests scales.
     ///
-    /// # Errors
-    /// See [`FitError`].
+    /// # Errors See [`FitError`].
     pub fn alone(
         (number, script): (f64, Script),
         scale: impl Fn(usize) -> Scale,
@@ -216,25 +218,25 @@ impl Fit {
         Ok(Self { script, conf, laws, behind, aligned, scaled: Some(scaled), numbers })
     }
 
-    /// The same training, changed: a script that was made of this one's.
+    /// The same training with changes: `script` was derived from this one's script.
     #[must_use]
     pub fn with(&self, script: Script) -> Self {
         Self { script, ..self.clone() }
     }
 
-    /// The requests: of two recordings those of the larger.
+    /// The requests; with two recordings, those of the larger one.
     #[must_use]
     pub fn script(&self) -> &Script {
         &self.script
     }
 
-    /// The settings under which they are replayed.
+    /// The settings of the replay.
     #[must_use]
     pub fn conf(&self) -> &Conf {
         &self.conf
     }
 
-    /// How the requests of one recording were taken to scale; `None` where two were aligned.
+    /// How the requests of one recording were assumed to scale; `None` if two were aligned.
     #[must_use]
     pub fn scaled(&self) -> Option<&Scaled> {
         self.scaled.as_ref()
@@ -252,20 +254,20 @@ impl Fit {
         self.numbers
     }
 
-    /// What the training would hold at a number, and whether under a limit every request is served.
+    /// Forecasts what the training would hold at a number, and whether every request is served under a limit.
     #[must_use]
     pub fn at(&self, number: f64, limit: Option<u64>) -> Forecast {
         let likely = self.replay(number, Bound::Likely, Limit::None);
         let peak = |bound| self.replay(number, bound, Limit::None).counts.peak_reserved_bytes;
         let (low, high) = (peak(Bound::Low), peak(Bound::High));
         let reserved = likely.counts.peak_reserved_bytes;
-        // Of each number near this one: the number, and how much more is allocated here.
+        // The reserved bytes at numbers near this one are scaled by the ratio of the allocated bytes.
         let allocated = |outcome: &Outcome| outcome.counts.peak_allocated_bytes.max(1) as f64;
         let near = NEAR.map(|share| self.replay(number * share, Bound::Likely, Limit::None));
         let scratch = self.scratch(number);
         let as_here =
             near.map(|it| (it.counts.peak_reserved_bytes as f64 * (allocated(&likely) / allocated(&it))) as u64);
-        // (Nothing less is reserved than what is allocated.)
+        // Reserved bytes are never below allocated bytes.
         let least = self.replay(number, Bound::Low, Limit::None).counts.peak_allocated_bytes;
         let low = as_here.into_iter().fold(low, u64::min).saturating_sub(scratch).max(least);
         let high = as_here.into_iter().fold(high, u64::max).saturating_add(scratch);
@@ -293,8 +295,8 @@ impl Fit {
         }
     }
 
-    /// The largest whole number that fits, with everything that is asked for by then; `None` where not even 1 does.
-    /// `goes_on` is asked before each replay; if it ends the search, the result means nothing.
+    /// The largest whole number that fits, found by bisection; `None` if not even 1 fits. `goes_on`
+    /// is called before each replay. If it ends the search, the result is meaningless.
     #[must_use]
     pub fn largest(&self, limit: u64, goes_on: impl Fn() -> bool) -> Option<u64> {
         let fits = |number: u64| goes_on() && self.at(number as f64, Some(limit)).fits == Some(true);
@@ -313,22 +315,25 @@ impl Fit {
         Some(fitting)
     }
 
-    /// Whether most is allocated at a moment that was the highest in neither recording: between them the peak did not grow, and
-    /// here it has. What kernels ask for at that moment was never seen at such a size, so "fits" leaves room for it.
+    /// Whether the allocated peak is at a moment that was the highest in neither recording: the peak did not grow
+    /// between the recordings, but it grows here. Requests of kernels at that moment were never observed at such a
+    /// size, so "fits" leaves room for them.
     fn is_another_peak(&self, here: &Outcome) -> bool {
         let peak = |number: f64| self.replay(number, Bound::Likely, Limit::None).counts.peak_allocated_bytes;
         let many = peak(self.numbers.1);
         self.scaled.is_none() && many <= peak(self.numbers.0) && here.counts.peak_allocated_bytes > many
     }
 
-    /// Bytes of a request that neither recording shows: kernels that split a reduction ask for memory for its parts from some size
-    /// on (`at::native::gpu_reduce_kernel`, Reduce.cuh), or stop to. Twice the largest of what grows was the most that was seen.
+    /// Bytes of a request that neither recording shows. Kernels that split a reduction request memory for its parts
+    /// from some size on, or no longer do (`at::native::gpu_reduce_kernel`, Reduce.cuh). At most twice the largest
+    /// growing request was observed.
     fn scratch(&self, number: f64) -> u64 {
         let grown = self.laws.iter().filter(|law| !matches!(law, Law::Constant(_)));
         grown.map(|law| law.bytes(number, Bound::Likely)).max().unwrap_or(0).saturating_mul(2)
     }
 
-    /// What has to be left free. From one recording also what its forecast may be off: that it fits is a promise.
+    /// Percentage of the limit that must stay free. With one recording it includes the spread of the forecast, because
+    /// "fits" is a promise.
     fn margin_percent(&self, number: f64) -> u64 {
         match self.scaled {
             Some(_) => MARGIN_PERCENT.saturating_add(self.spread_percent(number)),
@@ -336,12 +341,12 @@ impl Fit {
         }
     }
 
-    /// What may be off without any request being so.
+    /// Possible error of the forecast in percent, even if no request is in doubt.
     fn spread_percent(&self, number: f64) -> u64 {
         if self.scaled.is_none() {
             return SPREAD_PERCENT;
         }
-        // (A conversion from a float saturates.)
+        // The conversion from a float saturates.
         let doublings = (number / self.numbers.1).log2().abs().ceil() as u64;
         SPREAD_PERCENT.saturating_add(doublings.saturating_mul(SPREAD_ALONE_PERCENT))
     }
@@ -354,7 +359,7 @@ impl Fit {
     }
 }
 
-/// No batch, sequence or number of layers is larger.
+/// Upper bound of a batch, a sequence or a number of layers.
 pub const NUMBER_MAX: u64 = 1 << 24;
 
 impl Aligned {

@@ -1,8 +1,10 @@
-//! The requests of a recording, kept: what is aligned with another recording, changed, and replayed with other bytes.
+//! The kept requests of a recording. They can be aligned with another recording, changed, and replayed with other
+//! bytes.
 //!
-//! What lived when the recording began is asked for first, in the order of addresses ([`found`]).
+//! Blocks that were live when the recording began are requested first, in the order of addresses ([`found`]).
 //!
-//! Guarantees: at most [`REQUESTS_MAX`] requests in memory. Refuses longer recordings: some steps say what all of them would.
+//! Guarantees: at most [`REQUESTS_MAX`] requests are in memory. Longer recordings are rejected, because a few steps
+//! show as much as all of them.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -16,32 +18,32 @@ use crate::request::{Request, Requested};
 use crate::settings::Conf;
 use crate::trial::{Outcome, Start, Trial};
 
-/// Requests that are kept at most, frees included: some 300 MB.
+/// Maximum number of kept requests, including frees: some 300 MB.
 pub const REQUESTS_MAX: usize = 6_000_000;
 
-/// The name of what was asked for and not got.
+/// The name of a request that was not served.
 pub(super) const NOT_SERVED: BlockName = 0;
 
-/// A recording has more requests than are kept.
+/// The error for a recording with more requests than are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it has more than {REQUESTS_MAX} requests; record fewer steps: those that reach the peak will do")]
 pub struct TooLong;
 
-/// A request for memory, as far as it is compared with others.
+/// A request for memory, with the facts by which it is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
-    /// What made it: stack, and whether on a stream and in a pool of its own.
+    /// The origin of the request: its stack, and whether it has its own stream or pool.
     pub(super) key: u64,
     /// Bytes.
     pub(super) bytes: u64,
-    /// Which request of the recording it is, or repeats.
+    /// The request of the recording that it is or repeats.
     pub(super) origin: u32,
 }
 
-/// What stands for a stack, innermost frame first: the same for the same frames, wherever their files lie.
+/// A key of a stack, innermost frame first. Equal frames give equal keys, regardless of the folders of their files.
 #[must_use]
 pub fn stack_key<'f>(frames: impl Iterator<Item = &'f Frame>) -> u64 {
-    // (Fixed keys: two recordings are compared within one process.)
+    // The hasher has fixed keys, and two recordings are compared within one process.
     let mut hasher = DefaultHasher::new();
     for Frame { function, file, line } in frames {
         let file = file.rsplit(['/', '\\']).next().unwrap_or_default();
@@ -50,7 +52,7 @@ pub fn stack_key<'f>(frames: impl Iterator<Item = &'f Frame>) -> u64 {
     hasher.finish()
 }
 
-/// The blocks that lived when a recording began, in the order in which a [`Script`] asks for them.
+/// The blocks that were live when a recording began, in the order in which a [`Script`] requests them.
 pub fn found(segments: &[SegmentState]) -> impl Iterator<Item = &BlockState> {
     named(segments).map(|(_, _, block)| block)
 }
@@ -70,47 +72,48 @@ pub(super) enum Act {
     PoolReleased(PoolId),
 }
 
-/// From where to where in a script a request's block is in use: indexes of its steps.
+/// The range of a script's steps in which a request's block is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// The step that asks for it.
+    /// The step that requests it.
     pub born: u32,
-    /// The step that gives it back; `u32::MAX` where none does.
+    /// The step that frees it; `u32::MAX` if none does.
     pub ended: u32,
 }
 
 impl Life {
-    /// Whether it is in use before a step and behind it.
+    /// Whether it is in use before and after a step.
     pub(super) fn outlasts(self, step: u32) -> bool {
         self.born < step && self.ended > step
     }
 }
 
-/// What lives when most is allocated.
+/// The live memory at the moment when most is allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peak {
-    /// What the replay came to.
+    /// The outcome of the replay.
     pub outcome: Outcome,
-    /// The request at which it is reached; `None` where nothing was asked for.
+    /// The request at which the peak is reached; `None` if there are no requests.
     pub request: Option<usize>,
-    /// The requests that live then, and the bytes that their blocks occupy.
+    /// The requests that are live then, and the bytes that their blocks occupy.
     pub live: Vec<(usize, u64)>,
 }
 
-/// See the module.
+/// The kept requests of a recording; see the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
     pub(super) acts: Vec<Act>,
     pub(super) wanted: Vec<Wanted>,
-    /// How many of the first requests are for what lived when it began.
+    /// Number of leading requests for blocks that were live when the recording began.
     pub(super) found: usize,
     pub(super) began_with_bytes: u64,
-    /// By request of the recording: where the driver put what it gave for it. Addresses break ties of the best fit.
+    /// For each request of the recording: the addresses of the segments that the driver provided for it. Addresses
+    /// break ties of the best fit.
     pub(super) hints: Arc<HashMap<u32, Box<[Hint]>>>,
 }
 
 impl Script {
-    /// A script that begins with these segments.
+    /// A script whose recording begins with these segments.
     #[must_use]
     pub fn new(segments: &[SegmentState]) -> Self {
         let mut script = Self::default();
@@ -126,16 +129,16 @@ impl Script {
         script
     }
 
-    /// How many of the first requests are for what lived when it began.
+    /// Number of leading requests for blocks that were live when the recording began.
     #[must_use]
     pub fn found(&self) -> usize {
         self.found
     }
 
-    /// Takes the next request; `stack` stands for the stack of a request for memory, equal in two recordings where it is the same.
+    /// Adds the next request. `stack` is a key of the stack of a request for memory; equal stacks of two recordings
+    /// have equal keys.
     ///
-    /// # Errors
-    /// There are too many.
+    /// # Errors There are too many requests.
     pub fn push(&mut self, request: &Request<'_>, stack: u64) -> Result<(), TooLong> {
         if self.acts.len() >= REQUESTS_MAX {
             return Err(TooLong);
@@ -148,7 +151,7 @@ impl Script {
                 }
             }
             Request::Failed { requested } => {
-                // It would have been the next: it counts, and nothing lives of it.
+                // The failed request is kept as one that is served and freed at once.
                 self.alloc(NOT_SERVED, requested, stack);
                 self.acts.push(Act::FreeRequested(NOT_SERVED));
                 self.acts.push(Act::FreeCompleted(NOT_SERVED));
@@ -165,43 +168,43 @@ impl Script {
         let Requested { bytes, stream, pool } = requested;
         // Streams and pools have other names in every process.
         let elsewhere = u64::from(stream != 0) | u64::from(pool != PoolId::DEFAULT) << 1;
-        // (There are no more than REQUESTS_MAX, and what lived when it began.)
+        // The number of requests is at most REQUESTS_MAX plus the initial blocks, so it fits.
         let origin = u32::try_from(self.wanted.len()).unwrap_or(u32::MAX);
         self.wanted.push(Wanted { key: stack.rotate_left(2) ^ elsewhere, bytes, origin });
         self.acts.push(Act::Alloc { block, stream, pool });
     }
 
-    /// Bytes that were in use when it began.
+    /// Bytes that were in use when the recording began.
     #[must_use]
     pub fn began_with_bytes(&self) -> u64 {
         self.began_with_bytes
     }
 
-    /// How many steps it has so far: what [`Life`] counts in.
+    /// Number of steps so far. A [`Life`] refers to these steps.
     #[must_use]
     pub fn length(&self) -> u32 {
         u32::try_from(self.acts.len()).unwrap_or(u32::MAX)
     }
 
-    /// How many requests for memory it has, those for what lived when it began among them.
+    /// Number of requests for memory, including those for the initial blocks.
     #[must_use]
     pub fn requests(&self) -> usize {
         self.wanted.len()
     }
 
-    /// Recorded bytes of a request; 0 for one that is not there.
+    /// Recorded bytes of a request; 0 if the request does not exist.
     #[must_use]
     pub fn bytes(&self, request: usize) -> u64 {
         self.wanted.get(request).map_or(0, |wanted| wanted.bytes)
     }
 
-    /// The request of the recording that a request is, or repeats.
+    /// The request of the recording that a request is or repeats.
     #[must_use]
     pub fn origin(&self, request: usize) -> usize {
         self.wanted.get(request).map_or(request, |wanted| wanted.origin as usize)
     }
 
-    /// When the block of each request lives.
+    /// The lifetime of each request's block.
     #[must_use]
     pub fn lives(&self) -> Vec<Life> {
         let mut lives: Vec<Life> = Vec::with_capacity(self.wanted.len());
@@ -232,14 +235,14 @@ impl Script {
         names.max().unwrap_or(NOT_SERVED).saturating_add(1)
     }
 
-    /// What it comes to with the recorded bytes.
+    /// The outcome of a replay with the recorded bytes.
     #[must_use]
     pub fn outcome(&self, conf: &Conf, limit: Limit) -> Outcome {
         self.outcome_with(conf, limit, |request| self.bytes(request), |_| None)
     }
 
-    /// What it comes to with the bytes that `bytes` gives each request, and with what `behind` asks for behind some of them and gives
-    /// back at once.
+    /// The outcome of a replay in which `bytes` returns the bytes of each request. `behind` returns the bytes of an
+    /// additional request that follows a request and is freed at once.
     #[must_use]
     pub fn outcome_with(
         &self,
@@ -253,7 +256,7 @@ impl Script {
         trial.outcome()
     }
 
-    /// What lives when most is allocated, with the recorded bytes.
+    /// The live memory at the allocated peak, in a replay with the recorded bytes.
     #[must_use]
     pub fn peak(&self, conf: &Conf) -> Peak {
         let mut trial = Trial::new(conf.clone(), Limit::None, &[], Start::Afresh);
@@ -273,7 +276,7 @@ impl Script {
         );
         let outcome = trial.outcome();
         let Some((until, request)) = reached else { return Peak { outcome, request: None, live: Vec::new() } };
-        // Once more, as far as there: what lives then, and how large its blocks are.
+        // The replay is repeated up to the peak, to get the live blocks and their sizes.
         let mut trial = Trial::new(conf.clone(), Limit::None, &[], Start::Afresh);
         self.play(|request| self.bytes(request), |_| None, &mut trial, |at, _| at < until);
         let lives = self.lives();
@@ -288,7 +291,7 @@ impl Script {
         Peak { outcome, request: Some(request), live: live.collect() }
     }
 
-    /// By request, the bytes that its block occupies when all are replayed with the recorded bytes.
+    /// For each request: the bytes that its block occupies in a replay with the recorded bytes.
     #[must_use]
     pub fn sizes(&self, conf: &Conf) -> Vec<u64> {
         let mut trial = Trial::new(conf.clone(), Limit::None, &[], Start::Afresh);
@@ -307,8 +310,8 @@ impl Script {
         sizes
     }
 
-    /// Plays the requests with the bytes that `bytes` gives each and with what comes `behind` them, until one fails or `goes_on`,
-    /// asked behind each step, does not.
+    /// Replays the requests. `bytes` and `behind` are as in [`Self::outcome_with`]. The replay ends when a request
+    /// fails or when `goes_on`, called after each step, returns false.
     pub(super) fn play(
         &self,
         bytes: impl Fn(usize) -> u64,
@@ -324,7 +327,7 @@ impl Script {
                 Act::Alloc { block, stream, pool } => {
                     let requested = Requested { bytes: bytes(next), stream, pool };
                     comes_behind = behind(next).map(|bytes| Requested { bytes, stream, pool });
-                    // (What is asked for again lies elsewhere.)
+                    // A repeated request gets no hints, because its segments are placed elsewhere.
                     let origin = u32::try_from(self.origin(next)).unwrap_or(u32::MAX);
                     let hints = self.hints.get(&origin).filter(|_| origin >= origins);
                     origins = origins.max(origin.saturating_add(1));

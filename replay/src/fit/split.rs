@@ -1,50 +1,51 @@
-//! The buffer of a sum when several blocks of threads sum parts of each output, and how it follows the number that
-//! changed.
+//! The buffer of a sum for which several blocks of threads sum parts of each output, and its dependency on the number
+//! that changed.
 //!
 //! PyTorch (`at::native::setReduceConfig` and `gpu_reduce_kernel`, aten/src/ATen/native/cuda/Reduce.cuh) sums down the
-//! rows of a matrix with blocks of 32 by 16 threads, a thread for 1, 2 or 4 columns. From [`VALUES_MAX`] values a
-//! thread on it splits the rows over `ctas` blocks: as many as fill the device, at least [`VALUES_MIN`] and at most
-//! [`VALUES_MAX`] values a thread. Their parts lie in a buffer of 4 bytes x columns x columns of a block x `ctas`. It
-//! is allocated together with a row of semaphores, 4 bytes for each block of columns, and both are freed before the
-//! next allocation. So such a buffer is absent, then grows with the rows, then stays the same, and then grows again.
+//! rows of a matrix with blocks of 32 by 16 threads; a thread sums 1, 2 or 4 columns. From [`VALUES_MAX`] values per
+//! thread on, it splits the rows over `ctas` blocks. It uses as many blocks as fill the device, with at least
+//! [`VALUES_MIN`] and at most [`VALUES_MAX`] values per thread. Their partial sums are in a buffer of 4 bytes x
+//! columns x columns of a block x `ctas`. The buffer is allocated together with a row of semaphores, 4 bytes for each
+//! block of columns. Both are freed before the next allocation. So such a buffer is absent, then grows with the rows,
+//! then stays the same, and then grows again.
 //!
-//! Guarantees: for two numbers a rule is reported only if it gives the bytes at both; never more than the largest
-//! request, no overflow for any bytes. Refuses sums along the rows (their buffers are small), and parts of any other
-//! size than 4 bytes: numbers of 8, and the `any` or `all` of many values (parts of 1 byte). [`super::sums`] finds the
-//! requests that are such buffers.
+//! Guarantees: for two numbers a rule is reported only if it gives the bytes at both. The result never exceeds the
+//! largest request, and no bytes cause an overflow. Sums along the rows are not modelled (their buffers are small).
+//! Neither are partial sums of any other size than 4 bytes: numbers of 8 bytes, and the `any` or `all` of many values
+//! (1 byte). [`super::sums`] finds the requests that are such buffers.
 
 use memctl_model::allocator::REQUEST_BYTES_MAX;
 
-/// Values of a thread from which on a sum is split, and at most once it is.
+/// Values per thread from which on a sum is split, and their maximum in a split sum.
 const VALUES_MAX: f64 = 256.0;
-/// Values of a thread at least, once it is.
+/// Minimum values per thread in a split sum.
 const VALUES_MIN: f64 = 16.0;
-/// Blocks an output that are looked for at least.
+/// Numbers of blocks per output are searched at least up to this.
 const CTAS_MAX: u64 = 1 << 12;
-/// Threads that lie side by side in a block, and all of a block's that take one column each.
+/// Threads of a block that are side by side; `THREADS` are all threads of a block if each has one column.
 const WIDTH: u64 = 32;
 const THREADS: u64 = 512;
-/// Bytes of a part of a sum.
+/// Bytes of a partial sum.
 pub(super) const ELEMENT_BYTES: u64 = 4;
-/// Blocks of [`THREADS`] threads that devices run at a time: multiprocessors, times the threads of one, in the order in which they
-/// are tried. H100 and H200; A100; B200; H100 PCIe; L40S; RTX 4090; RTX 5090; A40; A10; V100; T4.
+/// Blocks of [`THREADS`] threads that devices run at a time: multiprocessors times the blocks of each. They are tried
+/// in this order: H100 and H200; A100; B200; H100 PCIe; L40S; RTX 4090; RTX 5090; A40; A10; V100; T4.
 pub(super) const DEVICES: [u64; 11] =
     [132 * 4, 108 * 4, 148 * 4, 114 * 4, 142 * 3, 128 * 3, 170 * 3, 84 * 3, 72 * 3, 80 * 4, 40 * 2];
 
-/// The buffer of a sum.
+/// The buffer of a split sum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Split {
-    /// Its bytes for one block an output.
+    /// Its bytes with one block per output.
     unit: u64,
-    /// Blocks an output that fill the device.
+    /// Blocks per output that fill the device.
     most: u64,
-    /// Values of a thread, for each one of the number.
+    /// Values per thread without splitting, per one of the number.
     values: f64,
 }
 
 impl Split {
-    /// The buffer of a sum of so many columns over so many rows, for each one of the number; none of no columns, of no rows and of
-    /// more than memory has.
+    /// The buffer of a sum over columns of a matrix; `rows` are the rows per one of the number. `None` if there are no
+    /// columns or no rows, or if the bytes overflow.
     pub(super) fn of_columns(columns: u64, rows: f64, device: u64) -> Option<Self> {
         if columns == 0 || rows <= 0.0 {
             return None;
@@ -59,7 +60,8 @@ impl Split {
         })
     }
 
-    /// The one that asks for these bytes, at two numbers, with so many blocks of columns; none at the smaller where it is not split.
+    /// The rule for a buffer whose bytes are known at two numbers, with this many blocks of columns. The bytes at the
+    /// smaller number are 0 if the sum is not split there.
     pub(super) fn of_bytes(blocks: u64, small: (f64, u64), large: (f64, u64), device: u64) -> Option<Self> {
         [4, 2, 1].into_iter().find_map(|vector| {
             let width = WIDTH * vector;
@@ -84,7 +86,7 @@ impl Split {
         })
     }
 
-    /// Its bytes at a number; none while the sum is not split.
+    /// Its bytes at a number; 0 if the sum is not split.
     pub(super) fn bytes(&self, number: f64) -> u64 {
         let values = (self.values * number).ceil();
         if values < VALUES_MAX {
@@ -96,7 +98,7 @@ impl Split {
     }
 }
 
-/// Columns that a thread takes.
+/// Number of columns per thread.
 fn vector(columns: u64) -> u64 {
     match columns {
         _ if columns.is_multiple_of(4) => 4,
@@ -111,13 +113,14 @@ mod tests {
 
     const H100: u64 = DEVICES[0];
 
-    /// Buffers that genuine torch 2.11.0 asked for on an H100's 132 multiprocessors, at batch 4, 8, 16, 32 and 64.
+    /// Buffers that genuine torch 2.11.0 requested on an H100 with 132 multiprocessors, at batches 4, 8, 16, 32 and
+    /// 64.
     #[test]
     fn buffers_are_those_of_genuine_torch() {
         let at = |split: Option<Split>| {
             [4.0, 8.0, 16.0, 32.0, 64.0].map(|batch| split.expect("it has columns").bytes(batch))
         };
-        // A head of 12,000 words over 256 tokens a sample, one of 10,000 over 64, and a layer of 1,024 over 145.
+        // A head of 12,000 words over 256 tokens per sample, one of 10,000 over 64, and a layer of 1,024 over 145.
         assert_eq!(
             at(Split::of_columns(12_000, 256.0, H100)),
             [98_304_000, 141_312_000, 141_312_000, 141_312_000, 141_312_000]
@@ -136,7 +139,7 @@ mod tests {
                 98_304_000,
                 141_312_000,
                 141_312_000,
-                // From there on each thread would have more than 256 values.
+                // With fewer blocks, each thread would have more than 256 values.
                 196_608_000
             ]
         );

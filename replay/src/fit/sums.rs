@@ -1,11 +1,11 @@
-//! Which requests of a recording are buffers of split sums (`split`), and which sums become split at another number.
+//! Finds requests that are buffers of split sums (`split`), and sums that become split at another number.
 //!
-//! A buffer is recognised by how it is requested: its semaphores follow at once, and both are freed before the next
-//! request. The sum's result is the request before it; the sum's input lives meanwhile.
+//! A buffer is recognised by its context: its semaphores follow at once, and both are freed before the next request.
+//! The sum's result is the request before it, and the sum's input is live meanwhile.
 //!
-//! Guarantees: the same however often a sum recurs; for each request of a recording at most [`SIZES_MAX`] sizes are
-//! examined, of which [`MULTIPLES_MAX`] are kept, and at most [`SUMS_MAX`] different sums, even if blocks are never
-//! freed. Does not know the device: of those in use it takes the one that explains most buffers.
+//! Guarantees: the result does not depend on how often a sum recurs. For each request at most [`SIZES_MAX`] sizes are
+//! examined and [`MULTIPLES_MAX`] of them are kept. At most [`SUMS_MAX`] different sums are kept, even if blocks are
+//! never freed. The device is not known: the common device that explains most buffers is assumed.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
@@ -14,22 +14,22 @@ use super::law::Law;
 use super::script::{Act, Life, Script};
 use super::split::{DEVICES, ELEMENT_BYTES, Split};
 
-/// Columns from which on a sum that is not split in a recording is looked for: of fewer the buffer is small.
+/// Minimum columns of an unsplit sum that is examined. With fewer columns its buffer is small.
 const COLUMNS_MIN: u64 = 4096;
-/// Bytes of what such a sum is of, at least.
+/// Minimum bytes of the input of such a sum.
 const GROWN_MIN: u64 = 1 << 14;
-/// Inputs of such a layer at least.
+/// Minimum inputs of a layer with such a bias.
 const INPUTS_MIN: u64 = 8;
-/// Sizes of what lives that are looked at for what a sum is of, the newest first. (Real trainings have some ten at a time.)
+/// Maximum sizes of live blocks examined as a sum's input, newest first. Real trainings have about ten.
 const SIZES_MAX: usize = 256;
-/// Those of them that are kept for a sum. (In real trainings the first or the second is it.)
+/// Maximum sizes that are kept for a sum. In real trainings the first or the second is the right one.
 const MULTIPLES_MAX: usize = 8;
 /// Maximum number of different sums examined in a recording. Later ones keep the law that two numbers give.
 const SUMS_MAX: usize = 4096;
-/// Bytes of a column that a sum comes to: 4, or 2 of half precision. (Truth values have 1; their parts are of another size.)
+/// Bytes per column of a sum's result: 4, or 2 in half precision. Truth values (1) have other partial sums.
 const RESULT_BYTES: [u64; 2] = [4, 2];
 
-/// Of each request that is the buffer of a split sum: over how many blocks of columns.
+/// For each request that is the buffer of a split sum: the number of its blocks of columns.
 fn buffers(script: &Script) -> HashMap<usize, u64> {
     let mut buffers = HashMap::new();
     let mut request = 0;
@@ -47,23 +47,23 @@ fn buffers(script: &Script) -> HashMap<usize, u64> {
     buffers
 }
 
-/// A sum with its buffer in the larger recording.
+/// A split sum of the larger recording.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Seen {
     /// Blocks of columns.
     blocks: u64,
     /// Bytes of the buffer.
     bytes: u64,
-    /// Its bytes in the smaller recording, where it is in both; none where the sum is not split there.
+    /// Bytes of the buffer in the smaller recording, if it is in both; 0 if the sum is not split there.
     before: u64,
-    /// Bytes of what the sum comes to.
+    /// Bytes of the sum's result.
     sum: u64,
-    /// Bytes of what lives meanwhile and is a multiple of it: so many rows it may have.
+    /// Bytes of live blocks that may be the input; their ratios to the result are the possible numbers of rows.
     multiples: Vec<u64>,
 }
 
 impl Seen {
-    /// What it may be at a number on a device, by each of the multiples.
+    /// The possible rules of the sum at a number on a device, one for each of the multiples.
     fn by_rows(&self, number: f64, device: u64) -> impl Iterator<Item = Split> {
         let sizes = RESULT_BYTES.into_iter().filter(|&size| self.sum.is_multiple_of(size));
         let rows = self.multiples.iter().filter_map(|all| all.checked_div(self.sum));
@@ -85,15 +85,15 @@ impl Seen {
 /// The sums of a recording.
 #[derive(Default)]
 struct Sums {
-    /// Those that are split, with the requests for their buffers.
+    /// Split sums, with the requests for their buffers.
     seen: HashMap<Seen, Vec<usize>>,
-    /// Those that are not: the request, its columns and its rows.
+    /// Sums that are not split: the request, its columns and its rows.
     whole: Vec<(usize, u64, u64)>,
 }
 
 impl Sums {
     /// Replaces laws by those of split sums, and returns the sums that become split at another number. `split` returns
-    /// what a sum is on a device.
+    /// the rule of a sum on a device.
     fn settle<F>(self, number: f64, split: F, laws: &mut [Law]) -> HashMap<usize, Split>
     where
         F: Fn(&Seen, u64) -> Option<Split>,
@@ -102,7 +102,7 @@ impl Sums {
             let sums = self.seen.iter().filter(|(sum, _)| split(sum, device).is_some());
             sums.map(|(_, requests)| requests.len()).sum()
         };
-        // (Of equally good ones the first.)
+        // If several devices explain equally many buffers, the first is taken.
         let device = DEVICES.into_iter().rev().max_by_key(|&device| explained(device)).unwrap_or(DEVICES[0]);
         for (sum, requests) in &self.seen {
             let Some(split) = split(sum, device) else { continue };
@@ -115,9 +115,9 @@ impl Sums {
     }
 }
 
-/// Replaces the laws that two numbers alone would give by those of split sums. `partners` has the request of the
-/// smaller script for each of the larger's, counted from what was not found. Returns the sums that become split at a
-/// number that neither recording has: after which request of the larger one.
+/// Replaces the laws derived from two numbers by those of split sums. `partners` are the smaller script's requests for
+/// each of the larger's, both without the initial blocks. Returns the sums that become split at a number that neither
+/// recording has, by the request of the larger script that they follow.
 pub(super) fn settle(
     (few, small): (f64, &Script),
     (many, large): (f64, &Script),
@@ -137,14 +137,14 @@ pub(super) fn settle(
     sums(large, before, laws).settle(many, |sum, device| sum.split((few, many), device), laws)
 }
 
-/// The same from one recording: where what lives shows which rows are summed.
+/// The same from one recording: live blocks show the rows that are summed.
 pub(super) fn settle_alone(number: f64, script: &Script, laws: &mut [Law]) -> HashMap<usize, Split> {
     sums(script, |_, _| Some(0), laws).settle(number, |sum, device| sum.split_alone(number, device), laws)
 }
 
-/// The sums of the larger recording that are split, with their possible inputs; and those that are not: the request for
-/// the gradient of the bias of a layer with many columns, while the gradient of the layer's output lives, the newest of
-/// its multiples. `before` returns the bytes of a buffer in the smaller one; `None` if it follows another law.
+/// The sums of the larger recording. A split sum has its possible inputs. An unsplit sum is the gradient of the bias
+/// of a layer with many columns; its input is its newest live multiple, the gradient of the layer's output. `before`
+/// returns a buffer's bytes in the smaller recording; `None` if the buffer follows another law.
 fn sums(script: &Script, before: impl Fn(usize, u64) -> Option<u64>, laws: &[Law]) -> Sums {
     let (lives, buffers) = (script.lives(), buffers(script));
     let biases = biases(script, &lives);
@@ -170,26 +170,26 @@ fn sums(script: &Script, before: impl Fn(usize, u64) -> Option<u64>, laws: &[Law
     sums
 }
 
-/// What lives and grows in proportion to the number: of each size the newest.
+/// The live blocks that grow in proportion to the number; for each size only the newest matters.
 #[derive(Default)]
 struct Grown {
-    /// The newest that lives of each size, by its request: its bytes.
+    /// For each size: the newest live request, with its bytes.
     newest: BTreeMap<usize, u64>,
-    /// Of each size by its bytes: the newest last, and before it those that will be once the newer ones have gone. With each the step
-    /// that gives it back.
+    /// For each size in bytes: the newest request last, and before it those that become the newest after the newer
+    /// ones are freed. Each has the step that frees it.
     same: HashMap<u64, Vec<(usize, u32)>>,
-    /// The steps that give back what lives, and of which size that is: the first on top.
+    /// The steps that free live blocks, with the blocks' sizes; the earliest is on top.
     ends: BinaryHeap<Reverse<(u32, u64)>>,
 }
 
 impl Grown {
-    /// Takes what a request asked for, and the step that gives it back.
+    /// Adds a request, its bytes and the step that frees it.
     fn born(&mut self, request: usize, bytes: u64, ended: u32) {
         let same = self.same.entry(bytes).or_default();
         if let Some((older, _)) = same.last() {
             self.newest.remove(older);
         }
-        // (What goes before this one is never the newest again.)
+        // An older request that is freed before this one never becomes the newest again.
         while same.pop_if(|(_, goes)| *goes <= ended).is_some() {}
         same.push((request, ended));
         self.newest.insert(request, bytes);
@@ -198,7 +198,7 @@ impl Grown {
         }
     }
 
-    /// Drops what is given back up to a step.
+    /// Removes requests that are freed up to a step.
     fn pass(&mut self, step: u32) {
         while let Some(&Reverse((ended, bytes))) = self.ends.peek()
             && ended <= step
@@ -215,14 +215,14 @@ impl Grown {
         }
     }
 
-    /// The multiples of so many bytes among the newest sizes, the newest first; none of 0.
+    /// The multiples of a number of bytes among the newest sizes, newest first. There are none for 0.
     fn multiples(&self, of: u64) -> impl Iterator<Item = u64> {
         self.newest.values().rev().take(SIZES_MAX).copied().filter(move |all| of > 0 && all.is_multiple_of(of))
     }
 }
 
-/// Bytes of what may be the bias of a layer with many columns: it lives for good, and so does what was asked for before it, the
-/// layer's weight, a row of many for each of its columns.
+/// Bytes of possible biases of layers with many columns. A bias is never freed. Neither is the layer's weight, which
+/// is requested directly before it and has many rows for each column.
 fn biases(script: &Script, lives: &[Life]) -> HashSet<u64> {
     let forever = lives.iter().enumerate().filter(|(_, life)| life.ended == u32::MAX);
     let bytes: Vec<u64> = forever.map(|(request, _)| script.bytes(request)).collect();
@@ -255,7 +255,7 @@ mod tests {
         script.push(&Request::Alloc { block, requested, hints: &[] }, u64::from(block)).expect("few");
     }
 
-    /// Asks for so many bytes each, as blocks 1 and on.
+    /// Requests these bytes as blocks 1 to 4.
     fn asking(bytes: [u64; 4]) -> Script {
         let mut script = Script::new(&[]);
         (1..).zip(bytes).for_each(|(block, bytes)| ask(&mut script, block, bytes));
@@ -269,7 +269,7 @@ mod tests {
         }
     }
 
-    /// A layer of 10,000 columns at a batch: its weight, its bias, the gradient of its output, and of its bias.
+    /// A layer of 10,000 columns at a batch: its weight, its bias, and the gradients of its output and of its bias.
     fn head(batch: u64) -> Script {
         let (weight, bias, rows) = (10_000 * 512 * 4, 10_000 * 4, 64 * batch);
         let buffer = Split::of_columns(10_000, 64.0, DEVICES[0]).expect("it has columns").bytes(batch as f64);
@@ -303,14 +303,14 @@ mod tests {
         assert_eq!((constant, linear, other, unmatched, unmatched_bytes), (3, 1, 0, 2, 81_920_000 + 79 * 4));
     }
 
-    /// A sum: what it is of, its result, its buffer and its semaphores.
+    /// A sum: its input, its result, its buffer and its semaphores.
     fn summed(all: u64, result: u64, buffer: u64, semaphores: u64) -> Script {
         let mut script = asking([all, result, buffer, semaphores]);
         give_back(&mut script, &[4, 3, 1]);
         script
     }
 
-    /// `torch.isnan(x).any()` has a result of one byte, the sum of bfloat16 values one of two; a hostile recording has any.
+    /// `torch.isnan(x).any()` has a result of one byte, a sum of bfloat16 values one of two; hostile recordings any.
     #[test]
     fn results_of_few_bytes_and_of_impossibly_many_are_no_columns() {
         let huge = 1 << 50;
@@ -328,13 +328,13 @@ mod tests {
                 }
             }
         }
-        // A bias of so many bytes is none that is summed.
+        // A bias of this many bytes is not summed.
         let mut script = asking([huge << 3, huge, huge << 4, huge]);
         give_back(&mut script, &[3]);
         let _ = Fit::alone((8.0, script), third_grows, conf()).expect("it has a number").at(1e30, None);
     }
 
-    /// A training that never gives back what it sums, in turn of so many sizes: of each sum the result and the buffer.
+    /// A training that never frees its sums' inputs (of `sizes` alternating sizes) and results; each has a buffer.
     fn leaks(sums: u32, sizes: u64, buffer: impl Fn(u64) -> u64) -> Script {
         let mut script = Script::new(&[]);
         for at in 0..sums {
@@ -356,17 +356,17 @@ mod tests {
             sums(script, |_, _| Some(0), &laws.collect::<Vec<_>>())
         };
         let many = 20_000;
-        // The same sums over and over: each once, with all their requests.
+        // The same sums recur: each is listed once, with all its requests.
         let few = sums_of(&leaks(many, 12, |at| (at % 3 + 1) << 20));
         assert_eq!(few.seen.values().map(Vec::len).sum::<usize>(), many as usize);
         assert!(few.seen.len() < 36, "{}", few.seen.len());
         let distinct = |sum: &Seen| sum.multiples.iter().collect::<HashSet<_>>().len();
         assert!(few.seen.keys().all(|sum| distinct(sum) == sum.multiples.len() && distinct(sum) <= MULTIPLES_MAX));
-        // All different, and over as many sizes.
+        // All sums are different and have as many input sizes.
         let different = sums_of(&leaks(many, u64::MAX, |at| (at + 1) << 20));
         assert_eq!(different.seen.len(), SUMS_MAX);
         assert_eq!(different.seen.keys().map(|sum| sum.multiples.len()).max(), Some(MULTIPLES_MAX));
-        // What explains the buffers is still found.
+        // The rule that explains the buffers is still found.
         let script = leaks(many, 1, |_| 9_961_472);
         let fit = Fit::alone((8.0, script), scale, conf()).expect("it has a number");
         let split = fit.laws.iter().filter(|law| matches!(law, Law::Split(split) if split.bytes(16.0) == 19_398_656));
@@ -376,7 +376,7 @@ mod tests {
     #[test]
     fn of_each_size_the_newest_that_lives_is_known() {
         let mut grown = Grown::default();
-        // Of 512 bytes one that stays, one that goes at step 30, and one at step 20; of 1024 one that goes at step 25.
+        // 512 bytes: one block stays, two are freed at steps 30 and 20. 1024 bytes: one is freed at step 25.
         for (request, bytes, ended) in [(0, 512, u32::MAX), (1, 1024, 25), (2, 512, 30), (3, 512, 20)] {
             grown.born(request, bytes, ended);
         }
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(at(26), (vec![512], vec![2]));
         assert_eq!(at(31), (vec![512], vec![0]));
         assert_eq!(grown.multiples(0).count(), 0);
-        // However many are never given back: one of each size is kept.
+        // Even if many blocks are never freed, only one of each size is kept.
         for request in 4..10_000 {
             grown.born(request, 512 << (request % 2), u32::MAX);
         }

@@ -1,6 +1,7 @@
-//! The words of `PYTORCH_CUDA_ALLOC_CONF`: keys, values, and the four signs `,` `:` `[` `]`.
+//! Splits `PYTORCH_CUDA_ALLOC_CONF` into words: keys, values, and the four signs `,` `:` `[` `]`.
 //!
-//! Guarantees: blanks separate nothing and are skipped, as in the allocator; the words together are the text. Refuses nothing.
+//! Guarantees: blanks are skipped and do not separate words, as in the allocator. The words together are the text
+//! without blanks.
 
 /// One word or sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ fn flush(word: &mut String, tokens: &mut Vec<Token>) {
     }
 }
 
-/// Reads words one after the other.
+/// A sequence of words with a position.
 pub(super) struct Words {
     tokens: Vec<Token>,
     at: usize,
@@ -41,14 +42,14 @@ impl Words {
         Self { tokens: tokens(text), at: 0 }
     }
 
-    /// The next word, which is passed.
+    /// The next word; advances the position.
     pub fn next(&mut self) -> Option<String> {
         let token = self.tokens.get(self.at)?;
         self.at += 1;
         Some(token.text.clone())
     }
 
-    /// Passes the next word if it is this one.
+    /// Advances the position if the next word is this one.
     pub fn accept(&mut self, sign: &str) -> bool {
         let is_there = self.tokens.get(self.at).is_some_and(|token| token.text == sign);
         self.at += usize::from(is_there);

@@ -1,6 +1,6 @@
-//! The allocator's settings: what decides where a block goes, and the versions in which that differs.
+//! The allocator's settings that affect where a block is placed, and the versions in which this differs.
 //!
-//! Guarantees: the defaults are PyTorch's. Refuses nothing: what a text may say is for `parse` to judge.
+//! Guarantees: the defaults are PyTorch's. `parse` validates texts.
 
 mod lexer;
 mod parse;
@@ -13,7 +13,7 @@ use memctl_model::allocator::LARGE_SEGMENT_BYTES;
 pub use parse::{ConfError, Remark};
 pub use version::{Ties, Version};
 
-/// `PYTORCH_CUDA_ALLOC_CONF` as an allocator understands it.
+/// The settings in `PYTORCH_CUDA_ALLOC_CONF` as an allocator understands them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conf {
     /// `max_split_size_mb` in bytes; `None` = unlimited.
@@ -30,7 +30,7 @@ pub struct Conf {
     pub expandable_segments: bool,
     /// `per_process_memory_fraction`; `None` = all of the device.
     pub memory_fraction: Option<f64>,
-    /// Which of equally large blocks is taken: the version's, no setting.
+    /// Which of equally large blocks is taken. The version determines it; it is not a setting.
     pub ties: Ties,
 }
 
@@ -49,10 +49,10 @@ impl Default for Conf {
     }
 }
 
-/// No device has a large segment above this size, 1 TiB.
+/// Maximum size of a large segment, 1 TiB; no device has as much.
 const LARGE_SEGMENT_BYTES_MAX: u64 = 1 << 40;
 
-/// The size of a large segment that a recording names, if an allocator can have it.
+/// The recorded size of a large segment if an allocator can have it; otherwise the default.
 fn usable(large_segment: u64) -> u64 {
     let may_be = large_segment > LARGE_SEGMENT_BYTES / 2
         && large_segment <= LARGE_SEGMENT_BYTES_MAX
@@ -61,15 +61,14 @@ fn usable(large_segment: u64) -> u64 {
 }
 
 impl Conf {
-    /// Reads a text as the allocator of that version does; what it would ignore comes as remarks.
+    /// Parses a text as the allocator of this version does. Parts that it would ignore give remarks.
     ///
-    /// # Errors
-    /// The allocator would refuse the text, or packs in a way that cannot be replayed.
+    /// # Errors The allocator would reject the text, or it packs in a way that cannot be replayed.
     pub fn parse(text: &str, version: Version) -> Result<(Self, Vec<Remark>), ConfError> {
         parse::parse(text, version)
     }
 
-    /// The settings that a recording ran under: its fields say what the allocator understood, its text the rest.
+    /// The settings of a recording. Its fields contain what the allocator understood; its text supplies the rest.
     #[must_use]
     pub fn recorded(settings: &AllocatorSettings, version: Version) -> Self {
         let said = parse::parse(&settings.conf, version).map(|(conf, _)| conf).unwrap_or_default();
@@ -83,7 +82,7 @@ impl Conf {
         } = settings;
         let large_segment_bytes = usable(*large_segment_size);
         let collection = f64::from(*garbage_collection_permille) / 1000.0;
-        // The text has all digits of the threshold, the field three of them.
+        // The text has all digits of the threshold; the field has only three.
         let is_said = (said.garbage_collection_threshold - collection).abs() < 0.001;
         Self {
             max_split_bytes: *max_split_size,
@@ -97,7 +96,7 @@ impl Conf {
         }
     }
 
-    /// `max_split_size` as PyTorch compares with it.
+    /// The value of `max_split_size` with which PyTorch compares.
     pub(crate) fn split_limit(&self) -> u64 {
         self.max_split_bytes.unwrap_or(u64::MAX)
     }

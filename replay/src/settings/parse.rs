@@ -1,8 +1,8 @@
-//! The syntax of `PYTORCH_CUDA_ALLOC_CONF`, `key:value,key:value`, read as a version of torch reads it.
+//! The syntax of `PYTORCH_CUDA_ALLOC_CONF`, `key:value,key:value`, parsed as a version of torch parses it.
 //!
-//! Guarantees: what that allocator would refuse is an error that names key, value and reason; what it takes and what changes no
-//! placement is passed over in silence when it is about pinned memory, and remarked when the user may expect an effect.
-//! Refuses `backend:cudaMallocAsync`: it packs inside the driver.
+//! Guarantees: a text that the allocator would reject gives an error with key, value and reason. An accepted key that
+//! does not affect placement is ignored if it is about pinned memory. It gives a remark if the user may expect an
+//! effect. `backend:cudaMallocAsync` is rejected because it packs inside the driver.
 
 use memctl_model::allocator::LARGE_SEGMENT_BYTES;
 
@@ -10,7 +10,7 @@ use super::lexer::Words;
 use super::version::Version;
 use super::{Conf, LARGE_SEGMENT_BYTES_MAX, roundup};
 
-/// Why a text is no setting.
+/// Why a text cannot be used as settings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfError {
     /// No version knows the key.
@@ -24,9 +24,9 @@ pub enum ConfError {
     TooNew {
         /// The key.
         key: String,
-        /// Who knows it first.
+        /// The first version that knows the key.
         since: Version,
-        /// Who was asked.
+        /// The version whose rules apply.
         version: Version,
     },
     /// The key takes other values.
@@ -42,17 +42,17 @@ pub enum ConfError {
     /// Something is missing.
     #[error("expected {expected:?} after {after:?}")]
     Expected {
-        /// What should have come.
+        /// The text that was expected.
         expected: &'static str,
-        /// Where.
+        /// The text before it.
         after: String,
     },
-    /// Another allocator.
+    /// The text selects another allocator.
     #[error("backend:cudaMallocAsync packs inside the driver: nothing outside it can replay that")]
     Async,
 }
 
-/// What is accepted and may not do what was meant.
+/// A part that is accepted and may not have the intended effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remark {
     /// The key.
@@ -61,7 +61,7 @@ pub struct Remark {
     pub text: String,
 }
 
-/// Keys that change no placement on the device.
+/// Keys that do not affect placement on the device.
 const WITHOUT_EFFECT: [&str; 13] = [
     "release_lock_on_cudamalloc",
     "release_lock_on_hipmalloc",
@@ -78,7 +78,7 @@ const WITHOUT_EFFECT: [&str; 13] = [
     "pinned_max_cached_size_mb",
 ];
 
-/// Keys that came late: PRs 136174, 161035, 172056.
+/// Keys that later versions introduced: PRs 136174, 161035, 172056.
 const SINCE: [(&str, Version); 3] = [
     ("max_non_split_rounding_mb", Version::of(2, 6)),
     ("per_process_memory_fraction", Version::of(2, 10)),
@@ -135,7 +135,7 @@ pub(super) fn parse(text: &str, version: Version) -> Result<(Conf, Vec<Remark>),
     Ok((conf, remarks))
 }
 
-/// What one key asks of another.
+/// Checks conditions between several keys.
 fn check(conf: &mut Conf, rounding: Option<u64>, version: Version, remarks: &mut Vec<Remark>) -> Result<(), ConfError> {
     let large = conf.large_segment_bytes;
     if large <= LARGE_SEGMENT_BYTES / 2 {
@@ -145,7 +145,7 @@ fn check(conf: &mut Conf, rounding: Option<u64>, version: Version, remarks: &mut
         return Err(refused("large_segment_size_mb", &(large >> 20).to_string(), "no device has as much"));
     }
     if let Some(split) = conf.max_split_bytes {
-        // torch 2.15 accepts the size of a large segment itself; 2.8 does not.
+        // torch 2.15 accepts a value equal to the size of a large segment; 2.8 does not.
         let may_equal = version >= Version::of(2, 10);
         if split < large || split == large && !may_equal {
             let why = format!("must be {} {}", if may_equal { "at least" } else { "above" }, large >> 20);
@@ -170,7 +170,7 @@ fn check(conf: &mut Conf, rounding: Option<u64>, version: Version, remarks: &mut
     Ok(())
 }
 
-/// A value: one word, or a list in brackets, which no key but one looks into.
+/// A value: one word, or a list in brackets. Only one key interprets such a list.
 fn value(words: &mut Words) -> String {
     let mut value = words.next().unwrap_or_default();
     if value == "[" {

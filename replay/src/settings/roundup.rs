@@ -1,14 +1,14 @@
 //! `roundup_power2_divisions`: one number for all sizes, or a list by size.
 //!
-//! Guarantees: the table that PyTorch makes of it: the first entry also fills the smaller sizes, sizes between two
-//! entries are not rounded, `>` fills what lies above the last entry. Refuses what PyTorch refuses.
+//! Guarantees: the result is PyTorch's table. The first entry also fills the smaller sizes, sizes between two entries
+//! are not rounded, and `>` fills the sizes above the last entry. A value that PyTorch rejects gives an error.
 
 use super::lexer::Words;
 use super::parse::ConfError;
 
 const KEY: &str = "roundup_power2_divisions";
 
-/// Reads the value behind the key and its colon.
+/// Parses the value behind the key and its colon.
 pub(super) fn read(words: &mut Words) -> Result<[u32; 16], ConfError> {
     if !words.accept("[") {
         let value = words.next().unwrap_or_default();

@@ -1,13 +1,13 @@
-//! Versions of torch, as far as allocators differ.
+//! Versions of torch, as far as their allocators differ.
 //!
-//! Guarantees: an unknown version is the newest that is known. Refuses nothing.
+//! Guarantees: an unknown version counts as the newest known one.
 
 /// A version of torch: 2.11 is `(2, 11)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// 2 of 2.11.
+    /// The major number: 2 of 2.11.
     pub major: u32,
-    /// 11 of 2.11.
+    /// The minor number: 11 of 2.11.
     pub minor: u32,
 }
 
@@ -15,18 +15,18 @@ pub struct Version {
 /// CUDACachingAllocator.cpp).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Ties {
-    /// The one with the lowest address: until 2.11.
+    /// The block with the lowest address: until 2.11.
     #[default]
     LowestAddress,
-    /// The one that was made first, by `cudaMalloc`, or by cutting it off another: 2.12 (PR 178362).
+    /// The block that was made first, by `cudaMalloc` or by splitting it off another: 2.12 (PR 178362).
     OlderBlock,
-    /// One of the segment that was made first, of these the lowest: from 2.13 on (PR 183591). A segment is made by `cudaMalloc`, an
-    /// expandable one by the reservation of its addresses.
+    /// The lowest block of the segment that was made first: from 2.13 on (PR 183591). A segment is made by
+    /// `cudaMalloc`, an expandable one by the reservation of its addresses.
     OlderSegment,
 }
 
 impl Ties {
-    /// In words, for a sentence that begins with "of equally large blocks".
+    /// Words for a sentence that begins with "of equally large blocks".
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -41,10 +41,10 @@ impl Version {
     const BY_BLOCK: Self = Self::of(2, 12);
     const BY_SEGMENT: Self = Self::of(2, 13);
 
-    /// The newest whose rules are known.
+    /// The newest version whose rules are known.
     pub const NEWEST: Self = Self::of(2, 15);
 
-    /// The oldest whose rules are known.
+    /// The oldest version whose rules are known.
     pub const OLDEST: Self = Self::of(2, 4);
 
     /// A version by its numbers.
@@ -53,9 +53,10 @@ impl Version {
         Self { major, minor }
     }
 
-    /// The version that a session names, `torch 2.11.0+cu130`. Where it names only the oldest that it can be, `torch >= 2.10`: 2.11
-    /// where that is older than 2.12, whose snapshots show themselves (their events have pools), else the newest, though it may be
-    /// 2.12 ([`Self::by_another_rule`]). The newest where it names none.
+    /// The version that a session names, such as `torch 2.11.0+cu130`. A session may name only the oldest version that
+    /// it can be, such as `torch >= 2.10`. If this is older than 2.12, the result is 2.11, because snapshots from 2.12
+    /// on are recognisable: their events have pools. Otherwise the result is the newest version, although it may be
+    /// 2.12 ([`Self::by_another_rule`]). It is also the newest if the session names none.
     #[must_use]
     pub fn of_framework(framework: Option<&str>) -> Self {
         match framework.and_then(Self::read) {
@@ -65,7 +66,7 @@ impl Version {
         }
     }
 
-    /// Which of equally large blocks it takes.
+    /// Which of equally large blocks this version takes.
     #[must_use]
     pub fn ties(self) -> Ties {
         match self {
@@ -75,19 +76,20 @@ impl Version {
         }
     }
 
-    /// A version that takes another of equally large blocks: the likeliest where this one's rule does not repeat a recording.
+    /// The likeliest version that takes another of equally large blocks. It is tried if this version's rule does not
+    /// reproduce a recording.
     #[must_use]
     pub fn by_another_rule(self) -> Self {
         if self.ties() == Ties::OlderSegment { Self::BY_BLOCK } else { Self::NEWEST }
     }
 
-    /// Whether a session names its version, and not only the oldest that it can be.
+    /// Whether a session names its version. It may name only the oldest version that it can be, or none.
     #[must_use]
     pub fn is_named(framework: Option<&str>) -> bool {
         framework.is_some_and(|text| !text.contains(">=") && Self::read(text).is_some())
     }
 
-    /// The oldest version that a session can have had: what this one refuses may have been refused.
+    /// The oldest version that a session can have had. A setting that this version rejects may have been rejected.
     #[must_use]
     pub fn oldest_of_framework(framework: Option<&str>) -> Self {
         framework.and_then(Self::read).unwrap_or(Self::OLDEST)

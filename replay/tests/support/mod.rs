@@ -1,6 +1,7 @@
-//! Recordings as the tests of this folder replay them.
+//! Recordings in the form in which these tests replay them.
 //!
-//! Guarantees: a recording is followed from the state in which it began, with its own settings. Refuses none but its busiest device.
+//! Guarantees: a recording is followed from the state in which it began, with its own settings. Only its busiest
+//! device is used.
 
 use std::path::Path;
 
@@ -8,21 +9,21 @@ use memctl_analysis::initial_state;
 use memctl_model::{Event, Keyframe};
 use memctl_replay::{Conf, Follow, Limit, SideBySide, Trial, Version};
 
-/// A recording's busiest device.
+/// The busiest device of a recording.
 pub struct Recorded {
     /// Its settings.
     pub conf: Conf,
-    /// Its torch.
+    /// Its version of torch.
     pub version: Version,
-    /// Its state at the beginning.
+    /// Its initial state.
     pub start: Keyframe,
     /// Its events.
     pub events: Vec<Event>,
-    /// Blocks of the beginning whose size is concluded.
+    /// Number of initial blocks whose size is assumed.
     pub assumed_sizes: u64,
 }
 
-/// Reads one.
+/// Loads a recording.
 pub fn load(path: &Path) -> Recorded {
     let recording = memctl_snapshot::load(path, &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
     let device = recording.devices.iter().max_by_key(|device| device.events.len()).expect("a device");
@@ -34,7 +35,7 @@ pub fn load(path: &Path) -> Recorded {
     Recorded { conf, version, start: start.keyframe, events, assumed_sizes: start.assumed_sizes }
 }
 
-/// Follows it, with trials beside it.
+/// Follows a recording together with trials.
 pub fn run(recorded: &Recorded, limit: Limit, trials: Vec<Trial>) -> (Follow, Vec<Trial>) {
     let follow = Follow::new(recorded.conf.clone(), limit, &recorded.start.segments);
     let mut both = SideBySide::new(follow, trials);

@@ -1,4 +1,4 @@
-//! From what was found at the top of a snapshot to a recording.
+//! Makes a recording from the parts found at the top level of a snapshot.
 
 use memctl_analysis::boundaries::Stacks;
 use memctl_model::limits::DEVICES_MAX;
@@ -12,16 +12,16 @@ use super::heap::Heap;
 use super::value::{Kind, Value};
 use super::{DeviceRecording, Recording, keys, owners, segments, unmarked};
 
-/// How to get what is needed.
+/// The needed content and how to get it, for an error message.
 const NEEDED: &str = "the dict of torch.cuda.memory._snapshot() with `device_traces`; call torch.cuda.memory._record_memory_history() before training and torch.cuda.memory._dump_snapshot(\"rank0.pickle\") after it";
 
-/// Makes the recording, if the top of the pickle is a snapshot.
+/// Makes the recording, if the top-level value of the pickle is a snapshot.
 pub(crate) fn recording(heap: Heap, top: Value, digests: Digests) -> Result<Recording, SnapshotFault> {
     let not_a_snapshot = |found| SnapshotFault::NotASnapshot { found, needed: NEEDED };
     if top.kind() != Kind::Dict || heap.found.traces.is_none() {
         return Err(not_a_snapshot(heap.describe(top)));
     }
-    // The memo is the larger part of what reading needed; it goes before anything else is made.
+    // The memo is the larger part of the memory used for reading, so it is freed before anything else is made.
     let Heap { mut tables, found: mut found_all, memo, .. } = heap;
     drop(memo);
     let found = &mut found_all;
@@ -66,7 +66,7 @@ pub(crate) fn recording(heap: Heap, top: Value, digests: Digests) -> Result<Reco
     })
 }
 
-/// Brings events and segments of each device together.
+/// Combines the events and segments of each device.
 fn devices(traces: Vec<Option<Box<EventLog>>>, found: &mut Found, states_pools: bool) -> Vec<DeviceRecording> {
     let mut logs: Vec<EventLog> = traces.into_iter().map(|log| log.map(|log| *log).unwrap_or_default()).collect();
     logs.truncate(DEVICES_MAX);
@@ -85,7 +85,7 @@ fn devices(traces: Vec<Option<Box<EventLog>>>, found: &mut Found, states_pools: 
     let count = logs.len().max(final_segments.len());
     logs.resize_with(count, EventLog::new);
     final_segments.resize_with(count, Vec::new);
-    // At most DEVICES_MAX = 64 of them, so the index fits.
+    // There are at most DEVICES_MAX = 64 devices, so the index fits.
     (0..=u8::MAX)
         .zip(logs.into_iter().zip(final_segments))
         .filter(|(_, (events, segments))| !events.is_empty() || !segments.is_empty())
@@ -99,7 +99,7 @@ fn devices(traces: Vec<Option<Box<EventLog>>>, found: &mut Found, states_pools: 
         .collect()
 }
 
-/// The oldest torch that writes what was found.
+/// The oldest torch that writes the parts that were found.
 fn framework(found: &Found) -> Option<String> {
     let has = |key: u32| found.event_keys >> key & 1 != 0;
     let since = match () {

@@ -1,8 +1,8 @@
-//! Open containers: dicts and lists that the pickle is still filling.
+//! Open containers: dicts and lists that the pickle has not completed yet.
 //!
-//! A slot is freed and reused as soon as its container is consumed by the one around it, so
-//! their number stays that of the values which are open at once (about a thousand in what
-//! CPython writes, because it fills lists in batches of that size).
+//! A slot is reused as soon as the container around it consumes its container. So the number of slots is that of the
+//! values which are open at the same time. CPython's pickles have about a thousand, because CPython fills lists in
+//! batches of that size.
 
 use std::sync::Arc;
 
@@ -12,20 +12,20 @@ use super::events::EventLog;
 use super::keys::DICT_KEYS;
 use super::value::Value;
 
-/// Containers of one kind that may be open at once: sixty times what CPython's batches come to.
+/// Maximum number of open containers of one kind: sixty times as many as CPython's batches need.
 pub(crate) const OPEN_MAX: usize = 1 << 16;
-/// Devices of which one recording may have a trace, with or without events; the model numbers them in 8 bits.
+/// Maximum number of devices with a trace in one recording, with or without events. The model numbers them in 8 bits.
 pub(crate) const TRACES_MAX: usize = 256;
 
-/// An open dict: the values of the keys that are read, everything else is gone.
+/// An open dict. Only the values of keys that are read are kept.
 pub(crate) struct DictSlot {
     /// Index in the memo, if it has one.
     pub memo: Option<u64>,
     /// Which of `values` are set.
     pub seen: u64,
-    /// Whether it is the top of the pickle.
+    /// Whether it is the top-level value of the pickle.
     pub is_root: bool,
-    /// What it became when it was shared before it was consumed.
+    /// Its result, if it was shared before it was consumed.
     pub shared: Option<Value>,
     /// The blocks of a segment.
     pub blocks: Vec<BlockState>,
@@ -33,7 +33,7 @@ pub(crate) struct DictSlot {
 }
 
 impl DictSlot {
-    /// The value of a key, [`Value::UNSET`] when the dict does not have it.
+    /// The value of a key, or [`Value::UNSET`] if the dict does not have it.
     #[inline]
     pub(crate) fn get(&self, key: u32) -> Value {
         if self.has(key) { self.values[key as usize] } else { Value::UNSET }
@@ -52,15 +52,15 @@ impl DictSlot {
     }
 }
 
-/// The content of an open list, decided by its first item that shows it.
+/// The content of an open list. Its first item of a known type determines the variant.
 pub(crate) enum Content {
-    /// Nothing yet.
+    /// No items yet.
     Empty,
     /// Frames, in [`ListSlot::frames`].
     Frames,
     /// Trace entries.
     Events(Box<EventLog>),
-    /// Lists of trace entries; `None` for an empty one.
+    /// Lists of trace entries; `None` for an empty list.
     Traces(Vec<Option<Box<EventLog>>>),
     /// Blocks.
     Blocks(Vec<BlockState>),
@@ -84,16 +84,16 @@ pub(crate) struct Annotation {
 pub(crate) struct ListSlot {
     /// Index in the memo, if it has one.
     pub memo: Option<u64>,
-    /// What it became when it was shared before it was consumed.
+    /// Its result, if it was shared before it was consumed.
     pub shared: Option<Value>,
     pub content: Content,
-    /// The frames of [`Content::Frames`]; kept apart so that its memory is reused.
+    /// The frames of [`Content::Frames`]. They are stored separately so that their memory is reused.
     pub frames: Vec<FrameId>,
     /// Time of the last event of [`Content::Events`].
     pub last_ns: u64,
 }
 
-/// Slots that are reused.
+/// A pool of reusable slots.
 pub(crate) struct Slab<T> {
     slots: Vec<T>,
     free: Vec<u32>,
@@ -123,7 +123,7 @@ impl<T> Slab<T> {
 }
 
 impl Slab<DictSlot> {
-    /// A fresh dict; `None` when too many are open.
+    /// Opens a dict; `None` if too many are open.
     #[inline]
     pub(crate) fn open(&mut self, is_root: bool) -> Option<u32> {
         if let Some(slot) = self.free.pop() {
@@ -142,7 +142,7 @@ impl Slab<DictSlot> {
 }
 
 impl Slab<ListSlot> {
-    /// A fresh list; `None` when too many are open.
+    /// Opens a list; `None` if too many are open.
     #[inline]
     pub(crate) fn open(&mut self) -> Option<u32> {
         if let Some(slot) = self.free.pop() {

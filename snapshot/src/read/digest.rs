@@ -1,8 +1,8 @@
 //! Digests of a byte stream: 128 bits of two XXH64 sums with different seeds, and SHA-256.
 //!
-//! The sums identify a recording, so that a second import of it is recognised. They are no signature: anyone can make
-//! two recordings look alike. SHA-256 proves possession of the file: only a holder of the file can compute it, and it
-//! does not follow from the sums, which are public.
+//! The sums identify a recording, so that a second import of it is recognised. They are not a signature: two different
+//! recordings with equal sums can be made on purpose. SHA-256 proves possession of the file: it can only be computed
+//! from the file and does not follow from the sums, which are public.
 
 use sha2::{Digest as _, Sha256};
 
@@ -12,22 +12,23 @@ const P3: u64 = 0x1656_67B1_9E37_79F9;
 const P4: u64 = 0x85EB_CA77_C2B2_AE63;
 const P5: u64 = 0x27D4_EB2F_1656_67C5;
 
-/// The seed of the second sum. Any number but the first sum's 0 would do; it must never change, or known recordings look new.
+/// The seed of the second sum. Any number except the first sum's 0 is suitable. It must never change, or known
+/// recordings would look new.
 const SECOND_SEED: u64 = 0x6D65_6D63_746C_0001;
 
-/// Hashed before the stream, so that the proof differs from any ordinary checksum of the file.
+/// Hashed before the stream, so that the proof differs from every ordinary checksum of the file.
 const PROOF: &[u8] = b"memctl: who has this recording\0";
 
-/// What a stream comes to.
+/// The results for a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Digests {
     /// Identifies the stream.
     pub sums: [u8; 16],
-    /// Proves that one has it.
+    /// Proves possession of the stream.
     pub proof: [u8; 32],
 }
 
-/// All of them over the same bytes.
+/// All digests over the same bytes.
 pub(crate) struct Digest {
     sums: [Xxh64; 2],
     proof: Sha256,
@@ -53,11 +54,11 @@ impl Digest {
     }
 }
 
-/// XXH64 as its specification says, fed piece by piece.
+/// XXH64 as specified, with input in pieces.
 struct Xxh64 {
     seed: u64,
     lanes: [u64; 4],
-    /// Bytes that do not fill a stripe of 32 yet.
+    /// Bytes that do not fill a stripe of 32 bytes yet.
     rest: [u8; 32],
     rest_len: usize,
     total: u64,
@@ -138,7 +139,7 @@ fn round(lane: u64, word: u64) -> u64 {
 
 #[inline]
 fn word64(bytes: &[u8]) -> u64 {
-    // Callers pass exactly eight bytes; the fallback only spares a panic path in the hot loop.
+    // Callers pass exactly eight bytes. The fallback only avoids a panic path in the hot loop.
     bytes.try_into().map_or(0, u64::from_le_bytes)
 }
 

@@ -1,7 +1,7 @@
 //! Why a snapshot could not be read.
 //!
-//! Every error names the file and the remedy. Reading any file ends in one of these errors or in a recording: nothing
-//! in a file is ever executed.
+//! Every error names the file and the remedy. Reading any file ends with one of these errors or with a recording.
+//! Nothing in a file is ever executed.
 
 use std::io;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub enum SnapshotFault {
     /// The file cannot be opened or read.
     #[error("cannot be read: {0}; check the path and the permissions")]
     Unreadable(#[source] io::Error),
-    /// The bytes are something else than a pickle.
+    /// The bytes are not a pickle.
     #[error(
         "not a pickle: this is {looks_like}; expected what torch.cuda.memory._dump_snapshot(\"rank0.pickle\") writes, plain or compressed by gzip or zstd"
     )]
@@ -37,9 +37,9 @@ pub enum SnapshotFault {
         of_total(*.total)
     )]
     Truncated {
-        /// Bytes of the (unpacked) pickle that were there.
+        /// Number of bytes of the (unpacked) pickle that were available.
         at: u64,
-        /// Bytes that the pickle itself says it needs at least, when it says so.
+        /// Minimum number of bytes that the pickle declares, if it does.
         total: Option<u64>,
     },
     /// The pickle would import and call something.
@@ -47,20 +47,20 @@ pub enum SnapshotFault {
         "the pickle contains code ({what}, at byte {at}) and memctl never executes code; snapshots of torch are plain data: dump again with torch.cuda.memory._dump_snapshot()"
     )]
     ContainsCode {
-        /// `module.attribute` where known, else the opcode.
+        /// `module.attribute` if known, else the opcode.
         what: String,
         /// Offset in the (unpacked) pickle.
         at: u64,
     },
-    /// A valid pickle, but not of a snapshot with events.
+    /// The pickle is valid, but not a snapshot with events.
     #[error("not a memory snapshot with events: found {found}; needed: {needed}")]
     NotASnapshot {
-        /// What the top of the pickle is.
+        /// The top-level value of the pickle.
         found: String,
         /// What it should have been and how to get it.
         needed: &'static str,
     },
-    /// Bytes that no pickle may contain at this place.
+    /// A pickle cannot contain such bytes at this place.
     #[error("damaged: {what} at byte {at} of the pickle; copy or record it again")]
     Malformed {
         /// What was found.
@@ -68,7 +68,7 @@ pub enum SnapshotFault {
         /// Offset in the (unpacked) pickle.
         at: u64,
     },
-    /// A pickle that uses a feature which no snapshot needs.
+    /// The pickle uses a feature that no snapshot needs.
     #[error(
         "not written by torch: {what} at byte {at} of the pickle; load it in Python and write it with pickle.dump(snapshot, file)"
     )]
@@ -78,12 +78,12 @@ pub enum SnapshotFault {
         /// Offset in the (unpacked) pickle.
         at: u64,
     },
-    /// Nested deeper, or more values open at once, than any snapshot.
+    /// The pickle is nested deeper, or has more open values at once, than any snapshot.
     #[error(
         "too deep: {what} at byte {at} of the pickle; a snapshot is nested six levels deep, this is something else"
     )]
     TooDeep {
-        /// Which limit it is.
+        /// The limit that was exceeded.
         what: &'static str,
         /// Offset in the (unpacked) pickle.
         at: u64,
@@ -103,7 +103,7 @@ pub enum SnapshotFault {
     CorruptCompression {
         /// gzip or zstd.
         format: &'static str,
-        /// What the decompressor says.
+        /// The decompressor's message.
         reason: String,
         /// The command that tests such a file.
         test: &'static str,

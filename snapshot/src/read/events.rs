@@ -1,21 +1,22 @@
-//! A log of events in chunks of fixed size: 32 bytes an event, no copying as it grows.
+//! A log of events in chunks of fixed size: 32 bytes per event, and no copying when it grows.
 //!
-//! Guarantees: order is kept; reading goes both ways; the consuming iterator gives each chunk
-//! back to the system as soon as it is read. Refuses (returns the event) what a record cannot
-//! express: more than 2^24 distinct streams and pools together.
+//! Guarantees: the order is kept. Events can be read in both directions. The consuming iterator frees each chunk as
+//! soon as it is read. An event that would need more than 2^24 distinct pairs of stream and pool is returned to the
+//! caller.
 
 use std::collections::HashMap;
 
 use memctl_model::{Action, Event, PoolId, StackId};
 
-/// Events of one chunk: 512 KiB, so that what the last chunk has to spare is little.
+/// Events of one chunk: 512 KiB, so that the spare capacity of the last chunk is small.
 pub const LOG_CHUNK_EVENTS: usize = 1 << 14;
 /// Bits of [`Packed::lane_and_action`] that hold the action.
 const ACTION_BITS: u32 = 8;
-/// Distinct (stream, pool) of a log.
+/// Maximum number of distinct pairs of stream and pool in a log.
 const LANES_MAX: usize = 1 << (32 - ACTION_BITS);
 
-/// An event without its stream and pool, which few events do not share with the one before.
+/// An event with the number of its stream and pool instead of these, because few events differ from the previous one
+/// in them.
 #[derive(Clone, Copy)]
 struct Packed {
     time_ns: u64,
@@ -51,7 +52,7 @@ impl EventLog {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no events.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -59,8 +60,7 @@ impl EventLog {
 
     /// Appends an event.
     ///
-    /// # Errors
-    /// Gives the event back when its stream and pool would be the 2^24-th distinct ones.
+    /// # Errors Returns the event if its stream and pool would be the 2^24-th distinct pair.
     #[inline]
     pub fn push(&mut self, event: Event) -> Result<(), Event> {
         let lane = match self.lanes.get(self.last_lane as usize) {
@@ -76,7 +76,8 @@ impl EventLog {
         };
         match self.chunks.last_mut() {
             Some(chunk) if chunk.len() < LOG_CHUNK_EVENTS => chunk.push(packed),
-            // The first chunk grows as needed, because most logs are of idle devices; later ones are whole.
+            // The first chunk grows as needed, because most logs are of idle devices. Later chunks are allocated
+            // whole.
             Some(_) => {
                 let mut chunk = Vec::with_capacity(LOG_CHUNK_EVENTS);
                 chunk.push(packed);
@@ -116,19 +117,19 @@ impl EventLog {
         self.iter().next_back()
     }
 
-    /// The events by value, readable from both ends.
+    /// The events by value; the iterator can be read from both ends.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = Event> + '_ {
         self.chunks.iter().flatten().map(|packed| packed.unpack(&self.lanes))
     }
 
-    /// Gives events another stack, in their order: `stack_of` sees each event and names its stack.
+    /// Changes the stacks of events, in their order: `stack_of` returns the stack of each event.
     pub(crate) fn restack(&mut self, mut stack_of: impl FnMut(&Event) -> StackId) {
         for packed in self.chunks.iter_mut().flatten() {
             packed.stack = stack_of(&packed.unpack(&self.lanes));
         }
     }
 
-    /// Gives events another pool, from the last to the first: `pool_of` sees each event and names its pool.
+    /// Changes the pools of events, from the last to the first: `pool_of` returns the pool of each event.
     pub(crate) fn repool_backwards(&mut self, mut pool_of: impl FnMut(&Event) -> PoolId) {
         for chunk in (0..self.chunks.len()).rev() {
             for at in (0..self.chunks[chunk].len()).rev() {
@@ -154,7 +155,7 @@ impl Packed {
     #[inline]
     fn unpack(self, lanes: &[Lane]) -> Event {
         let (stream, pool) = lanes[(self.lane_and_action >> ACTION_BITS) as usize];
-        // The byte was written from an `Action`; were it not one, the event would read as the first of them.
+        // The byte was made from an `Action`. Any other byte would give the first action.
         let action = Action::from_number(self.lane_and_action as u8).unwrap_or_default();
         Event { time_ns: self.time_ns, addr: self.addr, size: self.size, stream, pool, stack: self.stack, action }
     }
@@ -176,7 +177,7 @@ impl IntoIterator for EventLog {
     }
 }
 
-/// Takes a log apart, from either end; a chunk's memory is freed when its last event has been taken.
+/// Consumes a log from either end. A chunk's memory is freed when its last event is taken.
 pub struct Drain {
     front: std::vec::IntoIter<Packed>,
     chunks: std::vec::IntoIter<Vec<Packed>>,

@@ -1,4 +1,4 @@
-//! What the top of a snapshot gave, while it is read, and the remarks about what it lacked.
+//! The parts of a snapshot that were found while it is read, and remarks about missing parts.
 
 use std::sync::Arc;
 
@@ -10,33 +10,34 @@ use super::intern::Tables;
 use super::keys;
 use super::value::Kind;
 
-/// Top-level keys that an error names at most.
+/// Maximum number of top-level keys that an error names.
 const NAMED_KEYS_MAX: usize = 12;
 /// Nanoseconds between two events whose times are not recorded.
 const STEP_WITHOUT_TIME_NS: u64 = 1_000;
 
-/// What a recording lacked or what of it could not be used. All zero for a file of a current torch.
+/// Parts that a recording lacked or that could not be used. All are zero for a file of a current torch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Remarks {
-    /// Events without a time (torch 2.1): each was placed one microsecond after the event before it.
+    /// Events without a time (torch 2.1). Each is placed one microsecond after the previous event.
     pub events_without_time: u64,
-    /// Events whose time lay before that of the event before them; they got that one's time.
+    /// Events with a time before that of the previous event; they got that event's time.
     pub times_put_right: u64,
-    /// Trace entries with an action that is not known; they were left out.
+    /// Trace entries with an unknown action; they were left out.
     pub unknown_actions: u64,
-    /// Trace entries, segments, blocks or annotations with fields missing or of another kind; left out.
+    /// Trace entries, segments, blocks or annotations with missing fields or fields of another type; they were left
+    /// out.
     pub malformed_entries: u64,
-    /// Events that carry allocator metadata or a compile context, neither of which is kept.
+    /// Events with allocator metadata or a compile context; neither is kept.
     pub events_with_metadata: u64,
     /// Stacks and frames beyond the limits of a session; they count as "no stack".
     pub stacks_refused: u64,
-    /// Events and blocks that did not get the name of whose memory they are, because there are too many names.
+    /// Events and blocks that did not get the name of the memory's owner, because there are too many names.
     pub owners_refused: u64,
-    /// Segments whose blocks overlapped, left gaps or stuck out; they were put right.
+    /// Segments whose blocks overlapped, left gaps or exceeded the segment; they were corrected.
     pub irregular_segments: u64,
 }
 
-/// What was read so far.
+/// The parts that were read so far.
 #[derive(Default)]
 pub(crate) struct Found {
     pub traces: Option<Vec<Option<Box<EventLog>>>>,
@@ -44,25 +45,25 @@ pub(crate) struct Found {
     pub annotations: Vec<Annotation>,
     pub settings: Option<AllocatorSettings>,
     pub remarks: Remarks,
-    /// Events over all traces.
+    /// Number of events in all traces.
     pub events: u64,
-    /// Blocks, segments and annotations.
+    /// Number of blocks, segments and annotations.
     pub blocks: u64,
-    /// Traces with events beyond the devices that can be numbered.
+    /// Number of traces with events whose device index is too large.
     pub traces_refused: u64,
     /// Keys that any trace entry had, as the bits of [`DictSlot::seen`].
     pub event_keys: u64,
-    /// Whether there was a list of annotations at all.
+    /// Whether the snapshot has a list of annotations.
     pub has_annotations: bool,
-    /// Whether there was a list of pinned memory.
+    /// Whether the snapshot has a list of pinned memory.
     pub has_host_segments: bool,
     pub top_keys: Vec<Arc<str>>,
 }
 
 impl Found {
-    /// Bytes held, estimated from above.
+    /// Upper estimate of the bytes held in memory.
     pub(crate) fn held_bytes(&self) -> u64 {
-        // 32 bytes an event; a segment, the largest of the rest, has 80 and its vector's slack.
+        // An event has 32 bytes. A segment, the largest of the others, has 80 bytes plus spare capacity of its vector.
         self.events * 32 + self.blocks * 128
     }
 
@@ -74,7 +75,7 @@ impl Found {
         }
     }
 
-    /// Gives an event a time if it has none and keeps times from running backwards.
+    /// Gives an event without a time a time, and prevents times from running backwards.
     #[inline]
     pub(crate) fn order_in_time(&mut self, event: &mut Event, last_ns: &mut u64, has_time: bool) {
         if !has_time {
@@ -103,14 +104,14 @@ impl Found {
             roundup_power2_divisions: divisions,
             expandable_segments: dict.get(keys::EXPANDABLE_SEGMENTS).as_bool().unwrap_or(false),
             large_segment_size: large_segment_size(&conf).unwrap_or(default.large_segment_size),
-            // Between 0 and 1000, checked above.
+            // The result is between 0 and 1000; the threshold was checked above.
             garbage_collection_permille: (threshold * 1000.0).round() as u32,
             conf,
         });
     }
 }
 
-/// `large_segment_size_mb` of a configuration string, in bytes; no key of the snapshot holds it.
+/// The bytes of `large_segment_size_mb` in a configuration string; no key of the snapshot contains them.
 fn large_segment_size(conf: &str) -> Option<u64> {
     let (_, value) = conf
         .split(',')

@@ -1,10 +1,10 @@
-//! Containers in the making: how dicts and lists of a snapshot turn into events, stacks and
-//! segments as soon as the container around them takes them.
+//! Open containers: dicts and lists of a snapshot become events, stacks and segments as soon as the container around
+//! them consumes them.
 //!
-//! Guarantees: nothing of a consumed dict or list stays but what memctl reads and a 4-byte note
-//! in the memo; dicts and lists under keys that memctl does not read are dropped as they come. A list or
-//! dict of the stack belongs to the stack entry alone; fetching it again gives what it stands for.
-//! (Over 400 lines: the ways in which one container takes another share two slabs and the rule of single ownership.)
+//! Guarantees: a consumed dict or list leaves only what memctl reads and a 4-byte entry in the memo. Dicts and lists
+//! under keys that memctl does not read are dropped as they come. A list or dict on the stack belongs only to its
+//! stack entry; fetching it from the memo gives its result. (Over 400 lines: the ways in which one container consumes
+//! another share two slabs and the rule of single ownership.)
 
 use memctl_model::{Action, BlockUse, FrameId, StackId};
 
@@ -18,15 +18,15 @@ use super::owners;
 use super::shapes::{self, Shape, Skipped};
 use super::value::{Kind, Memo, Value};
 
-/// Top-level keys that are looked at to find out under which one a list lies; torch writes six.
+/// Maximum number of top-level keys that are searched for the one of a list; torch writes six.
 const TOP_KEYS_SEARCHED: usize = 64;
 
-/// What went wrong with a container; the machine knows where.
+/// An error with a container; the machine adds the position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Misuse {
     /// More open containers than any snapshot has.
     TooManyOpen,
-    /// A frame or a stack was changed after it had been used.
+    /// A frame or a stack changed after it had been used.
     ChangedAfterUse,
     /// More streams and pools than a log can number.
     TooManyLanes,
@@ -42,7 +42,7 @@ impl Misuse {
     }
 }
 
-/// All containers, tables and findings.
+/// All containers and tables, and the parts found so far.
 pub(crate) struct Heap {
     pub(crate) memo: Memo,
     pub(crate) tables: Tables,
@@ -62,7 +62,7 @@ impl Heap {
         }
     }
 
-    /// Bytes held, estimated from above.
+    /// Upper estimate of the bytes held in memory.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.memo.held_bytes() + self.tables.held_bytes() + self.found.held_bytes()
     }
@@ -82,7 +82,7 @@ impl Heap {
         value.id(Kind::Dict).is_some_and(|slot| Shape::of(self.dicts.at(slot)) != Shape::Other)
     }
 
-    /// Puts a value of the stack into the memo.
+    /// Puts a value on the stack into the memo.
     #[inline]
     pub(crate) fn memoize(&mut self, value: Value, index: u64) {
         let memo = match value.kind() {
@@ -94,13 +94,14 @@ impl Heap {
             *memo = Some(index);
             self.memo.put(index, value);
         } else {
-            // Memoized before: a slot knows one index, so the second one gets what it stands for.
+            // The container is in the memo already. A slot has only one index, so the second index gets the result.
             let shared = self.share(value);
             self.memo.put(index, shared);
         }
     }
 
-    /// A second reference to a value. A frame or a stack is settled by that; other containers stay with their only owner.
+    /// The value for a second reference. This fixes the result of a frame or a stack. Other containers stay with their
+    /// only owner.
     #[inline]
     pub(crate) fn share(&mut self, value: Value) -> Value {
         match value.kind() {
@@ -126,7 +127,7 @@ impl Heap {
         list.shared.unwrap_or(Value::OPAQUE)
     }
 
-    /// Consumes a value of any kind; the result needs no slot.
+    /// Consumes a value of any kind. The result needs no slot.
     #[inline]
     pub(crate) fn close(&mut self, value: Value) -> Value {
         match value.kind() {
@@ -162,7 +163,7 @@ impl Heap {
         self.lists.release(slot);
     }
 
-    /// Replaces the memo's note of an open container, unless the entry was given to another value since.
+    /// Replaces the memo's entry of an open container, unless the entry has been set to another value since.
     #[inline]
     fn settle(&mut self, index: u64, open: Value, settled: Value) {
         if self.memo.get(index) == Some(open) {
@@ -170,7 +171,7 @@ impl Heap {
         }
     }
 
-    /// Takes `key: value` pairs into a value of the stack, if that is a dict.
+    /// Adds `key: value` pairs to a value on the stack, if it is a dict.
     #[inline]
     pub(crate) fn set_items(&mut self, dict: Value, pairs: &[Value]) -> Result<(), Misuse> {
         for pair in pairs.chunks_exact(2) {
@@ -217,7 +218,7 @@ impl Heap {
         self.close(value)
     }
 
-    /// The sixteen divisions become values of the settings themselves.
+    /// Copies the sixteen divisions into the settings themselves.
     fn take_roundups(&mut self, slot: u32, value: Value) -> Value {
         if let Some(inner) = value.id(Kind::Dict) {
             for key in (keys::ROUNDUP_FIRST..).take(keys::ROUNDUPS) {
@@ -228,7 +229,7 @@ impl Heap {
         self.close(value)
     }
 
-    /// Takes a key of the snapshot itself.
+    /// Handles a top-level key of the snapshot.
     fn set_top(&mut self, word: u32, value: Value) {
         self.found.note_key(self.tables.text_at(word));
         let content =
@@ -250,7 +251,7 @@ impl Heap {
         self.close(value);
     }
 
-    /// Appends items to a value of the stack, if that is a list. `below` is the stack beneath the list.
+    /// Appends items to a value on the stack, if it is a list. `below` is the stack below the list.
     #[inline]
     pub(crate) fn extend(&mut self, list: Value, items: &[Value], below: &[Value]) -> Result<(), Misuse> {
         let Some(slot) = list.id(Kind::List) else {
@@ -265,7 +266,7 @@ impl Heap {
                 Kind::Frame => self.push_frame(slot, FrameId(item.id(Kind::Frame).unwrap_or(0))),
                 Kind::Dict => self.push_dict(slot, item, below)?,
                 Kind::List => self.push_list(slot, item),
-                // An empty list that is used twice has become opaque.
+                // An empty list that is used twice is opaque.
                 Kind::Opaque => self.push_trace(slot, None),
                 _ => self.not_of_interest(slot),
             }
@@ -317,7 +318,7 @@ impl Heap {
         result
     }
 
-    /// Keeps what a dict says in the list that takes it.
+    /// Stores a dict's content in the list that consumes it.
     #[inline]
     fn store(&mut self, slot: u32, dict: u32, shape: Shape) -> Result<(), Misuse> {
         let (list, dict, found) = (self.lists.at_mut(slot), self.dicts.at_mut(dict), &mut self.found);
@@ -331,7 +332,7 @@ impl Heap {
                         if owner != keys::EMPTY && owners::is_owned(event.action) {
                             event.stack = self.tables.owned(event.stack, owner);
                         } else if event.action == Action::Annotate {
-                            // It names nothing, and who annotated has not requested the block.
+                            // The annotation has no name, and its own stack did not request the block.
                             event.stack = StackId::NONE;
                         }
                         found.order_in_time(&mut event, &mut list.last_ns, dict.has(keys::TIME_US));
@@ -397,7 +398,7 @@ impl Heap {
         }
     }
 
-    /// Whether the top-level key under which the stack stands is one that memctl reads.
+    /// Whether memctl reads the top-level key to which the top of the stack belongs.
     fn is_read(&self, below: &[Value]) -> bool {
         let is_root = |&top: &Value| top.id(Kind::Dict).is_some_and(|slot| self.dicts.at(slot).is_root);
         if !below.first().is_some_and(is_root) {
@@ -413,7 +414,7 @@ impl Heap {
         key.is_none_or(keys::is_read_at_top)
     }
 
-    /// What the value is, in words.
+    /// A description of the value in words.
     pub(crate) fn describe(&self, value: Value) -> String {
         match value.kind() {
             Kind::Dict if self.found.top_keys.is_empty() => "an empty dict".into(),

@@ -1,7 +1,8 @@
-//! The byte stream under the pickle reader: a buffer, compression detected by magic, a digest of the bytes read.
+//! The byte stream below the pickle reader: a buffer, compression detected by magic bytes, and a digest of the bytes
+//! read.
 //!
-//! Guarantees: memory is one buffer for any lengths that the file declares; the digest covers exactly the unpacked
-//! bytes that were consumed, so a pickle and its compressed form have the same one.
+//! Guarantees: memory is one buffer, regardless of the lengths that the file declares. The digest covers exactly the
+//! unpacked bytes that were consumed, so a pickle and its compressed form have the same digest.
 
 use std::io::{self, BufReader, Read};
 use std::sync::Arc;
@@ -12,12 +13,12 @@ use flate2::read::MultiGzDecoder;
 use super::digest::{Digest, Digests};
 use super::error::SnapshotFault;
 
-/// Bytes of the buffer: large enough that a system call is nothing, small enough to stay in the L2 cache.
+/// Bytes of the buffer: large enough that system calls cost little, small enough to stay in the L2 cache.
 const BUFFER_BYTES: usize = 256 << 10;
-/// Bytes by which a file is recognised.
+/// Bytes by which the format of a file is recognised.
 const SNIFF_BYTES: usize = 16;
 
-/// How the pickle is packed.
+/// How the pickle is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Packing {
     Plain,
@@ -25,7 +26,7 @@ enum Packing {
     Zstd,
 }
 
-/// Counts the bytes that were read below the decompressor.
+/// Counts the bytes that the decompressor reads.
 struct Counted<R> {
     inner: R,
     read: Arc<AtomicU64>,
@@ -34,13 +35,14 @@ struct Counted<R> {
 impl<R: Read> Read for Counted<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let n = self.inner.read(buf)?;
-        // Relaxed: one thread writes and reads it; it is atomic only to be shared past the decompressor's ownership.
+        // Relaxed: only one thread writes and reads it. It is atomic only because the decompressor owns this reader
+        // while the count is read elsewhere.
         self.read.fetch_add(n as u64, Ordering::Relaxed);
         Ok(n)
     }
 }
 
-/// A buffered, digested, unpacked byte stream.
+/// A buffered, unpacked byte stream with a digest.
 pub(crate) struct Input<'r> {
     reader: Box<dyn Read + 'r>,
     packing: Packing,
@@ -48,7 +50,7 @@ pub(crate) struct Input<'r> {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    /// First byte of the buffer that the digest has not seen.
+    /// First byte of the buffer that is not in the digest yet.
     digested: usize,
     /// Offset in the unpacked stream of `buffer[0]`.
     base: u64,
@@ -57,7 +59,7 @@ pub(crate) struct Input<'r> {
 }
 
 impl<'r> Input<'r> {
-    /// Recognises the packing and starts to read.
+    /// Recognises the compression and starts to read.
     pub(crate) fn open(mut reader: impl Read + 'r) -> Result<Self, SnapshotFault> {
         let mut head = Vec::with_capacity(SNIFF_BYTES);
         reader.by_ref().take(SNIFF_BYTES as u64).read_to_end(&mut head).map_err(SnapshotFault::Unreadable)?;
@@ -86,7 +88,7 @@ impl<'r> Input<'r> {
         Ok(input)
     }
 
-    /// Bytes of the file (packed ones, if it is packed) that were read so far.
+    /// Bytes of the file (compressed, if it is compressed) that were read so far.
     pub(crate) fn file_bytes_read(&self) -> u64 {
         // Relaxed: see `Counted`.
         self.file_bytes_read.load(Ordering::Relaxed)
@@ -97,13 +99,13 @@ impl<'r> Input<'r> {
         self.base + self.start as u64
     }
 
-    /// Whether at least `n` bytes lie in the buffer.
+    /// Whether at least `n` bytes are in the buffer.
     #[inline]
     pub(crate) fn has(&self, n: usize) -> bool {
         self.end - self.start >= n
     }
 
-    /// Whether the stream has ended behind the buffered bytes.
+    /// Whether the stream has no bytes after the buffered ones.
     pub(crate) fn is_drained(&self) -> bool {
         self.at_end
     }
@@ -130,7 +132,7 @@ impl<'r> Input<'r> {
         Ok(array)
     }
 
-    /// `n` bytes, at most the buffer's size, as they lie there.
+    /// The next `n` bytes, at most the buffer's size, as a slice of the buffer.
     #[inline]
     pub(crate) fn slice(&mut self, n: usize) -> Result<&[u8], SnapshotFault> {
         if !self.has(n) {
@@ -150,7 +152,7 @@ impl<'r> Input<'r> {
         self.buffer[self.start..self.end].first_chunk().copied().map(u64::from_le_bytes)
     }
 
-    /// Passes over `n` bytes, however many.
+    /// Skips `n` bytes, however many.
     pub(crate) fn skip(&mut self, mut n: u64) -> Result<(), SnapshotFault> {
         loop {
             let here = n.min((self.end - self.start) as u64);
@@ -167,7 +169,7 @@ impl<'r> Input<'r> {
         }
     }
 
-    /// A line without its end; of a longer one the first `keep` bytes.
+    /// A line without its end. Only the first `keep` bytes are kept.
     pub(crate) fn line(&mut self, keep: usize) -> Result<Vec<u8>, SnapshotFault> {
         let mut line = Vec::new();
         loop {
@@ -205,13 +207,13 @@ impl<'r> Input<'r> {
         Ok(())
     }
 
-    /// The digests of what was consumed.
+    /// The digests of the consumed bytes.
     pub(crate) fn finish(mut self) -> Digests {
         self.digest.update(&self.buffer[self.digested..self.start]);
         self.digest.finish()
     }
 
-    /// The stream ended although `missing` more bytes were needed.
+    /// The error for a stream that ended although `missing` more bytes were needed.
     #[cold]
     fn truncated(&self, missing: u64) -> SnapshotFault {
         let at = self.base + self.end as u64;
@@ -246,7 +248,7 @@ fn packing_of(head: &[u8]) -> Result<Packing, SnapshotFault> {
     Err(SnapshotFault::NotAPickle { looks_like })
 }
 
-/// Says what the unpacked bytes are when they cannot be a pickle.
+/// Returns an error that names the kind of the unpacked bytes if they cannot be a pickle.
 fn not_a_pickle(bytes: &[u8]) -> Result<(), SnapshotFault> {
     let text = bytes.trim_ascii_start();
     let looks_like = match bytes {
@@ -259,7 +261,7 @@ fn not_a_pickle(bytes: &[u8]) -> Result<(), SnapshotFault> {
         [0x80, ..] => "of an unknown pickle protocol (known: 0 to 5)",
         _ if text.starts_with(b"{") || text.starts_with(b"[") => "JSON",
         _ if text.starts_with(b"<") => "HTML or XML",
-        // Protocols 0 and 1 have no header: a mark, or an empty dict or list.
+        // Protocols 0 and 1 have no header; they begin with a mark, or with an empty dict or list.
         [b'(' | b'}' | b']', ..] => return Ok(()),
         _ if bytes[..bytes.len().min(256)].iter().all(|&byte| byte != 0 && byte < 0x80) => "text",
         _ => "unknown binary data",

@@ -1,7 +1,7 @@
-//! Interning: a string, a frame, a stack, a pair is kept once and named by a number.
+//! Interning: equal strings, frames, stacks and pairs are stored once and referred to by a number.
 //!
-//! Guarantees: limits of memctl's model hold here (long names are cut, stacks beyond the limits
-//! count as none and are counted); hashing is seeded, so that no file can choose its collisions.
+//! Guarantees: the limits of memctl's model apply. Long names are cut; stacks beyond the limits count as no stack and
+//! are counted. Hashing is seeded, so that a file cannot provoke collisions.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
@@ -15,7 +15,7 @@ use memctl_model::{Frame, FrameId, PoolId, StackId};
 
 use super::keys;
 
-/// What one interned thing costs besides its content: map entry, vector entry, allocation. An estimate from above.
+/// Upper estimate of the cost of an interned item besides its content: map entry, vector entry, allocation.
 const OVERHEAD_BYTES: u64 = 96;
 
 /// All tables of one recording.
@@ -27,16 +27,16 @@ pub(crate) struct Tables {
     stacks: Vec<Vec<FrameId>>,
     stack_ids: HashMap<u64, u32>,
     hasher: RandomState,
-    /// Stacks that say whose memory it is, by the stack without that and the name's text.
+    /// Stacks with an owner's name, by the stack without it and the number of the name's text.
     owned: HashMap<(StackId, u32), StackId>,
-    /// Of each of them, the two.
+    /// For each such stack: the stack without the owner's name, and the number of the name's text.
     owners: HashMap<StackId, (StackId, u32)>,
     pairs: Vec<(u64, u64)>,
     pair_ids: HashMap<(u64, u64), u32>,
     held_bytes: u64,
-    /// Stacks and frames that found no room.
+    /// Number of stacks and frames beyond the limits.
     pub(crate) refused: u64,
-    /// Times that a stack did not get its owner's name, because there are too many.
+    /// How often a stack did not get its owner's name because there are too many.
     pub(crate) owners_refused: u64,
 }
 
@@ -64,7 +64,7 @@ impl Tables {
         tables
     }
 
-    /// Bytes held, estimated from above.
+    /// Upper estimate of the bytes held in memory.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.held_bytes
     }
@@ -82,7 +82,7 @@ impl Tables {
         id
     }
 
-    /// The number of a string given as bytes, of which only the first [`NAME_BYTES_MAX`] count.
+    /// The number of a string given as bytes. Only the first [`NAME_BYTES_MAX`] bytes count.
     #[inline]
     pub(crate) fn text_of_bytes(&mut self, bytes: &[u8]) -> u32 {
         if bytes.is_empty() {
@@ -97,11 +97,11 @@ impl Tables {
 
     /// The string of a number.
     pub(crate) fn text_at(&self, id: u32) -> &Arc<str> {
-        // A number comes from `text` alone; the word stands in for one that does not.
+        // All numbers come from `text`. For any other number the empty word is returned.
         self.texts.get(id as usize).unwrap_or(&self.texts[keys::EMPTY as usize])
     }
 
-    /// The number of a frame; `None` when there are too many.
+    /// The number of a frame; `None` if there are too many.
     pub(crate) fn frame(&mut self, name: u32, file: u32, line: u32) -> Option<u32> {
         if let Some(&id) = self.frame_ids.get(&(name, file, line)) {
             return Some(id);
@@ -118,7 +118,7 @@ impl Tables {
         Some(id)
     }
 
-    /// The number of a stack of frames, innermost first; deeper ones are cut at the outer end.
+    /// The number of a stack of frames, innermost first. Stacks that are too deep are cut at the outer end.
     pub(crate) fn stack(&mut self, frames: &[FrameId]) -> StackId {
         let frames = &frames[..frames.len().min(STACK_FRAMES_MAX)];
         if frames.is_empty() {
@@ -130,7 +130,7 @@ impl Tables {
                 Entry::Occupied(entry) if self.stacks[*entry.get() as usize] == frames => {
                     return StackId(*entry.get() + 1);
                 }
-                // Two stacks of the same hash: the later one lives at the next free number.
+                // If two stacks have the same hash, the later one is stored at the next free number.
                 Entry::Occupied(_) => hash = hash.wrapping_add(1),
                 Entry::Vacant(_) if self.stacks.len() >= SESSION_STACKS_MAX => {
                     self.refused += 1;
@@ -146,7 +146,7 @@ impl Tables {
         }
     }
 
-    /// The number of a stack with the name of whose memory it is, in place of the name that it has.
+    /// The number of a stack with this owner's name, which replaces the stack's present owner's name.
     pub(crate) fn owned(&mut self, stack: StackId, name: u32) -> StackId {
         let calls = self.owner(stack).map_or(stack, |(calls, _)| calls);
         if name == keys::EMPTY {
@@ -171,7 +171,7 @@ impl Tables {
         owned
     }
 
-    /// The stack without its owner's name and the name's text, if it has one.
+    /// The stack without its owner's name, and the number of the name's text, if it has one.
     pub(crate) fn owner(&self, stack: StackId) -> Option<(StackId, u32)> {
         self.owners.get(&stack).copied()
     }
@@ -190,13 +190,13 @@ impl Tables {
         })
     }
 
-    /// The pool that a pair names; `None` when a half does not fit.
+    /// The pool that a pair names; `None` if a half is too large.
     pub(crate) fn pool_at(&self, id: u32) -> Option<PoolId> {
         let &(first, second) = self.pairs.get(id as usize)?;
         Some(PoolId { first: u32::try_from(first).ok()?, second: u32::try_from(second).ok()? })
     }
 
-    /// Hands out the frames and stacks.
+    /// Returns the frames and stacks.
     pub(crate) fn into_stacks(self) -> (Vec<Frame>, Vec<Vec<FrameId>>) {
         (self.frames, self.stacks)
     }

@@ -1,11 +1,11 @@
-//! The words of a snapshot: every key and every fixed string that memctl reads, numbered.
+//! The words of a snapshot: every key and every fixed string that memctl reads, with a number.
 //!
-//! The interner gets them first, in this order, so that the number of a string is the number of
-//! its word and a dict's key is found without comparing text.
+//! The interner gets them first, in this order. So the number of a string is the number of its word, and a dict's key
+//! is found without comparing text.
 
 use memctl_model::Action;
 
-/// Numbers names from `$first` up and lists their texts in the same order.
+/// Numbers the names from `$first` upwards and lists their texts in the same order.
 macro_rules! words {
     ($texts:ident, $end:ident; $first:expr; $($name:ident = $text:literal),+ $(,)?) => {
         words!(@number $end; $first; $($name)+);
@@ -68,7 +68,7 @@ pub(crate) const ROUNDUPS: usize = 16;
 pub(crate) const ROUNDUP_FIRST: u32 = IN_DICTS_END;
 
 words! { ELSEWHERE, ELSEWHERE_END; ROUNDUP_FIRST + ROUNDUPS as u32;
-    // The top.
+    // The top level.
     SEGMENTS = "segments",
     DEVICE_TRACES = "device_traces",
     ALLOCATOR_SETTINGS = "allocator_settings",
@@ -81,19 +81,19 @@ words! { ELSEWHERE, ELSEWHERE_END; ROUNDUP_FIRST + ROUNDUPS as u32;
     SMALL = "small",
     ACTIVE_ALLOCATED = "active_allocated",
     ACTIVE_PENDING_FREE = "active_pending_free",
-    // The name that torch's documentation gives to the state before.
+    // The name that torch's documentation uses for the previous state.
     ACTIVE_AWAITING_FREE = "active_awaiting_free",
 }
 
 /// Number of the first action's name; the others follow in the order of [`Action::ALL`].
 const FIRST_ACTION: u32 = ELSEWHERE_END;
-/// Keys below this number have a place in a dict.
+/// Keys below this number have a place in a `DictSlot`.
 pub(crate) const DICT_KEYS: usize = SEGMENTS as usize;
 
-// A dict notes in the bits of one u64 which keys it has.
+// A dict stores which keys it has in the bits of one u64.
 const _: () = assert!(DICT_KEYS <= 64);
 
-/// Every word, in the order of its number.
+/// Every word, in the order of the numbers.
 pub(crate) fn words() -> impl Iterator<Item = &'static str> {
     let texts = IN_DICTS.iter().chain(&INTERVALS).chain(ELSEWHERE).copied();
     texts.chain(Action::ALL.into_iter().map(Action::name))
@@ -105,7 +105,7 @@ pub(crate) fn action_of(word: u32) -> Option<Action> {
     word.checked_sub(FIRST_ACTION).and_then(|n| u8::try_from(n).ok()).and_then(Action::from_number)
 }
 
-/// Whether a key of the top holds something that is read.
+/// Whether the value of a top-level key is read.
 pub(crate) fn is_read_at_top(word: u32) -> bool {
     (SEGMENTS..=EXTERNAL_ANNOTATIONS).contains(&word)
 }

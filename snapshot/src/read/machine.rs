@@ -1,11 +1,10 @@
-//! The pickle interpreter: protocols 0 to 5, plain data only.
+//! The pickle interpreter for protocols 0 to 5 and plain data only.
 //!
-//! Guarantees: nothing is imported, called or built; every opcode that would do so is refused by
-//! name. Memory does not depend on declared lengths or on nesting (bounded); of a value that is
-//! skipped there remain a memo entry of 4 bytes and, if it is a string not seen before, the
-//! string. A pickle that ends early or lies about itself ends in an error that says where.
-//! Lists may come in CPython's batches of a thousand or in one piece: then complete items are
-//! taken early.
+//! Guarantees: nothing is imported, called or built. Every opcode that would do so is rejected with its name. Memory
+//! does not depend on declared lengths, and nesting is bounded. A skipped value leaves only a memo entry of 4 bytes
+//! and, if it is a string not seen before, the string. A pickle that ends early or contradicts itself gives an error
+//! with its position. Lists may come in CPython's batches of a thousand items or in one piece. In the latter case,
+//! complete items are consumed early.
 
 use memctl_model::limits::NAME_BYTES_MAX;
 
@@ -16,22 +15,23 @@ use super::input::Input;
 use super::opcode as op;
 use super::value::{Kind, Value};
 
-/// Values on the stack; without early taking a list of a million numbers in one piece needs as many.
+/// Maximum values on the stack. Without early consumption, a list of a million numbers in one piece needs as many.
 const STACK_MAX: usize = 1 << 20;
-/// Marks open at once. A snapshot needs six.
+/// Maximum number of open marks. A snapshot needs six.
 const MARKS_MAX: usize = 256;
-/// Items above a mark after which complete ones are taken early: several of CPython's batches, so its pickles never come here.
+/// Items above a mark after which complete ones are consumed early. This is several of CPython's batches, so its
+/// pickles never reach it.
 const EARLY_ITEMS: usize = 4096;
-/// Bytes that every opcode with fixed arguments fits into, and most strings.
+/// Bytes that suffice for every opcode with fixed arguments, and for most strings.
 const LOOKAHEAD_BYTES: usize = 512;
-/// Bytes that lie between two checks of the limit and two reports of progress.
+/// Bytes between two checks of the limit and two reports of progress.
 const CHECK_BYTES: u64 = 1 << 20;
 
 /// An open mark.
 pub(crate) struct Mark {
-    /// Height of the stack when it was set.
+    /// Height of the stack when the mark was set.
     pub(super) at: usize,
-    /// Whether items above it have already gone into the list below it.
+    /// Whether items above it have already been moved into the list below it.
     taken_early: bool,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Machine<'r> {
     pub(crate) heap: Heap,
     pub(super) stack: Vec<Value>,
     pub(super) marks: Vec<Mark>,
-    /// Offset of the opcode at work.
+    /// Offset of the current opcode.
     pub(super) at: u64,
 }
 
@@ -50,7 +50,7 @@ impl<'r> Machine<'r> {
         Self { input, heap: Heap::new(), stack: Vec::new(), marks: Vec::new(), at: 0 }
     }
 
-    /// Runs until STOP and gives the value at the top.
+    /// Runs until STOP and returns the value at the top.
     pub(crate) fn run(
         &mut self,
         held_bytes_max: u64,
@@ -78,7 +78,7 @@ impl<'r> Machine<'r> {
         }
     }
 
-    /// One opcode, the frequent ones first.
+    /// Executes one opcode; the frequent ones come first.
     #[inline]
     fn step(&mut self, opcode: u8) -> Result<(), SnapshotFault> {
         match opcode {
@@ -152,9 +152,9 @@ impl<'r> Machine<'r> {
         self.push(dict)
     }
 
-    /// A list in one piece: its items so far go into it, if they are all dicts that are complete.
+    /// Moves the items so far of a list in one piece into the list, if all of them are complete dicts.
     ///
-    /// A dict right behind a dict without a key in between is its sibling, so all of them are closed.
+    /// If one dict directly follows another without a key in between, they are siblings. So all of them are closed.
     #[cold]
     fn take_early(&mut self) -> Result<(), SnapshotFault> {
         let Some(mark) = self.marks.last_mut() else { return Ok(()) };
@@ -171,7 +171,7 @@ impl<'r> Machine<'r> {
     }
 
     fn appends(&mut self) -> Result<(), SnapshotFault> {
-        // The one opcode for which items may have been taken early.
+        // This is the only opcode for which items may have been consumed early.
         if let Some(mark) = self.marks.last_mut() {
             mark.taken_early = false;
         }
@@ -201,7 +201,7 @@ impl<'r> Machine<'r> {
         Ok(())
     }
 
-    /// A tuple of the topmost values; of two numbers it is kept, since pools are named so.
+    /// A tuple of the topmost values. A tuple of two numbers is kept, because pools have such names.
     pub(super) fn tuple(&mut self, n: usize) -> Result<(), SnapshotFault> {
         let floor = self.marks.last().map_or(0, |mark| mark.at);
         let Some(from) = self.stack.len().checked_sub(n).filter(|&from| from >= floor) else {
@@ -221,7 +221,7 @@ impl<'r> Machine<'r> {
     #[inline]
     pub(super) fn text(&mut self, n: u64) -> Result<(), SnapshotFault> {
         let kept = n.min(NAME_BYTES_MAX as u64);
-        // At most NAME_BYTES_MAX, which the buffer holds.
+        // `kept` is at most NAME_BYTES_MAX, which fits into the buffer.
         let id = self.heap.tables.text_of_bytes(self.input.slice(kept as usize)?);
         if n > kept {
             self.input.skip(n - kept)?;
@@ -240,10 +240,11 @@ impl<'r> Machine<'r> {
         if n > 8 {
             return self.bytes(n);
         }
-        // At most eight, checked above.
+        // `n` is at most eight, as checked above.
         let n = n as usize;
         let word = match self.input.peek_word() {
-            // Most numbers have eight bytes of something behind them: their own go to the top and back, which brings the sign.
+            // Usually eight bytes are available. The number's own bytes are shifted to the top and back, which extends
+            // the sign.
             Some(word) if n > 0 => {
                 self.input.slice(n)?;
                 let unused_bits = 64 - 8 * n as u32;
@@ -269,7 +270,7 @@ impl<'r> Machine<'r> {
 
     #[inline]
     pub(super) fn put(&mut self, index: u64) -> Result<(), SnapshotFault> {
-        // Every entry takes at least a byte of the file, so an honest index is below the offset.
+        // Every entry takes at least one byte of the file, so a valid index is below the offset.
         if index > self.at {
             return Err(self.malformed(format!("a memo index of {index}")));
         }
@@ -287,7 +288,7 @@ impl<'r> Machine<'r> {
         Ok(())
     }
 
-    /// Takes the topmost mark away and gives its height.
+    /// Removes the topmost mark and returns its height.
     #[inline]
     pub(super) fn unmark(&mut self) -> Result<usize, SnapshotFault> {
         match self.marks.pop() {
@@ -308,7 +309,7 @@ impl<'r> Machine<'r> {
         Ok(())
     }
 
-    /// Whether something lies above the topmost mark.
+    /// Whether there is a value above the topmost mark.
     #[inline]
     fn above_mark(&self) -> bool {
         self.stack.len() > self.marks.last().map_or(0, |mark| mark.at)

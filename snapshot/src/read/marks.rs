@@ -1,7 +1,7 @@
 //! Marks from the annotations of a snapshot: epochs, steps, phases and regions.
 //!
-//! Guarantees: marks are sorted by time, in the file's order where times are equal; every end has
-//! a begin (a range that began before the recording begins with it). What annotations do not mark, [`super::unmarked`] finds.
+//! Guarantees: marks are sorted by time; marks with equal times keep the file's order. Every end has a begin: a range
+//! that began before the recording begins with it. [`super::unmarked`] finds boundaries that annotations do not mark.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use memctl_model::{Event, Mark, MarkKind, Phase};
 
 use super::containers::Annotation;
 
-/// Whether a mark comes before an event: a begin does at the same time, an end does not.
+/// Whether a mark comes before an event. At equal times a begin does and an end does not.
 ///
-/// Snapshots have microseconds, so ties are common: what happened in the microsecond in which a
-/// range ended belongs to the range, and what happened in the one in which it began does too.
+/// Snapshots have microseconds, so equal times are common. An event in the microsecond in which a range began or ended
+/// belongs to that range.
 #[must_use]
 pub fn mark_precedes(mark: &Mark, event: &Event) -> bool {
     match mark.kind {
@@ -29,20 +29,20 @@ pub fn mark_precedes(mark: &Mark, event: &Event) -> bool {
     }
 }
 
-/// Which annotations are the steps.
+/// The annotations that mark steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Steps {
     /// `step#N`.
     Named,
     /// `ProfilerStep#N`, as torch.profiler writes them.
     Profiler,
-    /// Every end of an optimizer's step ends one.
+    /// Every end of an optimizer's step ends a step.
     Optimizer,
-    /// Nothing marks steps.
+    /// No annotation marks steps.
     Untold,
 }
 
-/// What the name of an annotation says.
+/// The meaning of an annotation's name.
 enum Meaning {
     Epoch(u32),
     Step(u64),
@@ -110,7 +110,7 @@ fn mark_kind(meaning: Meaning, name: &str, begins: bool) -> MarkKind {
     }
 }
 
-/// What the annotations of a recording mark.
+/// The marks that the annotations of a recording give.
 pub(crate) struct Given {
     /// Marks, sorted by time; every end has a begin.
     pub marks: Vec<Mark>,
@@ -119,7 +119,7 @@ pub(crate) struct Given {
     pub phases: bool,
 }
 
-/// The marks that annotations give. `start_ns` is the time of the first of them or of the first event.
+/// The marks that annotations give. `start_ns` is the time of the first annotation or of the first event.
 pub(crate) fn given(mut annotations: Vec<Annotation>, start_ns: u64) -> Given {
     annotations.sort_by_key(|annotation| annotation.time_ns);
     let steps = Steps::of(&annotations);
@@ -131,8 +131,8 @@ pub(crate) fn given(mut annotations: Vec<Annotation>, start_ns: u64) -> Given {
     Given { epochs, phases, steps: steps != Steps::Untold, marks }
 }
 
-/// Turns annotations into marks. If only the optimizer marks steps, each step reaches from the end of the one before
-/// (or the begin of its epoch) to the end of the optimizer's step.
+/// Translates annotations into marks. If only the optimizer marks steps, each step ends with the optimizer's step. It
+/// begins with the end of the previous step or with the begin of its epoch.
 fn translate(annotations: Vec<Annotation>, steps: Steps, start_ns: u64) -> Vec<Mark> {
     let mut marks: Vec<Mark> = Vec::with_capacity(annotations.len());
     let mut step = 0;
@@ -154,7 +154,7 @@ fn translate(annotations: Vec<Annotation>, steps: Steps, start_ns: u64) -> Vec<M
     marks
 }
 
-/// Gives every end without a begin one at the recording's start: the range was under way.
+/// Adds a begin at the recording's start for every end without one, because the range was under way.
 fn complete(marks: &mut Vec<Mark>, start_ns: u64) {
     let mut open: HashMap<MarkKind, u64> = HashMap::new();
     let mut missing = Vec::new();
@@ -168,7 +168,7 @@ fn complete(marks: &mut Vec<Mark>, start_ns: u64) {
             _ => missing.push(Mark { time_ns: start_ns, kind: begin }),
         }
     }
-    // Outer ranges first; among equals the one that ended last began first.
+    // Outer ranges come first. Among equal ones, the range that ended last began first.
     missing.reverse();
     missing.sort_by_key(|mark| match mark.kind {
         MarkKind::EpochBegin(_) => 0,
@@ -179,7 +179,7 @@ fn complete(marks: &mut Vec<Mark>, start_ns: u64) {
     marks.splice(0..0, missing);
 }
 
-/// The begin that an end needs; `None` for what is no end.
+/// The begin that an end needs; `None` for a mark that is not an end.
 fn begin_of(end: &MarkKind) -> Option<MarkKind> {
     match end {
         MarkKind::EpochEnd(n) => Some(MarkKind::EpochBegin(*n)),

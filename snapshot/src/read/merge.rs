@@ -1,8 +1,8 @@
-//! Marks and events in the order in which they happened.
+//! Merges marks and events into the order in which they happened.
 //!
-//! Within a device the order of the events is the recording's, regardless of their times; marks keep theirs. Between
-//! devices and against marks, time decides, with [`mark_precedes`] for ties; at equal times the lower device comes
-//! first.
+//! Within a device, events keep the recording's order, regardless of their times. Marks keep their order as well.
+//! Between devices, and between marks and events, time decides; [`mark_precedes`] decides ties with marks. At equal
+//! times the lower device comes first.
 
 use std::iter::Peekable;
 
@@ -10,10 +10,10 @@ use memctl_model::{DeviceIndex, Event, Mark};
 
 use super::marks::mark_precedes;
 
-/// What happened next.
+/// The next mark or event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// A mark, for every device.
+    /// A mark; it applies to every device.
     Mark(Mark),
     /// An event of a device.
     Event(DeviceIndex, Event),
@@ -39,7 +39,7 @@ impl<M: Iterator<Item = Mark>, E: Iterator<Item = Event>> Iterator for Merged<M,
     type Item = Moment;
 
     fn next(&mut self) -> Option<Moment> {
-        // A recording has one device with events, rarely a few: a scan is as good as a heap.
+        // A recording has one device with events, rarely a few, so a scan is as fast as a heap.
         let next = self
             .devices
             .iter_mut()

@@ -1,9 +1,9 @@
 //! Memory snapshots of torch 2.1 to 2.15: the pickles of `torch.cuda.memory._snapshot()`.
 //!
-//! [`load`] reads one, plain or packed by gzip or zstd, in one pass and in less memory than the
-//! unpacked pickle has bytes: events become records of 32 bytes as their dicts end, names, frames
-//! and stacks are interned as they come, everything else is passed over. It accepts plain data
-//! only: a pickle that would import or call something is refused, nothing is ever executed.
+//! [`load`] reads a snapshot, plain or compressed by gzip or zstd. It needs one pass and less memory than the unpacked
+//! pickle has bytes: events become records of 32 bytes as soon as their dicts end; names, frames and stacks are
+//! interned as they come; everything else is skipped. Only plain data is accepted. A pickle that would import or call
+//! something is rejected, and nothing is ever executed.
 
 mod assemble;
 mod containers;
@@ -40,42 +40,42 @@ pub use merge::{Merged, Moment, merge};
 pub(crate) use owners::ANNOTATED;
 pub use unmarked::FoundBoundaries;
 
-/// Bytes that a recording may hold in memory while it is read, unless the caller says otherwise: about 200 million events.
+/// Default limit of the bytes that a recording may hold in memory while it is read: about 200 million events.
 pub const HELD_BYTES_MAX: u64 = 8 << 30;
 
-/// Everything that a snapshot says.
+/// The content of a snapshot.
 #[derive(Debug)]
 pub struct Recording {
-    /// The devices that have events or segments, by index.
+    /// The devices with events or segments, by index.
     pub devices: Vec<DeviceRecording>,
     /// Marks, sorted by time; they apply to all devices. See [`mark_precedes`] for ties with events.
     pub marks: Vec<Mark>,
-    /// Which of them no annotation gave.
+    /// Which marks do not come from annotations.
     pub found: FoundBoundaries,
     /// Frames by [`FrameId`].
     pub frames: Vec<Frame>,
     /// Stacks, innermost frame first; `stacks[0]` is `StackId(1)`.
     pub stacks: Vec<Vec<FrameId>>,
-    /// The allocator's settings at the time of the snapshot; the defaults where it has none (before torch 2.3).
+    /// The allocator's settings at the time of the snapshot; the defaults if it has none (before torch 2.3).
     pub settings: AllocatorSettings,
-    /// Nanoseconds since the Unix epoch of the first event or mark; 0 when there is none.
+    /// Time of the first event or mark, in nanoseconds since the Unix epoch; 0 if there is none.
     pub started_ns: u64,
-    /// Likewise of the last one.
+    /// Time of the last event or mark, in nanoseconds since the Unix epoch; 0 if there is none.
     pub ended_ns: u64,
     /// The oldest framework that can have written this, `torch >= 2.10`; `None` if nothing shows it.
     pub framework: Option<String>,
     /// Digest of the unpacked pickle: the same for a file and its compressed form.
     pub digest: [u8; 16],
-    /// A digest that needs the file's content: proves that a later import is of the same file.
+    /// A digest that can only be computed from the file's content. It proves that a later import is of the same file.
     pub proof: [u8; 32],
-    /// What it lacked.
+    /// Missing or unusable parts.
     pub remarks: Remarks,
 }
 
-/// What a snapshot says about one device.
+/// The content of a snapshot for one device.
 #[derive(Debug)]
 pub struct DeviceRecording {
-    /// The device, as the process numbered it.
+    /// The device's number within the process.
     pub device: DeviceIndex,
     /// Its events.
     pub events: EventLog,
@@ -84,7 +84,7 @@ pub struct DeviceRecording {
 }
 
 impl Recording {
-    /// Events over all devices.
+    /// Number of events of all devices.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.devices.iter().map(|device| device.events.len() as u64).sum()
@@ -97,10 +97,10 @@ impl Recording {
     }
 }
 
-/// How far reading has come.
+/// The progress of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of the file (packed ones, if it is packed) that were read.
+    /// Bytes of the file (compressed, if it is compressed) that were read.
     pub bytes_read: u64,
     /// Bytes of the file, if known.
     pub bytes_total: Option<u64>,
@@ -110,21 +110,19 @@ pub struct Progress {
 
 /// Reads a snapshot file.
 ///
-/// # Errors
-/// The file cannot be read, is no pickle, is damaged, contains code, or is no snapshot with events.
+/// # Errors The file cannot be read, is not a pickle, is damaged, contains code, or is not a snapshot with events.
 pub fn load(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Recording, SnapshotError> {
     let failed = |fault| SnapshotError { file: path.to_owned(), fault };
     let file = File::open(path).map_err(|error| failed(SnapshotFault::Unreadable(error)))?;
-    // A pipe has no length; then none is shown.
+    // A pipe has no length, so no total is reported.
     let bytes_total = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len());
     let mut progress = |now: Progress| progress(Progress { bytes_total, ..now });
     load_from(file, HELD_BYTES_MAX, &mut progress).map_err(failed)
 }
 
-/// Reads a snapshot from any reader, holding at most about `held_bytes_max` bytes.
+/// Reads a snapshot from any reader and holds at most about `held_bytes_max` bytes in memory.
 ///
-/// # Errors
-/// As [`load`].
+/// # Errors The same as for [`load`].
 pub fn load_from(
     reader: impl Read,
     held_bytes_max: u64,

@@ -1,8 +1,8 @@
-//! Whose memory it is, as the process said: what was set when memory was requested (`user_metadata`, torch 2.10) and what
-//! was said of a block afterwards (`annotate`, torch 2.14).
+//! Owners of memory, as named by the process: at the request (`user_metadata`, torch 2.10) or for a block afterwards
+//! (`annotate`, torch 2.14).
 //!
-//! Guarantees: behind an annotation the block has the stack of its request with the annotation's name; blocks that live at
-//! the end have the name that they were last given. Refuses to keep who annotated, and the earlier of two names.
+//! Guarantees: after an annotation, the block has the stack of its request with the annotation's name. Blocks that are
+//! live at the end have the last name that was set. The stack of the annotation and earlier names are not kept.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,21 +12,22 @@ use super::DeviceRecording;
 use super::events::EventLog;
 use super::intern::Tables;
 
-/// How the notes begin that show annotations among a recording's marks.
+/// Prefix of the notes that show annotations among a recording's marks.
 pub(crate) const ANNOTATED: &str = "annotated: ";
-/// Notes at most: the first annotation of so many names.
+/// Maximum number of notes: one for the first annotation with each name.
 const NOTES_MAX: usize = 1_000;
 
-/// Whether the name that an event carries is kept: those that request memory, and annotations.
+/// Whether the name that an event carries is kept: it is for events that request memory, and for annotations.
 pub(crate) fn is_owned(action: Action) -> bool {
     matches!(action, Action::Alloc | Action::Oom | Action::SegmentAlloc | Action::SegmentMap | Action::Annotate)
 }
 
-/// Follows the blocks of a device through its events: see the module. Each event has the name that it carries itself.
+/// Follows the blocks of a device through its events; see the module's documentation. Each event already has its own
+/// name.
 pub(crate) fn settle(events: &mut EventLog, segments: &mut [SegmentState], tables: &mut Tables) {
-    // Blocks that live, by address: stacks of those that were requested in this recording or annotated.
+    // Stacks of live blocks that were requested or annotated in this recording, by address.
     let mut living: HashMap<u64, StackId> = HashMap::new();
-    // Stacks of blocks from before the recording, as far as they live at its end.
+    // Stacks of blocks from before the recording that are live at its end.
     let mut before: HashMap<u64, StackId> = blocks(segments).map(|(addr, stack)| (addr, *stack)).collect();
     events.iter().filter(|event| event.action == Action::Alloc).for_each(|event| _ = before.remove(&event.addr));
     events.restack(|event| {
@@ -51,7 +52,7 @@ pub(crate) fn settle(events: &mut EventLog, segments: &mut [SegmentState], table
     }
 }
 
-/// Where blocks were annotated: a note for the first of each name.
+/// Notes of annotated blocks: one for the first annotation with each name.
 pub(crate) fn notes(devices: &[DeviceRecording], frames: &[Frame], stacks: &[Vec<FrameId>]) -> Vec<Mark> {
     let mut told: HashSet<&str> = HashSet::new();
     let mut notes = Vec::new();

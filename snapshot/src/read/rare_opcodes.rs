@@ -1,5 +1,5 @@
-//! The opcodes that come once in a snapshot or never: protocol 0's text, sets, tuples, and those
-//! that would import, build or call something, which are refused by name.
+//! Opcodes that occur once in a snapshot or never: protocol 0's text, sets, tuples, and opcodes that would import,
+//! build or call something. The latter are rejected with their name.
 
 use std::borrow::Cow;
 
@@ -10,11 +10,11 @@ use super::machine::Machine;
 use super::opcode as op;
 use super::value::{Kind, Value};
 
-/// Bytes of a text opcode's line that are kept: a name in which every character is escaped.
+/// Bytes of a text opcode's line that are kept; they suffice for a name in which every character is escaped.
 const LINE_BYTES_MAX: usize = NAME_BYTES_MAX * 10;
 
 impl Machine<'_> {
-    /// The opcodes that come once in a snapshot or never.
+    /// Executes an opcode that occurs once in a snapshot or never.
     #[cold]
     pub(super) fn rare_opcode(&mut self, opcode: u8) -> Result<(), SnapshotFault> {
         match opcode {
@@ -74,7 +74,7 @@ impl Machine<'_> {
                 self.peek().map(|_| ())
             }
             op::POP => match self.marks.last() {
-                // As CPython does: with nothing above the mark the mark itself goes.
+                // As in CPython: if there is nothing above the mark, the mark itself is removed.
                 Some(mark) if mark.at == self.stack.len() => self.unmark().map(|_| ()),
                 _ => {
                     let value = self.pop()?;
@@ -98,7 +98,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The opcodes of protocol 0 whose argument is a line of text.
+    /// Executes the opcodes of protocol 0 whose argument is a line of text.
     fn line(&mut self, opcode: u8) -> Result<(), SnapshotFault> {
         let line = self.input.line(LINE_BYTES_MAX)?;
         let text = String::from_utf8_lossy(&line);
@@ -106,7 +106,7 @@ impl Machine<'_> {
             op::INT if text == "00" || text == "01" => self.push(Value::bool(text == "01")),
             op::INT | op::LONG => {
                 let digits = text.trim_end_matches('L');
-                // A number of any length is a number, but one that needs no keeping.
+                // A number of any length is valid, but one of more than 64 bits is not kept.
                 let value = digits.parse::<i64>().map_or(Value::OPAQUE, Value::int);
                 self.push(value)
             }
@@ -129,7 +129,7 @@ impl Machine<'_> {
         }
     }
 
-    /// LIST and DICT of protocol 0: a container made of what lies above the mark.
+    /// Executes LIST and DICT of protocol 0: makes a container of the values above the mark.
     fn old_container(&mut self, opcode: u8) -> Result<(), SnapshotFault> {
         let from = self.unmark()?;
         let items = self.stack.split_off(from);
@@ -146,7 +146,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Opcodes that would run code, need something from outside, or do not exist.
+    /// The error for opcodes that would run code, need something from outside, or do not exist.
     fn refuse(&mut self, opcode: u8) -> Result<(), SnapshotFault> {
         let at = self.at;
         let what: Cow<'static, str> = match opcode {
@@ -178,7 +178,7 @@ impl Machine<'_> {
     }
 }
 
-/// Python's raw-unicode-escape: `\uXXXX` and `\UXXXXXXXX`, anything else as it is.
+/// Decodes Python's raw-unicode-escape: `\uXXXX` and `\UXXXXXXXX`. All other text is unchanged.
 fn unescape(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;

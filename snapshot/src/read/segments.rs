@@ -1,5 +1,5 @@
-//! Segments of the final state: blocks in address order without gaps, and which pool an event
-//! belonged to when its entry does not say.
+//! Segments of the final state: orders their blocks by address without gaps, and derives the pools of events whose
+//! entries do not contain them.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use memctl_model::{Action, BlockState, Event, PoolId, SegmentState};
 
 use super::events::EventLog;
 
-/// Puts a segment's blocks in order; true when they did not tile it and had to be put right.
+/// Orders a segment's blocks; returns true if they did not tile the segment and had to be corrected.
 ///
-/// Blocks without an address follow one another. Gaps become free blocks; a block that overlaps
-/// the one before it or sticks out of the segment is left out.
+/// Blocks without an address follow one another. Gaps become free blocks. A block that overlaps the previous one or
+/// exceeds the segment is left out.
 pub(crate) fn put_in_order(segment: &mut SegmentState) -> bool {
     let end = segment.addr.saturating_add(segment.size);
     let mut next = segment.addr;
@@ -56,10 +56,10 @@ fn tile(blocks: &[BlockState], start: u64, end: u64) -> Vec<BlockState> {
     tiles
 }
 
-/// Names the private pools of events by the segments in which they end up, for torch before 2.12.
+/// Derives the private pools of events from the segments in which they end up, for torch before 2.12.
 ///
-/// Going backwards from the final state, an address belongs to its final segment until the event
-/// that made that segment; what was there before is unknown and keeps the default pool.
+/// Going backwards from the final state, an address belongs to its final segment until the event that made that
+/// segment. Earlier segments at the address are unknown and keep the default pool.
 pub(crate) fn derive_pools(log: &mut EventLog, segments: &[SegmentState]) {
     let mut pools: BTreeMap<u64, (u64, PoolId)> = segments
         .iter()
@@ -84,7 +84,7 @@ pub(crate) fn derive_pools(log: &mut EventLog, segments: &[SegmentState]) {
     });
 }
 
-/// Takes the range that an event made out of the ranges.
+/// Removes the range that an event made from the ranges.
 fn forget(pools: &mut BTreeMap<u64, (u64, PoolId)>, event: &Event) {
     let end = event.addr.saturating_add(event.size);
     while let Some((&start, &(range_end, pool))) = pools.range(..end).next_back() {

@@ -1,6 +1,6 @@
-//! What a dict is, decided by its keys alone, and what memctl keeps of it.
+//! The type of a dict, determined only by its keys, and the parts of it that memctl keeps.
 //!
-//! Neither the order of keys nor unknown keys matter; a missing key gets the value that torch versions without it
+//! The order of keys and unknown keys do not matter. A missing key gets the value that torch versions without this key
 //! imply. Entries that are not understood are counted, never guessed.
 
 use memctl_model::{Action, BlockState, BlockUse, Event, PoolId, SegmentKind, SegmentState, StackId};
@@ -10,7 +10,7 @@ use super::intern::Tables;
 use super::keys;
 use super::value::{Kind, Value};
 
-/// What a dict is.
+/// The type of a dict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     Event,
@@ -32,7 +32,7 @@ const fn bits(keys: &[u32]) -> u64 {
 }
 
 impl Shape {
-    /// The shape of a dict.
+    /// The type of a dict, by its keys.
     #[inline]
     pub(crate) fn of(dict: &DictSlot) -> Self {
         const EVENT: u64 = bits(&[keys::ACTION]);
@@ -74,7 +74,7 @@ fn pool_of(value: Value, tables: &Tables) -> PoolId {
     value.id(Kind::Pair).and_then(|pair| tables.pool_at(pair)).unwrap_or(PoolId::DEFAULT)
 }
 
-/// An event, with time 0 when the entry has none (torch 2.1).
+/// An event, with time 0 if the entry has none (torch 2.1).
 #[inline]
 pub(crate) fn event(dict: &DictSlot, tables: &Tables) -> Result<Event, Skipped> {
     let word = dict.get(keys::ACTION).id(Kind::Str).ok_or(Skipped::Malformed)?;
@@ -105,14 +105,14 @@ pub(crate) fn event(dict: &DictSlot, tables: &Tables) -> Result<Event, Skipped> 
     })
 }
 
-/// The name of whose memory an entry or a block is, as the process said; the empty one where it said none. What frees
-/// memory says nothing of it.
+/// The name of the owner of an entry's or a block's memory, or the empty one if the process set none. An entry that
+/// frees memory has no name.
 #[inline]
 pub(crate) fn owner(dict: &DictSlot) -> u32 {
     dict.get(keys::USER_METADATA).id(Kind::Str).unwrap_or(keys::EMPTY)
 }
 
-/// Whether an entry carries metadata of the allocator's, or a compile context.
+/// Whether an entry contains metadata of the allocator or a compile context.
 #[inline]
 pub(crate) fn has_metadata(dict: &DictSlot) -> bool {
     const KEYS: [u32; 2] = [keys::COMPILE_CONTEXT, keys::INTERNAL_METADATA];
@@ -125,7 +125,7 @@ pub(crate) fn has_metadata(dict: &DictSlot) -> bool {
         })
 }
 
-/// The number of a frame; `None` when it is none or there are too many.
+/// The number of a frame; `None` if there are too many.
 pub(crate) fn frame(dict: &DictSlot, tables: &mut Tables) -> Option<u32> {
     let text = |key| dict.get(key).id(Kind::Str).unwrap_or(keys::EMPTY);
     let line = dict.get(keys::LINE).as_u64().and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
@@ -138,7 +138,7 @@ pub(crate) fn frame(dict: &DictSlot, tables: &mut Tables) -> Option<u32> {
     tables.frame(text(keys::NAME), text(keys::FILENAME), line)
 }
 
-/// The innermost line of the traceback that PyTorch has for a line of a generated graph: file, line, function.
+/// The innermost line of the traceback that PyTorch stores for a line of a generated graph: file, line, function.
 fn original(trace: &str) -> Option<(&str, u32, &str)> {
     trace.lines().rev().find_map(|line| {
         let (file, rest) = line.trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
@@ -147,7 +147,7 @@ fn original(trace: &str) -> Option<(&str, u32, &str)> {
     })
 }
 
-/// An annotation; `None` when it has no time or no stage.
+/// An annotation; `None` if it has no time or no stage.
 pub(crate) fn annotation(dict: &DictSlot, tables: &Tables) -> Option<Annotation> {
     let begins = match dict.get(keys::STAGE).id(Kind::Str)? {
         keys::START => true,
@@ -158,7 +158,7 @@ pub(crate) fn annotation(dict: &DictSlot, tables: &Tables) -> Option<Annotation>
     Some(Annotation { time_ns: time_ns(dict.get(keys::TIME_US))?, name: name.clone(), begins })
 }
 
-/// A block; address 0 where none is given (before torch 2.1).
+/// A block; its address is 0 if the file has none (before torch 2.1).
 pub(crate) fn block(dict: &DictSlot) -> Option<BlockState> {
     let usage = match dict.get(keys::STATE).id(Kind::Str)? {
         keys::ACTIVE_ALLOCATED => BlockUse::Allocated,
@@ -167,7 +167,7 @@ pub(crate) fn block(dict: &DictSlot) -> Option<BlockState> {
     };
     let size = dict.get(keys::SIZE).as_u64()?;
     let requested = match usage {
-        // A free block still shows what was last asked of it.
+        // A free block still contains the bytes that were last requested of it.
         BlockUse::Inactive => 0,
         _ => dict.get(keys::REQUESTED_SIZE).as_u64().unwrap_or(size),
     };
@@ -176,7 +176,7 @@ pub(crate) fn block(dict: &DictSlot) -> Option<BlockState> {
     Some(BlockState { addr, size, requested, usage, stack, birth_epoch: 0, birth_step: 0, birth_phase: None })
 }
 
-/// A segment and its device, with its blocks as the file gives them.
+/// A segment and its device, with its blocks as they are in the file.
 pub(crate) fn segment(dict: &mut DictSlot, tables: &Tables) -> Option<(u64, SegmentState)> {
     let device = dict.get(keys::DEVICE).as_u64().unwrap_or(0);
     let state = SegmentState {

@@ -1,8 +1,8 @@
-//! The marks of a recording: those of its annotations, and those that are found if it has none.
+//! The marks of a recording: those of its annotations, and found ones where annotations are missing.
 //!
-//! Guarantees: given marks win, each kind for itself (given steps may have epochs that were found); found marks are
-//! reported as found; there is always an epoch, and there are steps unless the recording marks epochs alone or windows
-//! had to be cut.
+//! Guarantees: annotations have precedence, separately for each kind of mark; annotated steps may be combined with
+//! found epochs. Found marks are reported as found. There is always an epoch. There are steps unless the recording
+//! marks only epochs, or windows had to be cut.
 
 use memctl_analysis::boundaries::{self, Boundaries, Span, Stacks};
 use memctl_model::{Boundary, Event, Mark, MarkKind, Phase};
@@ -12,10 +12,10 @@ use super::containers::Annotation;
 use super::marks::{self, Given};
 use super::merge::{Moment, merge};
 
-/// Boundaries of a recording that no annotation gave.
+/// Boundaries of a recording that do not come from annotations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoundBoundaries {
-    /// How they were found: `the loop at train.py:31`; `None` when none were.
+    /// How they were found: `the loop at train.py:31`; `None` if none were found.
     pub by: Option<String>,
     /// Steps that were found.
     pub steps: u64,
@@ -38,7 +38,7 @@ impl FoundBoundaries {
 /// The events of a recording.
 pub(crate) struct Events<'a> {
     pub devices: &'a [DeviceRecording],
-    /// Times of the first and the last one.
+    /// Times of the first and the last event.
     pub times: Option<(u64, u64)>,
     pub stacks: Stacks<'a>,
 }
@@ -53,7 +53,7 @@ impl Events<'_> {
     }
 }
 
-/// All marks of a recording, `notes` among them, and which of them were found.
+/// All marks of a recording, including `notes`, and which of them were found.
 pub(crate) fn marks(
     annotations: Vec<Annotation>,
     notes: Vec<Mark>,
@@ -71,7 +71,7 @@ pub(crate) fn marks(
     (if notes.is_empty() { marks } else { in_order([marks, notes]) }, found)
 }
 
-/// Given marks with what was found where they are silent.
+/// Combines annotated marks with found boundaries for the kinds that are not annotated.
 fn join(given: Given, found: Boundaries, all: Span, events: Option<(u64, u64)>) -> (Vec<Mark>, FoundBoundaries) {
     let Boundaries { by, steps, epochs, phases, windows } = found;
     let steps = if given.steps { Vec::new() } else { steps };
@@ -95,7 +95,7 @@ fn join(given: Given, found: Boundaries, all: Span, events: Option<(u64, u64)>) 
     }
     let mut steps = ranges((0..).zip(steps), MarkKind::StepBegin, MarkKind::StepEnd);
     if !given.steps && !given.epochs && steps.is_empty() && windows.is_empty() {
-        // Nothing shows the loop: the events are one step.
+        // Nothing shows a loop, so all events are one step.
         let (first_ns, last_ns) = events.unwrap_or((all.begin_ns, all.end_ns));
         steps.push(Mark { time_ns: first_ns, kind: MarkKind::StepBegin(0) });
         steps.push(Mark { time_ns: last_ns, kind: MarkKind::StepEnd(0) });
@@ -108,7 +108,7 @@ fn join(given: Given, found: Boundaries, all: Span, events: Option<(u64, u64)>) 
     (sorted, told)
 }
 
-/// Begins and ends of ranges that follow one another.
+/// Begins and ends of consecutive ranges.
 fn ranges<N: Copy>(
     spans: impl Iterator<Item = (N, Span)>,
     begin: impl Fn(N) -> MarkKind,
@@ -120,7 +120,7 @@ fn ranges<N: Copy>(
     spans.flat_map(marks).collect()
 }
 
-/// Moves epochs that were found out of the steps that were given: a step belongs to one epoch.
+/// Moves found epoch boundaries out of annotated steps, because a step belongs to one epoch.
 fn outside_steps(epochs: &mut [Span], given: &[Mark]) {
     let mut steps: Vec<Span> = Vec::new();
     for mark in given {
@@ -140,7 +140,7 @@ fn outside_steps(epochs: &mut [Span], given: &[Mark]) {
     }
 }
 
-/// Merges lists of marks, each in its own order: at equal times what ends comes before what begins.
+/// Merges sorted lists of marks. At equal times, ends come before begins.
 fn in_order<const N: usize>(lists: [Vec<Mark>; N]) -> Vec<Mark> {
     let mut marks = Vec::with_capacity(lists.iter().map(Vec::len).sum());
     let mut heads = lists.map(|list| list.into_iter().peekable());

@@ -1,14 +1,14 @@
-//! A pickle value in 8 bytes, and the memo that keeps one in 4.
+//! A pickle value in 8 bytes, and the memo, which stores a value in 4 bytes.
 //!
-//! Containers are never held as trees: a value names an open container on the stack, or what
-//! became of a closed one (a frame, a stack, or nothing of interest). An entry of the memo costs
-//! 4 bytes, because a snapshot has three of them an event.
+//! Containers are never held as trees. A value names an open container on the stack, or the result of a closed one: a
+//! frame, a stack, or nothing of interest. An entry of the memo has only 4 bytes, because a snapshot has three entries
+//! per event.
 
-/// What a value is; the low four bits of [`Value`] and of a memo entry.
+/// The kind of a value; it is in the low four bits of [`Value`] and of a memo entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// No value: an index of the memo that was never set.
+    /// No value: the index of a memo entry that was never set.
     Unset = 0,
     None = 1,
     Bool = 2,
@@ -28,9 +28,9 @@ pub(crate) enum Kind {
     Stack = 9,
     /// An interned pair of numbers.
     Pair = 10,
-    /// Anything of which nothing needs to be known.
+    /// Any value whose content is not needed.
     Opaque = 11,
-    /// In the memo alone: a value that does not fit into 28 bits and lies beside it.
+    /// Only in the memo: a value that does not fit into 28 bits and is stored in a separate list.
     Wide = 12,
 }
 
@@ -72,7 +72,7 @@ impl Value {
         Self(u64::from(id) << 4 | kind as u64)
     }
 
-    /// A whole number; beyond 60 bits nothing is known of it.
+    /// A whole number. Beyond 60 bits the number is not kept.
     #[inline]
     pub(crate) fn int(n: i64) -> Self {
         if n << 4 >> 4 == n { Self((n as u64) << 4 | Kind::Int as u64) } else { Self::OPAQUE }
@@ -94,14 +94,14 @@ impl Value {
     /// Whether it is an open dict or list.
     #[inline]
     pub(crate) fn is_open(self) -> bool {
-        // The two kinds are neighbours that differ in the last bit.
+        // Both kinds have adjacent numbers that differ only in the last bit.
         self.0 & 0xe == Kind::Dict as u64
     }
 
-    /// The number by which it refers to something, if it is of that kind.
+    /// The number by which it refers to something, if it has this kind.
     #[inline]
     pub(crate) fn id(self, kind: Kind) -> Option<u32> {
-        // A reference was made from 32 bits.
+        // A reference was made from 32 bits, so nothing is lost.
         (self.0 & 0xf == kind as u64).then_some((self.0 >> 4) as u32)
     }
 
@@ -128,7 +128,7 @@ impl Value {
     }
 }
 
-/// Entries of one piece of the memo: 256 KiB, so that growing never copies.
+/// Entries of one piece of the memo: 256 KiB. With pieces, growing never copies.
 const PIECE: usize = 1 << 16;
 
 /// The memo: values by index.
@@ -140,18 +140,18 @@ pub(crate) struct Memo {
 }
 
 impl Memo {
-    /// The index that MEMOIZE uses: the number of entries.
+    /// The index that MEMOIZE uses, which is the number of entries.
     #[inline]
     pub(crate) fn next_index(&self) -> u64 {
         self.set
     }
 
-    /// Bytes held.
+    /// Bytes held in memory.
     pub(crate) fn held_bytes(&self) -> u64 {
         (self.pieces.len() * PIECE * 4 + self.wide.capacity() * 8) as u64
     }
 
-    /// Sets an entry. The caller has checked that `index` is not larger than what the file can honestly reach.
+    /// Sets an entry. The caller has checked that a valid file can reach `index`.
     #[inline]
     pub(crate) fn put(&mut self, index: u64, value: Value) {
         let (piece, at) = ((index / PIECE as u64) as usize, (index % PIECE as u64) as usize);
@@ -164,12 +164,12 @@ impl Memo {
         *entry = packed;
     }
 
-    /// The value of an entry that was set.
+    /// The value of an entry, if it was set.
     #[inline]
     pub(crate) fn get(&self, index: u64) -> Option<Value> {
         let piece = self.pieces.get(usize::try_from(index / PIECE as u64).ok()?)?;
         let packed = u64::from(piece[(index % PIECE as u64) as usize]);
-        // Compared as bits: this runs fifteen times an event.
+        // The bits are compared directly because this runs fifteen times per event.
         match packed & 0xf {
             tag if tag == Kind::Unset as u64 => None,
             tag if tag == Kind::Wide as u64 => self.wide.get((packed >> 4) as usize).copied(),
@@ -181,7 +181,7 @@ impl Memo {
     fn pack(&mut self, value: Value) -> u32 {
         match u32::try_from(value.0) {
             Ok(packed) => packed,
-            // 2^28 such entries would need a file of gigabytes of memoized numbers, which no pickler writes.
+            // 2^28 such entries would need a file with gigabytes of memoized numbers, which no pickler writes.
             Err(_) if self.wide.len() >= 1 << 28 => Kind::Opaque as u32,
             Err(_) => {
                 self.wide.push(value);

@@ -1,6 +1,6 @@
-//! Marks as a PyTorch snapshot's annotations, kept in a temporary file until their place in the pickle comes.
+//! Marks as annotations of a PyTorch snapshot, kept in a temporary file until they are written.
 //!
-//! Guarantees: what was noted down is read back in its order; names are those that PyTorch's users
+//! Guarantees: annotations are read back in the order in which they were stored. Names are those that PyTorch's users
 //! know (`epoch#3`, `step#12`, the name of a region).
 
 use std::io::{self, Read, Write};
@@ -9,11 +9,11 @@ use memctl_model::{DeviceIndex, Mark, MarkKind};
 
 use crate::read::ANNOTATED;
 
-/// A mark that waits for its place at the end of the file.
+/// A mark that is kept for the end of the file.
 pub struct Annotation {
     /// Index of its device.
     pub device: u8,
-    /// Whether it begins something.
+    /// Whether it is the begin of a range.
     pub start: bool,
     /// Nanoseconds since the Unix epoch.
     pub time_ns: u64,
@@ -21,10 +21,9 @@ pub struct Annotation {
     pub name: String,
 }
 
-/// Writes a mark down under the name by which PyTorch's users know it.
+/// Stores a mark under the name that PyTorch's users know.
 ///
-/// # Errors
-/// The writer's.
+/// # Errors Those of the writer.
 pub fn note_down(out: &mut impl Write, device: DeviceIndex, mark: &Mark) -> io::Result<()> {
     let mut write = |start: bool, name: &str| {
         out.write_all(&[device.0, u8::from(start)])?;
@@ -43,18 +42,17 @@ pub fn note_down(out: &mut impl Write, device: DeviceIndex, mark: &Mark) -> io::
         MarkKind::RegionEnd(name) => write(false, name),
         // Only memctl uses windows.
         MarkKind::WindowEnd(_) => Ok(()),
-        // The annotation itself is in the trace; readers make the note from it again.
+        // The annotation itself is in the trace; readers derive the note from it again.
         MarkKind::Note(name) if name.starts_with(ANNOTATED) => Ok(()),
-        // PyTorch knows no moment: it begins and ends at once.
+        // PyTorch has no annotation for a single moment, so the note begins and ends at once.
         MarkKind::Note(name) => write(true, name).and_then(|()| write(false, name)),
     }
 }
 
 impl Annotation {
-    /// The next one, `None` behind the last. The file is our own, so a torn one is an error of the disk.
+    /// The next annotation; `None` after the last. memctl wrote the file, so a truncated one is a disk error.
     ///
-    /// # Errors
-    /// The reader's.
+    /// # Errors Those of the reader.
     pub fn read(input: &mut impl Read) -> io::Result<Option<Self>> {
         let mut head = [0_u8; 14];
         match input.read_exact(&mut head[..1]) {

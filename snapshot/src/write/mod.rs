@@ -1,12 +1,12 @@
-//! Writes a memory snapshot of one process, as `torch.cuda.memory._dump_snapshot` would have written it.
+//! Writes a memory snapshot of one process in the format of `torch.cuda.memory._dump_snapshot`.
 //!
-//! Guarantees: `segments` is the state after the last event, `device_traces` the events with their stacks,
-//! `external_annotations` the marks: the shape that `torch.cuda._memory_viz`, its viewer in the browser and the tools that
-//! stand on them read. Events stream through; memory holds the block map, what was written of stacks and the end states.
-//! What memctl does not keep (compile contexts, frames of segments) is absent or empty; an event's `user_metadata` is the
-//! name of whose memory it is.
+//! Guarantees: `segments` is the state after the last event, `device_traces` are the events with their stacks, and
+//! `external_annotations` are the marks. `torch.cuda._memory_viz`, its viewer in the browser and the tools based on
+//! them read this format. Events are streamed: memory holds only the block map, the written frames and stacks, and the
+//! end states. Data that memctl does not keep (compile contexts, frames of segments) is absent or empty. An event's
+//! `user_metadata` is the name of the memory's owner.
 //!
-//! Refuses devices that do not count up, and events or marks outside a device.
+//! Devices out of ascending order, and events or marks outside of a device, are rejected.
 
 mod annotation;
 mod pickle;
@@ -26,9 +26,9 @@ use annotation::{Annotation, note_down};
 use pickle::{Memo, OpenList, Pickle};
 use state::EndState;
 
-/// Annotations are written last but come first: beyond this they wait in a file.
+/// Annotations arrive first but are written last. Beyond this size they wait in a file.
 const ANNOTATIONS_IN_MEMORY_BYTES: usize = 1 << 20;
-/// What the viewers need of times.
+/// Viewers need times in microseconds.
 const NS_PER_US: u64 = 1_000;
 
 /// Why a snapshot could not be written.
@@ -37,15 +37,14 @@ pub enum WriteError {
     /// The file cannot be written.
     #[error(transparent)]
     Output(#[from] io::Error),
-    /// Calls came in an order that has no meaning.
+    /// The calls were made in an invalid order.
     #[error("{0}")]
     Order(&'static str),
 }
 
-/// Writes a whole recording: its events, its marks, and the state that both end in.
+/// Writes a whole recording: its events, its marks, and its final state.
 ///
-/// # Errors
-/// The writer's.
+/// # Errors Those of the writer.
 pub fn write(recording: &Recording, out: impl Write) -> Result<(), WriteError> {
     let frames = |id: StackId| {
         let stack = id.0.checked_sub(1).and_then(|at| recording.stacks.get(at as usize));
@@ -68,8 +67,9 @@ pub fn write(recording: &Recording, out: impl Write) -> Result<(), WriteError> {
     writer.finish()
 }
 
-/// See the module. For every device, in the order of their indices: [`begin_device`](Self::begin_device), its state and
-/// events, [`end_device`](Self::end_device); at last [`finish`](Self::finish).
+/// A writer of a snapshot; see the module's documentation. For every device, in the order of their indices:
+/// [`begin_device`](Self::begin_device), its state and events, [`end_device`](Self::end_device). Finally:
+/// [`finish`](Self::finish).
 pub struct SnapshotWriter<W: Write> {
     pickle: Pickle<W>,
     traces: OpenList,
@@ -81,7 +81,7 @@ pub struct SnapshotWriter<W: Write> {
     annotations: tempfile::SpooledTempFile,
 }
 
-/// The device whose events are coming in.
+/// The device whose events are being written.
 struct Device {
     index: DeviceIndex,
     map: BlockMap,
@@ -95,15 +95,14 @@ struct Device {
 struct Written {
     frames: HashMap<Frame, Memo>,
     stacks: HashMap<StackId, Memo>,
-    /// Names of whose memory it is, which are no frames in the file.
+    /// Names of the memory's owners, which are not written as frames.
     owners: HashMap<StackId, Arc<str>>,
 }
 
 impl<W: Write> SnapshotWriter<W> {
     /// Begins the file.
     ///
-    /// # Errors
-    /// The writer's.
+    /// # Errors Those of the writer.
     pub fn new(out: W) -> Result<Self, WriteError> {
         let mut pickle = Pickle::new(out)?;
         pickle.begin_dict()?;
@@ -121,16 +120,15 @@ impl<W: Write> SnapshotWriter<W> {
         })
     }
 
-    /// Forgets the numbers of stacks: the next ones belong to another session.
+    /// Forgets the numbers of stacks, because the following ones belong to another session.
     pub fn forget_stacks(&mut self) {
         self.written.stacks.clear();
         self.written.owners.clear();
     }
 
-    /// Begins a device; its allocator was empty unless [`restore`](Self::restore) says otherwise.
+    /// Begins a device with an empty allocator; [`restore`](Self::restore) sets another state.
     ///
-    /// # Errors
-    /// The writer's; a device that is not above the last one, or is begun before that one was ended.
+    /// # Errors Those of the writer; the device is not above the last one, or that one was not ended.
     pub fn begin_device(&mut self, index: DeviceIndex, settings: &AllocatorSettings) -> Result<(), WriteError> {
         if self.device.is_some() {
             return Err(WriteError::Order("a device begins before the last one ended"));
@@ -140,7 +138,7 @@ impl<W: Write> SnapshotWriter<W> {
             return Err(WriteError::Order("devices do not count up"));
         }
         self.settings.clone_from(settings);
-        // One list a device, by its index: those without events are empty.
+        // The format has one list per device index. Devices without events get empty lists.
         while self.traces_begun < traces_before {
             self.pickle.item(&mut self.traces)?;
             self.pickle.empty_list()?;
@@ -153,19 +151,17 @@ impl<W: Write> SnapshotWriter<W> {
         Ok(())
     }
 
-    /// Puts the device into a state.
+    /// Sets the state of the device.
     ///
-    /// # Errors
-    /// Outside a device.
+    /// # Errors No device was begun.
     pub fn restore(&mut self, keyframe: &Keyframe) -> Result<(), WriteError> {
         self.device()?.map.restore(keyframe);
         Ok(())
     }
 
-    /// An event that changes the state and is not written: one from before the slice.
+    /// Applies an event that changes the state and is not written, because it is before the slice.
     ///
-    /// # Errors
-    /// Outside a device.
+    /// # Errors No device was begun.
     pub fn pass(&mut self, event: &Event) -> Result<(), WriteError> {
         let device = self.device()?;
         device.map.apply(event, Birth::default());
@@ -174,10 +170,9 @@ impl<W: Write> SnapshotWriter<W> {
         Ok(())
     }
 
-    /// Writes an event; `frames` gives the frames of its stack, innermost first, and is asked once a stack.
+    /// Writes an event. `frames` returns the frames of its stack, innermost first. It is called once per stack.
     ///
-    /// # Errors
-    /// The writer's; outside a device.
+    /// # Errors Those of the writer; no device was begun.
     pub fn event<'a, I>(&mut self, event: &Event, frames: impl FnOnce(StackId) -> I) -> Result<(), WriteError>
     where
         I: IntoIterator<Item = &'a Frame>,
@@ -204,19 +199,17 @@ impl<W: Write> SnapshotWriter<W> {
         Ok(pickle.end_dict()?)
     }
 
-    /// Notes a mark down, for the device that is open; it is written with the end of the file.
+    /// Stores a mark for the device that was begun. Marks are written at the end of the file.
     ///
-    /// # Errors
-    /// Those of the temporary file; outside a device.
+    /// # Errors Those of the temporary file; no device was begun.
     pub fn mark(&mut self, mark: &Mark) -> Result<(), WriteError> {
         let index = self.device()?.index;
         Ok(note_down(&mut self.annotations, index, mark)?)
     }
 
-    /// Ends the device; `frames` gives the frames of the stacks of blocks that live.
+    /// Ends the device. `frames` returns the frames of the stacks of live blocks.
     ///
-    /// # Errors
-    /// The writer's; outside a device.
+    /// # Errors Those of the writer; no device was begun.
     pub fn end_device<'a, I>(&mut self, frames: impl FnMut(StackId) -> I) -> Result<(), WriteError>
     where
         I: IntoIterator<Item = &'a Frame>,
@@ -231,8 +224,7 @@ impl<W: Write> SnapshotWriter<W> {
 
     /// Writes the end states, the settings and the marks, and ends the file.
     ///
-    /// # Errors
-    /// The writer's; a device that was not ended.
+    /// # Errors Those of the writer; a device was not ended.
     pub fn finish(&mut self) -> Result<(), WriteError> {
         if self.device.is_some() {
             return Err(WriteError::Order("the file ends before its last device"));
@@ -261,7 +253,7 @@ impl<W: Write> SnapshotWriter<W> {
             max_split_size,
             roundup_power2_divisions,
             expandable_segments,
-            // Part of the string; PyTorch has no key for it.
+            // The segment size is part of the configuration string; PyTorch has no key for it.
             large_segment_size: _,
             garbage_collection_permille,
         } = &self.settings;
@@ -312,7 +304,7 @@ impl<W: Write> SnapshotWriter<W> {
 }
 
 impl Written {
-    /// The frames of a stack: written once, referred to afterwards.
+    /// Writes the frames of a stack once; later uses refer to them.
     fn stack<'a, I>(
         &mut self,
         pickle: &mut Pickle<impl Write>,
@@ -338,7 +330,7 @@ impl Written {
         Ok(())
     }
 
-    /// Whose memory it is, of a stack that was written.
+    /// Writes the name of the memory's owner for a stack that was written.
     fn owner(&self, pickle: &mut Pickle<impl Write>, stack: StackId) -> io::Result<()> {
         let Some(name) = self.owners.get(&stack) else { return Ok(()) };
         pickle.word("user_metadata")?;

@@ -1,13 +1,13 @@
-//! A writer of Python's pickle format, protocol 2, as a stream.
+//! A streaming writer of Python's pickle format, protocol 2.
 //!
-//! Guarantees: only plain values (no classes, no code); only the opcodes that PyTorch's own viewer
-//! reads in the browser (MemoryViz.js), so that one file opens there and in Python. Containers are
-//! written while their contents arrive: nothing is kept but the memo's numbers.
+//! Guarantees: only plain values are written, no classes and no code. Only opcodes that PyTorch's own viewer
+//! (MemoryViz.js) supports in the browser are used, so the file opens there and in Python. Containers are written
+//! while their contents arrive, so only the memo's numbers are kept in memory.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-/// Items between two `APPENDS`, as Python's pickler does it: a reader's stack stays short.
+/// Items between two `APPENDS`, as in Python's pickler, so that a reader's stack stays short.
 const BATCH: u32 = 1000;
 
 /// A value that was written before and can be referred to.
@@ -21,7 +21,7 @@ pub struct Pickle<W> {
     words: HashMap<&'static str, Memo>,
 }
 
-/// A list that is being written.
+/// A list that is not complete yet.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct OpenList {
@@ -31,8 +31,7 @@ pub struct OpenList {
 impl<W: Write> Pickle<W> {
     /// Begins a pickle.
     ///
-    /// # Errors
-    /// The writer's, as everywhere here.
+    /// # Errors Those of the writer, as for all methods here.
     pub fn new(mut out: W) -> io::Result<Self> {
         out.write_all(b"\x80\x02")?;
         Ok(Self { out, memos: 0, words: HashMap::new() })
@@ -62,7 +61,7 @@ impl<W: Write> Pickle<W> {
             self.out.write_all(b"J")?;
             return self.out.write_all(&int.to_le_bytes());
         }
-        // LONG1 is two's complement: the topmost bit belongs to the sign, so 2^63 and above take a ninth byte.
+        // LONG1 is two's complement. The topmost bit is the sign, so 2^63 and above need a ninth byte.
         let bytes = (65 - value.leading_zeros()).div_ceil(8) as usize;
         let mut long = [0_u8; 9];
         long[..8].copy_from_slice(&value.to_le_bytes());
@@ -70,13 +69,13 @@ impl<W: Write> Pickle<W> {
         self.out.write_all(&long[..bytes])
     }
 
-    /// A key of a dictionary and its integer.
+    /// A key of a dictionary and its integer value.
     pub fn number(&mut self, key: &'static str, value: u64) -> io::Result<()> {
         self.word(key)?;
         self.int(value)
     }
 
-    /// `-1`, PyTorch's word for "no limit".
+    /// `-1`, which means "no limit" in PyTorch.
     pub fn minus_one(&mut self) -> io::Result<()> {
         self.out.write_all(b"J\xff\xff\xff\xff")
     }
@@ -95,7 +94,7 @@ impl<W: Write> Pickle<W> {
         self.out.write_all(text.as_bytes())
     }
 
-    /// A word of the format: written once, referred to afterwards.
+    /// A word of the format. It is written once; later uses refer to it.
     pub fn word(&mut self, word: &'static str) -> io::Result<()> {
         if let Some(&memo) = self.words.get(word) {
             return self.again(memo);
@@ -106,7 +105,7 @@ impl<W: Write> Pickle<W> {
         Ok(())
     }
 
-    /// Remembers the value that was just written.
+    /// Puts the value that was just written into the memo.
     pub fn remember(&mut self) -> io::Result<Memo> {
         let memo = self.memos;
         self.memos += 1;
@@ -120,7 +119,7 @@ impl<W: Write> Pickle<W> {
         Ok(Memo(memo))
     }
 
-    /// Refers to a value.
+    /// Refers to a value in the memo.
     pub fn again(&mut self, memo: Memo) -> io::Result<()> {
         match u8::try_from(memo.0) {
             Ok(short) => self.out.write_all(&[b'h', short]),
@@ -143,18 +142,18 @@ impl<W: Write> Pickle<W> {
         self.out.write_all(b"}(")
     }
 
-    /// Ends it.
+    /// Ends a dictionary.
     pub fn end_dict(&mut self) -> io::Result<()> {
         self.out.write_all(b"u")
     }
 
-    /// Begins a list; [`Pickle::item`] goes before every item.
+    /// Begins a list. [`Pickle::item`] must be called before every item.
     pub fn begin_list(&mut self) -> io::Result<OpenList> {
         self.out.write_all(b"]")?;
         Ok(OpenList::default())
     }
 
-    /// Makes room for the next item.
+    /// Prepares the list for the next item.
     pub fn item(&mut self, list: &mut OpenList) -> io::Result<()> {
         if list.in_batch == BATCH {
             self.out.write_all(b"e")?;
@@ -167,7 +166,7 @@ impl<W: Write> Pickle<W> {
         Ok(())
     }
 
-    /// Ends it.
+    /// Ends a list.
     pub fn end_list(&mut self, list: OpenList) -> io::Result<()> {
         if list.in_batch > 0 { self.out.write_all(b"e") } else { Ok(()) }
     }
@@ -190,7 +189,7 @@ mod tests {
         out
     }
 
-    /// What Python's own pickler (protocol 2) writes for these integers.
+    /// The bytes that Python's own pickler (protocol 2) writes for these integers.
     #[test]
     fn integers_as_python_writes_them() {
         let int = |value: u64| bytes(|pickle| pickle.int(value));

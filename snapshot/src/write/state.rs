@@ -1,7 +1,7 @@
-//! The state in which a device ended, kept until its place in the file comes.
+//! The state of a device at its end, kept until the file reaches the list of segments.
 //!
-//! Guarantees: its blocks keep their own stacks, even if a successor reuses the numbers; a block outside every segment
-//! gets one, because viewers look every block up in a segment.
+//! Guarantees: the blocks keep their own stacks, even if a following session reuses the numbers. A block outside every
+//! segment gets a segment of its own, because viewers look up every block in a segment.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -20,14 +20,14 @@ pub(super) struct EndState {
     owners: HashMap<StackId, Arc<str>>,
 }
 
-/// The stack of a block that lives.
+/// The stack of a live block.
 enum Stack {
     Written(Memo),
     Kept(Vec<Frame>),
 }
 
 impl EndState {
-    /// Of stacks that are not in the file yet the frames are kept.
+    /// Keeps the frames of stacks that are not in the file yet.
     pub(super) fn new<'a, I>(keyframe: Keyframe, written: &Written, mut frames: impl FnMut(StackId) -> I) -> Self
     where
         I: IntoIterator<Item = &'a Frame>,
@@ -61,7 +61,7 @@ impl EndState {
         Self { device, segments, stacks, owners }
     }
 
-    /// Writes the segments into the list.
+    /// Writes the segments as items of the list.
     pub(super) fn write(
         mut self,
         pickle: &mut Pickle<impl Write>,
@@ -133,7 +133,7 @@ impl EndState {
             }
         }
         if let Some(name) = stack_of(block).and_then(|id| self.owners.get(&id)) {
-            // PyTorch's own blocks do not say it; viewers pass over what they do not know.
+            // PyTorch's own blocks have no such key; viewers ignore keys that they do not know.
             pickle.word("user_metadata")?;
             pickle.text(name)?;
         }

@@ -1,5 +1,5 @@
-//! Files that are no snapshots, or not any more, or never were meant to be: each ends in an error
-//! that names what is wrong, in bounded memory.
+//! Tests of files that are not snapshots, are damaged, or are malicious. Each gives an error that names the problem,
+//! in bounded memory.
 
 use crate::pickle;
 
@@ -52,7 +52,8 @@ fn truncated_archives_are_errors() {
     let whole = small(Style::Python4);
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     gzip.write_all(&whole).unwrap();
-    // Where eight broken bytes make the packed data unreadable rather than another text: gzip's codes, zstd's block header.
+    // The positions where eight wrong bytes make the compressed data invalid instead of changing its content: gzip's
+    // codes, zstd's block header.
     let gzip = (gzip.finish().unwrap(), "corrupt gzip", 40);
     let zstd = (zstd::encode_all(&whole[..], 3).unwrap(), "corrupt zstd", 5);
     for (packed, named, at) in [gzip, zstd] {
@@ -75,7 +76,8 @@ fn every_flipped_byte_is_survived() {
             for flip in [0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0xff] {
                 let mut flipped = whole.clone();
                 flipped[at] ^= flip;
-                // Either it still is a snapshot or it is an error; it must come back, and with no more than it was given.
+                // The result is either a snapshot or an error. Reading must end, and a snapshot must not contain more
+                // than the original.
                 if let Ok(recording) = read(&flipped) {
                     assert!(recording.events() <= 2);
                 }
@@ -92,7 +94,7 @@ fn code_is_refused_by_name() {
     assert!(refused(&stack_global).contains("posix.system"), "{}", refused(&stack_global));
     let instance = b"(S'ls'\nios\nsystem\n.";
     assert!(refused(instance).contains("os.system"));
-    // Inside a snapshot, under a key that is not read.
+    // The code is inside a snapshot, under a key that is not read.
     let hidden = with(snapshot(vec![], vec![]), "odd", Py::Raw(b"cbuiltins\neval\n".to_vec()));
     assert!(refused(&dumps(&hidden, Style::Python4)).contains("builtins.eval"));
     for opcode in
@@ -121,7 +123,7 @@ fn declared_lengths_are_not_believed() {
         assert!(matches!(fault, SnapshotFault::Truncated { .. }), "{length:?}: {fault}");
     }
     assert!(refused(&pickle(&[b"\x8b\xff\xff\xff\xff"])).contains("a number of -1 bytes"));
-    // A frame's length is a hint that readers may ignore.
+    // A frame's length is only a hint that readers may ignore.
     let framed = [&b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\xff"[..], &small(Style::Python4)[2..]].concat();
     assert_eq!(read(&framed).unwrap().events(), 2);
 }
@@ -172,7 +174,7 @@ fn depth_is_bounded() {
         assert!(matches!(read(&repeated(opcodes)).unwrap_err(), SnapshotFault::TooDeep { .. }), "{opcodes:?}");
     }
     assert!(matches!(read(&pickle(&[&b"N".repeat(2_000_000)])).unwrap_err(), SnapshotFault::TooDeep { .. }));
-    // A tuple in a tuple, a million times, holds nothing open.
+    // A million nested tuples keep nothing open.
     assert!(refused(&pickle(&[b"N", &b"\x85".repeat(1_000_000)])).contains("another object"));
 }
 
@@ -248,7 +250,7 @@ fn errors_name_the_file() {
     assert!(message.starts_with("/nonexistent/rank0.pickle: cannot be read"), "{message}");
 }
 
-/// A pickle without an end: a snapshot whose trace repeats one event for ever.
+/// A pickle without an end: a snapshot whose trace repeats one event forever.
 struct Endless {
     head: Vec<u8>,
     event: Vec<u8>,
@@ -271,7 +273,7 @@ impl Read for Endless {
 #[test]
 fn a_snapshot_without_an_end_stops_at_the_limit() {
     let limit = 8 << 20;
-    // An item of a list, in opcodes that can be repeated: without the header and the STOP, with an APPEND.
+    // The opcodes of a list's item that can be repeated: without the header and the STOP, with an APPEND.
     let item = |value: &Py| {
         let pickle = dumps(value, Style::Python4);
         [&pickle[2..pickle.len() - 1], b"a"].concat()
@@ -298,7 +300,7 @@ proptest! {
     }
 }
 
-/// Opcodes with sound arguments, so that random ones get somewhere.
+/// Opcodes with valid arguments, so that random sequences are not rejected at once.
 const OPCODES: &[&[u8]] = &[
     b"}",
     b"]",

@@ -1,4 +1,4 @@
-//! The reader and the writer of memory snapshots, in one program: every file tests what its name says.
+//! Tests of the reader and the writer of memory snapshots, in one binary. Each file's name is its subject.
 
 mod hostile;
 mod marks;

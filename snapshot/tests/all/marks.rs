@@ -1,4 +1,4 @@
-//! Annotations to marks: epochs, steps, phases and regions, in every way in which loops mark them.
+//! Tests of marks from annotations: epochs, steps, phases and regions, in every way in which loops mark them.
 
 use crate::pickle;
 

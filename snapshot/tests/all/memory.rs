@@ -1,5 +1,5 @@
-//! Peak memory of reading, counted by the allocator itself: below the pickle's size, and
-//! for what is passed over little more than the memo. One test, because it owns the process's allocator.
+//! The peak memory of reading, counted by the allocator itself. It is below the pickle's size, and for skipped values
+//! little more than the memo. There is only one test, because it owns the process's allocator.
 
 use crate::pickle;
 
@@ -15,16 +15,16 @@ static NOW: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 fn grow(bytes: usize) {
-    // Relaxed: a statistic; the test runs alone, so nothing is read while another thread counts.
+    // Relaxed: only a statistic. The test runs alone, so nothing is read while another thread counts.
     let now = NOW.fetch_add(bytes, Ordering::Relaxed) + bytes;
     PEAK.fetch_max(now, Ordering::Relaxed);
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; only numbers are kept beside it.
+// SAFETY: every call is passed to the system's allocator unchanged; only numbers are updated in addition.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         grow(layout.size());
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's guarantees are passed on.
         unsafe { System.alloc(layout) }
     }
 
@@ -45,7 +45,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Reads and gives the peak above what was held before.
+/// Reads a snapshot; returns the peak above the memory held before.
 fn peak_of(bytes: &[u8]) -> (Recording, usize) {
     // Relaxed: as in `grow`.
     let before = NOW.load(Ordering::Relaxed);
@@ -54,7 +54,7 @@ fn peak_of(bytes: &[u8]) -> (Recording, usize) {
     (recording, PEAK.load(Ordering::Relaxed) - before)
 }
 
-/// A trace in opcodes, keys fetched from the memo as CPython does: `n` events of torch 2.11 without stacks.
+/// A trace as opcodes, with keys fetched from the memo as in CPython: `n` events of torch 2.11 without stacks.
 fn trace(n: u64) -> Vec<u8> {
     let mut out = b"(".to_vec();
     for i in 0..n {
@@ -74,7 +74,7 @@ fn trace(n: u64) -> Vec<u8> {
 fn whole(trace: &[u8], key: &[u8]) -> Vec<u8> {
     let words: [&[u8]; 8] = [b"action", b"alloc", b"addr", b"size", b"stream", b"time_us", b"user_metadata", b"frames"];
     let mut out = b"\x80\x04}\x94(".to_vec();
-    // Words of the memo, as the value of a key that is not read.
+    // The words of the memo are the value of a key that is not read.
     out.extend(b"\x8c\x05words(");
     for word in words {
         out.extend([&[0x8c, word.len() as u8], word, b"\x94"].concat());
@@ -93,8 +93,8 @@ fn memory_stays_below_the_file_and_skipped_events_and_strings_are_not_held() {
     let (skipped, skipped_peak) = peak_of(&whole(&events, b"host_traces"));
     assert_eq!(skipped.events(), 0);
 
-    // The second `device_traces` of the file is empty and wins, as in Python; the first is read all the same.
-    // Events without stacks are the smallest there are: 49 bytes of pickle each, of which 44 are held.
+    // The second `device_traces` of the file is empty and has precedence, as in Python; the first is read
+    // nevertheless. Events without stacks are the smallest: 49 bytes of pickle each, of which 44 are held.
     let read = whole(&events, b"device_traces");
     let (_, read_peak) = peak_of(&read);
     assert!(read_peak < read.len(), "{read_peak} of {}", read.len());
@@ -112,7 +112,7 @@ fn memory_stays_below_the_file_and_skipped_events_and_strings_are_not_held() {
     assert_eq!(recording.events(), 0);
     assert!(peak < 4 << 20, "{peak}");
 
-    // The same snapshot through the writer that other tests use.
+    // The same snapshot, made by the writer that other tests use.
     let small = snapshot((0..3).map(|i| event("alloc", i, 1, i)).collect(), vec![]);
     assert_eq!(peak_of(&dumps(&small, Style::Python4)).0.events(), 3);
 }

@@ -1,4 +1,4 @@
-//! Whose memory it is, as the process said: read, kept behind annotations, written and read again.
+//! Tests that owners' names are read, kept after annotations, written and read again.
 
 use crate::pickle;
 
@@ -16,13 +16,13 @@ fn recording(entries: Vec<Py>, blocks: Vec<Py>) -> Recording {
     load_from(&dumps(&whole, Style::Python4)[..], HELD_BYTES_MAX, &mut |_| {}).unwrap()
 }
 
-/// An entry of a call in a line, with the name of whose memory it is.
+/// An entry of a call in a line, with the name of the memory's owner.
 fn named(action: &str, addr: i64, time_us: i64, line: i64, name: &str) -> Py {
     let entry = with(event(action, addr, 512, time_us), "frames", Py::List(vec![frame("make", line)]));
     with(entry, "user_metadata", str(name))
 }
 
-/// Owner and lines of a stack.
+/// The owner's name and the lines of a stack.
 fn told(recording: &Recording, stack: StackId) -> (Option<String>, Vec<u32>) {
     let frames = stack.0.checked_sub(1).map(|at| &recording.stacks[at as usize][..]).unwrap_or_default();
     let frames: Vec<_> = frames.iter().map(|frame| &recording.frames[frame.0 as usize]).collect();
@@ -30,10 +30,10 @@ fn told(recording: &Recording, stack: StackId) -> (Option<String>, Vec<u32>) {
     (owner.clone(), frames[usize::from(owner.is_some())..].iter().map(|frame| frame.line).collect())
 }
 
-/// A name, and the lines of the stack below it.
+/// An owner's name, and the lines of the stack below it.
 type Told = (Option<String>, Vec<u32>);
 
-/// Of every event and of every block at the end.
+/// The owners and lines of every event, and of every block at the end.
 fn all(recording: &Recording) -> (Vec<Told>, Vec<Told>) {
     let device = &recording.devices[0];
     let blocks = device.final_segments.iter().flat_map(|segment| &segment.blocks);
@@ -62,10 +62,10 @@ fn requests_have_the_name_that_was_set_and_annotations_name_their_blocks() {
         named("alloc", MIB + 512, 3, 2, ""),
         named("annotate", MIB + 512, 4, 9, "logits"),
         named("annotate", MIB + 512, 5, 9, "logits of layer 3"),
-        // One for a block from before the recording, and one for an unknown block.
+        // One annotation for a block from before the recording, and one for an unknown block.
         named("annotate", MIB + 1024, 6, 9, "weights"),
         named("annotate", 7 * MIB, 7, 9, "weights"),
-        // Who frees says nothing of the memory.
+        // The name at a free does not change the owner.
         named("free_requested", MIB, 8, 5, "loader"),
         named("free_completed", MIB, 9, 5, "loader"),
     ];
@@ -88,7 +88,7 @@ fn requests_have_the_name_that_was_set_and_annotations_name_their_blocks() {
         own("", 5),
     ];
     assert_eq!(events, expected);
-    // (The fixture's blocks were made in line 3.)
+    // The fixture's blocks were made in line 3.
     assert_eq!(live, [own("logits of layer 3", 3), own("weights", 3)]);
     let notes: Vec<&MarkKind> =
         recording.marks.iter().map(|mark| &mark.kind).filter(|kind| matches!(kind, MarkKind::Note(_))).collect();
@@ -110,7 +110,7 @@ fn hostile_names_are_cut_and_their_number_is_bounded() {
     assert_eq!(recording.remarks.owners_refused, 51);
 }
 
-/// What one event of the property's recordings does, at one of a few addresses.
+/// The entries of one event of a random recording, at one of a few addresses.
 fn entry(kind: u8, at: i64, name: &str, time_us: i64) -> Vec<Py> {
     let (addr, line) = (MIB + 512 * at, 1 + at);
     match kind {
@@ -123,7 +123,7 @@ fn entry(kind: u8, at: i64, name: &str, time_us: i64) -> Vec<Py> {
 }
 
 proptest! {
-    /// decode(encode(x)) = x, as far as names and stacks of events and of what lives are concerned.
+    /// decode(encode(x)) = x for the names and stacks of events and of live blocks.
     #[test]
     fn names_come_back(
         entries in prop::collection::vec((0_u8..4, 0_i64..6, prop::sample::select(vec!["", "a", "KV cache", "\u{fc};\n"])), 1..60)
@@ -132,7 +132,7 @@ proptest! {
         let mut made = vec![event("segment_alloc", MIB, MIB, 1)];
         for (number, (kind, at, name)) in entries.into_iter().enumerate() {
             let live = &mut living[at as usize];
-            // Allocated once, freed once: what contradicts itself is put right, and then differs.
+            // Only consistent entries are used, because inconsistent ones are corrected and then differ.
             let fits = match kind { 0 | 1 => !*live, _ => *live };
             if fits {
                 *live = kind != 2;
@@ -147,7 +147,7 @@ proptest! {
         let third = again(&second);
         prop_assert_eq!(all(&third), all(&second));
         prop_assert_eq!(&third.marks, &second.marks);
-        // What lives has the stack of its request with the name that it was last given.
+        // A live block has the stack of its request with the last name that was set.
         let mut living = std::collections::BTreeMap::new();
         for event in first.devices[0].events.iter() {
             match event.action {

@@ -1,5 +1,5 @@
-//! Reading snapshots: real files of three protocols, the schemas of torch 2.1 to 2.15, and every
-//! way in which a pickler may lay the same values out.
+//! Tests of reading snapshots: real files of three protocols, the schemas of torch 2.1 to 2.15, and every way in which
+//! a pickler may lay out the same values.
 
 use crate::pickle;
 
@@ -27,7 +27,7 @@ fn events(recording: &Recording) -> Vec<Event> {
     recording.devices.iter().flat_map(|device| device.events.iter()).collect()
 }
 
-/// Everything but the digest, with stacks spelled out, since their numbers depend on the order of the file.
+/// Everything except the digest. Stacks are written as frames, because their numbers depend on the order in the file.
 fn said(recording: &Recording) -> String {
     use std::fmt::Write as _;
     let stack = |id: StackId| {
@@ -66,7 +66,7 @@ fn a_real_recording_says_what_python_reads_in_it() {
     assert_eq!(blocks.len(), 16);
     let live = blocks.iter().filter(|b| b.usage == BlockUse::Allocated).map(|b| b.size).sum::<u64>();
     assert_eq!(live, 71_353_856);
-    // 40 annotations, and the begins of the epoch and the step that were under way.
+    // 40 annotations, and the begins of the epoch and the step that were under way at the start.
     assert_eq!(recording.marks.len(), 42);
     assert_eq!(recording.framework.as_deref(), Some("torch >= 2.10"));
     assert_eq!(recording.remarks, Default::default());
@@ -105,7 +105,7 @@ fn progress_ends_at_the_end_of_the_file() {
     assert!(reports.is_sorted_by_key(|progress| (progress.bytes_read, progress.events)));
 }
 
-/// Events with shared stacks, of which one holds a frame twice.
+/// Events with shared stacks; one stack contains a frame twice.
 fn with_stacks(n: i64) -> Vec<Py> {
     let inner = Rc::new(frame("recurse", 7));
     let stack = Rc::new(Py::List(vec![
@@ -147,7 +147,7 @@ fn unknown_keys_are_passed_over_wherever_they_are() {
         Py::List(vec![
             Py::Dict(vec![(Py::Int(1), Py::Tuple(vec![Py::None, Py::Float(0.5), str("x")]))]),
             Py::List(vec![Py::List(vec![]), Py::Bool(true), Py::Int(i64::MIN)]),
-            // A list that holds itself, a set, bytes, a number of 300 bits.
+            // A list that contains itself, a set, bytes, and a number of 300 bits.
             Py::Raw(
                 [&b"]r\x00\x10\x00\x00j\x00\x10\x00\x00a\x8f(K\x01\x90C\x02ab0\x8a\x26"[..], &[1; 38], b"0\x94"]
                     .concat(),
@@ -159,7 +159,7 @@ fn unknown_keys_are_passed_over_wherever_they_are() {
     let odd_event = with(with(known.clone(), "later", odd()), "forward_frames", Py::List(vec![frame("f", 2)]));
     let reference = recording(&with(plain.clone(), "device_traces", Py::List(vec![Py::List(vec![known])])));
     let host = Py::List(vec![Py::List(with_stacks(30))]);
-    // The padding makes room for the memo index that the odd value uses.
+    // The padding makes the file long enough for the memo index of the odd value.
     let mut odd_top = with(Py::Dict(vec![(str("padding"), str(&"x".repeat(5000)))]), "host_traces", host);
     odd_top = with(odd_top, "odd", odd());
     odd_top = with(odd_top, "segments", Py::List(vec![]));

@@ -1,4 +1,5 @@
-//! Snapshots that mark nothing, or not all: what is found in their stacks, and how it goes with what is given.
+//! Tests of snapshots without marks or with some of them: what is found in their stacks, and how it is combined with
+//! annotations.
 
 use crate::pickle;
 
@@ -18,7 +19,7 @@ fn stack(frames: &[(&str, &str, i64)]) -> Py {
     Py::List(frames.iter().map(frame).collect())
 }
 
-/// A training of `epochs` of 5 steps, each 100 µs long, with an evaluation of 50 µs after each epoch.
+/// A training of `epochs` epochs with 5 steps of 100 µs each, and an evaluation of 50 µs after each epoch.
 fn training(epochs: i64) -> Vec<Py> {
     let mut events = Vec::new();
     let mut at = |time_us: i64, line: i64, size: i64, inner: &[(&str, &str, i64)]| {
@@ -87,7 +88,7 @@ fn given_epochs_have_found_steps_and_stay_as_they_are() {
 fn given_steps_have_found_epochs_that_cut_none_of_them() {
     let mut given = Vec::new();
     for step in 0..20 {
-        // They end late: within the evaluation.
+        // The last step of each epoch ends late, within the evaluation.
         let begin = step / 5 * 550 + step % 5 * 100;
         given.push((format!("ProfilerStep#{step}"), "START", begin));
         given.push((format!("ProfilerStep#{step}"), "END", begin + if step % 5 == 4 { 530 - 400 } else { 99 }));
@@ -120,7 +121,7 @@ fn compiled_code_is_read_by_the_lines_that_torch_says_it_comes_from() {
     }
 }
 
-/// A recording that `fixtures/unmarked/train.py` made, as it is or without the optimizer's own ranges.
+/// A recording made by `fixtures/unmarked/train.py`, either unchanged or without the optimizer's own ranges.
 fn recorded(name: &str, annotations: bool) -> Recording {
     const KEY: &[u8] = b"external_annotations";
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/unmarked/{name}.pickle.zst"));
@@ -158,7 +159,7 @@ fn trainings_of_genuine_pytorch_have_the_steps_and_epochs_they_had() {
             _ => "train.py:",
         };
         assert!(found.by.as_ref().is_some_and(|by| by.starts_with("the loop at ") && by.contains(place)), "{name}");
-        // The ranges that optimizers write by themselves mark steps, and the epochs are found as before.
+        // The ranges that optimizers write themselves mark steps, and the epochs are found as before.
         let as_it_is = recorded(name, true);
         assert_eq!(as_it_is.found.epochs, epochs as u64, "{name}");
         assert!(ends(&as_it_is, step_end).len() >= steps, "{name}");

@@ -1,4 +1,5 @@
-//! What is written is read back: the same events with their stacks, the same segments, marks and settings.
+//! Tests that written snapshots are read back: the same events with their stacks, the same segments, marks and
+//! settings.
 
 use crate::pickle;
 
@@ -14,7 +15,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
-/// Everything that a snapshot says, with stacks spelled out: their numbers depend on the order of the file.
+/// The content of a snapshot. Stacks are written as frames, because their numbers depend on the order in the file.
 fn said(recording: &Recording) -> String {
     use std::fmt::Write as _;
     let stack = |id: StackId| {
@@ -131,7 +132,7 @@ fn a_slice_has_the_state_and_not_the_events_before_it() {
     assert!(recording.marks.iter().any(|mark| mark.kind == MarkKind::StepEnd(9)));
 }
 
-/// Each session numbers its stacks from one; the blocks that the first one left keep its frames.
+/// Each session numbers its stacks from one. The blocks that the first session left keep its frames.
 #[test]
 fn stacks_of_two_sessions_are_not_mixed_up() {
     let mut file = Vec::new();
@@ -139,7 +140,7 @@ fn stacks_of_two_sessions_are_not_mixed_up() {
     for (device, name) in [(0, "first"), (1, "second")] {
         writer.forget_stacks();
         writer.begin_device(DeviceIndex(device), &AllocatorSettings::default()).unwrap();
-        // One block in the trace and one from before it, of stacks 1 and 2.
+        // One block in the trace and one from before it, with stacks 1 and 2.
         writer.pass(&at(1_000, Action::Alloc, 1 << 30, 512, 2)).unwrap();
         writer.event(&at(2_000, Action::Alloc, (1 << 30) + 512, 512, 1), frames(name)).unwrap();
         writer.end_device(frames(name)).unwrap();

@@ -11,10 +11,10 @@ use crate::judge::subjects::{self, Subject};
 use crate::judge::time_to_full::TimeToFull;
 use crate::wording;
 
-/// Steps between two rises from which a rate by the step says nothing.
+/// Minimum steps between two rises from which on a rate per step is not informative.
 const SELDOM_STEPS: f64 = 8.0;
 
-/// One leak, as its ranks show it. `all` are those that are watched.
+/// The finding of one leak on its ranks. `all` are the watched subjects.
 pub(in crate::judge) fn leak(leaks: &[Leak], all: &[&Subject]) -> Finding {
     let shown = surest(leaks);
     let confirmed = any_confirmed(leaks);
@@ -28,7 +28,7 @@ pub(in crate::judge) fn leak(leaks: &[Leak], all: &[&Subject]) -> Finding {
     let outlooks = leaks.iter().filter_map(|leak| leak.outlook);
     let outlook = outlooks.min_by(|a, b| a.seconds.value.total_cmp(&b.seconds.value));
     let matters = leaks.iter().any(|leak| leak.matters);
-    // When what does not matter fills the device is no horizon.
+    // Growth that is not significant has no time to out of memory.
     let outlook = outlook.filter(|_| matters);
     let seconds_to_oom = outlook.map(|outlook| outlook.seconds.value);
     let epochs_to_oom = outlook.and_then(|outlook| outlook.epochs);
@@ -84,8 +84,8 @@ pub(in crate::judge) fn leak(leaks: &[Leak], all: &[&Subject]) -> Finding {
     }
 }
 
-/// Confidence: each rise halves the doubt for a graph and takes an eighth of it for a single site; peers that show the
-/// same halve the rest. Never certain: a cache may be larger than expected.
+/// Confidence. Each rise halves the doubt for a graph and removes an eighth of it for a single site. Other ranks with
+/// the same leak halve the rest. It is never certain, because a cache may be larger than expected.
 fn confidence(leak: &Leak, confirmed: bool, ranks: usize) -> f64 {
     let keeps: f64 = if leak.group.graph { 0.5 } else { 0.875 };
     let doubt = keeps.powi(leak.rises.min(100) as i32) * if ranks > 1 { 0.5 } else { 1.0 };
@@ -111,7 +111,7 @@ impl Words<'_> {
         let named = |rate: Option<Rate>, unit: &str| rate.map(|rate| format!("{} {unit}", bytes(rate.value)));
         let of_marks = || named(epoch, "per epoch").or_else(|| named(step, "per step"));
         let known = match self.shown.per {
-            // Steps that rise once in hundreds say nothing by themselves.
+            // A rate per step is not informative if only one step in hundreds rises.
             Per::Step if epoch.is_none() && self.shown.group.lead().growth.apart >= SELDOM_STEPS => None,
             Per::Step | Per::Epoch => of_marks(),
             Per::Window => None,
@@ -245,7 +245,7 @@ impl Words<'_> {
         format!("{seen}{beside}{doubt}{weaker}")
     }
 
-    /// `a hook is registered again and again: 4 blocks a step in epoch 0, 32 in epoch 7`.
+    /// A sentence about hooks and their blocks per step in the first and in the last epoch.
     fn hooks(&self, times: u32) -> String {
         let calls = self.shown.hooks.map_or_else(String::new, |hooks| {
             let ((first, few), (last, many)) = (hooks.first, hooks.last);
@@ -255,7 +255,7 @@ impl Words<'_> {
         format!("A hook is registered repeatedly{calls}. What it allocates stayed alive {times} times, and {end}.")
     }
 
-    /// `these were not given back`, of what is named so.
+    /// `these were not given back`, or that they were at the end of the recording.
     fn given_back(&self, these_were: &str) -> String {
         let when = if self.shown.given_back { "given back only at the end of the recording" } else { "not given back" };
         format!("{these_were} {when}")

@@ -1,4 +1,5 @@
-//! The sentences of what is no leak: levels, ranks that differ, other processes, a device that is nearly full.
+//! The sentences of findings other than leaks: levels, ranks that differ, other processes, and a device that is nearly
+//! full.
 
 use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, HumanBytes, Moment, Rate, Severity};
 
@@ -17,14 +18,14 @@ pub(in crate::judge) struct Grown {
     pub series: Vec<u64>,
     /// The first rise: epoch, step and time, as far as they are known.
     pub first: (Option<u32>, Option<u64>, Option<u64>),
-    /// Growth a minute of what was watched.
+    /// Growth per minute in the watched time.
     pub a_minute: f64,
     pub seconds: f64,
     /// When its memory was first measured.
     pub since_ns: u64,
 }
 
-/// How near a rank comes.
+/// How close a rank comes to the limit of its device.
 #[derive(Clone, Debug)]
 pub(in crate::judge) struct Near {
     pub who: Subject,
@@ -32,9 +33,9 @@ pub(in crate::judge) struct Near {
     pub peak_bytes: u64,
     pub outside_bytes: u64,
     pub total_bytes: u64,
-    /// How often the allocator emptied its cache to find room, lately.
+    /// How often the allocator recently emptied its cache to find room.
     pub retries: u64,
-    /// Whether so little is left that any change is too much.
+    /// Whether so little is left that any change may be too much.
     pub tight: bool,
 }
 
@@ -51,7 +52,7 @@ pub(in crate::judge) struct Excess<'a> {
     pub total_bytes: Option<u64>,
 }
 
-/// What one rank holds more than its peers.
+/// The finding about one rank that holds more than its peers.
 pub(in crate::judge) fn skew(excess: &Excess<'_>) -> Finding {
     let matters = excess.total_bytes.is_some_and(|total| excess.bytes > total / 10);
     let severity = if matters { Severity::Warning } else { Severity::Info };
@@ -86,7 +87,7 @@ pub(in crate::judge) fn skew(excess: &Excess<'_>) -> Finding {
     }
 }
 
-/// Growth of a level: reserved and unused, outside the allocator, host.
+/// The finding about a growing level: reserved and unused, outside the allocator, or host memory.
 pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown], all: &[&Subject]) -> Finding {
     let most = ranks.iter().max_by_key(|grown| grown.growth.gained).unwrap_or(&ranks[0]);
     let subjects: Vec<&Subject> = ranks.iter().map(|grown| &grown.who).collect();
@@ -133,7 +134,7 @@ pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown],
     }
 }
 
-/// A foreign process on a rank's device.
+/// The finding about a foreign process on a rank's device.
 pub(in crate::judge) fn foreign(who: &Subject, foreign_bytes: u64, total_bytes: Option<u64>) -> Finding {
     let large = total_bytes.is_some_and(|total| foreign_bytes > total / 20);
     let severity = if large { Severity::Warning } else { Severity::Info };
@@ -155,7 +156,7 @@ pub(in crate::judge) fn foreign(who: &Subject, foreign_bytes: u64, total_bytes: 
     }
 }
 
-/// A device that the job fills nearly to the last byte, although nothing grows.
+/// The finding about a device that is nearly full although nothing grows.
 pub(in crate::judge) fn near_oom(near: &Near) -> Finding {
     let (left, total) = (HumanBytes::of(near.left_bytes), HumanBytes::of(near.total_bytes));
     let name = near.who.name();

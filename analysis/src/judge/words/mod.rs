@@ -1,7 +1,7 @@
 //! The sentences of findings, written for a tired reader who wants to know what to do.
 //!
-//! Guarantees: a title is one sentence with figure, ranks and place; an explanation says what was seen; an advice names
-//! the change in the user's terms. Claims only what the evidence beside it shows.
+//! Guarantees: a title is one sentence with figure, ranks and place. An explanation states what was observed. An
+//! advice names the change in the user's terms. A text claims only what its evidence shows.
 
 mod leak;
 mod level;
@@ -15,11 +15,11 @@ use memctl_model::{HumanBytes, Rate};
 use crate::statistics::{thinned, upper_median};
 use crate::wording::{place, places, plural};
 
-/// An hour: what fails within it is critical.
+/// An hour: a failure within this time is critical.
 const SOON_SECONDS: f64 = 3_600.0;
 /// A month: longer forecasts are not useful.
 const FAR_SECONDS: f64 = 30.0 * 86_400.0;
-/// Points of a history that are kept as evidence.
+/// Maximum number of points of a history in the evidence.
 const SERIES_MAX: usize = 64;
 
 /// Bytes of a rate in words.
@@ -28,7 +28,7 @@ fn bytes(rate: f64) -> HumanBytes {
     HumanBytes(rate.round() as i64)
 }
 
-/// `about 17 epochs`, `about 3 hours`; nothing beyond a month.
+/// The time to out of memory: `about 17 epochs`, `about 3 hours`; `None` beyond a month.
 fn until(epochs: Option<f64>, seconds: Option<f64>) -> Option<String> {
     if seconds.is_some_and(|seconds| seconds > FAR_SECONDS) {
         return None;

@@ -1,6 +1,6 @@
 //! The first sentence of every page about a job.
 //!
-//! Guarantees: it says what was measured before it says what that means, and no more than both.
+//! Guarantees: the sentence states the measurement first, then its meaning, and nothing else.
 
 use memctl_model::verdict::{duration, in_time};
 use memctl_model::{Boundary, Cause, Finding, HumanBytes, Judged, NotJudged, Pattern, Severity};
@@ -45,7 +45,7 @@ fn grown(inputs: &VerdictInputs<'_>, shown: &Shown<'_>) -> String {
     format!("Live memory has grown {what}{}{}{freed}", on(inputs, shown), at(course))
 }
 
-/// ` on rank 0`; nothing where there is one process.
+/// ` on rank 0`; empty if there is only one process.
 fn on(inputs: &VerdictInputs<'_>, shown: &Shown<'_>) -> String {
     let all = inputs.courses.subjects();
     if all.len() < 2 { String::new() } else { format!(" on {}", subjects::on(&shown.on, &all)) }
@@ -53,7 +53,7 @@ fn on(inputs: &VerdictInputs<'_>, shown: &Shown<'_>) -> String {
 
 fn at(course: &Course) -> String {
     let Some(site) = &course.site else { return String::new() };
-    // The sum's growth is not that of one line.
+    // The growth of a sum is not that of one line.
     let most = if course.way == Way::Sum { "most of it " } else { "" };
     format!(", {most}allocated in {}", places(site, &course.place.lines))
 }
@@ -66,8 +66,8 @@ fn also(others: &[&Course]) -> String {
     }
 }
 
-/// ` (4.52 MiB per epoch)`, where the finding is about all that has grown: a course counts what is allocated further inside
-/// as well.
+/// ` (4.52 MiB per epoch)` if the finding covers most of the growth. A course also counts memory that is allocated
+/// further inside.
 fn rate(finding: Option<&Finding>, course: &Course) -> String {
     let is_all = |finding: &&Finding| finding.live_bytes.is_none_or(|live| live >= course.gained / 5 * 4);
     let Some(finding) = finding.filter(is_all) else { return String::new() };
@@ -81,7 +81,7 @@ fn rate(finding: Option<&Finding>, course: &Course) -> String {
     rate.map_or_else(String::new, |(rate, unit)| format!(" ({} {unit})", HumanBytes::of(rate.value as u64)))
 }
 
-/// Why it is a leak.
+/// The reason why it is a leak.
 fn known(finding: Option<&Finding>) -> String {
     if let Some(holder) = finding.and_then(holder) {
         return format!("It is a leak: held by {holder}.");
@@ -90,7 +90,7 @@ fn known(finding: Option<&Finding>) -> String {
     format!("It is a leak{why}.")
 }
 
-/// What a pattern says that no cache has; nothing of patterns that a cache may have as well.
+/// The reason given by a pattern that no cache has; `None` for patterns that a cache may have as well.
 pub(in crate::judge) fn reason(finding: &Finding) -> Option<&'static str> {
     Some(match finding.pattern? {
         Pattern::EvalGraph => "the evaluation runs with gradients enabled, and its graph is kept",
@@ -103,12 +103,12 @@ pub(in crate::judge) fn reason(finding: &Finding) -> Option<&'static str> {
     })
 }
 
-/// What would decide it.
+/// The fact that would decide whether it is a leak.
 fn open(inputs: &VerdictInputs<'_>, course: &Course, finding: Option<&Finding>) -> String {
     if course.way == Way::WithWork {
         return "It stops when the inputs stop growing.".to_owned();
     }
-    // A process may have been asked about another finding of the same growth.
+    // A process may have been queried about another finding of the same growth.
     let of_process = |other: &&Finding| other.kind.is_leak() && other.processes.contains(&course.who.name());
     let was_asked = inputs.findings.iter().filter(of_process).any(|finding| finding.holders.is_some());
     let held = match finding.and_then(holder) {
@@ -121,7 +121,7 @@ fn open(inputs: &VerdictInputs<'_>, course: &Course, finding: Option<&Finding>) 
     format!("It is a leak unless what holds it is bounded; {held}.")
 }
 
-/// What holds most of a finding's blocks, in words.
+/// The holder of most of a finding's blocks, in words.
 pub(in crate::judge) fn holder(finding: &Finding) -> Option<String> {
     let holders = finding.holders.as_ref()?;
     let (_, most, _) = holders.most()?;
@@ -179,8 +179,8 @@ pub(in crate::judge) fn levelled_off(inputs: &VerdictInputs<'_>, shown: &Shown<'
     )
 }
 
-/// `Nothing wrong was found: live memory was flat over the last 14 of 40 steps.` Where it was not: `went up and down between
-/// 219 MiB and 518 MiB`.
+/// `Nothing wrong was found: live memory was flat over the last 14 of 40 steps.` If it was not flat: `went up and down
+/// between 219 MiB and 518 MiB`.
 pub(in crate::judge) fn steady(inputs: &VerdictInputs<'_>, swing_bytes: Option<(u64, u64)>) -> String {
     let how = swing_bytes.map_or_else(
         || "was flat".to_owned(),
@@ -226,7 +226,7 @@ pub(in crate::judge) fn risen(inputs: &VerdictInputs<'_>, (lowest, highest): (u6
     }
 }
 
-/// The worst finding as a sentence, a space behind it: what is wrong comes before what is not.
+/// The worst finding as a sentence with a trailing space. Problems come first in a text.
 fn worst(inputs: &VerdictInputs<'_>) -> Option<String> {
     let worst = inputs.findings.iter().find(|finding| finding.severity >= Severity::Warning);
     let unexplained = inputs.failed.then(|| "A request or a rank failed, and no finding explains why".to_owned());

@@ -1,4 +1,5 @@
-//! For any recording, finding boundaries ends, gives the same twice, and gives ranges in order within the recording.
+//! Tests that for any recording, the search for boundaries ends, gives the same result twice, and gives ranges in
+//! order within the recording.
 
 use memctl_analysis::boundaries::{Stacks, find};
 use memctl_model::{Action, Event, Frame, FrameId, PoolId, StackId};
@@ -41,7 +42,7 @@ proptest! {
     ) {
         let frames = frames();
         let stacks: Vec<Vec<FrameId>> = stacks.into_iter().map(|ids| ids.into_iter().map(FrameId).collect()).collect();
-        // The same again and again: loops of any kind.
+        // The same events repeat: a loop of any kind.
         let mut now = 0;
         let mut events = Vec::new();
         for event in std::iter::repeat_n(&some, times).flatten() {

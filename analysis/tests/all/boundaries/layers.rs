@@ -1,5 +1,5 @@
-//! What goes round and is no step: the layers of a model, what library code loops for itself, the parts of one step. And what
-//! goes round beside them all the same: calls of a model.
+//! Tests of repetition that is not a step: the layers of a model, loops inside library code, the parts of one step.
+//! Also tests of repetition beside these that counts: calls of a model.
 
 use memctl_analysis::boundaries::Boundaries;
 
@@ -8,7 +8,7 @@ use super::{TRAIN, by, counts, script, step};
 
 const MODEL: &str = "/home/u/model.py";
 
-/// A model's own loop over its layers: each keeps something, and makes something that it gives back.
+/// A model's own loop over its layers. Each layer keeps some memory and frees some.
 fn layers(tape: &mut Tape, count: u64, kept: u64, given_back: u64) {
     tape.package("_wrapped_call_impl", "torch/nn/modules/module.py", 1779, |tape| {
         tape.call("forward", MODEL, 240, |tape| {
@@ -24,7 +24,7 @@ fn layers(tape: &mut Tape, count: u64, kept: u64, given_back: u64) {
                         tape.line(103).free(given_back);
                     });
                 });
-                // Lines of the loop itself.
+                // The loop itself allocates, too.
                 tape.line(244).alloc(512).free(512);
             }
             tape.line(250).free(4096);
@@ -79,7 +79,7 @@ fn more_passes_than_models_have_layers_are_steps_though_they_keep_all() {
     };
     let served = script(passes);
     assert_eq!((by(&served.find()), counts(&served.find()).0), ("the loop at train.py:20", 300));
-    // The cells of a sequence, say: they are one step.
+    // The repetition may be over the cells of a sequence; they are all one step.
     nothing(&script(|tape| {
         passes(tape);
         tape.line(30).backward(1200 << 20, 4 << 20);
@@ -128,7 +128,7 @@ fn tokens_are_no_requests() {
 fn library_code_without_a_user_above_it_is_no_loop() {
     let mut tape = Tape::default();
     for _ in 0..154 {
-        // A function of bitsandbytes, called by autograd's thread.
+        // Autograd's thread calls a function of bitsandbytes.
         tape.package("apply", "torch/autograd/function.py", 539, |tape| {
             tape.package("backward", "bitsandbytes/autograd/_functions.py", 530, |tape| {
                 tape.package("dequantize_4bit", "bitsandbytes/functional.py", 1349, |tape| {
@@ -152,7 +152,7 @@ fn library_code_without_a_user_above_it_is_no_loop() {
 #[test]
 fn what_goes_round_beside_the_models_is_no_request() {
     let tape = script(|tape| {
-        // Tensors are loaded one by one, and each makes something besides.
+        // Tensors are loaded one by one, each with a temporary block.
         for _ in 0..200 {
             tape.line(10).alloc(1 << 20).line(11).alloc(1 << 21).line(12).free(1 << 21);
         }
@@ -172,7 +172,7 @@ fn a_model_that_is_loaded_is_no_course() {
 
 #[test]
 fn a_library_that_loads_a_model_loops_within_one_call() {
-    // Each weight is made whole, a quarter of it stays.
+    // Each weight is made whole, and a quarter of it stays.
     let load = |tape: &mut Tape| {
         tape.package("from_pretrained", "transformers/modeling_utils.py", 3900, |tape| {
             for at in 0..200 {
@@ -224,7 +224,7 @@ fn a_recomputed_layer_is_no_step() {
     let mut tape = Tape::default();
     for _ in 0..12 {
         recomputed(&mut tape);
-        // A hook of the user's own lies between.
+        // A hook of the user's code runs in between.
         tape.call("on_gradient", TRAIN, 5, |tape| {
             tape.alloc(512).free(512);
         });

@@ -1,5 +1,6 @@
-//! Steps and epochs of recordings that mark none: the shapes that training loops have, and those that only look like them.
-//! (Over 400 lines: each shape is one loop that reads like the program it stands for.)
+//! Tests of steps and epochs of recordings without marks: the forms of training loops, and forms that only look like
+//! them.
+//! (Over 400 lines: each form is one loop that reads like the program that it represents.)
 
 mod hostile;
 mod layers;
@@ -11,7 +12,7 @@ use tape::Tape;
 
 const TRAIN: &str = "/home/u/train.py";
 
-/// A script: setup, then what `body` does in `<module>`.
+/// A script: setup, then `body` in `<module>`.
 fn script(body: impl FnOnce(&mut Tape)) -> Tape {
     let mut tape = Tape::default();
     tape.call("<module>", TRAIN, 3, |tape| {
@@ -24,7 +25,7 @@ fn script(body: impl FnOnce(&mut Tape)) -> Tape {
     tape
 }
 
-/// A step from line 20 on in the function that is innermost.
+/// A step in the innermost function, from line 20 on.
 fn step(tape: &mut Tape) {
     tape.line(20).alloc(4096);
     tape.line(21).forward(8 << 20);
@@ -53,7 +54,7 @@ fn a_script_with_two_loops_and_an_evaluation() {
     });
     let found = tape.find();
     assert_eq!((by(&found), counts(&found)), ("the loop at train.py:20", (60, 5, 5)));
-    // Steps end with the activations gone, all at one level.
+    // Steps end at one level, after the activations were freed.
     let levels: Vec<i64> = found.steps.iter().map(|step| tape.live_at(step.end_ns)).collect();
     assert!(levels.iter().all(|&level| level <= (6 << 20) + 4096), "{levels:?}");
     assert!(found.steps.iter().zip(&found.steps[1..]).all(|(a, b)| a.end_ns < b.begin_ns));
@@ -90,7 +91,7 @@ fn a_step_in_a_function_of_its_own_is_told_by_the_loop_that_calls_it() {
             for _ in 0..30 {
                 tape.line(51);
                 tape.call("train_step", TRAIN, 20, step);
-                // Its locals go when it returns: to the caller's line.
+                // The function's locals are freed when it returns, at the caller's line.
                 tape.alloc(0).free(512);
             }
         });
@@ -235,7 +236,7 @@ fn of_two_optimizers_the_second_ends_the_step() {
 fn statements_that_go_back_a_line_are_no_loop() {
     let tape = script(|tape| {
         for _ in 0..25 {
-            // `with autocast():` on line 20 gives its cache back when it is left; arguments stand below their call.
+            // `with autocast():` on line 20 frees its cache at its end. Arguments are on lines below their call.
             tape.line(20).alloc(256);
             tape.line(22).forward(8 << 20);
             tape.line(21).alloc(128).free(128);
@@ -277,7 +278,7 @@ fn comprehensions_and_endless_loops() {
             tape.line(19).elsewhere();
             step(tape);
             if at == 19 {
-                // `if done: break`, after one last look.
+                // `if done: break`, after a last prediction.
                 tape.line(26).predict(1 << 20);
             }
         }

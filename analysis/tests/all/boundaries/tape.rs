@@ -1,11 +1,12 @@
-//! A recording made by hand: a stack of frames that calls, returns and moves from line to line, and events beneath it.
+//! A hand-made recording: a stack of frames that calls, returns and moves from line to line, and the events at each
+//! point.
 
 use memctl_analysis::boundaries::{Boundaries, Stacks, find};
 use memctl_model::{Action, Event, Frame, FrameId, PoolId, StackId};
 
 const SITE: &str = "/usr/lib/python3.11/site-packages/";
 
-/// What was recorded so far.
+/// The recording so far.
 #[derive(Default)]
 pub struct Tape {
     frames: Vec<Frame>,
@@ -27,7 +28,7 @@ impl Tape {
         self.call(function, &format!("{SITE}{file}"), line, body);
     }
 
-    /// The innermost function goes to a line.
+    /// Moves the innermost function to a line.
     pub fn line(&mut self, line: u32) -> &mut Self {
         if let Some(frame) = self.path.last_mut() {
             frame.line = line;
@@ -45,7 +46,7 @@ impl Tape {
         self.event(Action::FreeRequested, size, stack).event(Action::FreeCompleted, size, stack)
     }
 
-    /// Modules are called; activations stay.
+    /// Calls modules whose activations stay.
     pub fn forward(&mut self, size: u64) -> &mut Self {
         self.package("_wrapped_call_impl", "torch/nn/modules/module.py", 1779, |tape| {
             for (at, part) in (0..4).zip([size / 2, size / 4, size / 8, size - size / 2 - size / 4 - size / 8]) {
@@ -57,7 +58,7 @@ impl Tape {
         self
     }
 
-    /// An evaluation's pass: what it makes is gone.
+    /// An evaluation's pass, which frees what it makes.
     pub fn predict(&mut self, size: u64) -> &mut Self {
         self.forward(size);
         self.package("_wrapped_call_impl", "torch/nn/modules/module.py", 1779, |tape| {
@@ -66,7 +67,7 @@ impl Tape {
         self
     }
 
-    /// Activations go, gradients come: from a thread without Python frames.
+    /// Frees activations and makes gradients, from a thread without Python frames.
     pub fn backward(&mut self, activations: u64, gradients: u64) -> &mut Self {
         self.package("backward", "torch/_tensor.py", 631, |tape| {
             tape.package("_make_grads", "torch/autograd/__init__.py", 231, |tape| {
@@ -82,7 +83,7 @@ impl Tape {
         self
     }
 
-    /// An optimizer that allocates while it works.
+    /// An optimizer that allocates during its step.
     pub fn optimizer(&mut self) -> &mut Self {
         self.package("wrapper", "torch/optim/optimizer.py", 533, |tape| {
             tape.package("step", "torch/optim/adam.py", 248, |tape| {
@@ -99,7 +100,7 @@ impl Tape {
         self
     }
 
-    /// Another thread allocates.
+    /// Allocates in another thread.
     pub fn elsewhere(&mut self) -> &mut Self {
         let mine = std::mem::take(&mut self.path);
         self.package("_bootstrap", "threading.py", 1002, |tape| {
@@ -139,7 +140,7 @@ impl Tape {
         find(Stacks { frames: &self.frames, stacks: &self.stacks }, || self.events.iter().copied())
     }
 
-    /// What is live after the last event up to a time.
+    /// Live bytes after the last event up to a time.
     pub fn live_at(&self, ns: u64) -> i64 {
         let change = |event: &Event| match event.action {
             Action::Alloc => event.size as i64,

@@ -26,7 +26,7 @@ impl Blk {
     }
 }
 
-/// A segment, or the whole reserved address range of an expandable one.
+/// A segment, or the whole reserved address range of an expandable segment.
 #[derive(Clone, Debug)]
 pub struct Region {
     pub addr: u64,
@@ -37,7 +37,7 @@ pub struct Region {
     pub blocks: Vec<Blk>,
 }
 
-/// One recorded event and the state right after it.
+/// One recorded event and the state directly after it.
 #[derive(Clone, Debug)]
 pub struct Recorded {
     pub event: Event,
@@ -52,7 +52,7 @@ pub struct Allocator {
     pub regions: Vec<Region>,
     pub recorded: Vec<Recorded>,
     next_addr: u64,
-    /// Segments given back: the driver hands such addresses out again.
+    /// Segments that were released; the driver reuses their addresses.
     returned: Vec<(u64, u64)>,
     time: u64,
 }
@@ -199,7 +199,7 @@ impl Allocator {
         Some((self.regions.len() - 1, 0))
     }
 
-    /// New addresses follow each other without a gap or with one; returned ones are used again.
+    /// New addresses follow each other with or without a gap; released ones are reused.
     pub fn driver_addr(&mut self, size: u64, gap: bool) -> u64 {
         if let Some(again) = self.returned.iter().rposition(|&(_, returned)| returned == size) {
             return self.returned.remove(again).0;
@@ -222,7 +222,7 @@ impl Allocator {
         found.expect("the tests free what lives")
     }
 
-    /// Gives a block back; with `used_elsewhere` it stays pending until [`complete`](Self::complete).
+    /// Frees a block. With `used_elsewhere` it stays pending until [`complete`](Self::complete).
     pub fn free(&mut self, addr: u64, used_elsewhere: bool, stack: u32) {
         let (region, at) = self.position(addr);
         let Region { stream, pool, .. } = self.regions[region];
@@ -245,7 +245,7 @@ impl Allocator {
         self.record(Action::FreeCompleted, addr, requested, stream, pool, stack);
     }
 
-    /// Gives every wholly free segment, or page, back to the driver.
+    /// Releases every wholly free segment or page to the driver.
     pub fn empty_cache(&mut self) {
         while let Some(at) = self
             .regions
@@ -261,7 +261,7 @@ impl Allocator {
     }
 }
 
-/// Joins neighbours that are free and alike in being mapped.
+/// Joins free neighbours that are both mapped or both unmapped.
 pub fn merge_free(blocks: &mut Vec<Blk>) {
     let mut at = 0;
     while at + 1 < blocks.len() {

@@ -1,4 +1,4 @@
-//! Expandable segments of the simulated allocator: a reserved range of which pages are mapped and unmapped.
+//! Expandable segments of the simulated allocator: a reserved range whose pages are mapped and unmapped.
 
 use memctl_model::{Action, BlockUse, PoolId, SegmentKind};
 
@@ -11,7 +11,7 @@ impl Allocator {
         if kind == SegmentKind::Small { 2 << 20 } else { self.settings.large_segment_size }
     }
 
-    /// Maps what a request still lacks, behind a free block or from the first unmapped page on.
+    /// Maps the bytes that a request lacks, behind a free block or from the first unmapped page on.
     pub fn map_pages(&mut self, size: u64, stream: u64, pool: PoolId, kind: SegmentKind) -> Option<(usize, usize)> {
         let owned =
             self.regions.iter().position(|region| (region.stream, region.pool, region.kind) == (stream, pool, kind));

@@ -1,5 +1,5 @@
-//! Events and keyframes that no sane program would send: few addresses, so that they collide, and some at the end of
-//! the address space.
+//! Events and keyframes that no real program would send. They use few addresses, so that they collide, and some at the
+//! end of the address space.
 
 use memctl_model::{
     Action, BlockState, BlockUse, DeviceIndex, Event, Keyframe, KeyframeReason, PoolId, SegmentKind, SegmentState,
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 const BASE: u64 = 0x7f00_0000_0000;
 const UNIT: u64 = 256 << 10;
 
-/// An event that no allocator made, yet one that often hits what others left.
+/// An event that no allocator made, at an address that other events often used.
 pub fn hostile_event() -> impl Strategy<Value = Event> {
     let addr = prop_oneof![
         12 => (0..120_u64).prop_map(|units| BASE + units * UNIT),
@@ -36,7 +36,7 @@ pub fn hostile_event() -> impl Strategy<Value = Event> {
     })
 }
 
-/// A keyframe whose parts may overlap, leave their place or leave the address space.
+/// A keyframe whose parts may overlap, exceed their segment or exceed the address space.
 pub fn hostile_keyframe() -> impl Strategy<Value = Keyframe> {
     let place = || {
         let addr = prop_oneof![

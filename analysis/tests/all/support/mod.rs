@@ -1,6 +1,6 @@
-//! A caching allocator of its own, written from the rules rather than from the block map: plain vectors, every sum
-//! counted again. It serves random requests, records the events that PyTorch would record, and knows the state after
-//! each of them.
+//! A simulated caching allocator, written from the rules and independent of the block map. It uses plain vectors and
+//! recomputes every sum. It serves random requests, records the events that PyTorch would record, and knows the state
+//! after each of them.
 
 #![allow(dead_code, reason = "each test program uses its part of this module")]
 
@@ -17,12 +17,12 @@ use memctl_model::{
     BlockUse, Counters, DeviceIndex, Keyframe, KeyframeReason, Phase, PoolId, SegmentState, SiteRow, StackId,
 };
 
-/// The keyframe of a map, with nothing in it that does not come from the map.
+/// The keyframe of a map with fixed values for everything that does not come from the map.
 pub fn keyframe_of(map: &BlockMap) -> Keyframe {
     map.keyframe(DeviceIndex(0), 0, 0, KeyframeReason::Periodic)
 }
 
-/// The counters that a list of segments amounts to.
+/// The counters of a list of segments.
 pub fn counters_of(segments: &[SegmentState]) -> Counters {
     let mut counters = Counters { segments: segments.len() as u64, ..Counters::default() };
     for segment in segments {
@@ -50,7 +50,7 @@ pub fn counters_of(segments: &[SegmentState]) -> Counters {
     counters
 }
 
-/// The site rows of a state, by a look at every block.
+/// The site rows of a state, by a scan of all blocks.
 pub fn scanned_rows(keyframe: &Keyframe) -> Vec<SiteRow> {
     let mut rows: BTreeMap<(StackId, u32, Option<Phase>), (u64, u64)> = BTreeMap::new();
     let blocks = keyframe.segments.iter().flat_map(|segment| &segment.blocks).chain(&keyframe.loose);

@@ -1,11 +1,11 @@
-//! Random streams of requests and settings, and the recording that they lead to.
+//! Random streams of requests and settings, and the resulting recordings.
 
 use memctl_model::{AllocatorSettings, PoolId};
 use proptest::prelude::*;
 
 use super::allocator::{Allocator, Recorded};
 
-/// What the training process does next.
+/// The next action of the training process.
 #[derive(Clone, Debug)]
 pub enum Request {
     Malloc {
@@ -19,7 +19,7 @@ pub enum Request {
         which: usize,
         used_elsewhere: bool,
     },
-    /// One of the pending blocks is used no more.
+    /// One of the pending blocks is no longer used.
     Complete {
         which: usize,
     },
@@ -32,7 +32,7 @@ fn size() -> impl Strategy<Value = u64> {
         4 => 1..=MIB,
         2 => 1..4096_u64,
         4 => MIB + 1..=10 * MIB,
-        // Whole numbers of half mebibytes leave rests around the limit of 1 MiB.
+        // Multiples of half a mebibyte leave rests around the limit of 1 MiB.
         4 => (3..40_u64).prop_map(|halves| halves * MIB / 2),
         1 => 10 * MIB..=48 * MIB,
     ]
@@ -68,7 +68,7 @@ pub fn settings() -> impl Strategy<Value = AllocatorSettings> {
     })
 }
 
-/// Runs the requests through a fresh allocator. Allocation stacks are 1 to 7, those of frees 101 to 107.
+/// Runs the requests through a new allocator. Stacks of allocations are 1 to 7, those of frees 101 to 107.
 pub fn recording(settings: &AllocatorSettings, requests: &[Request], names_pools: bool) -> Vec<Recorded> {
     let mut allocator = Allocator::new(settings.clone(), names_pools);
     let (mut live, mut pending) = (Vec::new(), Vec::new());

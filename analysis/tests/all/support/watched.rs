@@ -1,4 +1,5 @@
-//! A process as its judge sees it: boundaries with what lives at them, made by hand, with a clock of its own.
+//! A process in the form in which the judge sees it: hand-made boundaries with their live memory, and a clock of its
+//! own.
 
 #![allow(dead_code, reason = "each test program uses its part of this module")]
 
@@ -20,23 +21,23 @@ pub fn torch(function: &str, file: &str) -> Frame {
     frame(function, &format!("/opt/lib/site-packages/torch/{file}"), 100)
 }
 
-/// What lives of a stack: phase of birth, blocks and bytes.
+/// The live memory of a stack: phase of birth, blocks and bytes.
 pub type Row = (u32, Option<Phase>, u64, u64);
 
-/// See the module.
+/// A hand-made process; see the module's documentation.
 pub struct Process {
     pub watch: RankWatch,
     pub time_ns: u64,
     pub events: u64,
     pub epoch: u32,
     pub step: u64,
-    /// What a step needs at its highest above what lives.
+    /// Bytes that a step needs at its peak in addition to the live memory.
     pub peak_bytes: u64,
     pub pools: Vec<PoolRow>,
 }
 
 impl Process {
-    /// Of a rank, with stacks 1, 2, …, innermost frame first.
+    /// A process of a rank with stacks 1, 2, …, innermost frame first.
     pub fn new(rank: u32, stacks: &[Vec<Frame>]) -> Self {
         let mut watch = RankWatch::new(RankFacts { rank, device_total_bytes: Some(80 * GIB), ..RankFacts::default() });
         for (id, frames) in (1..).zip(stacks) {
@@ -46,7 +47,7 @@ impl Process {
         Self { watch, time_ns, events, epoch: 0, step: 0, peak_bytes: 50 * MIB, pools: Vec::new() }
     }
 
-    /// The table of a boundary as things stand.
+    /// The table of a boundary at the present moment.
     pub fn table(&self, boundary: Boundary, rows: &[Row]) -> SiteTable {
         let allocated_bytes = rows.iter().fold(0, |sum: u64, row| sum.saturating_add(row.3));
         let allocated_blocks = rows.iter().fold(0, |sum: u64, row| sum.saturating_add(row.2));
@@ -83,7 +84,7 @@ impl Process {
         }
     }
 
-    /// After some seconds and events a boundary shows these rows.
+    /// Adds a boundary with these rows after some seconds and events.
     pub fn boundary(&mut self, boundary: Boundary, seconds: f64, events: u64, rows: &[Row]) {
         self.time_ns += (seconds * 1e9) as u64;
         self.events += events;
@@ -112,7 +113,7 @@ impl Process {
         findings(&[&self.watch], Activity::Running)
     }
 
-    /// Whether anything is sure.
+    /// Whether any finding is certain.
     pub fn warns(&self) -> bool {
         let confirmed = |finding: &Finding| finding.kind.fills() && !finding.is_suspected;
         self.judge().iter().any(|finding| finding.severity >= Severity::Warning || confirmed(finding))

@@ -1,8 +1,8 @@
-//! Programs whose steps differ: the forecast of the failing step, and the names in it.
+//! Tests of programs whose steps differ: the forecast of the failing step, and the requests that are named.
 
 use super::*;
 
-/// A number drawn for a step.
+/// A pseudo-random number for a step.
 fn drawn(step: u64) -> u64 {
     let mut drawn = (step + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     drawn ^= drawn >> 32;
@@ -23,7 +23,7 @@ fn of_steps_that_differ_the_next_one_may_be_as_large_as_any() {
         let (failed, told) = told_of(limit, [180, 150, 160]);
         let last = told.last().map(|(at, fails)| (*at, fails.steps));
         assert_eq!(last, Some((failed - 1, 1)), "{limit}: {told:?}");
-        // Steps that are alike come again as they are.
+        // Steps that are alike recur unchanged.
         let (failed, told) = told_of(limit, [160, 160, 160]);
         assert!(
             told.iter().all(|(at, fails)| fails.of == Of::Last && at + u64::from(fails.steps) == failed),
@@ -32,8 +32,8 @@ fn of_steps_that_differ_the_next_one_may_be_as_large_as_any() {
     }
 }
 
-/// Kinds of step alternate in an unknown order, each with its largest request in a place of its own, sizes `apart` MiB
-/// apart. Returns the place that fails. Passes each report on.
+/// Runs kinds of steps in an unknown order. Each kind makes its largest request in a place of its own; the sizes are
+/// `apart` MiB apart. Passes each report to `told` and returns the place that fails.
 fn run_of_kinds(kinds: u64, apart: u64, mut told: impl FnMut(&mut Ahead, Limit, Fails)) -> StackId {
     let limit = Limit::Device(600 * MIB);
     let mut recorded = Recorded::new(limit);
@@ -52,7 +52,7 @@ fn run_of_kinds(kinds: u64, apart: u64, mut told: impl FnMut(&mut Ahead, Limit, 
     panic!("it never fails")
 }
 
-/// Who asks for these.
+/// The requesting stacks.
 fn places(all: &[Fails]) -> Vec<StackId> {
     all.iter().map(|it| it.stack).collect()
 }
@@ -66,7 +66,7 @@ fn where_steps_differ_each_request_that_may_fail_is_named() {
     named.sort_unstable();
     assert_eq!(named, [10, 11, 12].map(StackId));
     assert!(named.contains(&failed));
-    // Of steps that are alike there is nothing else to name.
+    // If steps are alike, there is no other request to name.
     let mut looks = 0;
     let failed = run_of_kinds(1, 3, |ahead, limit, seen| {
         assert_eq!(ahead.names(limit, &seen), (seen, Vec::new()));
@@ -80,7 +80,8 @@ fn of_a_step_like_the_largest_what_was_named_stays_named() {
     let mut looks = 0;
     run_of_kinds(5, 12, |ahead, limit, seen| {
         let Some(&other) = ahead.instead(limit, &seen).first() else { return };
-        // A look that saw the other one, and one that sees this one: of the last step, and of the largest.
+        // First a look that named the other request, then one that forecasts this request for the last or for the
+        // largest step.
         let after = |of: Of| {
             let mut ahead = ahead.clone();
             assert_eq!(ahead.names(limit, &Fails { of: Of::Last, ..other }).0.stack, other.stack);
@@ -100,7 +101,7 @@ fn where_steps_differ_what_was_named_of_late_is_named_besides() {
     for kinds in [5, 1] {
         let mut looks = 0;
         run_of_kinds(kinds, 12, |ahead, limit, seen| {
-            // What was named once, and does not fail in any step any more.
+            // A request that was named once and no longer fails in any step.
             let (mut ahead, gone) = (ahead.clone(), Fails { stack: StackId(99), of: Of::Last, ..seen });
             ahead.names(limit, &gone);
             let (_, instead) = ahead.names(limit, &Fails { of: Of::Last, ..seen });
@@ -113,7 +114,7 @@ fn where_steps_differ_what_was_named_of_late_is_named_besides() {
 
 #[test]
 fn of_steps_that_differ_the_largest_is_looked_for_behind_others() {
-    // (What the last step needs many more steps for, the largest does sooner.)
+    // The last step would need many more steps to fail; the largest one fails sooner.
     let (limit, mut recorded) = (Limit::Device(600 * MIB), Recorded::new(Limit::Device(600 * MIB)));
     let (mut told, mut number) = (Vec::new(), 0_u64);
     loop {
@@ -132,7 +133,8 @@ fn of_steps_that_differ_the_largest_is_looked_for_behind_others() {
 
 #[test]
 fn of_a_step_like_the_largest_what_fails_should_it_come_later_is_named() {
-    // The largest asks for two blocks: where so much has grown that the second one fails, the first one soon does.
+    // The largest step makes two requests. By the time when the second one fails, the first one is about to fail as
+    // well.
     let limit = Limit::Device(600 * MIB);
     let (mut recorded, mut both) = (Recorded::new(limit), 0);
     for number in 0..500_u64 {

@@ -1,11 +1,11 @@
-//! The driver's address space: placements as a device was seen to make them, and bounds.
+//! Tests of the driver's address space: placements as observed on a device, and bounds.
 
 use super::*;
 
 const MIB: u64 = 1 << 20;
 const TOP: u64 = FROM / MIB;
 
-/// Places segments as the driver would; gives MiB below where everything began.
+/// Places a segment as the driver would; returns its distance in MiB below the first address.
 fn place(space: &mut Space, mib: u64) -> u64 {
     let place = space.find(mib * MIB);
     space.enter(place, mib * MIB);
@@ -19,7 +19,7 @@ fn give_back(space: &mut Space, below: u64, mib: u64) {
     space.give_back((TOP - below) * MIB, mib * MIB);
 }
 
-/// The kinds of placements that an H100 was seen to make.
+/// The kinds of placements that were observed on an H100.
 #[test]
 fn chunks_are_filled_returned_and_placed_as_the_driver_does() {
     let mut one = Space::default();
@@ -60,7 +60,8 @@ fn segments_right_below_each_other_have_no_chunks() {
     assert_eq!((place(&mut one, 20), place(&mut one, 2)), (92, 94));
 }
 
-/// A program that returns its cache all the time, on a driver without chunks: its segments come in other orders and sizes.
+/// A program that releases its cache all the time, on a driver without chunks. Its segments come in other orders and
+/// sizes each time.
 #[test]
 fn what_says_nothing_any_more_is_forgotten() {
     let mut one = Space::default();

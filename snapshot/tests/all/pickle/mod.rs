@@ -1,6 +1,6 @@
-//! A small pickle writer: Python values to bytes, in the styles in which snapshots are written.
+//! A small pickle writer for tests: Python values to bytes, in the styles in which snapshots are written.
 //!
-//! It writes what the tests ask for, also what no pickler would; it knows nothing of the reader.
+//! It also writes pickles that no real pickler would write. It is independent of the reader.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -18,7 +18,7 @@ pub enum Py {
     Tuple(Vec<Py>),
     List(Vec<Py>),
     Dict(Vec<(Py, Py)>),
-    /// An object that several places share: written once, then fetched from the memo.
+    /// A shared object: written once, then fetched from the memo.
     Shared(Rc<Py>),
     /// Opcodes that push one value.
     Raw(Vec<u8>),
@@ -27,13 +27,13 @@ pub enum Py {
 /// How a pickle is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// As CPython, protocol 4: MEMOIZE, batches of a thousand.
+    /// Like CPython, protocol 4: MEMOIZE, batches of a thousand.
     Python4,
-    /// As CPython, protocol 2: BINPUT, batches of a thousand.
+    /// Like CPython, protocol 2: BINPUT, batches of a thousand.
     Python2,
-    /// Every list in one piece, nothing memoized but what is shared, and that after its content.
+    /// Every list in one piece. Only shared values are memoized, and only after their content.
     OnePiece,
-    /// Protocol 0: text, one SETITEM or APPEND an item.
+    /// Protocol 0: text, one SETITEM or APPEND per item.
     Text,
 }
 
@@ -70,7 +70,7 @@ impl Writer {
         self.memo_len += 1;
     }
 
-    /// CPython memoizes every container and string; the one-piece style only what is shared.
+    /// CPython memoizes every container and string; the one-piece style only shared values.
     fn memoize(&mut self) {
         if self.style != Style::OnePiece {
             self.put();
@@ -204,7 +204,7 @@ pub fn dict<const N: usize>(items: [(&str, Py); N]) -> Py {
     Py::Dict(items.into_iter().map(|(key, value)| (str(key), value)).collect())
 }
 
-/// The dict with one more key, or with another value of it.
+/// The dict with an additional key, or with another value of this key.
 pub fn with(value: Py, key: &str, new: Py) -> Py {
     let Py::Dict(mut items) = value else { panic!("not a dict") };
     items.retain(|(known, _)| !matches!(known, Py::Str(known) if known == key));
