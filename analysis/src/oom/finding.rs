@@ -123,21 +123,10 @@ fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
     let on = ranks(&numbers, known);
     let site = facts.stack.site().cloned();
     Some(Finding {
-        kind: FindingKind::Oom,
-        pattern: None,
-        processes: Vec::new(),
-        bytes_per_minute: None,
-        holders: None,
-        severity,
         confidence: if facts.exact { 1.0 } else { 0.8 },
         all_ranks: numbers.len() > 1 && numbers.len() == known,
         first_seen: Moment { epoch: facts.epoch, step: facts.step, time_ns: Some(facts.time_ns), boundary: None },
-        bytes_per_epoch: None,
-        bytes_per_step: None,
         live_bytes: Some(facts.found.allocated_bytes),
-        live_blocks: None,
-        time_to_oom_seconds: None,
-        epochs_to_oom: None,
         title: format!(
             "Out of memory on {on}{}{caught}: {} requested in {}, {}",
             moment(facts.epoch, facts.step),
@@ -148,11 +137,10 @@ fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
         explanation: explanation(first),
         advice: sentence(advice(first, &numbers)),
         evidence: evidence(first),
-        ranks: numbers,
         site,
-        lines: Vec::new(),
         stack: facts.stack.frames.clone(),
         subject: first.cause.name().to_owned(),
+        ..Finding::new(FindingKind::Oom, severity, 1.0, numbers)
     })
 }
 

@@ -312,7 +312,7 @@ impl QueryService {
             verdict: Some((&judgement.verdict(self.judge.activity(&found), found.has_failed())).into()),
             severity: worst.map(|finding| finding.severity.name().into()),
             finding: worst.map(|finding| finding.kind.name().to_owned()),
-            title: worst.map(Finding::headline).filter(|title| !title.is_empty()),
+            title: worst.map(|finding| finding.headline()).filter(|title| !title.is_empty()),
             findings: u32::try_from(judgement.findings.len()).unwrap_or(u32::MAX),
             inconclusive: decides.map(|not| not.reason.clone()).filter(|reason| !reason.is_empty()),
         })

@@ -67,7 +67,7 @@ def test_a_generator_that_only_a_loop_refers_to_is_a_root() -> None:
         assert (told["kind"], told["holder"], told["blocks"]) == ("list", "container", 40), told
         assert told["sentence"] == "list `past`, a local variable of function `batches`, 40 tensors"
     waiting = batches(2)
-    assert _roots.frame_of(waiting) is None, "it has not begun"
+    assert _roots.frame_of(waiting) is not None, "it has not begun, and holds its arguments"
     assert next(waiting) and _roots.frame_of(waiting) is not None
     assert next(waiting, None) is None and _roots.frame_of(waiting) is None, "it has ended"
 
@@ -85,7 +85,7 @@ def test_more_generators_than_fit_into_one_slice_are_all_searched() -> None:
     hidden, waiting = iter(waiting), []
     search = _holders.begin(_native, [(8, 8)], BUDGET_MS)
     while search.answer is None:
-        search.slice(0.3)
+        search.slice()
     assert search.answer["complete"] and search.answer["holders"][0]["holder"] == "cpp", search.answer
     assert len(list(hidden)) == 2_000
 

@@ -222,10 +222,9 @@ _FRAME_NAMES = {
 
 
 def frame_of(generator: Any) -> Optional[types.FrameType]:
-    """The frame of a generator or coroutine that has begun and not ended."""
+    """The frame of a generator or coroutine that has not ended. One that has not begun holds its arguments."""
     name = _FRAME_NAMES.get(type(generator))
-    frame = getattr(generator, name) if name is not None else None
-    return frame if frame is not None and frame.f_lasti >= 0 else None
+    return getattr(generator, name) if name is not None else None
 
 
 def suspended(frames: Frames, generator: Any) -> list[tuple[Root, Any]]:

@@ -1,6 +1,6 @@
 //! The sentences of a leak.
 
-use memctl_model::{EvidenceValue, Finding, Foresight, Moment, Pattern, Phase, Rate, Severity};
+use memctl_model::{EvidenceValue, Finding, Moment, Pattern, Phase, Rate, Severity};
 
 use super::{SERIES_MAX, SOON_SECONDS, bytes, median_rate, place, places, thinned, until};
 use crate::judge::SITES_MAX;
@@ -41,7 +41,7 @@ pub(in crate::judge) fn leak(leaks: &[Leak], all: &[&Subject]) -> Finding {
     let first = leaks.iter().min_by_key(begun).unwrap_or(shown);
     let most = leaks.iter().max_by_key(|leak| leak.live_bytes).unwrap_or(shown);
     let foresight = leaks.iter().map(|leak| leak.foresight).max().unwrap_or_default();
-    let growth = Words { shown, confirmed, foresight, on: &subjects, all, per_epoch, per_step, per_minute, outlook };
+    let growth = Words { shown, confirmed, on: &subjects, all, per_epoch, per_step, per_minute, outlook };
     let end = until(epochs_to_oom, seconds_to_oom);
     Finding {
         kind: reported_kind(shown.kind, shown.per),
@@ -96,7 +96,6 @@ fn confidence(leak: &Leak, confirmed: bool, ranks: usize) -> f64 {
 struct Words<'a> {
     shown: &'a Leak,
     confirmed: bool,
-    foresight: Foresight,
     on: &'a [&'a Subject],
     all: &'a [&'a Subject],
     per_epoch: Option<Rate>,
