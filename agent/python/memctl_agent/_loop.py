@@ -338,7 +338,7 @@ class Loop:
     # -- training and evaluation -----------------------------------------------------------------------------
 
     def module_mode(self, module: Any, training: bool) -> None:
-        """`module.train()` or `.eval()` was called on a module, not on its children."""
+        """`module.train()` or `.eval()` was called on a module. The nested calls on its children do not come here."""
         if self._trains_in_eval or self._is_other_thread() or not self._is_trained(module, training):
             return
         self._root = weak(module)
