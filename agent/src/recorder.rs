@@ -15,7 +15,8 @@ use crate::batch::note::Note;
 use crate::clock::now_ns;
 use crate::ring::{Position, Producer, Record};
 
-/// How long a source that can wait sleeps when there is no room. A fast reader fills a ring in three times that.
+/// How long a source that can wait sleeps when there is no room. This is much shorter than the time in which a reader
+/// empties a ring.
 const WAIT_FOR_ROOM: Duration = Duration::from_micros(100);
 
 /// The agent behind a recorder has stopped.

@@ -1,8 +1,8 @@
-"""memctl's agent: streams what the CUDA caching allocator does in this process to a memctl daemon.
+"""memctl's agent. It streams what the CUDA caching allocator does in this process to a memctl daemon.
 
-`memctl_agent.attach()` is all that is needed; `epoch`, `step`, `phase`, `region` and `note` add what the automatic
-marks cannot know. Importing this module does nothing and imports no torch.
-Guarantees: no call raises, blocks or changes the training; without a session every call does nothing.
+`memctl_agent.attach()` is all that is needed. `epoch`, `step`, `phase`, `region` and `note` add marks that memctl
+cannot find by itself. Importing this module does nothing and does not import torch.
+Guarantees: no call raises, blocks or changes the training. Without a session every call does nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def attach(
     process does in the job (`trainer`, `rollout`).
     `stacks=False` omits Python stacks, `auto=False` the automatic marks; `holders=False` forbids searching this
     process for what holds its tensors.
-    Returns whether it attached or will; if not, one line on stderr says why.
+    Returns whether it has attached or will attach. If not, one line on stderr has the reason.
     """
     try:
         wanted: dict[str, Any] = {
@@ -98,7 +98,7 @@ class Range:
 
 
 def _quietly(call: Callable[[], object]) -> object:
-    """Our own faults never raise: `status()` reports the last one."""
+    """Calls a function so that memctl's own faults never raise. `status()` reports the last one."""
     try:
         return call()
     except Exception as fault:
