@@ -56,7 +56,8 @@ impl Credentials {
 
     /// Checks that these credentials may be sent to an address. A token is never sent to another machine without TLS.
     ///
-    /// # Errors They may not be sent. The message has the remedy.
+    /// # Errors
+    /// They may not be sent. The message has the remedy.
     pub fn check(&self, url: &str) -> Result<(), String> {
         if self.token.is_none() || is_private(url) {
             return Ok(());
@@ -66,8 +67,9 @@ impl Credentials {
 
     /// Checks that the token can be read and sent.
     ///
-    /// # Errors Its file cannot be read, or it has characters that are not valid in a token. The message names the file
-    /// and the setting that names the file.
+    /// # Errors
+    /// Its file cannot be read, or it has characters that are not valid in a token. The message names the file and the
+    /// setting that names the file.
     pub fn readable(&self) -> Result<(), String> {
         self.bearer().map(|_| ())
     }

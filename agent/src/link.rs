@@ -48,7 +48,8 @@ pub enum LinkError {
 /// The trainer's side: sends the hello and passes the region. The caller must keep the stream, because its end is the
 /// end of the session.
 ///
-/// # Errors There is no launcher, or it refuses.
+/// # Errors
+/// There is no launcher, or it refuses.
 pub fn greet(socket: &Path, session: &SessionInfo, region: BorrowedFd<'_>) -> Result<UnixStream, LinkError> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(ANSWER_MAX))?;
@@ -80,7 +81,8 @@ pub fn greet(socket: &Path, session: &SessionInfo, region: BorrowedFd<'_>) -> Re
 
 /// The launcher's side: reads a hello and takes the region.
 ///
-/// # Errors The trainer sends nothing, or no valid hello.
+/// # Errors
+/// The trainer sends nothing, or no valid hello.
 pub fn hear(stream: &mut UnixStream) -> Result<(SessionInfo, OwnedFd), LinkError> {
     stream.set_read_timeout(Some(HELLO_MAX))?;
     stream.set_write_timeout(Some(HELLO_MAX))?;

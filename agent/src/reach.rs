@@ -184,7 +184,7 @@ impl DaemonAddress {
     /// Checks that the address is valid. Does not connect.
     ///
     /// # Errors
-    /// It is not.
+    /// The address is not valid.
     pub fn check(&self) -> Result<(), AddressError> {
         self.way().map(drop)
     }

@@ -18,7 +18,7 @@ import threading
 import time
 from typing import Any, Optional
 
-# Length of a slice. After it, the program continues undisturbed for a multiple of that (the second constant).
+# Length of a slice. After it, the program continues undisturbed for `RESTS` times that, and at least for `REST_MS_MIN`.
 SLICE_MS = 2.0
 RESTS = 5
 REST_MS_MIN = 10.0

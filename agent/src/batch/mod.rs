@@ -95,7 +95,8 @@ pub struct Batcher {
 impl Batcher {
     /// An empty stage.
     ///
-    /// # Errors zstd could not create a context (out of memory).
+    /// # Errors
+    /// zstd could not create a context (out of memory).
     pub fn new(config: BatchConfig) -> Result<Self, ChunkError> {
         let devices: Vec<Device> = config
             .devices

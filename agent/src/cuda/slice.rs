@@ -35,7 +35,8 @@ impl RecordedStream {
 
     /// `CudaStream::alloc`, recorded with the caller's line.
     ///
-    /// # Safety As for `CudaStream::alloc`: the memory is not initialised.
+    /// # Safety
+    /// As for `CudaStream::alloc`: the memory is not initialised.
     ///
     /// # Errors
     /// cudarc's.

@@ -267,7 +267,8 @@ pub unsafe fn walk(version: Version, thread: usize, each: impl FnMut(RawFrame)) 
 
 /// Like [`walk`], but ends where `guard` does not allow a read.
 ///
-/// # Safety The thread state at `thread` can be read, and so can everything that the guard allows.
+/// # Safety
+/// The thread state at `thread` can be read, and so can everything that the guard allows.
 #[inline]
 pub(super) unsafe fn walk_guarded(version: Version, thread: usize, guard: &mut impl Guard, each: impl FnMut(RawFrame)) {
     // SAFETY: promised by the caller.

@@ -175,7 +175,8 @@ static GATE: Gate = Gate { hook: AtomicPtr::new(std::ptr::null_mut()), deaths: A
 
 /// Directs events to `hook`; `None` closes the gate.
 ///
-/// # Safety The hook stays in place until the gate is closed and, after that, every device's lock has been held once.
+/// # Safety
+/// The hook stays in place until the gate is closed and, after that, every device's lock has been held once.
 pub unsafe fn install(hook: Option<&Hook>) {
     let pointer = hook.map_or(std::ptr::null_mut(), |hook| std::ptr::from_ref(hook).cast_mut());
     // Release: a thread that sees the hook sees it initialized. (SeqCst is not needed: late callbacks see the old one,

@@ -239,7 +239,8 @@ impl Shared {
 impl Host {
     /// Begins to host trainers that connect to `listener`.
     ///
-    /// # Errors The system could not create a thread or a descriptor.
+    /// # Errors
+    /// The system could not create a thread or a descriptor.
     pub fn start(listener: UnixListener, config: HostConfig) -> io::Result<Self> {
         // `accept` follows a poll: a connection that vanished in between must not block it.
         listener.set_nonblocking(true)?;

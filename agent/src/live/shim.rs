@@ -143,7 +143,8 @@ pub struct Shim {
 impl Shim {
     /// Loads a shim for the life of the process. `build`: version and commit of the torch that runs.
     ///
-    /// # Errors The file is not a shim of this version, or it was built for another build of torch.
+    /// # Errors
+    /// The file is not a shim of this version, or it was built for another build of torch.
     pub fn load(path: &Path, build: &str) -> Result<Self, ShimError> {
         let shown = path.display().to_string();
         let refuse = |reason: String| ShimError::Load { path: shown.clone(), reason };

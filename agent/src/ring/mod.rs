@@ -196,7 +196,8 @@ pub unsafe fn producer_in(memory: Arc<dyn Send + Sync>, parts: Parts) -> Produce
 /// The consumer of a ring in memory shared with another process. The other process's writes are not trusted. Impossible
 /// counts are read as "no records", and an invalid page number is mapped to a valid one.
 ///
-/// # Safety The conditions of [`producer_in`] hold, for the consumer instead of the producer.
+/// # Safety
+/// The conditions of [`producer_in`] hold, for the consumer instead of the producer.
 pub unsafe fn consumer_in(memory: Arc<dyn Send + Sync>, parts: Parts) -> Consumer {
     Consumer { shared: Arc::new(Shared::within(memory, parts)), tail: 0, first: 0 }
 }

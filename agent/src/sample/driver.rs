@@ -50,7 +50,8 @@ pub struct MemInfo {
 
 /// Device memory of the calling thread's current context (`cuMemGetInfo`).
 ///
-/// # Errors CUDA is not in use in this process, this thread has no context, or the driver refuses.
+/// # Errors
+/// CUDA is not in use in this process, this thread has no context, or the driver refuses.
 pub fn mem_info() -> Result<MemInfo, Unavailable> {
     let functions = functions()?;
     let mut context: CUcontext = std::ptr::null_mut();

@@ -37,7 +37,8 @@ pub struct DeviceName {
 impl Nvml {
     /// Loads the library and initialises it. This may take seconds if no other program uses the devices.
     ///
-    /// # Errors There is no library, no driver or no permission. The message has the cause and the remedy.
+    /// # Errors
+    /// There is no library, no driver or no permission. The message has the cause and the remedy.
     pub fn open() -> Result<Self, Unavailable> {
         Self::open_at(OsStr::new(LIBRARY))
     }

@@ -28,8 +28,8 @@ pub struct Alive {
 impl Files {
     /// The files of a data folder.
     ///
-    /// # Errors The folder belongs to another user. Root, for example, would leave files there that the owner cannot
-    /// open.
+    /// # Errors
+    /// The folder belongs to another user. Root, for example, would leave files there that the owner cannot open.
     pub fn of(folder: &Path) -> std::io::Result<Self> {
         let folder = std::path::absolute(folder)?;
         match folder.metadata() {
@@ -83,7 +83,8 @@ impl Files {
 
     /// Takes the lock of the service itself. Returns `None` while another service runs or is ending.
     ///
-    /// # Errors The file cannot be created.
+    /// # Errors
+    /// The file cannot be created.
     pub fn lock_alive(&self) -> std::io::Result<Option<Alive>> {
         let Some(mut file) = lock(&self.folder.join("service.lock"))? else { return Ok(None) };
         file.set_len(0)?;

@@ -64,7 +64,8 @@ impl Key {
 
     /// The given key, otherwise the key in the data folder.
     ///
-    /// # Errors There is no key, and none can be made.
+    /// # Errors
+    /// There is no key, and none can be made.
     pub fn find(given: Option<String>, data_dir: Option<&Path>) -> Result<Self, KeyError> {
         if let Some(text) = given {
             return Self::given(&text);

@@ -127,7 +127,8 @@ impl SourcePaths {
     /// The treatment that `mode` requires. The key comes from [`KEY_VARIABLE`], otherwise from the user's data folder,
     /// where it is created if needed.
     ///
-    /// # Errors There is no key, and no folder to store a new one.
+    /// # Errors
+    /// There is no key, and no folder to store a new one.
     pub fn of(
         mode: Mode,
         environment: &dyn Fn(&str) -> Option<String>,

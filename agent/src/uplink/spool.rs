@@ -63,7 +63,8 @@ pub struct Unsynced {
 impl Unsynced {
     /// Syncs the files. Blocks on the disk.
     ///
-    /// # Errors The disk's error.
+    /// # Errors
+    /// The disk's error.
     pub fn sync(self) -> io::Result<()> {
         for file in &self.files {
             (self.sync)(file)?;
@@ -270,7 +271,8 @@ impl Spool {
 
     /// Reads an item back.
     ///
-    /// # Errors The disk does not return what was written.
+    /// # Errors
+    /// The disk does not return what was written.
     pub fn read(&mut self, place: Place, seq: u64) -> io::Result<v1::Item> {
         let segment = self.segments.get(&place.segment).ok_or_else(|| io::Error::other("segment is gone"))?;
         let mut bytes = vec![0; place.bytes as usize];

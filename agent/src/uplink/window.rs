@@ -205,7 +205,8 @@ impl Window {
 
     /// The first item after `seq`, if there is one.
     ///
-    /// # Errors The item is in the spool and cannot be read back.
+    /// # Errors
+    /// The item is in the spool and cannot be read back.
     pub fn after(&self, seq: u64) -> std::io::Result<Option<v1::Item>> {
         let mut inner = self.lock();
         let index = inner.entries.partition_point(|entry| entry.seq <= seq);

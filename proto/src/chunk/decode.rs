@@ -56,7 +56,8 @@ fn zeroed<T: Copy + Default, const N: usize>() -> Box<[T; N]> {
 impl Decoder {
     /// A decoder.
     ///
-    /// # Errors zstd could not create a context (out of memory).
+    /// # Errors
+    /// zstd could not create a context (out of memory).
     pub fn new() -> Result<Self, ChunkError> {
         Ok(Self {
             unpacker: Unpacker::new()?,

@@ -57,7 +57,8 @@ pub struct Encoder {
 impl Encoder {
     /// An encoder for times of this resolution in nanoseconds. 0 counts as 1.
     ///
-    /// # Errors zstd could not create a context (out of memory).
+    /// # Errors
+    /// zstd could not create a context (out of memory).
     pub fn new(resolution_ns: u32) -> Result<Self, ChunkError> {
         let resolution_ns = resolution_ns.max(1);
         Ok(Self {
@@ -235,8 +236,9 @@ impl Encoder {
 
     /// Returns the chunk and begins the next one. Fills in the rollup's counts and times.
     ///
-    /// # Errors [`ChunkError::Empty`] without events, [`ChunkError::TooLarge`] beyond [`CHUNK_BYTES_MAX`] (65,536
-    /// events never reach it), or [`ChunkError::Compression`]. The events are discarded in every case.
+    /// # Errors
+    /// [`ChunkError::Empty`] without events, [`ChunkError::TooLarge`] beyond [`CHUNK_BYTES_MAX`] (65,536 events never
+    /// reach it), or [`ChunkError::Compression`]. The events are discarded in every case.
     pub fn finish(&mut self, meta: &ChunkMeta) -> Result<Vec<u8>, ChunkError> {
         if self.events == 0 {
             return Err(ChunkError::Empty);

@@ -36,7 +36,8 @@ const TEXT_BYTES_MAX: usize = 1_024;
 
 /// Returns the same answer if it is valid.
 ///
-/// # Errors A part is too long or contradictory, or there are too many parts.
+/// # Errors
+/// A part is too long or contradictory, or there are too many parts.
 pub fn checked(found: v1::HoldersFound) -> Result<v1::HoldersFound, WireError> {
     at_most("bytes of an answer about holders", found.encoded_len(), ANSWER_BYTES_MAX)?;
     at_most("blocks asked about", found.asked_blocks as usize, BLOCKS_MAX)?;
@@ -174,7 +175,8 @@ pub fn holder_from_wire(holder: v1::TensorHolder) -> TensorHolder {
 
 /// A stored request and its outcome, for a process whose name and rank the caller knows.
 ///
-/// # Errors A part is missing, or [`checked`] refuses the answer.
+/// # Errors
+/// A part is missing, or [`checked`] refuses the answer.
 pub fn from_kept(
     kept: v1::HoldersAsked,
     (rank, process): (u32, String),

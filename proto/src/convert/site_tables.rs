@@ -134,8 +134,9 @@ impl From<v1::SiteTableBatch> for SiteTables {
 impl SiteTables {
     /// Passes every table to `take`, unfolded and in order. One table per device is in memory at a time.
     ///
-    /// # Errors Uneven columns, rows out of order, unknown numbers, or more than the limits. Earlier tables have been
-    /// passed by then.
+    /// # Errors
+    /// Uneven columns, rows out of order, unknown numbers, or more than the limits. Earlier tables have been passed by
+    /// then.
     pub fn each(self, mut take: impl FnMut(&SiteTable)) -> Result<(), WireError> {
         at_most("site tables of a batch", self.0.tables.len(), TABLES_MAX)?;
         // The rows of each device's last table.
@@ -157,7 +158,8 @@ impl SiteTables {
 
     /// The unfolded tables whose boundary and epoch are wanted. The other tables are read and checked, but not kept.
     ///
-    /// # Errors The errors of [`Self::each`], for any table, and more rows than may be kept at once.
+    /// # Errors
+    /// The errors of [`Self::each`], for any table, and more rows than may be kept at once.
     pub fn kept(self, wanted: impl Fn(Boundary, u32) -> bool) -> Result<Vec<SiteTable>, WireError> {
         let (mut tables, mut rows) = (Vec::new(), 0);
         self.each(|table| {

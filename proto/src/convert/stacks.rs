@@ -158,7 +158,8 @@ impl StackDictionary {
     /// Adds a batch. Batches must be added in the order in which they were sent. After an error nothing of the batch is
     /// kept.
     ///
-    /// # Errors Non-consecutive ids, references to entries that were never sent, or more entries than the limits allow.
+    /// # Errors
+    /// Non-consecutive ids, references to entries that were never sent, or more entries than the limits allow.
     pub fn add(&mut self, batch: &v1::StackBatch) -> Result<(), WireError> {
         let (strings, frames) = (self.strings.len(), self.frames.len());
         let (nodes, stacks, name_bytes) = (self.nodes.len(), self.stacks.len(), self.name_bytes);
