@@ -53,14 +53,14 @@ pub struct SpoolConfig {
     pub bytes_max: u64,
 }
 
-/// Everything an agent needs to know.
+/// The configuration of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
     /// Who this is.
     pub session: SessionInfo,
     /// The secret that proves that the session belongs to this agent.
     pub secret: SessionSecret,
-    /// Where to send it.
+    /// The daemon that receives the session.
     pub daemon: Daemon,
     /// Events a ring holds at most, per device, see [`ring::EVENTS`].
     pub ring_events: usize,
@@ -78,7 +78,7 @@ pub struct AgentConfig {
     pub found: Vec<Boundary>,
     /// How paths of source files are treated before they leave the host.
     pub source_paths: SourcePaths,
-    /// Whether the process may be asked what holds its tensors.
+    /// Whether holders of its tensors may be requested from the process.
     pub holders: bool,
     /// Whether the daemon may request that without a user, once for each leak that it confirms.
     pub holders_unasked: bool,
@@ -115,9 +115,9 @@ pub enum StartError {
     /// Session and region disagree.
     #[error("the session has {session} devices, the trainer's memory region {region}, numbered from 0")]
     Devices {
-        /// Of the session.
+        /// Number of devices of the session.
         session: usize,
-        /// Of the region.
+        /// Number of devices of the region.
         region: u32,
     },
     /// A daemon would refuse the session.
@@ -142,7 +142,7 @@ pub enum StartError {
 /// How a session ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Where its events went.
+    /// Counts of its events.
     pub counts: Counts,
     /// The session's end as it was sent.
     pub end: SessionEnd,
@@ -157,9 +157,9 @@ pub struct Outcome {
 /// Time limits for ending a session.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// In all.
+    /// The time limit in all.
     pub most: Duration,
-    /// While there is no progress.
+    /// The time limit without progress.
     pub silence: Duration,
 }
 

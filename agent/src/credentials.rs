@@ -20,7 +20,7 @@ const TOKEN_BYTES_MAX: u64 = 4_096;
 /// The source of a token.
 #[derive(Clone, PartialEq, Eq)]
 pub enum TokenSource {
-    /// In a file.
+    /// A file with the token.
     File(PathBuf),
     /// The token itself.
     Text(String),

@@ -97,7 +97,7 @@ pub use ring::EVENTS as RING_EVENTS;
 pub use secret::SessionSecret;
 pub use uplink::Daemon;
 
-/// For the benchmarks and tests of memctl itself, which use single stages; not a stable interface.
+/// Single stages, for the benchmarks and tests of memctl itself. This is not a stable interface.
 #[doc(hidden)]
 pub mod internals {
     pub use crate::batch::{BatchConfig, Batcher};

@@ -255,7 +255,7 @@ impl DaemonAddress {
     }
 }
 
-/// Which daemons are trusted at a socket.
+/// The daemons that are trusted at a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trusted {
     /// A daemon of any user, because the caller named the path.

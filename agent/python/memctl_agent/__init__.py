@@ -107,7 +107,7 @@ def _quietly(call: Callable[[], object]) -> object:
 
 
 def epoch(number: int) -> Range:
-    """Begins epoch `number` (0 to 2^32-1) and ends the previous one; automatic epochs stop."""
+    """Begins epoch `number` (0 to 2^32-1) and ends the previous one. Automatic epochs stop."""
 
     def begin() -> Range:
         n, book = _number(number, EPOCH_MAX, "an epoch"), _the_session.book
@@ -117,7 +117,7 @@ def epoch(number: int) -> Range:
 
 
 def step(number: int) -> Range:
-    """Begins step `number`, counted through the job, and ends the previous one; automatic steps stop."""
+    """Begins step `number`, counted through the job, and ends the previous one. Automatic steps stop."""
 
     def begin() -> Range:
         n, book = _number(number, STEP_MAX, "a step"), _the_session.book
@@ -153,7 +153,7 @@ def phase(name: str) -> Range:
 
 
 def region(name: str) -> Range:
-    """Begins a region with your own name; regions nest and overlap freely."""
+    """Begins a region with your own name. Regions may nest and overlap."""
 
     def begin() -> Range:
         book, text = _the_session.book, str(name)
@@ -168,7 +168,8 @@ def note(text: str) -> None:
 
 
 def status() -> dict[str, object]:
-    """What is attached, at which level, what was recorded and dropped, and the last problem."""
+    """The state of the session: what is attached, the level, counts of recorded and dropped events, and the last
+    problem."""
     found = _quietly(_the_session.status)
     return found if isinstance(found, dict) else {"attached": False, "level": "off", "trouble": _the_session.trouble}
 

@@ -98,7 +98,7 @@ def cache_folder() -> Path:
 
 
 def cxx11_abi(torch: Any) -> int:
-    """Which of libstdc++'s string types torch was built with."""
+    """The string type of libstdc++ with which torch was built: 1 for the C++11 type, otherwise 0."""
     return int(bool(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True)))
 
 

@@ -38,9 +38,9 @@ def watch(
 ) -> bool:
     """Samples the memory counters of this process's GPUs every `every_s` seconds until `memctl_agent.detach()`.
 
-    Initialises JAX's devices, as any computation does: call it after `jax.distributed.initialize()`.
-    Other arguments are those of `memctl_agent.attach`; rank and world size come from JAX if it runs on several
-    hosts. Returns whether anything is sampled; if not, one line on stderr says why.
+    Initialises JAX's devices, like any computation, so call it after `jax.distributed.initialize()`. Other arguments
+    are those of `memctl_agent.attach`. Rank and world size come from JAX if it runs on several hosts. Returns whether
+    anything is sampled. If not, one line on stderr has the reason.
     """
     if is_disabled():
         return False

@@ -391,7 +391,7 @@ pub fn stop(py: Python<'_>, failure: Option<String>, patience_s: f64, leaving: b
     Ok(told)
 }
 
-/// Closes the gate in this process for good.
+/// Closes the gate in this process permanently.
 #[pyfunction]
 pub fn silence() {
     live::silence();

@@ -26,8 +26,8 @@ pub(super) enum Output {
     Keyframe(Keyframe),
 }
 
-/// Which rows a table has. On the wire, the first table of a batch has all rows, and the others have only the changed
-/// rows.
+/// The rows that a table has. On the wire, the first table of a batch has all rows, and the others have only the
+/// changed rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rows {
     /// All rows.

@@ -62,7 +62,7 @@ struct Running {
     measure: Option<Measure>,
 }
 
-/// What identifies an allocation's call site: file, line, column, and the call.
+/// The call site of an allocation: file, line, column, and the call.
 type Site = (usize, u32, u32, &'static str);
 
 struct Shared {

@@ -102,7 +102,7 @@ impl Version {
 
 /// Offsets in bytes of one version's structures (x86-64 and aarch64 Linux agree).
 trait Layout {
-    /// From the thread state to the innermost frame.
+    /// Returns the innermost frame of a thread state.
     unsafe fn innermost(thread: usize) -> usize;
     /// Thread state: offset of the pointer to the structure between it and the innermost frame, if there is one.
     const BETWEEN: Option<usize> = None;

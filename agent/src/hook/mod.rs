@@ -95,7 +95,7 @@ pub struct Shim {
     pub sequence: extern "C" fn() -> u64,
     /// The node that runs on this thread; 0 when there is none.
     pub node: extern "C" fn(*mut RawNode) -> i32,
-    /// The mangled name of its type, static memory; null when there is none.
+    /// The mangled name of that node's type, in static memory; null when there is none.
     pub node_type: extern "C" fn() -> *const c_char,
 }
 

@@ -21,7 +21,7 @@ use crate::sample::host::{Exit, Fate, Proc, ProcessKey};
 /// How long to look for a dead process. A waiting parent reaps it within microseconds. If the launcher is the parent,
 /// it reports its child soon after.
 const LOOK_MAX: Duration = Duration::from_millis(200);
-/// Interval between two looks.
+/// Interval between two checks.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// Maximum number of children of the launcher whose exit is remembered. The launcher has one child.
 const EXITS_MAX: usize = 64;

@@ -90,7 +90,7 @@ pub struct HostConfig {
     pub source_paths: SourcePaths,
     /// The number of this launch. All its sessions have the same one.
     pub launcher: u64,
-    /// Whether trainers may be asked what holds their tensors.
+    /// Whether holders of their tensors may be requested from trainers.
     pub holders: bool,
     /// Whether the daemon may request that without a user, once for each leak that it confirms.
     pub holders_unasked: bool,
@@ -170,7 +170,7 @@ pub struct Host {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What all threads of a host share.
+/// The state that all threads of a host share.
 struct Shared {
     config: HostConfig,
     /// Set when no more trainers are to be recorded.

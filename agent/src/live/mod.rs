@@ -65,7 +65,7 @@ pub struct LiveConfig {
     pub thread_state: extern "C" fn() -> usize,
     /// Python's version, when there is a Python.
     pub python: Option<(u8, u8)>,
-    /// Whether the process may be asked what holds its tensors.
+    /// Whether holders of its tensors may be requested from the process.
     pub holders: bool,
     /// Whether the daemon may request that without a user, once for each leak that it confirms.
     pub holders_unasked: bool,
@@ -89,7 +89,7 @@ pub enum LiveError {
     /// The hook cannot be used.
     #[error(transparent)]
     Shim(#[from] ShimError),
-    /// No random id for a session.
+    /// The system gave no random id for a session.
     #[error("no random number is available: {0}")]
     NoRandom(String),
     /// PyTorch's allocator is recorded already, and a session has one source of events.
@@ -133,7 +133,7 @@ static LIVE: Mutex<Option<Arc<Live>>> = Mutex::new(None);
 static OWNER: AtomicU32 = AtomicU32::new(0);
 /// The shim whose tracker is attached, for the life of the process.
 static SHIM: OnceLock<Shim> = OnceLock::new();
-/// Whether recording has ended for good in this process.
+/// Whether recording has ended permanently in this process.
 static SILENT: AtomicBool = AtomicBool::new(false);
 
 fn live() -> MutexGuard<'static, Option<Arc<Live>>> {

@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn a_launcher_that_says_nothing_lives() {
         let (mut ours, mut theirs) = UnixStream::pair().unwrap();
-        // As after the greeting.
+        // This is the state after the greeting.
         ours.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
         assert!(!has_ended(&mut ours), "silence is no end");
         theirs.write_all(b"x").unwrap();

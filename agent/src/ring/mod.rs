@@ -98,8 +98,8 @@ struct Shared {
     _memory: Memory,
 }
 
-// SAFETY: a slot is written only by the producer, and only in a page that the consumer has read to its end or that is
-// unused; the consumer reads it only after it saw `head` pass it (Acquire on a Release store). The pointers stay valid
+// SAFETY: only the producer writes a slot, and only in a page that is unused or that the consumer has read completely.
+// The consumer reads the slot only after it saw `head` pass it (Acquire on a Release store). The pointers stay valid
 // while `_memory` lives.
 unsafe impl Sync for Shared {}
 // SAFETY: records are plain data.
@@ -187,8 +187,8 @@ pub fn ring(capacity: usize) -> (Producer, Consumer) {
 /// The producer of a ring in memory shared with another process.
 ///
 /// # Safety
-/// All parts are aligned and of the shape's size, began as zeros, stay mapped as long as `memory` lives, and no other
-/// producer of this ring exists, here or in another process.
+/// All parts are aligned, have the shape's size, began as zeros, and stay mapped as long as `memory` lives. No other
+/// producer of this ring exists, in this or another process.
 pub unsafe fn producer_in(memory: Arc<dyn Send + Sync>, parts: Parts) -> Producer {
     Producer::new(Arc::new(Shared::within(memory, parts)))
 }

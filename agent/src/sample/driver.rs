@@ -147,8 +147,9 @@ fn found(resident: *mut c_void) -> Result<Functions, Unavailable> {
 }
 
 fn symbol<F: Copy>(function: &'static str, name: &CStr) -> Result<F, Unavailable> {
-    // SAFETY: `libcuda.so.1` is resident and among the names that cudarc tries, so this finds a library and cannot panic; `F` is
-    // the function's type in CUDA's ABI (or a plain address). The library is never unloaded: cudarc keeps it in a static.
+    // SAFETY: `libcuda.so.1` is resident and among the names that cudarc tries, so this finds a library and cannot
+    // panic. `F` is the function's type in CUDA's ABI (or a plain address). The library is never unloaded: cudarc keeps
+    // it in a static.
     let found = unsafe { culib().get::<F>(name.to_bytes_with_nul()).map(|symbol| *symbol) };
     found.map_err(|_| Unavailable::NoFunction { library: LIBRARY, function })
 }

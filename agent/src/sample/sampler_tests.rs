@@ -127,7 +127,7 @@ fn each_device_is_read_once_however_many_share_it() {
     assert!(samples[0].iter().all(|sample| sample.host_rss_bytes.is_some_and(|bytes| bytes > 1 << 20)));
 }
 
-/// With any driver, or none.
+/// This test works with any driver, and without one.
 #[test]
 fn this_process_is_sampled_with_or_without_a_driver() {
     let sampler = Sampler::open();

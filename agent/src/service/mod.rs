@@ -61,7 +61,7 @@ pub enum Unstarted {
     Folder {
         /// The folder.
         folder: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Another host runs the service of this folder.
@@ -80,7 +80,7 @@ pub enum Unstarted {
     Program {
         /// The program.
         program: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The service started and ended with this message.

@@ -97,7 +97,7 @@ pub enum Ended {
     Refused(String),
 }
 
-/// What a link carries.
+/// The contents of a link.
 #[derive(Clone)]
 pub(crate) struct Link {
     /// The items.
