@@ -1,7 +1,7 @@
 //! The message with which a daemon closes a connection that it refuses: how it is marked, and how a client finds it.
 //!
 //! HTTP/2 closes a connection with a number and free text. Libraries keep the text in the causes of an error.
-//! Guarantees: only a text with the mark of a memctl daemon is used, and at most [`SHOWN_MAX`] characters of it.
+//! Guarantees: only a text with the mark of a memctl daemon is used, and at most 300 characters of it.
 
 use std::error::Error;
 

@@ -17,8 +17,8 @@ pub(super) const HEAD_BYTES: usize = 16;
 const FLAGS: usize = 3;
 /// Distances of heads from that of the youngest objects.
 const GENERATIONS: [usize; 3] = [0, 24, 48];
-/// Offset of a pointer to the youngest head, in versions that have one. In other versions, offset of the head of the
-/// objects that `gc.freeze` set aside.
+/// Offset of a pointer to the youngest head, in versions that have one (`POINTER_AT`). Offset of the head of the
+/// objects that `gc.freeze` set aside, in versions with that pointer and in versions without it (`FROZEN_AT`).
 const POINTER_AT: usize = 72;
 const FROZEN_AT: [usize; 2] = [80, 72];
 
