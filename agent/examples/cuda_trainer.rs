@@ -1,9 +1,10 @@
 //! A trainer written in Rust on a real GPU, with cudarc, that records its device memory with memctl.
 //!
-//! `cargo run -p memctl-agent --features cuda --example cuda_trainer` fits a line to 64 batches of points, 4 epochs long,
-//! and streams a job `cuda-trainer` to the daemon at `MEMCTL_DAEMON`; `memctl query --job cuda-trainer` then shows it.
-//! `--leak` keeps a mebibyte an epoch, for memctl to find. `--without-kernels` leaves the arithmetic out, for a device
-//! that only has memory. Fails when the line was not found, or the daemon did not store everything.
+//! `cargo run -p memctl-agent --features cuda --example cuda_trainer` fits a line to 64 batches of points in 4 epochs.
+//! It streams a job `cuda-trainer` to the daemon at `MEMCTL_DAEMON`. `memctl query --job cuda-trainer` then shows it.
+//! With `--leak`, each epoch leaks a mebibyte, for memctl to find. `--without-kernels` leaves out the arithmetic, for a
+//! device that only has memory. The program fails when it did not find the line, or when the daemon did not store
+//! everything.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,8 @@ use memctl_agent::cuda::{CudaAgent, Recorded, RecordedStream};
 use memctl_agent::{AgentConfig, Daemon};
 use memctl_model::{Phase, SessionId, SessionInfo};
 
-/// Adds the gradient of the squared error of `y = w x + b` over a batch, and the error itself, to `sums`: one thread a point.
+/// A kernel that adds the gradient of the squared error of `y = w x + b` over a batch, and the error itself, to `sums`.
+/// It uses one thread per point.
 const GRADIENT: &str = "
 .version 6.4
 .target sm_75
@@ -63,18 +65,18 @@ DONE:
 }
 ";
 
-/// The line to be found.
+/// The line that the training has to find.
 const TRUE_LINE: [f32; 2] = [1.5, -0.25];
 const EPOCHS: u32 = 4;
 const STEPS: u64 = 64;
 const POINTS: u32 = 4096;
 const RATE: f32 = 0.5;
-/// Floats of what is kept: a mebibyte.
+/// Number of floats of a leaked buffer (a mebibyte).
 const KEPT: usize = 1 << 18;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Asked for on the command line.
+/// The options of the command line.
 #[derive(Default)]
 struct Options {
     leak: bool,
@@ -103,15 +105,15 @@ fn session(job: String) -> Result<SessionInfo, Failure> {
         world_size: Some(1),
         pid: Some(std::process::id()),
         framework: Some("cudarc".into()),
-        // Filled in from the contexts.
+        // The devices are filled in from the contexts.
         ..SessionInfo::live(SessionId(id), job, memctl_agent::now_ns())
     })
 }
 
-/// Points on the line, different ones for every step.
+/// Points on the line, different for every step.
 fn batch(step: u64) -> (Vec<f32>, Vec<f32>) {
     let [w, b] = TRUE_LINE;
-    // A linear congruential generator: any spread over -1 to 1 will do.
+    // A linear congruential generator is good enough: any spread over -1 to 1 will do.
     let mut state = step.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let xs: Vec<f32> = (0..POINTS)
         .map(|_| {
@@ -123,7 +125,7 @@ fn batch(step: u64) -> (Vec<f32>, Vec<f32>) {
     (xs, ys)
 }
 
-/// The model: two floats on the device, and what improves them.
+/// The model, which is two floats on the device, and the kernels that improve it.
 struct Trainer {
     stream: RecordedStream,
     gradient: Option<CudaFunction>,
@@ -131,7 +133,7 @@ struct Trainer {
 }
 
 impl Trainer {
-    /// One step of gradient descent; gives the mean squared error.
+    /// Makes one step of gradient descent. Returns the mean squared error.
     fn step(&mut self, step: u64) -> Result<f32, DriverError> {
         let (xs, ys) = batch(step);
         let xs = self.stream.clone_htod(&xs)?;
@@ -140,7 +142,8 @@ impl Trainer {
         if let Some(gradient) = &self.gradient {
             let mut launch = self.stream.launch_builder(gradient);
             launch.arg(&*self.line).arg(&*xs).arg(&*ys).arg(&mut *sums).arg(&POINTS);
-            // SAFETY: the kernel takes these five arguments, and touches `POINTS` floats of `xs` and `ys`, 2 of `line` and 3 of `sums`.
+            // SAFETY: the kernel takes these five arguments. It uses `POINTS` floats of `xs` and `ys`, 2 of `line` and
+            // 3 of `sums`.
             unsafe { launch.launch(LaunchConfig::for_num_elems(POINTS)) }?;
         }
         let sums = self.stream.clone_dtoh(&*sums)?;
@@ -173,7 +176,7 @@ fn train(memctl: &CudaAgent, context: &Arc<CudaContext>, options: &Options) -> R
         }
         memctl.phase_end(Phase::Train);
         if options.leak {
-            // The leak to be found: what every epoch leaves behind.
+            // This is the leak: every epoch leaves a buffer behind.
             history.push(stream.alloc_zeros::<f32>(KEPT)?);
         }
         memctl.epoch_end(epoch);

@@ -1,9 +1,9 @@
 //! A trainer written in Rust that records its device memory with memctl.
 //!
-//! `cargo run -p memctl-agent --example trainer -- http://127.0.0.1:7717` streams a job `rust-trainer` to a
-//! daemon; `memctl query --job rust-trainer` then shows it. The "device" is a toy arena, so that the example
-//! runs anywhere; the calls are the ones a cudarc program makes. With the word `paced` behind the address it waits for a
-//! line on its standard input before each epoch, so that a person can watch the job while it runs.
+//! `cargo run -p memctl-agent --example trainer -- http://127.0.0.1:7717` streams a job `rust-trainer` to a daemon.
+//! `memctl query --job rust-trainer` then shows it. The "device" is a toy arena, so that the example runs anywhere. The
+//! calls are the same as in a program that uses cudarc. With the word `paced` after the address, it waits for a line on
+//! its standard input before each epoch, so that a user can watch the job while it runs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use memctl_model::{
     StackId,
 };
 
-/// Memory that is handed out from the bottom up and never gives out again: enough for an example.
+/// Memory that is allocated from the bottom up and never reused, which is enough for an example.
 struct Arena {
     next: u64,
     live: BTreeMap<u64, (u64, StackId)>,
@@ -36,7 +36,7 @@ impl Arena {
         }
     }
 
-    /// Events were dropped (the ring was full): hand over what is live, and everything is exact again.
+    /// Sends the live blocks after events were dropped because the ring was full. After that everything is exact again.
     fn answer_snapshot_request(&mut self) {
         if !self.recorder.snapshot_wanted() {
             return;
@@ -93,7 +93,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             arena.answer_snapshot_request();
             agent.step_end(step);
         }
-        // The leak to be found: a megabyte an epoch is kept for a log.
+        // This is the leak: a megabyte per epoch is kept for a log.
         arena.alloc(1 << 20, kept);
         agent.epoch_end(epoch);
     }

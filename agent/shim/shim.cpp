@@ -1,11 +1,12 @@
-// Between PyTorch's CUDA caching allocator and memctl's hook: the only C++ of memctl, built against the user's torch.
+// The shim between PyTorch's CUDA caching allocator and memctl's hook. It is the only C++ of memctl and is built
+// against the user's torch.
 //
-// Guarantees: attaches one trace tracker and one out-of-memory observer for the life of the process, which pass plain
-// numbers to two C functions and do nothing else; no exception leaves any function of this file; it knows no Python.
-// Refuses: allocators that cannot be traced (cudaMallocAsync, pluggable ones): attach says why.
+// Guarantees: it attaches one trace tracker and one out-of-memory observer for the life of the process. They only pass
+// plain numbers to two C functions. No exception leaves any function of this file. Nothing here depends on Python.
+// Refuses: allocators that cannot be traced (cudaMallocAsync, pluggable ones). Attaching then returns the reason.
 //
-// The layouts of the structures below are those of agent/src/hook/mod.rs and agent/src/live/shim.rs: both sides assert the
-// same numbers, and a test compares them. A change raises MEMCTL_SHIM_ABI.
+// The structures below have the same layouts as those of agent/src/hook/mod.rs and agent/src/live/shim.rs. Both sides
+// assert the same numbers, and a test compares them. A change must increase MEMCTL_SHIM_ABI.
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -23,7 +24,8 @@
 #include <typeinfo>
 
 #define MEMCTL_SHIM_ABI 4
-// Version and commit of the torch it is built for: whoever compiles this knows the commit, the headers do not.
+// Version and commit of the torch that this is built for. The compiler's command line passes it, because the headers do
+// not contain the commit.
 #ifndef MEMCTL_TORCH_BUILD
 #define MEMCTL_TORCH_BUILD TORCH_VERSION
 #endif
@@ -44,7 +46,8 @@ struct Event {
   uint32_t pool[2];
   int32_t action;
   int32_t device;
-  // Whose memory it is, as the program said: bytes that are there for the call. 0 where it said nothing.
+  // The name of the memory's owner that the program set: address and length, valid during the call. Both are 0 if it
+  // set none.
   uint64_t owner;
   uint64_t owner_bytes;
 };
@@ -80,7 +83,7 @@ struct Block {
   uint8_t allocated, active, pad[6];
 };
 
-// What memctl's side asserts as well.
+// The Rust side asserts the same layouts.
 MEMCTL_SIZE(Event, 64);
 MEMCTL_AT(Event, addr, 0);
 MEMCTL_AT(Event, size, 8);
@@ -130,13 +133,14 @@ void say(char* why, size_t room, const char* text) {
   if (why != nullptr && room > 0) std::snprintf(why, room, "%s", text);
 }
 
-// Which forward call: PyTorch's number of the autograd node with the thread that made it (numbers count per thread).
+// The id of a forward call: PyTorch's sequence number of the autograd node, with the thread that made it. Each thread
+// counts its own sequence.
 uint64_t call(uint64_t sequence, uint64_t thread) {
   return sequence == UINT64_MAX ? UINT64_MAX : (sequence & 0xffffffffffULL) | thread << 40;
 }
 
-// The stamp of an event, on the clock that the hook's reader expects (agent/src/clock.rs). On aarch64 that is the virtual
-// counter; torch stamps with the wall clock there up to 2.11, and with the counter later.
+// The stamp of an event, on the clock that the hook's reader expects (agent/src/clock.rs). On aarch64 that is the
+// virtual counter. There, torch stamps with the wall clock up to 2.11 and with the counter in later versions.
 uint64_t stamp(const caching::TraceEntry& entry) {
 #if defined(C10_RDTSC) || defined(C10_ARMTSC)
   return static_cast<uint64_t>(entry.time_.approx_t_);
@@ -151,7 +155,8 @@ uint64_t stamp(const caching::TraceEntry& entry) {
 #endif
 }
 
-// The name that `torch.cuda.memory._set_memory_metadata` gave to what this thread allocates, of versions that have it (2.10).
+// The name that `torch.cuda.memory._set_memory_metadata` gave to what this thread allocates, in versions that have it
+// (2.10).
 template <class Entry>
 auto owner_of(const Entry& entry, int) -> decltype(static_cast<const std::string*>(&entry.user_metadata_)) {
   return &entry.user_metadata_;
@@ -212,13 +217,15 @@ void pass_segment(void* context, OnSegment on_segment, const caching::SegmentInf
 // The version of this file's structures and functions.
 MEMCTL_EXPORT uint32_t memctl_shim_abi() { return MEMCTL_SHIM_ABI; }
 
-// The torch it was built for, "2.11.0+cu130 COMMIT". The words before it let a file be asked without loading it.
+// The torch that this was built for, "2.11.0+cu130 COMMIT". With the text before it, it can be found in the file
+// without loading it.
 MEMCTL_EXPORT const char* memctl_shim_torch() {
   static const char mark[] = "memctl-hook-for: " MEMCTL_TORCH_BUILD;
   return mark + sizeof("memctl-hook-for: ") - 1;
 }
 
-// Attaches tracker and observer; they stay for ever. 0, or 1 with a sentence in `why`. CUDA has to be initialised.
+// Attaches the tracker and the observer, which stay for ever. Returns 0, or 1 with a sentence in `why`. CUDA must be
+// initialised.
 MEMCTL_EXPORT int memctl_shim_attach(OnEvent on_event, OnOutOfMemory on_oom, char* why, size_t room) try {
   auto* allocator = caching::get();
   if (allocator == nullptr || !allocator->initialized()) {
@@ -239,7 +246,8 @@ MEMCTL_EXPORT int memctl_shim_attach(OnEvent on_event, OnOutOfMemory on_oom, cha
   return 1;
 }
 
-// The allocator's own counters of a device; 0, or 1 when it has none. Waits for nobody outside the device's lock.
+// Reads the allocator's own counters of a device. Returns 0, or 1 when there are none. Waits only for the device's
+// lock.
 MEMCTL_EXPORT int memctl_shim_counters(int device, Counters* counters) try {
   const auto stats = caching::getDeviceStats(static_cast<c10::DeviceIndex>(device));
   counters->allocated = stats.allocated_bytes[0].current;
@@ -254,8 +262,8 @@ MEMCTL_EXPORT int memctl_shim_counters(int device, Counters* counters) try {
   return 1;
 }
 
-// Every segment of every device with its blocks, and one `snapshot` event a device at exactly that point; 0, or 1.
-// Without the user's recorded history where torch allows to leave it out (2.11 and later).
+// Passes every segment of every device with its blocks, and makes one `snapshot` event for each device at exactly that
+// point. Returns 0, or 1 on failure. The user's recorded history is left out where torch allows that (2.11 and later).
 MEMCTL_EXPORT int memctl_shim_segments(void* context, OnSegment on_segment) try {
 #if MEMCTL_TORCH >= 211
   const auto snapshot = caching::snapshot({0, 0}, false);
@@ -268,17 +276,17 @@ MEMCTL_EXPORT int memctl_shim_segments(void* context, OnSegment on_segment) try 
   return 1;
 }
 
-// Number and thread of the autograd node that comes next on this thread. Two thread-local reads.
+// Sequence number and thread of the autograd node that is made next on this thread. Two thread-local reads.
 MEMCTL_EXPORT uint64_t memctl_shim_sequence() {
   return call(at::sequence_number::peek(), at::RecordFunction::currentThreadId());
 }
 
-// The autograd node that runs on this thread: 1, or 0 when there is none.
+// Reads the autograd node that runs on this thread. Returns 1, or 0 when there is none.
 MEMCTL_EXPORT int memctl_shim_node(Node* to) try {
   const auto node = torch::autograd::get_current_node();
   if (node == nullptr) return 0;
-  // Its type by the address of its virtual table, which is the object's first word (Itanium C++ ABI): the object is in
-  // use, its type's description would be two cold lines more.
+  // The type is identified by the address of its virtual table, which is the object's first word (Itanium C++ ABI). The
+  // object is in the cache. The type's description would cost two more cold cache lines.
   std::memcpy(&to->kind, static_cast<const void*>(node.get()), sizeof to->kind);
   to->made_by = call(node->sequence_nr(), node->thread_id());
   return 1;
@@ -286,11 +294,12 @@ MEMCTL_EXPORT int memctl_shim_node(Node* to) try {
   return 0;
 }
 
-// The mangled name of that node's type, static memory; null when there is none.
+// The mangled name of that node's type, in static memory; null when there is none.
 MEMCTL_EXPORT const char* memctl_shim_node_type() try {
   const auto node = torch::autograd::get_current_node();
   if (node == nullptr) return nullptr;
-  // The type's name and not Node::name(): that allocates, and for nodes written in Python it takes the interpreter's lock.
+  // This is the type's name. Node::name() is not used: it allocates, and for nodes written in Python it takes the
+  // interpreter's lock.
   const auto& known = *node;
   return typeid(known).name();
 } catch (...) {
@@ -304,7 +313,7 @@ MEMCTL_EXPORT int memctl_shim_device() try {
   return -1;
 }
 
-// Whether a CUDA graph is being captured on this thread's stream, when nothing may be asked of the device.
+// Whether a CUDA graph is being captured on this thread's stream. During a capture the device must not be queried.
 MEMCTL_EXPORT int memctl_shim_capturing() try {
   return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
 } catch (...) {

@@ -1,8 +1,8 @@
-//! An agent: one session's rings, worker and uplink, behind a handle that a trainer holds.
+//! An agent: the rings, worker and uplink of one session. A trainer holds a handle to it.
 //!
-//! Guarantees: everything runs in two threads of its own (the worker that packs, the uplink that sends); no call on the
-//! handle blocks except [`Agent::stop`], which blocks until its deadline at most; faults inside are logged and counted
-//! and never reach the trainer.
+//! Guarantees: the agent works in two threads of its own, a worker that packs and an uplink that sends. Calls on the
+//! handle do not block, except for the `stop` functions, which have a deadline, and the `_waiting` functions, which
+//! wait for room. Faults inside the agent are logged and counted and never reach the trainer.
 //!
 //! (Over 400 lines: the handle, its configuration, its errors and its outcome are one public surface and are read together.)
 
@@ -38,8 +38,8 @@ use crate::uplink::spool::Spool;
 use crate::uplink::window::Window;
 use crate::uplink::{self, Daemon, Ended, Link};
 
-/// Marks, stacks and samples that may wait for the worker: seconds of the fastest loop. Beyond that they are dropped
-/// and counted.
+/// Maximum number of marks, stacks and samples that wait for the worker. The fastest loop fills this in seconds.
+/// Further ones are dropped and counted.
 const NOTES_MAX: usize = 65_536;
 /// How often `stop` checks whether everything is sent.
 const STOP_LOOKS: Duration = Duration::from_millis(2);
@@ -47,20 +47,20 @@ const STOP_LOOKS: Duration = Duration::from_millis(2);
 /// Disk space for what the daemon has not accepted yet.
 #[derive(Clone, Debug)]
 pub struct SpoolConfig {
-    /// Folder; each session has its own subfolder.
+    /// The folder. Each session has its own subfolder.
     pub folder: std::path::PathBuf,
     /// Bytes a session may use.
     pub bytes_max: u64,
 }
 
-/// Everything an agent needs to know.
+/// The configuration of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
     /// Who this is.
     pub session: SessionInfo,
     /// The secret that proves that the session belongs to this agent.
     pub secret: SessionSecret,
-    /// Where to send it.
+    /// The daemon that receives the session.
     pub daemon: Daemon,
     /// Events a ring holds at most, per device, see [`ring::EVENTS`].
     pub ring_events: usize,
@@ -68,19 +68,19 @@ pub struct AgentConfig {
     pub memory_bytes_max: u64,
     /// Disk for more, if wanted.
     pub spool: Option<SpoolConfig>,
-    /// Deliver what processes that died left in the spool's folder, too.
+    /// Whether to deliver also what dead processes left in the spool's folder.
     pub orphans: bool,
-    /// How long something may wait before it is sent; `None` cuts by content alone (recordings).
+    /// How long recorded data may wait before it is sent. With `None`, items are cut by content alone (for recordings).
     pub linger: Option<Duration>,
     /// Waits between attempts to reach the daemon.
     pub backoff: Backoff,
-    /// Boundaries that were inferred from a recording and are not given by marks.
+    /// Boundaries that were inferred from a recording because no marks give them.
     pub found: Vec<Boundary>,
     /// How paths of source files are treated before they leave the host.
     pub source_paths: SourcePaths,
-    /// Whether the process may be asked what holds its tensors.
+    /// Whether holders of its tensors may be requested from the process.
     pub holders: bool,
-    /// Whether the daemon may ask that on its own, once for each leak that it confirms.
+    /// Whether the daemon may request that without a user, once for each leak that it confirms.
     pub holders_unasked: bool,
 }
 
@@ -115,12 +115,12 @@ pub enum StartError {
     /// Session and region disagree.
     #[error("the session has {session} devices, the trainer's memory region {region}, numbered from 0")]
     Devices {
-        /// Of the session.
+        /// Number of devices of the session.
         session: usize,
-        /// Of the region.
+        /// Number of devices of the region.
         region: u32,
     },
-    /// The session is not one that a daemon takes.
+    /// A daemon would refuse the session.
     #[error("the session cannot be recorded: {0}")]
     Session(WireError),
     /// The spool's folder cannot be used.
@@ -128,7 +128,7 @@ pub enum StartError {
     Spool {
         /// The folder.
         folder: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The encoder could not be set up (out of memory).
@@ -142,13 +142,13 @@ pub enum StartError {
 /// How a session ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Where its events went.
+    /// Counts of its events.
     pub counts: Counts,
-    /// Its last word.
+    /// The session's end as it was sent.
     pub end: SessionEnd,
-    /// Everything, including the last word, is stored, and nothing was given up.
+    /// Everything is stored, including the session's end, and nothing was given up.
     pub delivered: bool,
-    /// The daemon refused the session for good, in its words.
+    /// The daemon's reason, when it refused the session permanently.
     pub refused: Option<String>,
     /// Marks, stacks and samples that found no room.
     pub notes_dropped: u64,
@@ -157,13 +157,13 @@ pub struct Outcome {
 /// Time limits for ending a session.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// In all.
+    /// The time limit in all.
     pub most: Duration,
-    /// While there is no progress.
+    /// The time limit without progress.
     pub silence: Duration,
 }
 
-/// Gives a session up from another thread: nothing waits for room any more; unacknowledged items are dropped and
+/// Gives up a session from another thread. After that nothing waits for room. Unacknowledged items are dropped and
 /// counted.
 #[derive(Clone)]
 pub struct Breaker {
@@ -173,13 +173,13 @@ pub struct Breaker {
 }
 
 impl Breaker {
-    /// Bytes that wait for an acknowledgement; while this is 0 the daemon has nothing to acknowledge.
+    /// Bytes that wait for an acknowledgement. While this is 0, the daemon has nothing to acknowledge.
     #[must_use]
     pub fn waiting_bytes(&self) -> u64 {
         self.window.counts().waiting_bytes
     }
 
-    /// Items acknowledged so far; while this grows, the daemon is reachable.
+    /// Items acknowledged so far. While this grows, the daemon is reachable.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.window.counts().acked_seq
@@ -191,7 +191,7 @@ impl Breaker {
         self.window.counts().acked_events
     }
 
-    /// Events that were lost because there was no room for them anywhere.
+    /// Events that were lost because neither memory nor spool had room for them.
     #[must_use]
     pub fn lost_events(&self) -> u64 {
         self.window.counts().abandoned_events
@@ -210,12 +210,12 @@ impl Breaker {
         self.ledger.counts()
     }
 
-    /// Gives up.
+    /// Gives up the session.
     pub fn give_up(&self) {
         self.window.close();
     }
 
-    /// Ends a session at once that is already ending: what its rings still hold is dropped and counted.
+    /// Sets the deadline of a session that is ending to now. What its rings still hold is dropped and counted.
     pub fn cut_short(&self) {
         if let Some(ending) = &mut *self.ending.lock().unwrap_or_else(PoisonError::into_inner) {
             ending.deadline = Instant::now();
@@ -259,8 +259,8 @@ impl Agent {
         Self::run(config, rings, recorders, notes, noted, None)
     }
 
-    /// Starts an agent for a trainer that writes into a region, in another process or in other threads of this one. The
-    /// session's devices are the region's, in the order of their rings. A region has one host.
+    /// Starts an agent for a trainer that writes into a region. The trainer is another process, or other threads of
+    /// this one. The session's devices must be those of the region, in the order of its rings. A region has one host.
     ///
     /// # Errors
     /// See [`StartError`]; nothing runs then.
@@ -292,7 +292,7 @@ impl Agent {
             return Err(StartError::NoDevice);
         }
         config.session.found_by = config.session.found_by.map(|words| config.source_paths.found_by(&words));
-        // What a daemon would refuse is better reported here.
+        // A session that a daemon would refuse is reported here already.
         SessionInfo::try_from(v1::SessionInfo::from(&config.session)).map_err(StartError::Session)?;
         let devices: Vec<DeviceIndex> = config.session.devices.iter().map(|device| device.index).collect();
         let spool = open_spool(&config)?;
@@ -361,8 +361,8 @@ impl Agent {
         StackId(*stacks)
     }
 
-    /// Marks this moment: after everything that this thread recorded before (and what other threads had recorded by
-    /// then). Long names are cut. Returns `false` when there was no room for the mark and it was dropped.
+    /// Marks this moment. The mark comes after everything that this thread and other threads have recorded so far. Long
+    /// names are cut. Returns `false` when there was no room and the mark was dropped.
     pub fn mark(&self, kind: MarkKind) -> bool {
         let _order = self.marking.lock().unwrap_or_else(PoisonError::into_inner);
         self.note(Note::Mark(Mark { time_ns: now_ns(), kind: cut(kind) }, self.positions()))
@@ -403,7 +403,7 @@ impl Agent {
         self.note(Note::Sample(sample))
     }
 
-    /// Adds a mark with its own time after what was recorded so far, and waits for room: for sources that can wait.
+    /// Adds a mark with its own time after everything recorded so far. Waits for room, for sources that can wait.
     ///
     /// # Errors
     /// When the agent has stopped.
@@ -413,7 +413,7 @@ impl Agent {
         self.notes.send(Note::Mark(mark, self.positions())).map_err(|_| Stopped)
     }
 
-    /// Adds a stack, waiting for room: for sources that can wait.
+    /// Adds a stack. Waits for room, for sources that can wait.
     ///
     /// # Errors
     /// When the agent has stopped.
@@ -424,7 +424,7 @@ impl Agent {
         Ok(StackId(*stacks))
     }
 
-    /// Sets the state with which recording begins, and waits for room: for sources that can wait.
+    /// Sets the state with which recording begins. Waits for room, for sources that can wait.
     ///
     /// # Errors
     /// When the agent has stopped.
@@ -435,7 +435,7 @@ impl Agent {
     }
 
     fn positions(&self) -> Box<[Position]> {
-        // `pushed` first: a drop that is counted after that belongs behind the mark.
+        // `pushed` is read first: a drop that is counted after that belongs after the mark.
         self.gauges.iter().map(|gauge| Position { pushed: gauge.pushed(), dropped: gauge.dropped() }).collect()
     }
 
@@ -450,7 +450,7 @@ impl Agent {
         }
     }
 
-    /// A handle that can give the session up from another thread.
+    /// A handle that can give up the session from another thread.
     #[must_use]
     pub fn breaker(&self) -> Breaker {
         Breaker { window: self.window.clone(), ledger: self.ledger.clone(), ending: self.ending.clone() }
@@ -462,24 +462,24 @@ impl Agent {
         self.ledger.counts()
     }
 
-    /// The daemon's reason, when it refused the session for good.
+    /// The daemon's reason, when it refused the session permanently.
     #[must_use]
     pub fn refused(&self) -> Option<String> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Ends the session: everything that was recorded is sent and acknowledged, within `patience`. What is not sent by
-    /// then stays in the spool or is counted as dropped.
+    /// Ends the session. Waits for at most `patience` until everything recorded is sent and acknowledged. The rest
+    /// stays in the spool or is counted as dropped.
     pub fn stop(self, failure: Option<String>, patience: Duration) -> Outcome {
         self.stop_at(now_ns(), failure, patience)
     }
 
-    /// As [`Self::stop`], for a session that ended at another time, such as a recording.
+    /// Like [`Self::stop`], for a session that ended at another time, such as a recording.
     pub fn stop_at(self, time_ns: u64, failure: Option<String>, patience: Duration) -> Outcome {
         self.stop_patiently(time_ns, failure, Patience { most: patience, silence: patience })
     }
 
-    /// As [`Self::stop_at`], for as long as there is progress.
+    /// Like [`Self::stop_at`], but gives up earlier when there is no progress for `patience.silence`.
     pub fn stop_patiently(mut self, time_ns: u64, failure: Option<String>, patience: Patience) -> Outcome {
         let deadline = Instant::now() + patience.most;
         let breaker = self.breaker();
@@ -503,7 +503,7 @@ impl Agent {
             }
             worker.join().unwrap_or_default()
         });
-        // Given up: nothing is waited for, see `Breaker`.
+        // A session that was given up waits for nothing, see `Breaker`.
         let given_up = || self.window.is_closed();
         while !self.window.is_drained() && self.refused().is_none() && !given_up() && !is_over() {
             std::thread::sleep(STOP_LOOKS);
@@ -512,7 +512,7 @@ impl Agent {
         let delivered = self.window.is_drained() && self.refused().is_none() && !given_up;
         self.stop_uplink.take();
         if let Some(uplink) = self.uplink.take() {
-            // It ends at its next await; a panic in it was logged there.
+            // The thread ends at its next await. A panic in it was logged there.
             let _ = uplink.join();
         }
         self.window.close();
@@ -528,7 +528,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // Dropped without `stop`: nothing is waited for.
+        // An agent that is dropped without `stop` waits for nothing.
         *self.ending.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(Ending { deadline: Instant::now(), time_ns: now_ns(), failure: Some("the agent was dropped".into()) });
         self.window.close();
@@ -563,7 +563,7 @@ fn spawn_uplink(
         }
         if let Ended::Refused(message) = uplink::run(daemon, (session, secret), link.clone(), stopped, backoff).await {
             *refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
-            // These items are not taken any more: later ones must not wait for room.
+            // The daemon takes no more items of this session, so later ones must not wait for room.
             link.window.close();
         }
     };
@@ -598,7 +598,7 @@ async fn deliver_orphans(folder: std::path::PathBuf, daemon: Daemon, backoff: Ba
     }
 }
 
-/// A name that fits the wire format: long ones are cut.
+/// Cuts a mark's name to the length that the wire format allows.
 fn cut(kind: MarkKind) -> MarkKind {
     match kind {
         MarkKind::RegionBegin(name) => MarkKind::RegionBegin(cut_text(name, NAME_BYTES_MAX)),

@@ -1,6 +1,7 @@
-//! The one place where the agent reads the time: the wall clock, and the ticks in which PyTorch stamps its events.
+//! Reads the time: the wall clock, and the ticks with which PyTorch stamps its events. No other module of the agent
+//! does.
 //!
-//! Guarantees: times made from ticks follow the monotonic clock and are anchored to the wall clock once, so a change of
+//! Guarantees: times from ticks follow the monotonic clock. They are anchored to the wall clock once, so a change of
 //! the wall clock does not break a session.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -12,14 +13,15 @@ pub fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos() as u64)
 }
 
-/// A stamp of the clock that `c10::getApproximateTime` reads, as in PyTorch's events; a `TickClock` converts it to a
+/// A stamp of the clock that `c10::getApproximateTime` reads, as in PyTorch's events. A `TickClock` converts it to a
 /// time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(transparent)]
 pub struct Ticks(pub u64);
 
 impl Ticks {
-    /// A stamp that is a time already: nanoseconds since the Unix epoch, as a [`crate::Recorder`] stamps its events.
+    /// The stamp as a time, if it already is one: nanoseconds since the Unix epoch. A [`crate::Recorder`] stamps its
+    /// events like this.
     #[inline]
     #[must_use]
     pub fn as_ns(self) -> u64 {
@@ -34,8 +36,9 @@ impl Ticks {
     }
 }
 
-/// The current stamp: the time-stamp counter on x86-64, the virtual counter on aarch64, nanoseconds of the wall clock
-/// elsewhere (c10/util/ApproximateClock.h). If a torch uses another clock, `shim.cpp` reads this one.
+/// The current stamp. It is the time-stamp counter on x86-64, the virtual counter on aarch64, and nanoseconds of the
+/// wall clock elsewhere (c10/util/ApproximateClock.h). If a version of torch uses another clock, `shim.cpp` reads this
+/// one.
 #[inline]
 #[must_use]
 pub fn ticks() -> Ticks {
@@ -55,7 +58,8 @@ pub fn ticks() -> Ticks {
     Ticks(now_ns())
 }
 
-/// How long the first measurement of the rate takes: 20 ns of reading jitter in 5 ms are 4 µs a second, until the first refinement.
+/// How long the first measurement of the rate takes. A jitter of 20 ns in 5 ms is an error of 4 µs per second, until
+/// the first refinement.
 const FIRST: Duration = Duration::from_millis(5);
 /// How often the rate is measured again.
 const REFINE: Duration = Duration::from_secs(1);
@@ -70,7 +74,7 @@ pub struct TickClock {
 }
 
 impl TickClock {
-    /// Measures the rate, which takes 5 ms. Not for the training thread.
+    /// Measures the rate, which takes 5 ms. Must not run on the training thread.
     #[must_use]
     pub fn start() -> Self {
         let (base_ticks, base, base_ns) = (ticks(), Instant::now(), now_ns());
@@ -89,7 +93,7 @@ impl TickClock {
         (now_ticks, now)
     }
 
-    /// Follows the clocks; callable at any time, it acts once a second.
+    /// Measures the rate again if a second has passed. May be called at any time.
     pub fn refine(&mut self) {
         if self.base.elapsed() < REFINE {
             return;
@@ -99,7 +103,7 @@ impl TickClock {
         (self.base_ticks, self.base) = (now_ticks, now);
     }
 
-    /// Nanoseconds since the Unix epoch of a stamp, which may be older than the clock.
+    /// The time of a stamp in nanoseconds since the Unix epoch. The stamp may be older than the clock.
     #[inline]
     #[must_use]
     pub fn ns(&self, ticks: Ticks) -> u64 {
@@ -117,7 +121,7 @@ mod tests {
         let mut clock = TickClock::start();
         for _ in 0..3 {
             let (before, at, after) = (now_ns(), ticks(), now_ns());
-            // A generous bound: this tests the conversion, not the machine's clocks.
+            // The bound is generous, because this tests the conversion and not the machine's clocks.
             let (low, high) = (before.saturating_sub(50_000_000), after + 50_000_000);
             assert!((low..=high).contains(&clock.ns(at)), "{} is not between {low} and {high}", clock.ns(at));
             clock.refine();

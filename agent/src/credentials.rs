@@ -1,7 +1,8 @@
-//! What a client presents to a daemon: its token, and the tenant that it addresses.
+//! The credentials that a client presents to a daemon: its token, and the tenant that it addresses.
 //!
-//! Guarantees: a token file is read for every call, so a replaced token is used from the next connection on; a token
-//! is neither logged nor shown. Refuses: a token from a command line, which every user of the machine can read.
+//! Guarantees: a token file is read for every call, so the next connection uses a replaced token. A token is neither
+//! logged nor shown.
+//! Refuses: a token from a command line, which every user of the machine can read.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,15 +14,15 @@ use tonic::{Request, Status};
 
 /// The header with which a principal with access to all tenants selects one.
 const TENANT_HEADER: &str = "memctl-tenant";
-/// A longer file is not a token.
+/// Maximum size of a token file. A longer file is not a token.
 const TOKEN_BYTES_MAX: u64 = 4_096;
 
-/// Where the token is.
+/// The source of a token.
 #[derive(Clone, PartialEq, Eq)]
 pub enum TokenSource {
-    /// In a file.
+    /// A file with the token.
     File(PathBuf),
-    /// Here.
+    /// The token itself.
     Text(String),
 }
 
@@ -34,7 +35,7 @@ impl fmt::Debug for TokenSource {
     }
 }
 
-/// See the module.
+/// Credentials; see the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Credentials {
     /// The token, if there is one.
@@ -44,7 +45,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// `MEMCTL_TOKEN_FILE`, else `MEMCTL_TOKEN`; `MEMCTL_TENANT`.
+    /// Credentials from `MEMCTL_TOKEN_FILE` (otherwise `MEMCTL_TOKEN`) and `MEMCTL_TENANT`.
     #[must_use]
     pub fn from_environment(environment: &dyn Fn(&str) -> Option<String>) -> Self {
         let named = |name: &str| environment(name).filter(|value| !value.is_empty());
@@ -53,10 +54,10 @@ impl Credentials {
         Self { token, tenant: named("MEMCTL_TENANT") }
     }
 
-    /// Whether they may be sent to an address: a token never goes to another machine without TLS.
+    /// Checks that these credentials may be sent to an address. A token is never sent to another machine without TLS.
     ///
     /// # Errors
-    /// They may not; the message says what to do instead.
+    /// They may not be sent. The message has the remedy.
     pub fn check(&self, url: &str) -> Result<(), String> {
         if self.token.is_none() || is_private(url) {
             return Ok(());
@@ -64,10 +65,11 @@ impl Credentials {
         Err(format!("a token is not sent to {url}, where others could read it on its way: use https://"))
     }
 
-    /// Whether the token can be sent at all.
+    /// Checks that the token can be read and sent.
     ///
     /// # Errors
-    /// Its file cannot be read, or it has characters that no token has; the message names the file and where it is named.
+    /// Its file cannot be read, or it has characters that are not valid in a token. The message names the file and the
+    /// setting that names the file.
     pub fn readable(&self) -> Result<(), String> {
         self.bearer().map(|_| ())
     }
@@ -87,7 +89,8 @@ impl Credentials {
     }
 }
 
-/// Encrypted, or not over a network. What is not an address is never connected to.
+/// Whether a connection is encrypted or stays on this machine. An invalid address counts as private, because it is
+/// never connected to.
 fn is_private(url: &str) -> bool {
     match url.parse::<Uri>() {
         Ok(uri) if uri.scheme_str() == Some("http") => uri.host().is_some_and(is_this_machine),
@@ -95,7 +98,7 @@ fn is_private(url: &str) -> bool {
     }
 }
 
-/// Whether the host of a URL is this machine for certain: `localhost`, or a loopback address (in brackets if it is one of IPv6).
+/// Whether the host of a URL is certainly this machine: `localhost`, or a loopback address (in brackets for IPv6).
 #[must_use]
 pub fn is_this_machine(host: &str) -> bool {
     let is_loopback = |address: std::net::IpAddr| address.to_canonical().is_loopback();

@@ -1,8 +1,8 @@
-//! Where memctl keeps its data on a machine, and where undelivered data waits.
+//! Determines the folders of memctl's data on a machine, and of undelivered data.
 //!
-//! The environment is passed as a function. Guarantees: one folder per destination, the same for every process that
-//! writes into it (a launcher, a process that attached by itself) or delivers it; data for one daemon is never
-//! delivered to another.
+//! The environment is passed as a function.
+//! Guarantees: each destination has one folder. It is the same for every process that writes into it (a launcher, a
+//! process that attached by itself) or delivers from it. Data for one daemon is never delivered to another.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -10,16 +10,17 @@ use std::path::{Path, PathBuf};
 use crate::agent::SpoolConfig;
 use crate::reach;
 
-/// Disk space that a session may use while the daemon is away: hundreds of millions of events.
+/// Disk space that a session may use while the daemon cannot be reached. It holds hundreds of millions of events.
 const SPOOL_BYTES_MAX: u64 = 1 << 30;
-/// The spool for this user's daemon and for stores in the data folder: the default when no daemon is named.
+/// The spool for this user's daemon and for stores in the data folder. It is the default when no daemon is named.
 const LOCAL: &str = "local";
 
-/// In a data folder that several hosts share: the parent of each host's folder.
+/// The parent of each host's folder, in a data folder that several hosts share.
 const HOSTS: &str = "hosts";
 
-/// `statfs` types of file systems that several hosts use at once, on which SQLite's log must not be: NFS, SMB and CIFS,
-/// Lustre, GPFS, Ceph, AFS, BeeGFS, PanFS, OCFS2 (linux/magic.h, and the sources of those that are not in it).
+/// `statfs` types of file systems that several hosts use at once. SQLite's log must not be on them. They are NFS, SMB
+/// and CIFS, Lustre, GPFS, Ceph, AFS, BeeGFS, PanFS and OCFS2. The numbers are from linux/magic.h, or from the source
+/// of the file system if they are not there.
 const SHARED: [u32; 10] = [
     0x0000_6969,
     0xfe53_4d42,
@@ -33,14 +34,14 @@ const SHARED: [u32; 10] = [
     0x7461_636f,
 ];
 
-/// The data folder of this host: its own subfolder if other hosts may use the data folder at the same time.
+/// The data folder of this host. It is a subfolder of its own if other hosts may use the data folder at the same time.
 #[must_use]
 pub fn data_dir(environment: &dyn Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     shared_dir(environment).map(|folder| of_host(folder, &is_shared, &host))
 }
 
-/// The folder of this host, where `is_shared` reports that other hosts may use the file system.
+/// The folder of this host. `is_shared` reports whether other hosts may use the file system of a folder.
 fn of_host(folder: PathBuf, is_shared: &dyn Fn(&Path) -> bool, host: &str) -> PathBuf {
     // A folder that does not exist yet will be on the file system of its nearest existing ancestor.
     let there = folder.ancestors().find(|folder| folder.exists());
@@ -55,7 +56,8 @@ fn is_shared(folder: &Path) -> bool {
     rustix::fs::statfs(folder).is_ok_and(|found| SHARED.contains(&(found.f_type as u32)))
 }
 
-/// Stores of other hosts next to this host's folder, and a store shared by all hosts above them: by folder, sorted.
+/// The folders of other hosts' stores next to this host's folder, and of a store above them that all hosts share.
+/// Sorted.
 #[must_use]
 pub fn other_stores(folder: &Path) -> Vec<PathBuf> {
     let hosts = folder.parent().filter(|parent| parent.file_name() == Some(OsStr::new(HOSTS)));
@@ -67,7 +69,7 @@ pub fn other_stores(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// A host's name as a folder's name.
+/// A host's name in a form that is valid as a folder's name.
 fn plain(host: &str) -> String {
     let plain =
         |character: char| if character.is_ascii_alphanumeric() || ".-".contains(character) { character } else { '_' };
@@ -75,7 +77,7 @@ fn plain(host: &str) -> String {
     if name.trim_matches('.').is_empty() { "host".to_owned() } else { name }
 }
 
-/// `$XDG_DATA_HOME/memctl`, else `~/.local/share/memctl`; `None` where neither variable is set.
+/// `$XDG_DATA_HOME/memctl`, otherwise `~/.local/share/memctl`; `None` when neither variable is set.
 fn shared_dir(environment: &dyn Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     // The XDG specification: relative paths are ignored.
     let absolute = |name: &str| environment(name).filter(|folder| folder.is_absolute());
@@ -84,8 +86,8 @@ fn shared_dir(environment: &dyn Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> 
         .or_else(|| absolute("HOME").map(|home| home.join(".local/share/memctl")))
 }
 
-/// The folder for undelivered data of a destination: a daemon that was named, else the local one. This user's daemon is
-/// the local one, named or not.
+/// The folder for undelivered data of a destination. The destination is the daemon that was named, otherwise the local
+/// one. This user's daemon counts as the local one, also when it is named.
 #[must_use]
 pub fn spool_folder(data_dir: &Path, daemon: Option<&str>) -> PathBuf {
     let other = daemon.filter(|url| *url != reach::own_url());
@@ -98,14 +100,14 @@ pub fn spool(data_dir: &Path, daemon: Option<&str>) -> SpoolConfig {
     SpoolConfig { folder: spool_folder(data_dir, daemon), bytes_max: SPOOL_BYTES_MAX }
 }
 
-/// A daemon's address as a folder's name.
+/// A daemon's address in a form that is valid as a folder's name.
 fn folder_name(url: &str) -> String {
     let address = url.trim_start_matches("http://").trim_end_matches('/');
     let plain = |character: char| match character {
         'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '-' => character,
         _ => '_',
     };
-    // Never `.` or `..`, and never longer than a folder's name can be.
+    // The result is never `.` or `..`, and never longer than a folder's name may be.
     format!("daemon-{}", address.chars().map(plain).take(200).collect::<String>())
 }
 

@@ -1,4 +1,4 @@
-//! The id of the launch that started a process on its host: processes with the same id belong to one run of their job.
+//! The id of the launch that started a process on its host. Processes with the same id belong to one run of their job.
 //!
 //! Guarantees: a process that is restarted, or started after a reboot, has another id.
 
@@ -10,7 +10,7 @@ pub const VARIABLE: &str = "MEMCTL_RUN_LAUNCHER";
 /// A random id for a launch.
 #[must_use]
 pub fn drawn() -> u64 {
-    // Without randomness two launchers within one nanosecond differ by their process ids.
+    // Without random numbers, two launchers within the same nanosecond differ by their process ids.
     getrandom::u64().unwrap_or_else(|_| crate::now_ns() ^ (u64::from(std::process::id()) << 40))
 }
 
@@ -23,7 +23,7 @@ pub fn of_process(pid: u32) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|index| digest[index]))
 }
 
-/// When a process began, in clock ticks since boot: field 22 of `/proc/PID/stat`.
+/// The start of a process, in clock ticks since boot: field 22 of `/proc/PID/stat`.
 fn started(pid: u32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field is a name in brackets, which may contain any characters.

@@ -1,6 +1,6 @@
-//! The layouts that the shim (C++) and the hook (Rust) share: sizes and offsets, asserted when either is compiled.
+//! The layouts that the shim (C++) and the hook (Rust) share. Sizes and offsets are asserted when either is compiled.
 //!
-//! Guarantees: a structure that changes on one side only does not compile there; if the numbers of the two sides
+//! Guarantees: a structure that changes on only one side does not compile there. If the numbers of the two sides
 //! differ, a test (`live::shim`) that reads the shim's source fails.
 
 /// Asserts sizes and offsets of structures that the shim shares, and keeps them for the comparison.

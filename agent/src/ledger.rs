@@ -1,4 +1,4 @@
-//! Counts where events are: `produced = stored + dropped + in flight`, at any moment, from any thread.
+//! Counts where events are. `produced = stored + dropped + in flight` holds at any moment, and any thread can read it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use crate::uplink::window::Window;
 pub struct Counts {
     /// Events that the source produced.
     pub produced: u64,
-    /// Events the daemon has stored (acknowledged).
+    /// Events that the daemon has stored (acknowledged).
     pub stored: u64,
     /// Events dropped, for any reason.
     pub dropped: u64,
@@ -38,7 +38,7 @@ impl Ledger {
         Self { gauges, waiting: AtomicU64::new(0), taken: AtomicU64::new(0), left_behind: AtomicU64::new(0), window }
     }
 
-    // Relaxed throughout: figures for people; the equation is exact once the session has stopped.
+    // Relaxed throughout: the figures are for display, and the equation is exact once the session has stopped.
     pub(crate) fn set_waiting(&self, events: u64) {
         self.waiting.store(events, Ordering::Relaxed);
     }
@@ -60,8 +60,8 @@ impl Ledger {
         self.left_behind.fetch_add(events, Ordering::Relaxed);
     }
 
-    /// Where the events are now. `in_flight` is computed as neither stored nor dropped; [`Self::waiting`] is the part
-    /// of it that was counted.
+    /// Where the events are now. `in_flight` is the rest that is neither stored nor dropped. [`Self::waiting`] counts a
+    /// part of it.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let window = self.window.counts();
@@ -69,7 +69,7 @@ impl Ledger {
             self.gauges.iter().fold((0, 0), |(pushed, lost), gauge| (pushed + gauge.pushed(), lost + gauge.dropped()));
         let dropped = lost + window.abandoned_events + self.left_behind.load(Ordering::Relaxed);
         let (produced, stored) = (pushed + lost, window.acked_events);
-        // The counts are read one after the other while they grow: the sum may be ahead for an instant.
+        // The counts are read one after the other while they grow, so the sum may briefly be too high.
         let in_flight = produced.saturating_sub(dropped).saturating_sub(stored);
         Counts { produced, stored, dropped, in_flight, in_flight_bytes: window.waiting_bytes }
     }

@@ -1,11 +1,12 @@
 //! The agent runs in (or next to) a training process and streams its memory events to the daemon.
 //!
-//! An event goes from its source into a ring, through the batch stage into an item, and over the uplink to the daemon, which
-//! acknowledges it once it is durable. `produced = stored + dropped + in flight` at every moment ([`Counts`]).
+//! An event goes from its source into a ring, through the batch stage into an item, and over the uplink to the daemon.
+//! The daemon acknowledges it once it is durable. `produced = stored + dropped + in flight` at every moment
+//! ([`Counts`]).
 //!
 //! # A trainer written in Rust
 //!
-//! starts an [`Agent`], takes a [`Recorder`] a device, marks its steps and epochs, and stops:
+//! A trainer starts an [`Agent`], takes one [`Recorder`] for each device, marks its steps and epochs, and stops:
 //!
 //! ```
 //! use std::time::Duration;
@@ -41,13 +42,14 @@
 //! # }
 //! ```
 //!
-//! `examples/trainer.rs` is a whole trainer. With the feature `cuda`, `cuda` records what a program allocates through cudarc.
+//! `examples/trainer.rs` is a complete trainer. With the feature `cuda`, the module `cuda` records what a program
+//! allocates through cudarc.
 //!
 //! # Other processes
 //!
-//! [`live`] records inside a process that another language drives (the Python package calls it), [`host`] takes what
-//! such processes record, and [`sample`] measures devices and processes from outside. [`identity`] identifies a
-//! process, [`data_dirs`] and [`reach`] determine where its data goes and how, and [`settings`] reads its allocator's
+//! [`live`] records inside a process that is written in another language; the Python package calls it. [`host`]
+//! receives what such processes record. [`sample`] measures devices and processes from outside. [`identity`] identifies
+//! a process. [`data_dirs`] and [`reach`] determine where its data goes and how. [`settings`] reads its allocator's
 //! settings.
 //!
 //! Refuses: to make the trainer wait for anything except [`Agent::stop`], and to depend on a database.
@@ -95,7 +97,7 @@ pub use ring::EVENTS as RING_EVENTS;
 pub use secret::SessionSecret;
 pub use uplink::Daemon;
 
-/// For the benchmarks and tests of memctl itself, which use single stages; not a stable interface.
+/// Single stages, for the benchmarks and tests of memctl itself. This is not a stable interface.
 #[doc(hidden)]
 pub mod internals {
     pub use crate::batch::{BatchConfig, Batcher};

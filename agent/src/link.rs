@@ -1,9 +1,10 @@
-//! The link from a trainer to the launcher that hosts it: one Unix socket connection per session.
+//! The link from a trainer to the launcher that hosts it. It is one connection over a Unix socket per session.
 //!
-//! The trainer sends its identity (the wire's `SessionInfo`) and passes its region; the launcher answers with welcome
-//! or a reason. After that nothing is sent: the end of the connection is the end of the trainer, however it died.
+//! The trainer sends its identity (the wire's `SessionInfo`) and passes its region. The launcher answers with a welcome
+//! or with the reason of a refusal. After that nothing is sent. The end of the connection is the end of the trainer,
+//! regardless of how it died.
 //!
-//! Guarantees: every wait has a limit; input is bounded and checked; unexpected descriptors are closed.
+//! Guarantees: every wait has a limit. Input is bounded and checked. Unexpected descriptors are closed.
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -19,23 +20,24 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 
-/// A launcher answers in microseconds, or once a loaded disk has created its spool; a stopped launcher must not delay a
-/// training for longer. A shorter limit would leave trainings on a busy machine unrecorded.
+/// How long a trainer waits for the answer. A launcher answers in microseconds, or after a busy disk has created its
+/// spool. A stopped launcher must not delay a training for longer. With a shorter limit, trainings on a busy machine
+/// would not be recorded.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// A trainer sends its hello at once, but may get no core for a while.
+/// How long a launcher waits for the hello. A trainer sends it at once, but may get no core for a while.
 const HELLO_MAX: Duration = Duration::from_secs(20);
-/// Bytes of a hello: a session of 64 devices and 64 labels needs far fewer.
+/// Maximum bytes of a hello. A session of 64 devices and 64 labels needs far fewer.
 const HELLO_BYTES_MAX: usize = 256 << 10;
-/// First bytes of a hello: name and version.
+/// The first bytes of a hello: name and version.
 const GREETING: [u8; 8] = *b"MEMCTLH\x01";
 
 /// Why the handshake of a trainer and a launcher failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// The socket.
+    /// The socket cannot be used.
     #[error("the launcher cannot be reached: {0}")]
     Io(#[from] std::io::Error),
-    /// The launcher refused; its reason.
+    /// The launcher refused. The text is its reason.
     #[error("the launcher refused: {0}")]
     Refused(String),
     /// The message is not a hello of this version.
@@ -43,10 +45,11 @@ pub enum LinkError {
     Nonsense(String),
 }
 
-/// The trainer's side: sends the hello and passes the region. Keep the stream: its end is the end of the session.
+/// The trainer's side: sends the hello and passes the region. The caller must keep the stream, because its end is the
+/// end of the session.
 ///
 /// # Errors
-/// No launcher there, or one that refuses.
+/// There is no launcher, or it refuses.
 pub fn greet(socket: &Path, session: &SessionInfo, region: BorrowedFd<'_>) -> Result<UnixStream, LinkError> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(ANSWER_MAX))?;
@@ -79,7 +82,7 @@ pub fn greet(socket: &Path, session: &SessionInfo, region: BorrowedFd<'_>) -> Re
 /// The launcher's side: reads a hello and takes the region.
 ///
 /// # Errors
-/// A trainer that sends nothing, or something else.
+/// The trainer sends nothing, or no valid hello.
 pub fn hear(stream: &mut UnixStream) -> Result<(SessionInfo, OwnedFd), LinkError> {
     stream.set_read_timeout(Some(HELLO_MAX))?;
     stream.set_write_timeout(Some(HELLO_MAX))?;
@@ -110,7 +113,7 @@ pub fn hear(stream: &mut UnixStream) -> Result<(SessionInfo, OwnedFd), LinkError
     Ok((session, region))
 }
 
-/// The launcher's answer: welcome, or a reason.
+/// Sends the launcher's answer: a welcome, or the reason of a refusal.
 ///
 /// # Errors
 /// The trainer is gone.

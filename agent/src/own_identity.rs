@@ -1,7 +1,7 @@
-//! Checks the certificate that this side shows to a daemon, and its key, before anything is sent.
+//! Checks the certificate and the key that this client presents to a daemon, before anything is sent.
 //!
-//! Guarantees: an error names the user's files and what is wrong with them; a daemon is not blamed for them. Refuses
-//! nothing that the TLS library would use.
+//! Guarantees: an error names the user's files and their fault, so the daemon does not seem to be the cause. Everything
+//! that the TLS library would use is accepted.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys};
 
-/// A certificate and a key that cannot be shown to a daemon.
+/// Why a certificate and a key cannot be presented to a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
-    /// The key is another certificate's.
+    /// The key belongs to another certificate.
     #[error("the key {} is not of the certificate {}", key.display(), cert.display())]
     OtherKey {
         /// The key's file.
@@ -39,7 +39,8 @@ pub enum IdentityError {
     },
 }
 
-/// Whether TLS can use this certificate, with its chain, and this key: each is a file and its content in PEM.
+/// Checks that TLS can use this certificate, with its chain, and this key. Each is given as a file and its content in
+/// PEM.
 ///
 /// # Errors
 /// See [`IdentityError`].
@@ -54,7 +55,7 @@ pub fn check((cert, cert_pem): (&Path, &[u8]), (key, key_pem): (&Path, &[u8])) -
     match CertifiedKey::new(chain, signing).keys_match() {
         Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(()),
         Err(Error::InconsistentKeys(_)) => Err(IdentityError::OtherKey { key: key.to_owned(), cert: cert.to_owned() }),
-        // (The TLS library has no variant of its own for it.)
+        // (The TLS library has no separate variant for this error.)
         Err(error) if format!("{error:?}").contains("UnsupportedCertVersion") => {
             Err(IdentityError::Version1 { cert: cert.to_owned() })
         }

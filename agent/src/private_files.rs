@@ -1,7 +1,8 @@
-//! Files and folders that only their owner can access, for any umask.
+//! Creates files and folders that only their owner can access, for any umask.
 //!
-//! Guarantees: files and folders created here are 0600 or 0700; a folder of this user with wider permissions is
-//! narrowed. Refuses: to touch what belongs to another user.
+//! Guarantees: files and folders that are created here have the mode 0600 or 0700. [`folder`] narrows wider permissions
+//! of a folder of this user.
+//! Refuses: to change files and folders of another user.
 
 use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::io;
@@ -30,7 +31,7 @@ pub fn folder(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Creates a folder and its missing parents as 0700; an existing folder stays unchanged: the user chose it.
+/// Creates a folder and its missing parents as 0700. An existing folder stays unchanged, because the user chose it.
 ///
 /// # Errors
 /// It cannot be created.
@@ -44,7 +45,7 @@ pub fn make(path: &Path) -> io::Result<()> {
 /// The system's reason, such as a read-only file system.
 pub fn writable(folder: &Path) -> io::Result<()> {
     use rustix::fs::{Access, AtFlags, CWD};
-    // (With the effective user's rights, as files are created.)
+    // (The effective user's rights count, as for the creation of files.)
     Ok(rustix::fs::accessat(CWD, folder, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)?)
 }
 

@@ -1,10 +1,10 @@
 //! Connects to a daemon: `unix:/path`, `http://host:port`, `https://host:port`.
 //!
-//! Guarantees: every connection reads its files again, so replaced certificates are used from the next one on; a daemon
-//! behind `https://` has proven its name before any byte of a request is sent; at this user's own socket, only a daemon
-//! of this user or root is used.
-//! Refuses: to guess. An invalid address is an error, and no port is tried that was not named.
-//! (Over 400 lines: an address, its TLS files, and what a failed connection means, with its remedies.)
+//! Guarantees: every connection reads the TLS files again, so the next connection uses replaced certificates. A daemon
+//! behind `https://` has proved its name before any byte of a request is sent. At this user's own socket, only a daemon
+//! of this user or of root is used.
+//! Refuses: to guess. An invalid address is an error, and only a port that was named is tried.
+//! (Over 400 lines: an address, its TLS files, and the causes and remedies of a failed connection belong together.)
 
 use std::fmt;
 use std::io;
@@ -22,29 +22,30 @@ use crate::service::{self, Service};
 /// A daemon's address, and how it is authenticated.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DaemonAddress {
-    /// The address; the path of a socket is absolute.
+    /// The address. The path of a socket is absolute.
     pub url: String,
-    /// For `https://`.
+    /// The TLS files, for `https://`.
     pub tls: Tls,
-    /// The service that listens there; the first connection starts it.
+    /// The local service that listens there, if any. The first connection starts it.
     pub service: Option<Service>,
 }
 
 /// Files for `https://`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// The trusted authorities of the daemon's certificate, in PEM; the system's if none are given.
+    /// The trusted authorities for the daemon's certificate, in PEM. Without this file the system's authorities are
+    /// trusted.
     pub ca: Option<PathBuf>,
     /// The client's certificate with its chain, in PEM.
     pub cert: Option<PathBuf>,
-    /// Its key, in PEM.
+    /// The key of the client's certificate, in PEM.
     pub key: Option<PathBuf>,
 }
 
 /// An address that can never work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// It is not an address.
+    /// The text is not an address.
     #[error("`{0}` is not a daemon's address; write it like unix:/path, http://host:7717 or https://host:7717")]
     NotOne(String),
     /// A certificate without its key, or the reverse.
@@ -75,7 +76,7 @@ pub enum ReachError {
     /// No daemon is there.
     #[error("{0}")]
     Absent(String),
-    /// TLS does not trust the daemon, with the remedy.
+    /// TLS does not trust the daemon. The error includes the remedy.
     #[error("it is not trusted: {said}; {remedy}")]
     NotTrusted {
         /// The TLS library's message.
@@ -94,7 +95,8 @@ impl From<String> for DaemonAddress {
     }
 }
 
-/// A socket's relative path counts from this process's folder, and a child that inherits the address may run in another.
+/// Makes a socket's path absolute. A relative path starts at this process's folder, and a child that inherits the
+/// address may run in another folder.
 fn absolute(url: String) -> String {
     let relative = url.strip_prefix("unix:").filter(|path| !path.is_empty() && !path.starts_with('/'));
     match relative.map(std::path::absolute) {
@@ -151,7 +153,8 @@ impl Tls {
     }
 }
 
-/// A PEM file with at least one block whose label ends in `label` (RFC 7468). TLS would only say that it trusts no authority.
+/// Reads a PEM file with at least one block whose label ends in `label` (RFC 7468). Without this check, the TLS library
+/// would only report that it trusts no authority.
 fn read_pem(path: &Path, label: &str) -> Result<Vec<u8>, ReachError> {
     let failed = |reason: String| ReachError::File { path: path.display().to_string(), reason };
     let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
@@ -178,10 +181,10 @@ impl DaemonAddress {
         Self { url, tls: Tls::default(), service: Some(service) }
     }
 
-    /// Whether the address is valid; does not connect.
+    /// Checks that the address is valid. Does not connect.
     ///
     /// # Errors
-    /// It is not.
+    /// The address is not valid.
     pub fn check(&self) -> Result<(), AddressError> {
         self.way().map(drop)
     }
@@ -206,7 +209,7 @@ impl DaemonAddress {
         }
     }
 
-    /// Connects; `adjust` sets time limits.
+    /// Connects to the daemon. `adjust` sets time limits.
     ///
     /// # Errors
     /// See [`ReachError`].
@@ -241,7 +244,7 @@ impl DaemonAddress {
             Way::Http(uri) => adjust(Endpoint::from(uri).tcp_nodelay(true)).connect().await.map_err(failed),
             Way::Https(uri) => {
                 let tls = self.tls.clone();
-                // Reads files and the system's certificates: on a thread that may block.
+                // This reads files and the system's certificates, so it runs on a thread that may block.
                 let reading = tokio::task::spawn_blocking(move || tls.config()).await;
                 let config = reading.map_err(|error| ReachError::Connect(error.to_string()))??;
                 let endpoint = Endpoint::from(uri).tcp_nodelay(true).tls_config(config).map_err(failed)?;
@@ -252,14 +255,14 @@ impl DaemonAddress {
     }
 }
 
-/// Which daemons are trusted at a socket.
+/// The daemons that are trusted at a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trusted {
-    /// Any user's: the path was named.
+    /// A daemon of any user, because the caller named the path.
     Any,
-    /// This user's or root's.
+    /// A daemon of this user or of root.
     Server,
-    /// The same, in a folder that only this user can access.
+    /// A daemon of this user or of root, at a socket of this user in a folder that only this user can change.
     Own,
 }
 
@@ -279,7 +282,7 @@ async fn connect_socket(path: &Path, trusted: Trusted) -> io::Result<UnixStream>
         check_own(path, me)?;
     }
     let stream = match trusted {
-        // (A local socket accepts a connection at once, or its queue is full.)
+        // (This blocks only briefly: a local socket accepts a connection at once, or its queue is full.)
         Trusted::Server => {
             let stream = service::connect(path)?;
             stream.set_nonblocking(true)?;
@@ -294,7 +297,8 @@ async fn connect_socket(path: &Path, trusted: Trusted) -> io::Result<UnixStream>
     Ok(stream)
 }
 
-/// This user's own socket and its folder belong to this user, and no other user may put another one there.
+/// Checks that this user's own socket and its folder belong to this user, and that no other user can replace the
+/// socket.
 fn check_own(path: &Path, me: u32) -> io::Result<()> {
     let folder = path.parent().unwrap_or(path);
     let found = std::fs::symlink_metadata(folder)?;
@@ -312,8 +316,8 @@ fn not_trusted(reason: String) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, reason)
 }
 
-/// The socket of a user's daemon: below the first of `$XDG_RUNTIME_DIR` and `/run/user/UID` that is a folder of that
-/// user, else in a folder below `/tmp`, whose owner every process must check.
+/// The socket of a user's daemon. It is below the first of `$XDG_RUNTIME_DIR` and `/run/user/UID` that is a folder of
+/// that user. Otherwise it is in a folder below `/tmp`, whose owner every process must check.
 fn socket_of(environment: &dyn Fn(&str) -> Option<PathBuf>, uid: u32, is_ours: &dyn Fn(&Path) -> bool) -> PathBuf {
     let named = environment("XDG_RUNTIME_DIR").filter(|folder| folder.is_absolute() && is_ours(folder));
     let usual = || Some(PathBuf::from(format!("/run/user/{uid}"))).filter(|folder| is_ours(folder));
@@ -329,7 +333,7 @@ pub fn own_socket() -> PathBuf {
     socket_of(&|name| std::env::var_os(name).map(PathBuf::from), me, &is_ours)
 }
 
-/// Its address.
+/// The address of this user's daemon.
 #[must_use]
 pub fn own_url() -> String {
     format!("unix:{}", own_socket().display())
@@ -352,11 +356,11 @@ fn failed(error: tonic::transport::Error) -> ReachError {
     }
 }
 
-/// For a certificate of an authority that is not among the trusted ones.
+/// The remedy for a certificate of an authority that is not trusted.
 const UNKNOWN_AUTHORITY: &str = "no authority that is trusted here issued its certificate: name the file of the one that did with --tls-ca or \
                                  MEMCTL_TLS_CA";
 
-/// Remedies for TLS errors; the texts on the left are the TLS library's.
+/// Remedies for TLS errors. The texts on the left are parts of the TLS library's messages.
 const REMEDIES: [(&str, &str); 11] = [
     (
         "CaUsedAsEndEntity",
@@ -382,7 +386,8 @@ const REMEDIES: [(&str, &str); 11] = [
 ];
 
 impl ReachError {
-    /// Without an authority's file the certificate's authority is the first thing to name, whatever its signature looks like.
+    /// Replaces the remedy for a bad signature when no authority's file was named. In that case the certificate's
+    /// authority has to be named first, whatever is wrong with the signature.
     fn with_authority(self, is_named: bool) -> Self {
         match self {
             Self::NotTrusted { said, .. } if !is_named && said.contains("Signature") => {

@@ -1,8 +1,8 @@
-//! The trainer's side: records a device's allocations into its ring.
+//! The trainer's side of an agent: records a device's allocations into its ring.
 //!
-//! Guarantees: recording an event takes no lock, makes no system call except reading the clock and never waits; when
-//! the ring is full the event is dropped and counted. A device has one recorder: it can be sent to another thread, not
-//! shared.
+//! Guarantees: recording an event takes no lock, makes no system call except reading the clock, and never waits. When
+//! the ring is full, the event is dropped and counted. A device has one recorder. It can be sent to another thread, but
+//! not shared.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,8 @@ use crate::batch::note::Note;
 use crate::clock::now_ns;
 use crate::ring::{Position, Producer, Record};
 
-/// How long a source that can wait sleeps for room: a third of what the ring of a fast reader holds.
+/// How long a source that can wait sleeps when there is no room. This is much shorter than the time in which a reader
+/// empties a ring.
 const WAIT_FOR_ROOM: Duration = Duration::from_micros(100);
 
 /// The agent behind a recorder has stopped.
@@ -54,7 +55,7 @@ impl Recorder {
 
     /// A block was freed and is reusable at once.
     pub fn free(&mut self, addr: u64, size: u64, stream: u64) -> bool {
-        // Both events, as PyTorch records them; if there is only room for one, the block map handles it.
+        // Both events are recorded, as PyTorch does. If there is only room for one, the block map handles that.
         let requested = self.record(Action::FreeRequested, addr, size, stream, StackId::NONE);
         self.record(Action::FreeCompleted, addr, size, stream, StackId::NONE) && requested
     }
@@ -78,13 +79,13 @@ impl Recorder {
         self.event(&Event { time_ns: now_ns(), addr, size, stream, stack, action, ..Event::default() })
     }
 
-    /// Records an event unchanged; `false` when it was dropped.
+    /// Records an event unchanged. Returns `false` when it was dropped.
     #[inline]
     pub fn event(&mut self, event: &Event) -> bool {
         self.producer.push(Record::new(event))
     }
 
-    /// Records an event and waits for room: for sources that can wait, such as a file. Never for a trainer.
+    /// Records an event. Waits for room, for sources that can wait, such as a file. A trainer must not call this.
     ///
     /// # Errors
     /// When the agent has stopped.
@@ -100,23 +101,23 @@ impl Recorder {
         Ok(())
     }
 
-    /// Whether events were dropped and the agent requests the state of the device: answer with [`Self::snapshot`]
-    /// between two events.
+    /// Whether events were dropped and the agent requests the state of the device. The caller should answer with
+    /// [`Self::snapshot`] between two events.
     #[must_use]
     pub fn snapshot_wanted(&self) -> bool {
         // Acquire: pairs with the worker's Release.
         self.snapshot_wanted.load(Ordering::Acquire)
     }
 
-    /// Hands over the state of the device after the last recorded event. `false` when the agent could not take it now;
-    /// it will request it again.
+    /// Sends the state of the device after the last recorded event. Returns `false` when the agent could not take it
+    /// now. The agent will request it again.
     pub fn snapshot(&mut self, mut keyframe: Keyframe) -> bool {
         keyframe.device = self.device;
         let position = Position { pushed: self.producer.pushed(), dropped: self.producer.dropped() };
         let note = Note::Keyframe(Box::new(keyframe), position);
         match self.notes.try_send(note) {
             Ok(()) => {
-                // Relaxed: a request made meanwhile is repeated at the next hole.
+                // Relaxed: a request that is made meanwhile is repeated at the next hole.
                 self.snapshot_wanted.store(false, Ordering::Relaxed);
                 true
             }

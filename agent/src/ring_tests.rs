@@ -1,6 +1,6 @@
-//! The ring against a model: a queue of fixed length that drops the newest.
+//! Tests the ring against a model: a queue of fixed length that drops the newest records.
 //!
-//! Next to the ring and not inside it: `ring_loom` compiles the ring's folder as a part of a test.
+//! This file is next to the ring's folder and not in it, because `ring_loom` compiles that folder as a part of a test.
 
 use std::collections::VecDeque;
 

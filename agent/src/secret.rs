@@ -1,12 +1,12 @@
-//! The secret of a session, known only to its agent: without it a caller can neither continue nor end the session.
+//! The secret of a session. Only its agent has it. Without it, a caller can neither continue nor end the session.
 //!
-//! Guarantees: 32 random bytes, or a value derived from a recording's content; it is sent to the daemon in a hello and
-//! stored in the session's own spool folder, and nowhere else: not in a log, not in an export.
+//! Guarantees: a secret is 32 random bytes, or a value derived from a recording's content. It is sent to the daemon in
+//! a hello and stored in the session's own spool folder. It is not in a log, an export or any other place.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// See the module.
+/// A secret; see the module's documentation.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SessionSecret(Arc<[u8]>);
 
@@ -14,7 +14,8 @@ impl SessionSecret {
     /// Lengths that a daemon accepts.
     pub(crate) const BYTES: std::ops::RangeInclusive<usize> = 16..=64;
 
-    /// A new one; empty where the system has no random numbers: then only the same principal continues the session.
+    /// A new secret. It is empty if the system has no random numbers. Only the same principal can continue the session
+    /// then.
     #[must_use]
     pub fn random() -> Self {
         let mut secret = [0; 32];
@@ -24,24 +25,24 @@ impl SessionSecret {
         }
     }
 
-    /// The secret of a recording: a caller with the file can import it again.
+    /// The secret of a recording. A caller with the file can import it again.
     #[must_use]
     pub fn of_recording(proof: [u8; 32]) -> Self {
         Self(proof.as_slice().into())
     }
 
-    /// For sessions without one: they were recorded before there were secrets.
+    /// The empty secret, for sessions of versions without secrets.
     #[must_use]
     pub fn none() -> Self {
         Self(Arc::default())
     }
 
-    /// From a file.
+    /// The secret from the content of a file; empty if the length is not valid.
     pub(crate) fn read(bytes: &[u8]) -> Self {
         if Self::BYTES.contains(&bytes.len()) { Self(bytes.into()) } else { Self::none() }
     }
 
-    /// For a hello or a file.
+    /// The bytes for a hello or a file.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }

@@ -1,11 +1,11 @@
-//! `PYTORCH_CUDA_ALLOC_CONF` as the allocator reads it: `key:value` pairs between commas, lists in brackets.
+//! Reads `PYTORCH_CUDA_ALLOC_CONF` like the allocator: `key:value` pairs separated by commas, and lists in brackets.
 //!
-//! Guarantees: unknown or malformed settings are left out; PyTorch itself refuses such a string before it gets here.
-//! Refuses: to guess where versions differ (then the newest version's default is used).
+//! Guarantees: unknown or malformed settings are left out. PyTorch itself refuses such a string before it gets here.
+//! Refuses: to guess. Where versions differ, the newest version's default is used.
 
 use memctl_model::AllocatorSettings;
 
-/// Settings of a configuration string. Keys and rules: c10/cuda/CUDAAllocatorConfig.cpp.
+/// The settings of a configuration string. Keys and rules are from c10/cuda/CUDAAllocatorConfig.cpp.
 #[must_use]
 pub fn parse(conf: &str) -> AllocatorSettings {
     let mut settings = AllocatorSettings { conf: conf.trim().to_owned(), ..AllocatorSettings::default() };
@@ -46,8 +46,8 @@ fn mebibytes(value: &str) -> Option<u64> {
     value.parse::<u64>().ok()?.checked_mul(1 << 20)
 }
 
-/// One number for all sizes, or `[256:1,512:2,>:8]`: interval `i` is 2^i MiB; the first entry also covers smaller
-/// sizes, and `>` sizes above the last.
+/// Reads one number for all sizes, or a list such as `[256:1,512:2,>:8]`. Interval `i` is 2^i MiB. The first entry also
+/// covers smaller sizes, and `>` covers sizes above the last entry.
 fn divisions(value: &str) -> Option<[u32; 16]> {
     let Some(list) = value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) else {
         return value.parse().ok().map(|all| [all; 16]);

@@ -1,12 +1,11 @@
-//! The types that a ring's memory consists of: the standard library's atomics, and a cell that separates reads from
-//! writes.
+//! The types of a ring's memory: the standard library's atomics, and a cell that separates reads from writes.
 //!
-//! Only this file names them, so that the test `ring_loom`, which compiles the ring's sources a second time, can
-//! replace them with loom's. This needs no feature of the crate: all tests are built with one set of features.
+//! Only this file names these types. The test `ring_loom` compiles the ring's sources a second time and replaces the
+//! types with loom's. This needs no feature of the crate, so all tests are built with one set of features.
 
 pub use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
-/// A cell without access checks: the ring's protocol provides them.
+/// A cell without access checks. The ring's protocol makes accesses safe.
 #[repr(transparent)]
 pub struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 

@@ -1,7 +1,7 @@
-//! The ring's protocol under loom: every interleaving of one producer and one consumer.
+//! Tests the ring's protocol under loom, with every interleaving of one producer and one consumer.
 //!
-//! The ring's own sources are compiled into this test, with loom's atomics and cells where the agent has the standard
-//! library's (`sync`). A model ends where every interleaving was seen.
+//! The ring's own sources are compiled into this test. They use loom's atomics and cells in place of the standard
+//! library's (`sync`). A model ends when every interleaving was tested.
 
 use loom::thread;
 use memctl_agent::internals::Ticks;
@@ -12,22 +12,22 @@ use ring::{Record, ring};
 #[expect(dead_code, unused_imports, reason = "what the model does not need")]
 mod ring;
 
-/// Under the name that the ring's sources call it by.
+/// The module has the name that the ring's sources use.
 mod clock {
     pub use memctl_agent::internals::Ticks;
 }
 
-/// Under the names of the agent's `sync`.
+/// The types have the names of the agent's `sync`.
 mod sync {
     pub use loom::cell::UnsafeCell;
     pub use loom::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
-    /// As the agent's.
+    /// Like the agent's function.
     ///
     /// # Safety
     /// A `T` of zeros is a value.
     pub unsafe fn zeroed<T>(count: usize) -> Box<[UnsafeCell<T>]> {
-        // SAFETY: the caller says so.
+        // SAFETY: promised by the caller.
         (0..count).map(|_| UnsafeCell::new(unsafe { std::mem::zeroed() })).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! Site tables as a reader gets them from the batch stage, against a look at every block at the same moment.
+//! Compares the site tables that a reader gets from the batch stage with a scan of every block at the same moment.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use memctl_model::{
 use memctl_proto::item::Content;
 use proptest::prelude::*;
 
-/// What happens to a device.
+/// An event of a device.
 #[derive(Clone, Debug)]
 enum Step {
-    /// So many blocks of a stack come.
+    /// This many blocks of a stack are allocated.
     Alloc(u32, u64),
-    /// Some of the oldest blocks go.
+    /// Some of the oldest blocks are freed.
     Free(usize),
     Mark(MarkKind),
     Settled,
-    /// The epoch ended at the last boundary, unnoticed.
+    /// The epoch ended at the last boundary, which was not seen then.
     Ended(u32),
     Linger,
 }
@@ -41,12 +41,12 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The same device, looked at block by block.
+/// The same device, scanned block by block.
 struct Scanned {
     map: BlockMap,
     birth: Birth,
     phases: Phases,
-    /// Rows of the last step's end, or of what settled behind it.
+    /// Rows of the last end of a step, or of the state after gradients were freed.
     last: Option<Vec<SiteRow>>,
     tables: Vec<(Boundary, Vec<SiteRow>)>,
 }
@@ -160,7 +160,8 @@ proptest! {
     }
 }
 
-/// A hundred thousand sites: no batch unfolds to more than a reader takes, and what is small is not sent again and again.
+/// Tests a hundred thousand sites. No batch unfolds to more than a reader accepts, and small changes do not repeat
+/// whole tables.
 #[test]
 fn large_tables_stay_within_what_a_reader_takes() {
     const STEPS: u64 = 400;
@@ -195,8 +196,8 @@ fn large_tables_stay_within_what_a_reader_takes() {
     assert!(bytes < 2 * 200_000, "{bytes} bytes of {STEPS} tables");
 }
 
-/// A million live blocks and two thousand steps: every event is in a chunk, every table is exact, the state can be taken up
-/// from a keyframe, and the session ends.
+/// Tests a million live blocks and two thousand steps. Every event is in a chunk, every table is exact, the state can
+/// be restored from a keyframe, and the session ends.
 #[test]
 fn a_million_live_blocks_are_stored_whole() {
     let mut batcher = batcher();
@@ -236,7 +237,7 @@ fn a_million_live_blocks_are_stored_whole() {
         if block % 512 == 0 {
             event(&mut batcher, Action::SegmentAlloc, segment, 2 << 20, 1);
         }
-        // Sizes and stacks as they come: what compresses too well would show nothing.
+        // Sizes and stacks are scattered, because data that compresses too well would test nothing.
         scattered = scattered.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let size = 3_585 + (scattered >> 33) % 512;
         event(&mut batcher, Action::Alloc, segment + block % 512 * 4_096, size, 1 + (scattered >> 45) % 5_000);
@@ -258,7 +259,7 @@ fn a_million_live_blocks_are_stored_whole() {
         }
         read(&mut batcher);
     }
-    // A bad end leaves the whole state behind.
+    // A failure sends the whole state.
     batcher.finish(1, 1_000_000, Default::default(), Some("killed".to_owned()));
     read(&mut batcher);
     let end = ended.unwrap();

@@ -1,8 +1,10 @@
-//! The codec of every call: prost's, plus a check of how much memory an agent's message will take before it is decoded.
+//! The codec of every call. It is prost's, with a check before decoding of how much memory an agent's message will
+//! take.
 //!
-//! The payload of an item is bounded by its length and is opened in separate stages. The agent's other messages are a
-//! hello, in which two bytes of an empty label become a hundred, or an answer about holders.
-//! Guarantees: each takes at most [`HELLO_DECODED_BYTES_MAX`] after decoding; larger ones are refused before decoding.
+//! The payload of an item is bounded by its length and is opened in separate stages. The agent's other messages are
+//! hellos and answers about holders. In a hello, two bytes of an empty label become a hundred.
+//! Guarantees: such a message takes at most [`HELLO_DECODED_BYTES_MAX`] after decoding. Larger ones are refused before
+//! decoding.
 
 use std::any::TypeId;
 use std::marker::PhantomData;

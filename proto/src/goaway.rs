@@ -1,15 +1,15 @@
-//! The message with which a daemon closes a connection that it refuses: how it is marked, and how it is found again.
+//! The message with which a daemon closes a connection that it refuses: how it is marked, and how a client finds it.
 //!
-//! HTTP/2 closes a connection with a number and free text; libraries keep the text in the causes of an error.
-//! Guarantees: only a text that a memctl daemon wrote is used, at most a sentence of it.
+//! HTTP/2 closes a connection with a number and free text. Libraries keep the text in the causes of an error.
+//! Guarantees: only a text with the mark of a memctl daemon is used, and at most 300 characters of it.
 
 use std::error::Error;
 
 /// Prefix of a daemon's message.
 pub const MARK: &str = "memctl: ";
-/// Characters that are shown.
+/// Maximum number of characters that are shown.
 const SHOWN_MAX: usize = 300;
-/// Causes that are searched.
+/// Maximum number of causes that are searched.
 const CAUSES_MAX: usize = 16;
 
 /// The message, if an error or one of its causes contains one.
@@ -25,7 +25,7 @@ pub fn words(error: &(dyn Error + 'static)) -> Option<String> {
     None
 }
 
-/// Extracts it from `connection error received: detected excessive load generating behavior (b"memctl: …")`.
+/// Extracts the message from `connection error received: detected excessive load generating behavior (b"memctl: …")`.
 fn of_text(text: &str) -> Option<String> {
     let (_, rest) = text.split_once(&format!("(b\"{MARK}"))?;
     let (words, _) = rest.rsplit_once("\")")?;

@@ -1,9 +1,9 @@
-//! The content of one durable item, packed for the wire and unpacked within limits.
+//! The content of an item: it is packed for the wire and unpacked within limits.
 //!
-//! A chunk is sent unchanged (it is compressed already); everything else is a protobuf message, zstd-compressed if that
-//! makes it smaller. The declared size is checked against a limit before anything is unpacked, and the unpacked size
-//! must match it exactly. The memory that the message will take is computed from its bytes and checked before it is
-//! decoded.
+//! A chunk is sent unchanged, because it is already compressed. All other content is a protobuf message, which is
+//! compressed with zstd if that makes it smaller. The declared size is checked against a limit before the message is
+//! unpacked. The unpacked size must match the declared size exactly. The memory that the decoded message will take is
+//! computed from its bytes and checked before decoding.
 
 use bytes::Bytes;
 use memctl_model::limits::{ITEM_BYTES_MAX, ITEM_DECODED_BYTES_MAX, ITEM_UNPACKED_BYTES_MAX};
@@ -14,9 +14,9 @@ use crate::convert::{WireError, at_most, keyframe, marks, samples, site_tables};
 use crate::v1::{self, ItemKind};
 use crate::weight::{self, Shape, weight};
 
-/// Level 3 is zstd's default: a third smaller than level 1 on marks and tables, and they are few.
+/// zstd's default level. Marks and tables become a third smaller than with level 1, and there are few of them.
 const ZSTD_LEVEL: i32 = 3;
-/// Smaller messages do not benefit.
+/// Smaller messages do not benefit from compression.
 const COMPRESS_FROM_BYTES: usize = 64;
 
 /// An item without its number.
@@ -26,26 +26,26 @@ pub struct Packed {
     pub kind: ItemKind,
     /// The bytes that are sent and stored.
     pub payload: Bytes,
-    /// Size before compression, 0 when not compressed.
+    /// Size before compression; 0 when not compressed.
     pub unpacked_bytes: u32,
 }
 
 /// An item's content.
 #[derive(Clone, Debug)]
 pub enum Content {
-    /// A chunk in its container, see [`crate::chunk`].
+    /// An encoded chunk, see [`crate::chunk`].
     Chunk(Bytes),
     /// Marks in the order of time.
     Marks(Vec<Mark>),
     /// New entries of the dictionary of stacks.
     Stacks(v1::StackBatch),
-    /// Site tables, to be read one by one.
+    /// Site tables, which are read one by one.
     SiteTables(SiteTables),
     /// The state of one device.
     Keyframe(Keyframe),
     /// Measurements.
     Samples(Vec<Sample>),
-    /// The session's last word.
+    /// The end of the session.
     End(SessionEnd),
 }
 
@@ -56,7 +56,7 @@ impl Packed {
         Self { kind: ItemKind::Chunk, payload: bytes, unpacked_bytes: 0 }
     }
 
-    /// Packs marks, times floored to the resolution.
+    /// Packs marks. Their times are rounded down to the resolution.
     #[must_use]
     pub fn marks(marks: &[Mark], resolution_ns: u32) -> Self {
         Self::message(ItemKind::Marks, &marks::to_wire(marks, resolution_ns))
@@ -74,8 +74,8 @@ impl Packed {
         Self::message(ItemKind::SiteTables, &site_tables::to_wire(tables))
     }
 
-    /// Packs site tables: the first table of a device has all rows, each later one the rows that changed, removed ones
-    /// with 0 blocks.
+    /// Packs site tables. The first table of a device has all rows. Each later table has the rows that changed; a
+    /// removed row has 0 blocks.
     #[must_use]
     pub fn changed_site_tables<'a>(tables: impl IntoIterator<Item = &'a SiteTable>) -> Self {
         Self::message(ItemKind::SiteTables, &site_tables::changes_to_wire(tables))
@@ -93,7 +93,7 @@ impl Packed {
         Self::message(ItemKind::Samples, &v1::SampleBatch { samples: samples.iter().map(Into::into).collect() })
     }
 
-    /// Packs the last word.
+    /// Packs the session's end.
     #[must_use]
     pub fn end(end: &SessionEnd) -> Self {
         Self::message(ItemKind::End, &v1::SessionEnd::from(end))
@@ -129,8 +129,8 @@ impl Packed {
         Ok(Self { kind, payload: item.payload.clone(), unpacked_bytes: item.unpacked_bytes })
     }
 
-    /// Opens the item. A chunk is not decoded, see [`crate::chunk::read_header`], and site tables are checked when they
-    /// are read.
+    /// Opens the item. A chunk is not decoded, see [`crate::chunk::read_header`]. Site tables are checked when they are
+    /// read.
     ///
     /// # Errors
     /// An error in the bytes or in their content.
@@ -138,7 +138,7 @@ impl Packed {
         self.unpack()?.decode()
     }
 
-    /// Decompresses the item and computes how much memory it will take; does not decode it.
+    /// Decompresses the item and computes how much memory it will take. Does not decode it.
     ///
     /// # Errors
     /// Invalid bytes, or more than [`ITEM_DECODED_BYTES_MAX`].
@@ -178,13 +178,13 @@ pub struct Unpacked {
 }
 
 impl Unpacked {
-    /// Maximum bytes of memory that it takes after decoding, in addition to its own.
+    /// Maximum bytes of memory that the content takes after decoding, in addition to this object's.
     #[must_use]
     pub fn weight(&self) -> u64 {
         self.weight
     }
 
-    /// Its content.
+    /// Decodes the content.
     ///
     /// # Errors
     /// An error in the content.
@@ -207,7 +207,7 @@ impl Unpacked {
     }
 }
 
-/// The name of a kind's message, and its parts that take memory.
+/// The name of a kind's message, and the parts of the message that take memory.
 fn message_of(kind: ItemKind) -> Result<(&'static str, &'static Shape), WireError> {
     Ok(match kind {
         ItemKind::Marks => ("a batch of marks", &weight::MARKS),

@@ -1,9 +1,10 @@
-//! Encodes the nouns of `memctl-model` as bytes: protobuf for the wire, memctl's own container for events.
+//! Encodes the nouns of `memctl-model` as bytes: protobuf for the wire, and memctl's own format for events.
 //!
 //! - [`v1`]: code generated from `proto/memctl/v1/*.proto` (committed; a test regenerates and compares).
 //! - [`otlp`]: the messages of OpenTelemetry that the daemon sends, generated likewise.
-//! - [`convert`]: model ⇄ wire. Encoding never fails; decoding checks everything that a sender may have forged.
-//! - [`item`]: the content of one durable item, packed and unpacked within limits.
+//! - [`convert`]: conversions between model and wire. Encoding never fails. Decoding checks everything that a sender
+//!   may have forged.
+//! - [`item`]: the content of an item, packed and unpacked within limits.
 //! - [`chunk`]: the chunk codec.
 //! - [`codec`]: the codec of calls, which checks a hello's size in memory before decoding.
 //!

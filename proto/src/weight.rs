@@ -1,10 +1,11 @@
-//! Computes how much memory a message will take from its bytes, before anything is decoded.
+//! Computes from a message's bytes how much memory it will take, before anything is decoded.
 //!
-//! Two bytes of an empty element become hundreds, and zstd makes a million of those from a few. Counting after decoding
-//! is too late, so the bytes are walked without keeping anything.
+//! Two bytes of an empty element become hundreds of bytes after decoding, and zstd unpacks a few bytes to a million
+//! such elements. Counting after decoding is too late, so the bytes are walked without keeping anything.
 //!
-//! Guarantees: never less than what prost allocates for the messages of an item (a growing vector has room for up to
-//! twice its elements), with a single walk over the bytes. Refuses bytes that are not protobuf.
+//! Guarantees: the result is never less than what prost allocates for the messages of an item. (A growing vector has
+//! room for up to twice its elements.) The bytes are walked only once.
+//! Refuses: bytes that are not protobuf.
 
 use std::mem::size_of;
 
@@ -13,7 +14,7 @@ use crate::v1;
 
 /// A growing vector has room for up to twice its elements.
 const GROWN: u64 = 2;
-/// The minimum that a vector or a text takes on the heap.
+/// The minimum bytes that a vector or a text takes on the heap.
 const ALLOCATION: u64 = 64;
 
 /// The parts of a message that take heap memory: the fields that are not numbers in the message itself.
@@ -146,7 +147,7 @@ impl<'a> Walk<'a> {
 fn weigh(field: Option<&Field>, body: &[u8]) -> Option<u64> {
     Some(match field {
         None => 0,
-        // Every number ends in a byte without its highest bit.
+        // Every number ends in a byte whose highest bit is 0.
         Some(Field::Numbers(size)) => {
             GROWN * *size as u64 * body.iter().filter(|byte| **byte < 0x80).count() as u64 + ALLOCATION
         }

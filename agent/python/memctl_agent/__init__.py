@@ -1,8 +1,8 @@
-"""memctl's agent: streams what the CUDA caching allocator does in this process to a memctl daemon.
+"""memctl's agent. It streams what the CUDA caching allocator does in this process to a memctl daemon.
 
-`memctl_agent.attach()` is all that is needed; `epoch`, `step`, `phase`, `region` and `note` add what the automatic
-marks cannot know. Importing this module does nothing and imports no torch.
-Guarantees: no call raises, blocks or changes the training; without a session every call does nothing.
+`memctl_agent.attach()` is all that is needed. `epoch`, `step`, `phase`, `region` and `note` add marks that memctl
+cannot find by itself. Importing this module does nothing and does not import torch.
+Guarantees: no call raises, blocks or changes the training. Without a session every call does nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def attach(
     process does in the job (`trainer`, `rollout`).
     `stacks=False` omits Python stacks, `auto=False` the automatic marks; `holders=False` forbids searching this
     process for what holds its tensors.
-    Returns whether it attached or will; if not, one line on stderr says why.
+    Returns whether it has attached or will attach. If not, one line on stderr has the reason.
     """
     try:
         wanted: dict[str, Any] = {
@@ -98,7 +98,7 @@ class Range:
 
 
 def _quietly(call: Callable[[], object]) -> object:
-    """Our own faults never raise: `status()` reports the last one."""
+    """Calls a function so that memctl's own faults never raise. `status()` reports the last one."""
     try:
         return call()
     except Exception as fault:
@@ -107,7 +107,7 @@ def _quietly(call: Callable[[], object]) -> object:
 
 
 def epoch(number: int) -> Range:
-    """Begins epoch `number` (0 to 2^32-1) and ends the previous one; automatic epochs stop."""
+    """Begins epoch `number` (0 to 2^32-1) and ends the previous one. Automatic epochs stop."""
 
     def begin() -> Range:
         n, book = _number(number, EPOCH_MAX, "an epoch"), _the_session.book
@@ -117,7 +117,7 @@ def epoch(number: int) -> Range:
 
 
 def step(number: int) -> Range:
-    """Begins step `number`, counted through the job, and ends the previous one; automatic steps stop."""
+    """Begins step `number`, counted through the job, and ends the previous one. Automatic steps stop."""
 
     def begin() -> Range:
         n, book = _number(number, STEP_MAX, "a step"), _the_session.book
@@ -153,7 +153,7 @@ def phase(name: str) -> Range:
 
 
 def region(name: str) -> Range:
-    """Begins a region with your own name; regions nest and overlap freely."""
+    """Begins a region with your own name. Regions may nest and overlap."""
 
     def begin() -> Range:
         book, text = _the_session.book, str(name)
@@ -168,7 +168,8 @@ def note(text: str) -> None:
 
 
 def status() -> dict[str, object]:
-    """What is attached, at which level, what was recorded and dropped, and the last problem."""
+    """The state of the session: what is attached, the level, counts of recorded and dropped events, and the last
+    problem."""
     found = _quietly(_the_session.status)
     return found if isinstance(found, dict) else {"attached": False, "level": "off", "trouble": _the_session.trouble}
 

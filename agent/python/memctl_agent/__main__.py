@@ -1,7 +1,8 @@
-"""`python -m memctl_agent doctor` reports what would work with this Python and its torch; `build` makes the hook ahead.
+"""`python -m memctl_agent doctor` reports what works with this Python and its torch. `build` compiles the hook in
+advance.
 
-Guarantees: `doctor` changes nothing, initialises no CUDA and reports on stdout; exit code 0 means that every
-allocator event of this torch can be recorded, 1 that something is missing, 2 wrong usage.
+Guarantees: `doctor` changes nothing, does not initialise CUDA and reports on stdout. Exit code 0 means that every
+allocator event of this torch can be recorded, 1 that something is missing, and 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -24,27 +25,27 @@ def _import_torch() -> Any:
 
 
 class Report:
-    """Lines for people, and whether everything works."""
+    """Prints the lines of the report, and records whether everything works."""
 
     def __init__(self) -> None:
         self.is_well = True
 
     def fine(self, text: str) -> None:
-        """Something that works."""
+        """Reports something that works."""
         print(f"ok    {text}")
 
     def note(self, text: str) -> None:
-        """Information."""
+        """Reports information."""
         print(f"note  {text}")
 
     def lacks(self, text: str) -> None:
-        """Something missing, and what to do."""
+        """Reports something that is missing, and the remedy."""
         self.is_well = False
         print(f"lacks {text}")
 
 
 def doctor() -> int:
-    """Reports what would work here."""
+    """Reports what works here."""
     report = Report()
     if _session.is_disabled():
         report.lacks("MEMCTL_DISABLED is set: nothing is recorded; unset it")
@@ -68,7 +69,7 @@ def _doctor_torch(report: Report, torch: Any, native: Any) -> None:
     report.fine(f"torch {torch.__version__} for CUDA {torch.version.cuda}{tried}")
     conf = _torch.allocator_conf(torch)
     report.note(f"allocator settings: {conf or 'none'}")
-    # This does not initialise CUDA: the backend is chosen when torch is loaded.
+    # This does not initialise CUDA, because torch chooses the backend when it is loaded.
     hookable = _torch.hookable(torch)
     if hookable.level != "full":
         report.lacks(hookable.why)
@@ -124,7 +125,7 @@ def build(output: Optional[str]) -> int:
 
 
 def main(arguments: Optional[list[str]] = None) -> int:
-    """The command line; its exit code."""
+    """Runs the command line and returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m memctl_agent", description="memctl's agent for PyTorch")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("doctor", help="say what would work with this Python and its torch")

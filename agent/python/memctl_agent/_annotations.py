@@ -1,8 +1,9 @@
-"""Ranges that a program names with `record_function`: which are epochs, steps and phases, and which are ignored.
+"""Interprets ranges that a program names with `record_function`. Some are epochs, steps and phases, and others are
+ignored.
 
-Guarantees: the vocabulary is the one with which recorded snapshots are imported, so a live run and its snapshot agree;
-a range's end is written only if its begin was; names are remembered up to a limit.
-Refuses: ranges that libraries open in every step (optimizer, loaders, sharding): they would flood the marks.
+Guarantees: imports of recorded snapshots use the same vocabulary, so a live run and its snapshot agree. The end of a
+range is written only if its begin was written. Names are remembered up to a limit.
+Refuses: ranges that libraries open in every step (optimizer, loaders, sharding), because they would flood the marks.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Optional
 from memctl_agent._book import BACKWARD, EVAL, FORWARD, NAMED, TRAIN, Book
 from memctl_agent._loop import Loop
 
-# Distinct names that are remembered, and ranges that are open at a time; programs have tens.
+# Maximum number of distinct names that are remembered, and of ranges that are open at a time. Programs have tens.
 NAMES_MAX = 4096
 OPEN_MAX = 4096
 
@@ -22,7 +23,7 @@ EPOCH, STEP, MODE, PART, REGION, WRAPPED_FORWARD, OPTIMIZER_STEP, ZERO_GRAD = ra
 _MODES = {"train": TRAIN, "validate": EVAL, "validation": EVAL, "evaluation": EVAL}
 _PARTS = {"forward": FORWARD, "backward": BACKWARD}
 _NUMBERED = {"epoch#": EPOCH, "step#": STEP, "ProfilerStep#": STEP}
-# Opened by torch itself around every step, layer or collective.
+# Ranges that torch itself opens around every step, layer or collective.
 _INTERNAL = (
     "Optimizer.",
     "enumerate(",
@@ -48,10 +49,10 @@ Meaning = tuple[int, int]
 
 
 def meaning_of(name: str) -> Optional[Meaning]:
-    """The meaning of a name: a kind and a number or phase. `None`: not kept."""
+    """The meaning of a name: a kind, and a number or a phase. `None` for a name that is ignored."""
     for prefix, kind in _NUMBERED.items():
         digits = name[len(prefix) :]
-        # At most 18 digits: fits a step, and `int` of a hostile name stays cheap.
+        # 18 digits fit a step, and `int` of a hostile name stays cheap.
         if name.startswith(prefix) and digits.isascii() and digits.isdecimal() and len(digits) <= 18:
             number = int(digits)
             if kind == STEP or number < 2**32:
@@ -77,7 +78,7 @@ class Annotations:
     def __init__(self, book: Book, loop: Optional[Loop]) -> None:
         self._book, self._loop = book, loop
         self._meanings: dict[str, Optional[Meaning]] = {}
-        # By identity of the range: the objects belong to the program and get no attributes.
+        # Open ranges by identity. The objects belong to the program and get no attributes.
         self._open: dict[int, tuple[Meaning, str, Optional[int]]] = {}
         self._thread: Optional[int] = None
 
@@ -87,7 +88,7 @@ class Annotations:
         except KeyError:
             pass
         meaning = meaning_of(name)
-        # Numbered names occur once each.
+        # Numbered names occur only once each, so they are not remembered.
         if meaning is None or meaning[0] not in (EPOCH, STEP):
             if len(self._meanings) >= NAMES_MAX:
                 self._meanings.clear()
@@ -126,7 +127,8 @@ class Annotations:
         return book.region_begin(name, NAMED)
 
     def _is_other_thread(self, kind: int) -> bool:
-        """Ranges count on the thread that names epochs, steps or phases, or on the first one that names any."""
+        """Whether ranges of this thread count: the thread that names epochs, steps or phases, or the first one that
+        names any."""
         me = threading.get_ident()
         if self._thread is None or (kind != REGION and self._thread != me and not self._open):
             self._thread = me
@@ -150,7 +152,7 @@ class Annotations:
             book.worked()
             book.step_end(NAMED, number)
         elif kind == MODE:
-            # Evaluation inside training: training continues.
+            # This was an evaluation inside training. Training continues.
             if book.mode_end(number, NAMED) and former is not None and former != number:
                 book.mode_begin(former, NAMED)
         elif kind == PART:

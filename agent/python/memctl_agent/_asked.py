@@ -1,12 +1,13 @@
-"""Requests of the session's host to this process: which objects hold the tensors on some blocks.
+"""Answers requests of the session's host for the objects that hold the tensors on some blocks.
 
-A thread sleeps until there is a request, without the interpreter's lock and without being woken. It begins the search,
-which continues in slices: at the end of a step, on the thread that ended it, if steps end often enough, and otherwise
-in the thread, so that a process without steps, or one that waits, answers as well.
-Guarantees: without a request the end of a step reads one attribute; there are never two slices at once; between two
-slices the program gets several times the duration of one; nothing raises into the program, and every fault gets an
+A thread sleeps until there is a request. Until then it does not need the interpreter's lock and is not woken. The
+thread begins the search, which continues in slices. If steps end often enough, a slice runs at the end of a step, on
+the thread that ended it. Otherwise it runs in the thread, so that a process without steps, or one that waits, answers
+as well.
+Guarantees: without a request, the end of a step reads one attribute. There are never two slices at once. Between two
+slices the program gets several times the duration of a slice. Nothing raises into the program, and every fault gets an
 answer.
-Refuses: to search itself; `_holders` does, which the thread imports at the first request.
+Refuses: to search itself. `_holders` does the search. The thread imports it at the first request.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import threading
 import time
 from typing import Any, Optional
 
-# Length of a slice; the program then continues undisturbed for this multiple of it.
+# Length of a slice. After it, the program continues undisturbed for `RESTS` times that, and at least for `REST_MS_MIN`.
 SLICE_MS = 2.0
 RESTS = 5
 REST_MS_MIN = 10.0
-# How long the thread leaves a slice to the end of a step.
+# How long the thread waits for the end of a step to run a slice.
 GRACE_MS = 30.0
-# How long it sleeps at most before it checks whether the session continues, and where it cannot sleep at the word.
+# How long the thread sleeps at most before it checks whether the session continues, and how long it sleeps if it cannot
+# sleep on the word.
 SLEEP_S = 30.0
 POLL_S = 0.2
 # FUTEX_WAIT, and the value of the word without a request.
@@ -48,29 +50,29 @@ class Asked:
         self._turn = 0
 
     def begin(self, native: Any) -> None:
-        """Requests are answered from now on; where they are forbidden there is no thread."""
+        """Starts to answer requests. If requests are forbidden, no thread is started."""
         self._native, self._turn = native, self._turn + 1
         try:
             if native.holders_word() is not None:
                 _thread.start_new_thread(self._sleep, (native, self._turn))
         except Exception:
-            # No more threads: this process cannot answer requests, and nothing else is wrong.
+            # The process cannot have more threads. It cannot answer requests, and nothing else is wrong.
             return
 
     def end(self) -> None:
-        """Requests are no longer answered; the thread ends at its next check."""
+        """Stops answering requests. The thread ends at its next check."""
         self._native = self._search = None
         self._turn += 1
 
     def step_ended(self) -> None:
-        """A step has ended on this thread: the best moment for a slice, if one is due."""
+        """A step has ended on this thread. This is the best moment for a slice, if one is due."""
         if self._search is not None and time.monotonic() >= self._next:
             self._slice()
 
     # -- the thread ------------------------------------------------------------------------------------------------
 
     def _sleep(self, native: Any, turn: int) -> None:
-        """Sleeps until there is a request, and makes sure that it is answered."""
+        """Runs the thread: sleeps until there is a request, and makes sure that it is answered."""
         try:
             while self._turn == turn:
                 if self._search is not None:
@@ -82,18 +84,18 @@ class Asked:
             self._search = None
 
     def _wait(self, native: Any) -> bool:
-        """Sleeps until there may be a request; returns whether the session continues."""
+        """Sleeps until there may be a request. Returns whether the session continues."""
         place = native.holders_word()
         if place is None:
             return False
         number, word = place
         limit = _Time(int(SLEEP_S), 0)
-        # Without the interpreter's lock, like any function called this way.
+        # A function that is called through this object runs without the interpreter's lock.
         libc = ctypes.CDLL(None, use_errno=True)
         arguments = (number, word, _WAIT, _IDLE)
         done = libc.syscall(*map(ctypes.c_long, arguments), ctypes.byref(limit), None, ctypes.c_long(0))
         if done != 0 and ctypes.get_errno() not in (4, 110):
-            # Neither interrupted nor timed out: the word has another value, or the system refuses.
+            # The sleep was neither interrupted nor timed out. The word has another value, or the system refuses.
             time.sleep(POLL_S)
         return True
 
@@ -114,7 +116,7 @@ class Asked:
         return True
 
     def _pass_time(self) -> None:
-        """Waits until a slice is due that no end of a step took."""
+        """Waits until a slice is due and no end of a step has run it."""
         due = self._next + (GRACE_MS / 1e3 if self._next else 0.0)
         left = due - time.monotonic()
         if left > 0:
@@ -125,7 +127,8 @@ class Asked:
     # -- a slice -----------------------------------------------------------------------------------------------------
 
     def _renewed(self, native: Any) -> Any:
-        """The current search, with the blocks that are named now: others may have replaced them."""
+        """The current search, with the blocks that are requested now, because others may have replaced the first
+        ones."""
         search = self._search
         asked = None if search is None else native.holders_asked()
         if search is not None and asked is not None:
@@ -139,7 +142,7 @@ class Asked:
         return self._search
 
     def _slice(self) -> None:
-        """One slice, and the answer if it was the last; returns at once if another thread is in a slice."""
+        """Runs one slice, and sends the answer if it was the last. Returns at once if another thread is in a slice."""
         if not self._slicing.acquire(blocking=False):
             return
         try:
@@ -153,7 +156,7 @@ class Asked:
                 native.holders_answer(self._number, _json(search.answer))
             self._next = time.monotonic() + max(REST_MS_MIN, RESTS * took_ms) / 1e3
         except Exception:
-            # The session ended meanwhile; the caller stops waiting on its own.
+            # The session ended meanwhile. The caller will stop waiting.
             self._search = None
         finally:
             self._slicing.release()
@@ -165,7 +168,7 @@ def _rest() -> None:
 
 
 def _json(answer: Any) -> str:
-    """The answer, or a fault in its place, as JSON."""
+    """The answer as JSON, or a fault in its place."""
     import json
 
     try:

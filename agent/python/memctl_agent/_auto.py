@@ -1,7 +1,7 @@
-"""How `memctl run` attaches without a line in the script: called when torch has been imported.
+"""Attaches for `memctl run` without a line in the script. It is called when torch has been imported.
 
-Guarantees: all settings come from the environment; nothing starts before the program initialises CUDA; a program that
-never does is left alone without a message.
+Guarantees: all settings come from the environment. Nothing starts before the program initialises CUDA. A program that
+never does is left alone, without a message.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from memctl_agent import _session
 
 
 def arm() -> bool:
-    """Attaches as soon as CUDA is initialised; returns whether that was arranged."""
+    """Arranges to attach as soon as CUDA is initialised. Returns whether that was possible."""
     names = ("job", "daemon", "rank", "world_size", "attempt", "role")
     wanted = {**dict.fromkeys(names), "labels": {}}
     stacks = os.environ.get("MEMCTL_STACKS", "1") != "0"

@@ -1,9 +1,9 @@
-"""The book of open ranges: which epoch, step, phases and regions are open, and which source began them.
+"""The book records which epoch, step, phases and regions are open, and which source began them.
 
-Guarantees: every end that is written has a begin; explicit marks take precedence over annotations, and these over
-guesses, for each kind of range separately; nothing is written while no session takes marks, but open ranges are written
-when one starts.
-Refuses: to guess. It knows no torch and no training loop (`_loop` does), holds no lock and never blocks.
+Guarantees: every end that is written has a begin. For each kind of range, explicit marks take precedence over
+annotations, and annotations take precedence over guesses. Nothing is written while there is no session. Open ranges are
+written when a session starts.
+Refuses: to guess. It does not depend on torch or on the training loop (`_loop` does), holds no lock and never blocks.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from typing import Callable, Optional
 
 # Mark kinds of the native module.
 EPOCH_BEGIN, EPOCH_END, STEP_BEGIN, STEP_END, PHASE_BEGIN, PHASE_END, REGION_BEGIN, REGION_END, NOTE = range(1, 10)
-# The end of an epoch, with the state of the last end of a step or of an evaluation.
+# The end of an epoch that has the state of the last end of a step or of an evaluation.
 EPOCH_ENDED = 10
-# Gradients are freed: if the program ends here, this is the state after its last step.
+# Gradients were freed. If the program ends here, this is the state after its last step.
 SETTLED = 11
 
-# Phases, as the model numbers them.
+# The model's numbers of phases.
 TRAIN, EVAL, FORWARD, BACKWARD, OPTIMIZER = range(1, 6)
 PHASES = {"train": TRAIN, "eval": EVAL, "forward": FORWARD, "backward": BACKWARD, "optimizer": OPTIMIZER}
 
-# Sources: a higher one silences lower ones for its kind of range.
+# Sources of marks. For each kind of range, a higher source makes lower ones ineffective.
 AUTO, NAMED, HAND = 1, 2, 3
 
 # An epoch is a u32 in the model, a step a u64.
 EPOCH_MAX = 2**32 - 1
 STEP_MAX = 2**64 - 1
-# Names are for people; longer ones are truncated, so that a tensor's repr as a name costs nothing.
+# Longer names are truncated. A tensor's repr as a name then costs little.
 NAME_CHARS_MAX = 200
-# Regions of one step that come from annotations: libraries annotate every layer, which is of no use as marks.
+# Maximum number of regions from annotations in one step. Libraries annotate every layer, which is of no use as marks.
 REGIONS_PER_STEP_MAX = 64
-# Open regions: ranges that are entered again and again without an exit must not grow the book.
+# Maximum number of open regions. Ranges that are entered repeatedly without an exit must not fill the book.
 OPEN_REGIONS_MAX = 256
-# Steps that an optimizer ends without one annotated step before the annotations count as finished (for example those of
-# a profiler that ran for a few steps).
+# The annotations of steps count as finished after this many steps of an optimizer without an annotated step. For
+# example, a profiler may have run for a few steps.
 LAPSE_STEPS = 8
 
 Emit = Callable[[int, int, str], object]
@@ -51,7 +51,8 @@ class Book:
         self.step: Optional[int] = None
         self.next_epoch = 0
         self.next_step = 0
-        # Phase and the source that began it: train or eval, and within it forward, backward or optimizer.
+        # The open phases, each with the source that began it: train or eval, and within it forward, backward or
+        # optimizer.
         self.mode: Optional[tuple[int, int]] = None
         self.part: Optional[tuple[int, int]] = None
         self._regions: list[str] = []
@@ -64,7 +65,7 @@ class Book:
     # -- the session ---------------------------------------------------------------------------------------
 
     def open(self, emit: Emit, before_end: Optional[Callable[[bool], None]] = None) -> None:
-        """A session takes marks from now on: open ranges are written, and epoch 0 if none is known.
+        """A session takes marks from now on. Writes the open ranges, and epoch 0 if none is known.
 
         `before_end` runs just before a step's (False) or an epoch's (True) end is written.
         """
@@ -82,7 +83,7 @@ class Book:
             emit(REGION_BEGIN, 0, name)
 
     def close(self, failed: bool) -> None:
-        """Ends the open ranges. After a failure epoch and step stay open: they did not reach their end."""
+        """Ends the open ranges. After a failure, epoch and step stay open, because they did not reach their end."""
         for name in reversed(self._regions):
             self._write(REGION_END, 0, name)
         self._regions.clear()
@@ -92,10 +93,10 @@ class Book:
         self._mode_over()
         if not failed and self.epoch is not None:
             if self._rank["epoch"] > AUTO or self._before_end is not None:
-                # An explicit mark; or a session that reads its state at ends: it has none from before.
+                # The mark is explicit, or the session reads its state at ends and has no earlier state.
                 self._epoch_over()
             else:
-                # Not marked as an end: the program is ending and has freed what it trained with.
+                # This is not marked as a normal end: the program is ending and has already freed its memory.
                 self._write(EPOCH_ENDED, self.epoch)
                 self.epoch = None
         self._emit = self._before_end = None
@@ -107,7 +108,7 @@ class Book:
     # -- epochs --------------------------------------------------------------------------------------------
 
     def _speaks(self, kind: object, source: int) -> bool:
-        """Whether this source may mark that kind of range; from then on lower ones may not."""
+        """Whether this source may mark that kind of range. If so, lower sources may not from now on."""
         if source < self._rank[kind]:  # type: ignore[index]
             return False
         self._rank[kind] = source  # type: ignore[index]
@@ -116,8 +117,8 @@ class Book:
     def epoch_begin(self, number: int, source: int) -> bool:
         """Begins an epoch and ends the previous one.
 
-        An automatic epoch without training so far is not ended but taken over: it was the time before the first named
-        epoch.
+        An automatic epoch without training so far is not ended. It was the time before the first named epoch and
+        becomes a part of that one.
         """
         automatic = self._rank["epoch"] <= AUTO
         if not self._speaks("epoch", source):
@@ -151,13 +152,13 @@ class Book:
         self.epoch = None
 
     def settled(self) -> None:
-        """Gradients were freed."""
+        """Marks that gradients were freed."""
         self._write(SETTLED)
 
     # -- steps ---------------------------------------------------------------------------------------------
 
     def step_begin(self, number: Optional[int], source: int) -> bool:
-        """Begins a step (the next one if no number is given) and ends the previous one if that did anything."""
+        """Begins a step (the next one if no number is given). Ends the previous step if anything was trained in it."""
         automatic = self._rank["step"] <= AUTO
         if not self._speaks("step", source):
             return False
@@ -171,12 +172,12 @@ class Book:
         return True
 
     def step_again(self) -> None:
-        """Restarts the open automatic step if nothing was trained in it: what came before did not belong to it."""
+        """Restarts the open automatic step if nothing was trained in it, because earlier work does not belong to it."""
         if self.step is not None and not self.step_worked and self._rank["step"] <= AUTO:
             self._write(STEP_BEGIN, self.step)
 
     def step_end(self, source: int, number: Optional[int] = None) -> bool:
-        """Ends the open step; with a number only if it is that one."""
+        """Ends the open step. With a number, ends it only if it has that number."""
         if source < self._rank["step"]:
             self._lapse()
             return False
@@ -195,7 +196,7 @@ class Book:
         self.step = None
 
     def _lapse(self) -> None:
-        """An optimizer stepped without the expected annotation; after several such steps the annotations count as
+        """An optimizer stepped without the expected annotation. After several such steps the annotations count as
         finished."""
         if self._rank["step"] != NAMED or self.step is not None:
             return
@@ -210,7 +211,7 @@ class Book:
     # -- phases --------------------------------------------------------------------------------------------
 
     def mode_begin(self, phase: int, source: int) -> bool:
-        """Begins training or evaluation and ends the other, with the part that was open in it."""
+        """Begins training or evaluation. Ends the other one, with the part that is open in it."""
         if not self._speaks("mode", source):
             return False
         if self.mode is not None and self.mode[0] == phase:
@@ -236,7 +237,7 @@ class Book:
             self.mode = None
 
     def part_begin(self, phase: int, source: int) -> bool:
-        """Begins forward, backward or optimizer and ends the previous part, unless a higher source opened that."""
+        """Begins forward, backward or optimizer. Ends the previous part, unless a higher source began it."""
         if self.part is not None and source < self.part[1]:
             return False
         if not self._speaks(phase, source):
@@ -265,7 +266,7 @@ class Book:
     # -- regions and notes -----------------------------------------------------------------------------------
 
     def region_begin(self, name: str, source: int) -> bool:
-        """Begins a region; annotations have a budget for each step."""
+        """Begins a region. The number of regions from annotations is limited for each step."""
         if len(self._regions) >= OPEN_REGIONS_MAX:
             return False
         if source < HAND:

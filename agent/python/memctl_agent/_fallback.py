@@ -1,8 +1,8 @@
-"""The lower level: counters and block snapshots read through Python, where the allocator cannot be hooked.
+"""The lower level of recording: reads counters and block snapshots through Python when the allocator cannot be hooked.
 
-Guarantees: reads at step and epoch ends, and in a thread when none has come for a second: programs that only serve mark
-none. Block snapshots take less than a hundredth of the elapsed time; devices that torch has not used are left alone.
-Never resets the user's peaks. Figures that the allocator does not report are not sent.
+Guarantees: reads at the ends of steps and epochs. When there was none for a second, a thread reads, because programs
+that only serve mark none. Block snapshots take less than a hundredth of the elapsed time. Devices that torch has not
+used are left alone. The user's peaks are never reset. Figures that the allocator does not report are not sent.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import threading
 import time
 from typing import Any, Callable
 
-# At step ends a snapshot waits for this multiple of the last one's duration, and at least this long.
+# Minimum time between snapshots at the ends of steps: a multiple of the last snapshot's duration, and seconds.
 SNAPSHOT_SHARE = 100.0
 SNAPSHOT_S_MIN = 10.0
-# Counters are read on a timer when no boundary has come for this long.
+# Counters are read by a timer when there was no boundary for this long.
 COUNTERS_EVERY_S = 1.0
 
 
@@ -26,15 +26,15 @@ class Fallback:
         self._with_blocks = str(torch._C._cuda_getAllocatorBackend()) == "native"
         self._next_snapshot = 0.0
         self._read_at = time.monotonic()
-        # Not an Event: the thread could hold its lock during a fork.
+        # This is not an Event, because the thread could hold its lock during a fork.
         self._over = False
 
     def begin(self, by_clock: Callable[[bool], None]) -> None:
-        """Starts the thread that calls `by_clock`, guarded, when no boundary has come for a while."""
+        """Starts the thread that calls `by_clock`, guarded, when there was no boundary for a while."""
         threading.Thread(target=self._run, args=(by_clock,), name="memctl-counters", daemon=True).start()
 
     def end(self) -> None:
-        """The thread ends on its own; a reading in progress finds no session."""
+        """Lets the thread end on its own. A reading in progress finds no session."""
         self._over = True
 
     def _run(self, by_clock: Callable[[bool], None]) -> None:
@@ -46,13 +46,13 @@ class Fallback:
                 by_clock(False)
 
     def by_clock(self, _is_epoch: bool) -> None:
-        """No step or epoch has ended for a second."""
+        """Reads after a second in which no step or epoch has ended."""
         self._read_at = time.monotonic()
         for ordinal in self._ordinals:
             self._counters(ordinal)
 
     def boundary(self, is_epoch: bool) -> None:
-        """A step (or an epoch) is about to end."""
+        """Reads before a step or an epoch ends."""
         self._read_at = time.monotonic()
         used = [ordinal for ordinal in self._ordinals if self._counters(ordinal)]
         now = time.monotonic()
@@ -65,7 +65,7 @@ class Fallback:
         self._next_snapshot = done + max(SNAPSHOT_S_MIN, SNAPSHOT_SHARE * (done - now))
 
     def _counters(self, ordinal: int) -> bool:
-        """Sends the counters of a device; returns whether torch uses it."""
+        """Sends the counters of a device. Returns whether torch uses it."""
         stats = self._torch.cuda.memory_stats_as_nested_dict(ordinal)
         reserved = _total(stats, "reserved_bytes")
         if not reserved["peak"]:
@@ -84,7 +84,7 @@ class Fallback:
         return True
 
     def _segments(self) -> list[Any]:
-        """Segments of all devices, without traces where torch can leave them out."""
+        """The segments of all devices, without traces if torch can leave them out."""
         snapshot = self._torch.cuda.memory_snapshot
         try:
             return snapshot(include_traces=False)
@@ -93,6 +93,6 @@ class Fallback:
 
 
 def _total(stats: dict[str, Any], name: str) -> dict[str, int]:
-    """Current and peak over both pools; zeros where the backend has no counters."""
+    """The current value and the peak over both pools; zeros if the backend has no counters."""
     found = stats.get(name, {}).get("all", {})
     return {"current": int(found.get("current", 0)), "peak": int(found.get("peak", 0))}

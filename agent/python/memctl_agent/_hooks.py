@@ -1,10 +1,11 @@
 """The wrappers and hooks through which `_loop` and `_annotations` follow torch.
 
-Guarantees: the wrapped function is called exactly once, with its arguments; its result and its exception pass
-unchanged; our own faults never raise into it; it keeps its name, signature, pickles and globals (TorchScript compiles
-`record_function` from source and looks names up there). Under `torch.compile` the wrappers vanish. `remove` restores
-the originals where ours were not wrapped meanwhile; where they were, ours only pass calls on.
-Refuses: hooks on modules, which would cost every call.
+Guarantees: the wrapped function is called exactly once, with its arguments. Its result and its exception pass
+unchanged. memctl's own faults never raise into it. It keeps its name, signature, pickles and globals, because
+TorchScript compiles `record_function` from source and looks names up in them. Under `torch.compile` the wrappers
+disappear. `remove` restores the originals, unless other code has wrapped the wrappers meanwhile. In that case the
+wrappers only pass calls on.
+Refuses: hooks on modules, because they would slow every call.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from memctl_agent._annotations import Annotations
 from memctl_agent._book import Book
 from memctl_agent._loop import Loop
 
-# After this many faults of our own the hooks are disabled for good.
+# After this many of memctl's own faults, the hooks are disabled permanently.
 FAULTS_MAX = 16
 
 
@@ -42,14 +43,14 @@ class Hub:
         self.last_fault: Optional[str] = None
 
     def failed(self, fault: Exception) -> None:
-        """Records a fault of our own: training must not notice; `status()` reports it."""
+        """Records one of memctl's own faults. Training is not affected, and `status()` reports it."""
         self.faults += 1
         self.last_fault = f"{type(fault).__name__}: {fault}"
         if self.faults >= FAULTS_MAX:
             self.silence()
 
     def silence(self) -> None:
-        """From now on every wrapper only passes calls on."""
+        """Makes every wrapper only pass calls on from now on."""
         self.loop = self.annotations = None
 
 
@@ -80,7 +81,7 @@ class Hooks:
         if iterator is not None:
             self._patch(iterator, "__next__", lambda original: _next(original, hub))
         self._install_notes(torch)
-        # By name: that module imports this one.
+        # This module is imported by name, because it imports `_hooks`.
         requests = importlib.import_module("memctl_agent._requests")
         hub.look = requests.Requests(hub, self._patch, is_compiling).look
         hub.look()
@@ -118,7 +119,8 @@ class Hooks:
 
 
 def like(original: Callable[..., Any], wrapper: types.FunctionType) -> Callable[..., Any]:
-    """The wrapper with the original's name, signature and globals; its own names must be in its closure."""
+    """The wrapper with the original's name, signature and globals. All names that the wrapper uses must be in its
+    closure."""
     if isinstance(original, types.FunctionType):
         wrapper = types.FunctionType(
             wrapper.__code__, original.__globals__, original.__name__, wrapper.__defaults__, wrapper.__closure__
@@ -134,7 +136,7 @@ def _pre_step(hub: Hub, is_compiling: Callable[[], bool]) -> Callable[..., None]
         loop = hub.loop
         if loop is not None:
             try:
-                # The optimizer itself is the first argument, a closure the second.
+                # The optimizer itself is the first argument, and a closure is the second.
                 has_closure = (len(args) > 1 and args[1] is not None) or kwargs.get("closure") is not None
                 loop.optimizer_begins(optimizer, has_closure)
             except Exception as fault:
@@ -183,7 +185,7 @@ def _backward(original: Any, hub: Hub, is_compiling: Callable[[], bool]) -> Any:
 
 def _train(original: Any, hub: Hub, is_compiling: Callable[[], bool]) -> Any:
     def train(self: Any, mode: bool = True) -> Any:
-        # The children of a module are set through this wrapper too: those calls pass straight through.
+        # The mode of a module's children is set through this wrapper, too. Those calls pass straight through.
         if hub.training_depth or hub.loop is None or is_compiling():
             return original(self, mode)
         hub.training_depth = 1
@@ -275,7 +277,7 @@ def _next(original: Any, hub: Hub) -> Any:
 
 
 def _note_once(original: Any, *, hub: Hub, name: str, made: dict[int, Any]) -> Any:
-    """One wrapper for one function, even if it has several names."""
+    """Makes one wrapper for a function, even if the function has several names."""
     if id(original) not in made:
         made[id(original)] = _noted(original, hub, name)
     return made[id(original)]
@@ -296,7 +298,8 @@ def _noted(original: Any, hub: Hub, what: str) -> Any:
 
 
 def note_text(what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """`empty_cache`, or `allocator settings: max_split_size_mb:64`; only short plain values are written out."""
+    """The text of a note, such as `empty_cache` or `allocator settings: max_split_size_mb:64`. It includes only short
+    plain values."""
     values = [*args, *kwargs.values()]
     shown = ", ".join(str(value)[:120] for value in values if isinstance(value, (str, int, float)))
     if what == "settings":

@@ -1,8 +1,8 @@
-"""The ends of a process: fork, normal exit, an uncaught exception.
+"""Handles the ends of a process: a fork, a normal exit, an uncaught exception.
 
-Guarantees: a forked child records nothing and starts unattached; at exit the session ends within a time limit; the
-previous exception hook runs as before. Takes no signal handler and leaves `threading.excepthook` alone.
-Refuses: to keep a process alive, and to call an exit a failure that the program caught.
+Guarantees: a forked child records nothing and starts unattached. At exit the session ends within a time limit. The
+previous exception hook runs as before. No signal handler is installed, and `threading.excepthook` is left alone.
+Refuses: to keep a process alive, and to report an exit that the program caught as a failure.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import sys
 import threading
 from typing import Any, Callable, Optional
 
-# Causes that are followed to find an out-of-memory error behind the error that replaced it.
+# Maximum number of causes that are followed to find an out-of-memory error behind another error.
 CAUSES_MAX = 8
 FAILURE_CHARS_MAX = 500
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this is torch's error for a full device; torch is not imported for it."""
+    """Whether this is torch's error for a full device. torch is not imported for this check."""
     kinds = type(error).__mro__
     return any(kind.__name__ == "OutOfMemoryError" and kind.__module__.startswith("torch") for kind in kinds)
 
 
 def describe(error: BaseException) -> str:
-    """`ValueError: first line`, or `out of memory: first line` if that is the error or its cause."""
+    """An error in words: `ValueError: first line`, or `out of memory: first line` if that is the error or its cause."""
     seen: Optional[BaseException] = error
     for _ in range(CAUSES_MAX):
         if seen is None:
@@ -49,7 +49,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def exit_failure(code: object) -> Optional[str]:
-    """The failure of an exit code: `None` for 0 and `None`; a text is printed by Python and means 1."""
+    """The failure of an exit code: `None` for 0 and `None`. Python prints a text and exits with 1."""
     if code is None or code == 0:
         return None
     if isinstance(code, int):
@@ -89,7 +89,7 @@ class Lifecycle:
         self._hook = self._exit = None
 
     def goes_on(self) -> None:
-        """Training continued: the requested exit was caught."""
+        """Training continues, so the requested exit was caught."""
         self._exit_failure = None
 
     def note_exit(self, code: object) -> None:
@@ -101,7 +101,8 @@ class Lifecycle:
         try:
             self._end(self.failure or self._exit_failure)
         except (Exception, KeyboardInterrupt):
-            # Nothing may keep an interpreter from ending, and output is no longer read. (Ctrl-C may come once more.)
+            # Nothing may keep an interpreter from ending, and output is no longer read. (Another Ctrl-C may arrive
+            # here.)
             return
 
 
@@ -126,12 +127,13 @@ def _exit_wrapper(lifecycle: Lifecycle, original: Any) -> Any:
 
 
 def at_fork(silence: Callable[[], None]) -> None:
-    """Calls `silence` in every child that this process forks from now on; it cannot be undone."""
+    """Calls `silence` in every child that this process forks from now on. This cannot be undone."""
     os.register_at_fork(after_in_child=silence)
 
 
 def child_of() -> Optional[tuple[int, str]]:
-    """The process of this program that started this one through `multiprocessing`, and the name it gave it."""
+    """The process of this program that started this one through `multiprocessing`, and the name that it gave this
+    one."""
     process = sys.modules.get("multiprocessing.process")
     parent = None if process is None else process.parent_process()
     return None if process is None or parent is None else (int(parent.pid), str(process.current_process().name))

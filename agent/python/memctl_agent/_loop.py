@@ -1,14 +1,15 @@
-"""The training loop as seen from outside: infers epochs, steps and phases from signs in torch.
+"""Infers the epochs, steps and phases of a training loop from calls into torch.
 
-The rules. The first optimizer leads, and after it one that is newly created for the same parameters: each of its steps
-ends a step. The data loader in whose iteration it steps leads the epochs: each new iteration begins one, if anything
-was trained since the last. Forward lasts from a step's begin (its batch, where a loader delivers one) to the backward
-pass. `model.eval()` of the trained model and loading with gradients disabled are evaluation, until training is seen
+These are the rules. The first optimizer leads: each call of its `step()` ends a step. An optimizer that is newly
+created for the same parameters replaces it. The data loader in whose iteration the leading optimizer steps leads the
+epochs. Each new iteration of it begins an epoch, if anything was trained since the last one. The forward phase lasts
+from the begin of a step to its backward pass. A step begins with its batch, if a loader delivers one. Evaluation begins
+with `model.eval()` of the trained model or with loading while gradients are disabled. It lasts until training is seen
 again.
-Guarantees: no torch in here, no lock, no reference that keeps a model, loader or optimizer alive; only the training
-thread is observed. Every guess has the lowest rank in the book.
+Guarantees: this module does not import torch and takes no lock. It has no reference that keeps a model, loader or
+optimizer alive. It observes only the training thread. Its guesses have the lowest rank in the book.
 
-(Over 400 lines: the rules share one small state; split, each half would need all of it.)
+(Over 400 lines: the rules share one small state, and each half would need all of it.)
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from typing import Any, Callable, Optional
 
 from memctl_agent._book import AUTO, BACKWARD, EVAL, FORWARD, OPTIMIZER, TRAIN, Book
 
-# Another optimizer that stepped this often while the leader did not step takes over.
+# An optimizer takes over after this many steps while the leader does not step.
 OVERTAKE_STEPS = 8
-# Optimizers that are remembered to have stepped besides the leader.
+# Maximum number of optimizers that are remembered because they have stepped.
 MET_MAX = 8
-# Modules whose ownership is remembered; beyond this the memory is cleared.
+# Maximum number of modules whose ownership is remembered. Beyond this the memory is cleared.
 MODULES_MAX = 256
 
 Weak = Callable[[], Any]
@@ -55,7 +56,7 @@ class Loop:
     def __init__(self, book: Book) -> None:
         self._book = book
         self._thread: Optional[int] = None
-        # Optimizers: the leader, those inside step() now, and candidates to take over.
+        # Optimizers: the leader, the ones that are inside step() now, and candidates to take over.
         self._leader: Weak = _nothing
         self._has_led = False
         self._stepping: list[Weak] = []
@@ -64,7 +65,7 @@ class Loop:
         self._met: list[Weak] = []
         self._in_backward = self._in_request = False
         self._step_is_over = False
-        # Loaders: the leader, and the one being iterated, and how.
+        # Loaders: the leader, and the state of the one that is being iterated.
         self._loader: Weak = _nothing
         self._loader_steps = 0
         self._current: Weak = _nothing
@@ -75,9 +76,9 @@ class Loop:
         self._batches = 0
         self._exhausted = self._waited_at_end = False
         self._prefetches = False
-        # Whether the next step's begin waits for a sign (a batch, a backward pass).
+        # Whether the begin of the next step waits for a batch or a backward pass.
         self._awaits_step = True
-        # Whether the signs show evaluation, independent of the sources in the book.
+        # Whether the observed calls show evaluation, regardless of the sources in the book.
         self._evaluates = False
         self._trains_in_eval = False
         self._root: Weak = _nothing
@@ -90,11 +91,11 @@ class Loop:
     # -- optimizers ----------------------------------------------------------------------------------------
 
     def optimizer_begins(self, optimizer: object, has_closure: bool) -> None:
-        """`optimizer.step()` was entered; with a closure it computes gradients first."""
+        """`optimizer.step()` was entered. With a closure it computes gradients first."""
         if self._is_other_thread() and not self._in_backward:
             return
         for place, entered in enumerate(self._stepping):
-            # It is inside already: the previous call ended with an exception.
+            # The optimizer is inside step() already, so the previous call ended with an exception.
             if entered() is optimizer:
                 del self._stepping[place:]
                 break
@@ -129,7 +130,7 @@ class Loop:
         if not self._leads(optimizer):
             return
         if self._in_backward:
-            # The optimizer steps in gradient hooks: the step is over when the backward pass is.
+            # The optimizer steps in gradient hooks, so the step ends with the backward pass.
             self._step_is_over = True
         else:
             self._end_step()
@@ -141,7 +142,7 @@ class Loop:
             self._book.part_end(OPTIMIZER, AUTO)
 
     def _leads(self, optimizer: object) -> bool:
-        """Whether this optimizer's steps are the steps; a leader that is gone or has stopped is replaced."""
+        """Whether this optimizer leads. A leader that is gone or has stopped is replaced."""
         leader = self._leader()
         if leader is optimizer:
             self._rival, self._rival_steps, self._rival_missed = _nothing, 0, 0
@@ -154,7 +155,7 @@ class Loop:
         return True
 
     def _overtakes(self, leader: object, optimizer: object) -> bool:
-        """Whether another optimizer takes over: it was newly created for the leader's parameters, or the leader
+        """Whether another optimizer takes over, because it was newly created for the leader's parameters or the leader
         stopped."""
         if not any(known() is optimizer for known in self._met):
             self._met = [known for known in self._met[-MET_MAX:] if known() is not None] + [weak(optimizer)]
@@ -170,11 +171,11 @@ class Loop:
         return self._rival_steps >= OVERTAKE_STEPS
 
     def _end_step(self) -> None:
-        """The leader stepped: one step is over, and the next begins now or with its batch."""
+        """The leader stepped. One step is over, and the next begins now or with its batch."""
         book = self._book
         book.step_end(AUTO)
         self._count_step_for_loaders()
-        # At a loader's end it is unknown whether the next step has a batch: once, it waits too.
+        # At a loader's end it is unknown whether the next step has a batch. The first time, the step waits for one.
         at_end = self._exhausted and not self._waited_at_end
         self._waited_at_end = self._exhausted
         self._awaits_step = self._batches_since_step > 0 or at_end
@@ -192,7 +193,7 @@ class Loop:
         if not self._awaits_step:
             return
         if self._exhausted and not self._waited_at_end:
-            # The loader was exhausted before its last batch was trained on: it is read one batch ahead.
+            # The loader was exhausted before its last batch was trained on, so it is read one batch ahead.
             self._prefetches = True
         self._awaits_step = False
         self._book.step_begin(None, AUTO)
@@ -200,7 +201,7 @@ class Loop:
     # -- backward ------------------------------------------------------------------------------------------
 
     def backward_begins(self) -> bool:
-        """`backward()` was entered; returns whether this is the outermost call, whose end must be reported."""
+        """`backward()` was entered. Returns whether this is the outermost call, whose end must be reported."""
         if self._in_backward or self._is_other_thread():
             return False
         if self._thread is None:
@@ -219,14 +220,14 @@ class Loop:
         self._in_backward = False
         self._book.part_end(BACKWARD, AUTO)
         if self._stepping:
-            # The closure's gradients are done: the rest of `step()` is the optimizer's own.
+            # The closure's gradients are done. The rest of `step()` is the optimizer's own work.
             self._book.part_begin(OPTIMIZER, AUTO)
         if self._step_is_over:
             self._step_is_over = False
             self._end_step()
 
     def forward_begins(self) -> None:
-        """The forward pass of the trained model was entered, by the annotation of its wrapper."""
+        """The forward pass of the trained model was entered. The annotation of the model's wrapper shows that."""
         if self._is_other_thread() or self._evaluates or self._in_backward:
             return
         if self._awaits_step and not self._exhausted:
@@ -237,7 +238,7 @@ class Loop:
     # -- requests ------------------------------------------------------------------------------------------
 
     def request_begins(self) -> bool:
-        """A request is served, and nothing has trained; returns whether this is the outermost call, whose end must be
+        """A request is served, and nothing has trained. Returns whether this is the outermost call, whose end must be
         reported."""
         if self._has_led or self._in_backward or self._in_request or self._is_other_thread():
             return False
@@ -256,7 +257,7 @@ class Loop:
     # -- loaders -------------------------------------------------------------------------------------------
 
     def loader_begins(self, loader: object, grad: bool) -> bool:
-        """A loader's iterator is requested; returns whether that iterator must be passed to `loader_iterates`."""
+        """A loader's iterator is requested. Returns whether that iterator must be passed to `loader_iterates`."""
         if self._is_other_thread():
             return False
         self._look_at_root()
@@ -269,12 +270,12 @@ class Loop:
             self._training()
         if not self._evaluates:
             self._lead_epochs(loader, abandoned)
-        # In evaluation mode it is recorded as well: if an optimizer steps, this was training after all.
+        # The loader is recorded in evaluation mode as well: if an optimizer steps, this was training after all.
         self._current, self._current_trains, self._current_steps = weak(loader), not self._evaluates, 0
         return True
 
     def loader_iterates(self, iterator: object) -> None:
-        """The iterator that was requested."""
+        """Takes the iterator that was requested."""
         self._iterator = weak(iterator)
         self._batches = 0
         self._exhausted = self._waited_at_end = False
@@ -297,7 +298,8 @@ class Loop:
         if leader is None:
             self._loader, self._loader_steps = weak(loader), 0
         elif leader is not loader:
-            # Trained through before, and the leader was not iterated since: the loop has moved on to it.
+            # The loader was trained through before, and the leader was not iterated since. The loop has moved on to
+            # this loader.
             if self._current() is not loader or self._current_steps == 0:
                 return
             self._loader, self._loader_steps = weak(loader), 0
@@ -312,7 +314,7 @@ class Loop:
         if current is self._loader():
             self._loader_steps += 1
         elif self._loader_steps == 0:
-            # Only this loader is trained through.
+            # Only this loader has been trained through.
             self._loader, self._loader_steps = self._current, 1
 
     def batch(self, iterator: object, exhausted: bool) -> None:
@@ -330,13 +332,13 @@ class Loop:
                 self._ensure_train()
                 self._begin_step()
         elif self._book.part is None and self._book.step is not None and not exhausted:
-            # The next batch of a step that accumulates gradients over several.
+            # This is the next batch of a step that accumulates gradients over several batches.
             self._book.part_begin(FORWARD, AUTO)
 
     # -- training and evaluation -----------------------------------------------------------------------------
 
     def module_mode(self, module: Any, training: bool) -> None:
-        """`module.train()` or `.eval()` was called on a whole module."""
+        """`module.train()` or `.eval()` was called on a module. The nested calls on its children do not come here."""
         if self._trains_in_eval or self._is_other_thread() or not self._is_trained(module, training):
             return
         self._root = weak(module)
@@ -346,10 +348,10 @@ class Loop:
             self._evaluation()
 
     def _is_trained(self, module: Any, training: bool) -> bool:
-        """Whether a module is the trained one: it owns the parameters that the leading optimizer steps.
+        """Whether a module is the trained one: the one with the parameters that the leading optimizer steps.
 
-        Where no module does (sharded optimizers hold copies), and before the first step, it is the module that was last
-        put in training mode; a frozen teacher is not.
+        If no module has them (sharded optimizers hold copies), and before the first step, the trained module is the one
+        that was last put in training mode. A frozen teacher is not.
         """
         known = self._owned.get(id(module))
         owns = known[1] if known is not None and known[0]() is module else self._owns(module)
@@ -367,7 +369,8 @@ class Loop:
         if leader is None:
             return False
         trained = [parameter for group in leader.param_groups for parameter in group["params"]]
-        # Both ends: a backbone alone, put in evaluation mode to freeze its statistics, is not the model.
+        # The module must have the first and the last parameter. A backbone alone, which is put in evaluation mode to
+        # freeze its statistics, is not the model.
         ends = {id(parameter) for parameter in (trained[:1] + trained[-1:])}
         owns = bool(ends) and ends <= {id(parameter) for parameter in module.parameters()}
         if len(self._owned) >= MODULES_MAX:
@@ -376,7 +379,7 @@ class Loop:
         return owns
 
     def _look_at_root(self) -> None:
-        """Some frameworks restore the training flags without calling `train()`."""
+        """Reads the module's flag, because some frameworks restore the training flags without calling `train()`."""
         root = self._root()
         if root is None or self._trains_in_eval:
             return
@@ -405,11 +408,11 @@ class Loop:
             self._book.mode_begin(TRAIN, AUTO)
 
     def _trains(self) -> None:
-        """An optimizer steps, or gradients are computed: this is training, regardless of the flags."""
+        """An optimizer steps, or gradients are computed. This is training, regardless of the flags."""
         if self._evaluates:
             root = self._root()
             if root is not None and not root.training:
-                # A model that is trained in evaluation mode (frozen statistics): its flag has no meaning.
+                # The model is trained in evaluation mode (frozen statistics), so its flag has no meaning.
                 self._trains_in_eval = True
             self._evaluates = False
         self._ensure_train()

@@ -1,6 +1,6 @@
-"""The native module: the hook's counterpart, the ring, and the session. Built from `agent/python/src`.
+"""The native module: the Rust side of the hook, the rings, and the session. It is built from `agent/python/src`.
 
-Every function is cheap and does nothing when nothing is attached.
+Without a session, every function does nothing.
 """
 
 __version__: str
@@ -23,8 +23,8 @@ def start(
     child: tuple[int, str] | None = None,
     holders: bool | None = None,
 ) -> dict[str, object]:
-    """Opens a session. Devices: ordinal, UUID, name, total bytes. `child`: the parent's process id and this process's
-    name, where `multiprocessing` started it. `holders`: whether requests for holders are allowed.
+    """Opens a session. A device has ordinal, UUID, name and total bytes. `child` has the parent's process id and this
+    process's name, if `multiprocessing` started it. `holders` states whether requests for holders are allowed.
 
     Returns `mode` (`launcher` or `thread`), `session`, `job`, `rank` and `attempt`. Raises `NativeError`.
     """
@@ -33,24 +33,25 @@ def shim_source() -> str:
     """The C++ source of the hook."""
 
 def shim_abi() -> int:
-    """What the compiled hook's `memctl_shim_abi()` must return."""
+    """The version that the compiled hook's `memctl_shim_abi()` must return."""
 
 def attach_hook(path: str, device: int | None, build: str) -> None:
-    """Loads the hook and attaches it to the allocator, once in a process. CUDA must be initialised.
+    """Loads the hook and attaches it to the allocator, once per process. CUDA must be initialised.
 
-    `device` is the one that will be used most: its ring is made ready now. `build` is the torch that runs, version
-    and commit. Raises `NativeError` if the file was built for another torch, or the allocator refuses.
+    `device` is the device that will be used most. The pages of its ring are allocated now. `build` is the version and
+    the commit of the torch that runs. Raises `NativeError` if the file was built for another torch, or if the allocator
+    refuses.
     """
 
 def check_stacks() -> bool:
-    """Compares the walk of the calling frames with `sys._getframe()`; stacks are recorded only if both agree on every
+    """Compares the walk of the calling frames with `sys._getframe()`. Stacks are recorded only if both agree on every
     code object and instruction.
     """
 
 def mark(kind: int, number: int = 0, name: str = "") -> bool:
-    """Writes a mark: 1 and 2 begin and end an epoch, 3 and 4 a step, 5 and 6 a phase (1 train, 2 eval, 3 forward,
-    4 backward, 5 optimizer), 7 and 8 a region; 9 is a note; 10 ends an epoch as of the last end of a step or of an
-    evaluation, or of 11: gradients were freed. Never raises and never blocks.
+    """Writes a mark. 1 and 2 begin and end an epoch, 3 and 4 a step, 5 and 6 a phase (1 train, 2 eval, 3 forward, 4
+    backward, 5 optimizer), 7 and 8 a region. 9 is a note. 11 records that gradients were freed. 10 ends an epoch with
+    the state of the last end of a step or of an evaluation, or of the last 11. Never raises and never blocks.
     """
 
 def counters(
@@ -67,35 +68,36 @@ def counters(
     nccl: int | None = None,
     sharing: tuple[bool, bool, bool] | None = None,
 ) -> bool:
-    """Counters in bytes from Python, where the allocator cannot be hooked, and the bytes of NCCL's communicators.
+    """Records counters from Python, for allocators that cannot be hooked, and the bytes of NCCL's communicators.
 
-    Unknown figures are None. `sharing`: whether CUDA IPC, RDMA and symmetric memory were seen in use.
+    Unknown figures are None. `sharing` states whether CUDA IPC, RDMA and symmetric memory were seen in use.
     """
 
 def blocks(device: int, segments: list[dict[str, object]]) -> bool:
-    """Segments as returned by `torch.cuda.memory_snapshot()`, where the allocator cannot be hooked."""
+    """Records segments as returned by `torch.cuda.memory_snapshot()`, for allocators that cannot be hooked."""
 
 def holders_asked() -> tuple[int, list[tuple[int, int]], int] | None:
-    """The request for holders: its id, live blocks (address, bytes) of one site, oldest first, at most 256, and a
-    budget in milliseconds. Each request is returned once; without a request this loads one word.
+    """The request for holders: its id, at most 256 live blocks (address, bytes) of one site, oldest first, and a budget
+    in milliseconds. Each request is returned once. Without a request this only loads one word.
     """
 
 def holders_answer(ask: int, answer_json: str) -> bool:
     """Answers a request with JSON of at most 64 KiB. Never blocks and never raises; False if there was no room."""
 
 def holders_word() -> tuple[int, int] | None:
-    """The number of the system call `futex`, and the address of the word that is 0 without a request; None where
-    requests are forbidden.
+    """The number of the system call `futex`, and the address of the word that is 0 without a request; None if requests
+    are forbidden.
     """
 
 def frame_values(frame: object, first_slot: int, count: int, is_indirect: bool) -> list[object | None]:
-    """The values in the first slots of a frame, read in one go."""
+    """The values in `count` slots of a frame, from `first_slot` on, read at once."""
 
-# `rules` of the two below: reader of a tensor's address, classes of tensors, classes of tensors that are not read, this
-# package's own classes, the type of frames, reader of a class's module, names of the program's own modules.
+# `rules` of the following classes are: function for a tensor's address, classes of tensors, classes of tensors that are
+# not read, this package's own classes, the type of frames, function for a class's module, function for whether a
+# tensor's storage fills a block, names of the program's own modules.
 
 class Walk:
-    """From roots down to the tensors on some blocks, in slices; holds no object between two calls."""
+    """Walks from roots down to the tensors on some blocks, in slices. Holds no object between two calls."""
 
     def __init__(self, blocks: list[tuple[int, int]]) -> None: ...
     def root(self, rules: tuple[object, ...], object: object) -> int | None: ...
@@ -116,7 +118,7 @@ class Walk:
     ) -> list[list[object] | None]: ...
 
 class Heap:
-    """All objects of the collector, in slices."""
+    """Walks all objects of the collector, in slices."""
 
     def __init__(self, blocks: list[tuple[int, int]]) -> None: ...
     def can_tell(self) -> bool: ...
@@ -133,23 +135,23 @@ def attach_foreign() -> None:
     """Switches the session to events from `record`. Raises `NativeError` if PyTorch's hook feeds it."""
 
 def record(device: int, action: int, addr: int, size: int, stream: int = 0) -> bool:
-    """An event of another allocator: 1 allocation, 2 free, 3 segment, 4 out of memory (`addr`: the device's free
-    bytes), 5 bytes that the pool holds now (`size`). From any thread that holds the interpreter's lock.
+    """Records an event of another allocator: 1 allocation, 2 free, 3 segment, 4 out of memory (`addr` is the device's
+    free bytes), 5 bytes that the pool holds now (`size`). Any thread with the interpreter's lock may call this.
     """
 
 def device_uuid(ordinal: int) -> str | None:
-    """UUID of a CUDA ordinal as nvidia-smi writes it; None where CUDA is not in use. Makes no context."""
+    """The UUID of a CUDA ordinal as nvidia-smi writes it; None if CUDA is not in use. Creates no context."""
 
 def status() -> dict[str, object]:
-    """`attached`, `mode`, `job`, `rank`, `level`, `produced`, `stored`, `dropped`, `in_flight`, `stacks`, `daemon`,
-    `trouble`.
+    """The session's state: `attached`, `mode`, `job`, `rank`, `level`, `produced`, `stored`, `dropped`, `in_flight`,
+    `stacks`, `daemon`, `trouble`.
     """
 
 def stop(failure: str | None = None, patience_s: float = 0.25, leaving: bool = False) -> dict[str, object]:
-    """Ends the session within `patience_s` seconds: `delivered`, `produced`, `stored`, `dropped`, `refused`.
+    """Ends the session within `patience_s` seconds. Returns `delivered`, `produced`, `stored`, `dropped`, `refused`.
 
-    `leaving`: the process is about to end; a launcher uses its exit code to determine how the session ended.
+    `leaving` means that the process is about to end. A launcher then takes the session's result from its exit code.
     """
 
 def silence() -> None:
-    """Closes the gate of this process permanently: in a forked child, at interpreter shutdown."""
+    """Closes the gate of this process permanently. For a forked child and for the interpreter's shutdown."""

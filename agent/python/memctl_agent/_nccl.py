@@ -1,11 +1,12 @@
 """Device memory of NCCL's communicators (`ncclCommMemStats`, NCCL 2.29.7).
 
-Queried at the end of a step, on the thread that ended it, every few seconds at most. Only the communicators of
-PyTorch's process groups that a collective has already used are queried, not those being set up or never used, so
-nothing waits for another rank. PyTorch 2.12 queries NCCL itself, under the communicator's lock (`memory_stats`). For
-2.9 to 2.11 the address is taken (`_comm_ptr`) and the loaded library is called, if it has the function.
-Guarantees: loads no library, makes no communicator, raises nothing into the program.
-Refuses: communicators made by others, and to guess: without NCCL's own figure nothing is sent.
+NCCL is queried at the end of a step, on the thread that ended it, every few seconds at most. Only communicators of
+PyTorch's process groups that a collective has already used are queried. Communicators that are being set up or were
+never used are left alone, so nothing waits for another rank. PyTorch 2.12 queries NCCL itself, under the communicator's
+lock (`memory_stats`). For 2.9 to 2.11, the communicator's address is read (`_comm_ptr`) and the loaded library is
+called, if it has the function.
+Guarantees: loads no library, creates no communicator, and raises nothing into the program.
+Refuses: communicators that PyTorch did not create, and to guess. Without NCCL's own figure nothing is sent.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import sys
 import time
 from typing import Any, Callable, Optional
 
-# NCCL's memory grows with the first use of a communicator and rarely later.
+# Minimum interval between queries. NCCL's memory grows with the first use of a communicator and rarely later.
 EVERY_S = 5.0
-# After this many faults NCCL is not queried any more.
+# After this many faults NCCL is no longer queried.
 FAULTS_MAX = 3
 # ncclCommMemStat_t of nccl.h.
 SUSPENDED, PERSISTENT, TOTAL = 1, 2, 3
@@ -50,7 +51,7 @@ class Nccl:
             self._faults += 1
 
     def _bytes(self, torch: Any, groups: list[Any]) -> Optional[int]:
-        """What the communicators of the current device hold; None where none reports it."""
+        """The memory of the communicators of the current device; None if no communicator reports it."""
         told: Optional[int] = None
         backends: dict[int, Any] = {}
         for group in groups:
@@ -72,7 +73,7 @@ class Nccl:
         return told
 
     def _of_library(self, pointer: int) -> Optional[int]:
-        """What the loaded library reports for a communicator."""
+        """The memory of a communicator, from the loaded library."""
         if self._library is None:
             self._library = _loaded()
         if self._library is False:
@@ -96,18 +97,19 @@ def _groups(torch: Any) -> list[Any]:
 
 
 def _backend(torch: Any, group: Any) -> Any:
-    """Its CUDA backend if that is NCCL's; None for groups without one."""
+    """The CUDA backend of a group if it is NCCL's; None for other groups."""
     try:
         backend = group._get_backend(torch.device("cuda"))
     except RuntimeError:
         return None
-    # By name: torch 2.15 has a second class (`ProcessGroupNCCL2`) that does not derive from the first.
+    # Classes are recognised by name, because torch 2.15 has a second class (`ProcessGroupNCCL2`) that does not derive
+    # from the first.
     is_nccl = any(kind.__name__.startswith("ProcessGroupNCCL") for kind in type(backend).__mro__)
     return backend if is_nccl else None
 
 
 def _of_torch(backend: Any) -> Optional[int]:
-    """PyTorch's figure for a backend's communicators; None for versions without it, or not with this NCCL."""
+    """PyTorch's figure for a backend's communicators; None if this version or this NCCL does not support it."""
     stats = getattr(backend, "memory_stats", None)
     if stats is None:
         return None
@@ -123,8 +125,8 @@ def _of_torch(backend: Any) -> Optional[int]:
 def _loaded() -> Any:
     """The function of the library that torch has loaded; False if there is none."""
     try:
-        # Found only if it is loaded. The interpreter's lock is kept, so no other Python thread ends a communicator
-        # meanwhile.
+        # The library is found only if it is loaded. Calls keep the interpreter's lock, so no other Python thread ends a
+        # communicator meanwhile.
         library = ctypes.PyDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
         function = library.ncclCommMemStats
     except (AttributeError, OSError):

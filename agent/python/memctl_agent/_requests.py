@@ -1,9 +1,10 @@
-"""Requests: a call that serves a model without training it (a `generate`, a step of an engine) ends a step each time.
+"""Follows requests. A request is a call that serves a model without training it (a `generate`, a step of an engine).
+Each one ends a step.
 
-Guarantees: imports nothing; a library is watched once the program has imported it; of nested calls the outermost
-counts; once an optimizer steps, requests are not steps. The wrapped call gets its arguments, and its result and
+Guarantees: imports nothing. A library is watched once the program has imported it. Only the outermost of nested calls
+counts. Once an optimizer steps, requests are not steps. The wrapped call gets its arguments, and its result and
 exception pass unchanged.
-Refuses: to know the parts of a request; `memctl_agent.step(number)` marks them exactly.
+Refuses: to find the parts of a request. A program can mark them with `memctl_agent.step(number)`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Callable
 
 from memctl_agent._hooks import Hub, like
 
-# Module, class and method whose call is one request, or one round of an engine.
+# Module, class and method. A call of the method is one request, or one round of an engine.
 PLACES = (
     ("transformers.generation.utils", "GenerationMixin", "generate"),
     ("vllm.v1.engine.core", "EngineCore", "step"),
@@ -37,7 +38,7 @@ class Requests:
             return
         for place in list(self._missing):
             module = sys.modules.get(place[0])
-            # A module that is still being imported lacks its class.
+            # A module that is still being imported does not have its class yet.
             owner = getattr(module, place[1], None)
             if owner is not None:
                 self._missing.remove(place)

@@ -1,7 +1,7 @@
-"""Attaching to this process and detaching: from off to armed (CUDA not initialised yet) to attached.
+"""Attaches to this process and detaches. The states are off, armed (CUDA is not initialised yet) and attached.
 
-Guarantees: memctl never initialises CUDA; nothing raises into the program; a failure is one line on stderr, and
-`status()` repeats it. One session at a time; after `detach` the next may begin.
+Guarantees: memctl never initialises CUDA. Nothing raises into the program. A failure prints one line on stderr, and
+`status()` repeats it. There is one session at a time; after `detach` the next may begin.
 Refuses: forked children of an attached process, which cannot use CUDA; free-threaded interpreters.
 
 (Over 400 lines: the states and their transitions belong together.)
@@ -26,7 +26,7 @@ from memctl_agent._loop import Loop
 from memctl_agent._nccl import Nccl
 from memctl_agent._sharing import Sharing
 
-# How long the end of a session may wait for the daemon, in seconds; a launcher has everything already.
+# How long the end of a session may wait for the daemon, in seconds. With a launcher it does not wait.
 PATIENCE_S = 0.25
 
 # The size limit of the launcher's file of notes (see `inject/sitecustomize.py`).
@@ -36,12 +36,12 @@ OFF, ARMED, ATTACHED = "off", "armed", "attached"
 
 
 def is_disabled() -> bool:
-    """`MEMCTL_DISABLED` disables everything, everywhere; `0` and the empty text do not."""
+    """Whether `MEMCTL_DISABLED` disables memctl. Every value except `0` and the empty text does."""
     return os.environ.get("MEMCTL_DISABLED", "") not in ("", "0")
 
 
 def is_first_local_rank() -> bool:
-    """Whether this rank prints for its machine."""
+    """Whether this is the rank that prints messages for its machine."""
     for name in ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK"):
         value = os.environ.get(name)
         if value is not None:
@@ -55,12 +55,12 @@ def say(text: str) -> None:
         sys.stderr.write(f"memctl: {text}\n")
         sys.stderr.flush()
     except Exception:
-        # Closed, or replaced by an object that does not write.
+        # stderr is closed, or it was replaced by an object that cannot write.
         return
 
 
 def note(text: str) -> None:
-    """One line for the launcher, which reports at the end why nothing was recorded; the launcher created the file."""
+    """Writes one line for the launcher, which reports at the end why nothing was recorded. It has created the file."""
     socket = os.environ.get("MEMCTL_RUN_SOCKET")
     if not socket:
         return
@@ -78,7 +78,7 @@ def note(text: str) -> None:
 
 
 def is_free_threaded() -> bool:
-    """Whether this interpreter was built without its lock; there a thread's frames can change during the walk."""
+    """Whether this interpreter was built without its lock. There, a thread's frames can change during a walk."""
     return "t" in getattr(sys, "abiflags", "")
 
 
@@ -92,7 +92,7 @@ def load_native() -> Any:
 
 
 class Session:
-    """The process's one session, and the book that the public calls write to."""
+    """The only session of the process, and the book that the public calls write to."""
 
     def __init__(self) -> None:
         self.state = OFF
@@ -117,7 +117,7 @@ class Session:
     # -- attaching -------------------------------------------------------------------------------------------
 
     def attach(self, wanted: dict[str, Any], *, stacks: bool, auto: bool, quiet: bool) -> bool:
-        """Attaches now, or as soon as CUDA is initialised; returns whether it does either."""
+        """Attaches now, or as soon as CUDA is initialised. Returns whether it does either."""
         if is_disabled():
             return False
         if self.state != OFF:
@@ -130,10 +130,10 @@ class Session:
         except ImportError as error:
             return self._refuse(f"torch cannot be imported ({error}); memctl records PyTorch jobs")
         if self.state != OFF:
-            # Under `memctl run` the import has just armed it.
+            # Under `memctl run` the import has just armed the session.
             return self._join(wanted, stacks=stacks, auto=auto, quiet=quiet)
         if not _torch.has_cuda(torch):
-            # A program that never uses a GPU has nothing to record; an explicit `attach()` gets a message.
+            # A program that never uses a GPU has nothing to record. Only an explicit `attach()` prints a message.
             text = f"torch {torch.__version__} was built without CUDA; install a CUDA build of torch"
             self.trouble = text
             if quiet:
@@ -146,12 +146,13 @@ class Session:
         self._watch_forks()
         self._lifecycle = Lifecycle(functools.partial(self.detach, leaving=True))
         self._lifecycle.install()
-        # Runs at once if CUDA is initialised, else within the call that initialises it; raises in neither case.
+        # The callback runs at once if CUDA is initialised, otherwise within the call that initialises it. It never
+        # raises.
         torch.cuda._lazy_call(functools.partial(self._cuda_is_there, self.book))
         return self.state != OFF
 
     def _usable_native(self) -> Any:
-        """The native module; without one the reason has been reported."""
+        """The native module. Without a usable one, reports the reason and returns `None`."""
         if is_free_threaded():
             version = ".".join(map(str, sys.version_info[:2]))
             self._refuse(
@@ -165,9 +166,9 @@ class Session:
         return native
 
     def _join(self, wanted: dict[str, Any], *, stacks: bool, auto: bool, quiet: bool) -> bool:
-        """A second attach: its arguments take effect if no session has begun.
+        """Handles a second attach. Its arguments take effect if no session has begun.
 
-        Under the launcher the job and the daemon are the launcher's, or ranks would end up in two jobs.
+        Under a launcher, job and daemon stay those of the launcher. Otherwise ranks could end up in two jobs.
         """
         if self.state == ARMED and not quiet:
             fixed = {"job", "daemon"} if "MEMCTL_RUN_SOCKET" in os.environ else set()
@@ -189,12 +190,13 @@ class Session:
         return False
 
     def _cuda_is_there(self, book: Book) -> None:
-        """CUDA has been initialised in this process, or in a child of it. Never raises: torch would fail with it."""
+        """CUDA has been initialised in this process, or in a child of it. Never raises, because torch would fail
+        then."""
         if self.state != ARMED or self.book is not book or is_disabled():
             return
         try:
             if self._is_loader_worker():
-                # A data loader worker: it loads with CUDA. Its loops are not steps.
+                # This is a data loader worker that uses CUDA. Its loops are not steps.
                 self._auto = False
                 self._wanted = self._wanted | {"role": self._wanted.get("role") or "loader"}
             self._begin()
@@ -255,11 +257,11 @@ class Session:
         try:
             return bool(self._native.check_stacks())
         except Exception:
-            # Recording without stacks is better than none.
+            # Recording without stacks is better than no recording.
             return False
 
     def _hook(self) -> tuple[str, str]:
-        """Attaches the hook; returns the level that this gives, and the reason if it is not the highest."""
+        """Attaches the hook. Returns the level of recording, and the reason if it is not the highest one."""
         native = self._native
         try:
             shim = _shim.ensure(self._torch, native.shim_source(), lambda text: None if self._quiet else say(text))
@@ -270,7 +272,8 @@ class Session:
         return "full", ""
 
     def _likely_device(self) -> int:
-        """The device that this rank will probably use most: a hint, since most programs choose it only after this."""
+        """The device that this rank will probably use most. It is a hint, because most programs choose a device
+        later."""
         local = os.environ.get("LOCAL_RANK", "")
         if local.isdecimal() and int(local) < self._torch.cuda.device_count():
             return int(local)
@@ -286,8 +289,8 @@ class Session:
     ) -> bool:
         """Attaches for a framework other than PyTorch, at once.
 
-        `start` has the arguments of the native module's `start`. `begin` then runs and returns the level; `boundary`
-        runs before the ends of steps (False) and epochs (True), `end` when the session is over.
+        `start` has the arguments of the native module's `start`. `begin` runs after that and returns the level.
+        `boundary` runs before the ends of steps (False) and epochs (True). `end` runs when the session is over.
         """
         native = self._usable_native()
         if native is None:
@@ -316,7 +319,7 @@ class Session:
         return True
 
     def _guarded(self, boundary: Callable[[bool], None]) -> Callable[[bool], None]:
-        """A fault of the counters is reported by `status()`, not raised into a training loop."""
+        """Wraps `boundary`. `status()` reports its errors, so that they are not raised into a training loop."""
 
         def before_end(is_epoch: bool) -> None:
             try:
@@ -362,7 +365,8 @@ class Session:
     # -- detaching ---------------------------------------------------------------------------------------------
 
     def detach(self, failure: Optional[str] = None, leaving: bool = False) -> Optional[dict[str, object]]:
-        """Ends the session: open ranges, the hooks, and the native module's session. `None` if there was none."""
+        """Ends open ranges, removes the hooks, and ends the native module's session. Returns `None` if there was
+        none."""
         if self.state == OFF:
             return None
         attached, native = self.state == ATTACHED, self._native
@@ -372,7 +376,7 @@ class Session:
             if self._torch is not None:
                 self._sharing.look(self._torch, native)
         started = self._started
-        # (A killed launcher leaves the session to this process.)
+        # (If the launcher was killed, this process has taken over the session.)
         patience = 0.0 if attached and native.status().get("mode") == "launcher" else PATIENCE_S
         self._let_go()
         if not attached:
@@ -401,7 +405,7 @@ class Session:
         at_end, self._at_end = self._at_end, None
         if at_end is not None:
             at_end()
-        # The public calls have no effect now, and open ranges belong to the former session.
+        # The public calls have no effect from now on. The open ranges belonged to the former session.
         self.book = Book()
 
     def _watch_forks(self) -> None:
@@ -410,12 +414,12 @@ class Session:
             _lifecycle.at_fork(self._forked)
 
     def _forked(self) -> None:
-        """In a forked child: an attached session is the parent's. An armed one may become the child's own."""
+        """Runs in a forked child. An attached session is the parent's. An armed one may become the child's own."""
         if self.state != ATTACHED:
             return
         try:
             self._native.silence()
-            # A thread that was searching or sleeping does not exist here.
+            # The parent's thread that searches or sleeps does not exist here.
             self._asked = Asked()
             self._let_go()
         except Exception:
@@ -424,7 +428,7 @@ class Session:
     # -- status ------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, object]:
-        """The native module's figures, and those that only Python knows."""
+        """The native module's figures, and the ones that only Python has."""
         found: dict[str, object] = {"attached": False, "level": "off", "trouble": None}
         if self._native is not None and self.state == ATTACHED:
             found.update(self._native.status())

@@ -1,9 +1,10 @@
-"""Features of this process that share device memory: CUDA IPC, RDMA (NIXL, UCX), PyTorch's symmetric memory.
+"""Finds features that share device memory in this process: CUDA IPC, RDMA (NIXL, UCX), PyTorch's symmetric memory.
 
-With `expandable_segments:True` an allocation is mapped page by page, which these can refuse or make many times slower:
-advice to enable it has to mention that. Checked when a step ends, every few seconds at most, and at the end.
-Guarantees: imports and loads nothing, wraps nothing, only reads existing dictionaries, raises nothing into the program.
-Refuses to guess: sharing by extensions through their own calls is not reported.
+With `expandable_segments:True` an allocation is mapped page by page. These features may refuse that, or become many
+times slower. A remedy that enables the setting has to mention it. The check runs when a step ends, every few seconds at
+most, and at the end of the session.
+Guarantees: imports, loads and wraps nothing, only reads existing dictionaries, and raises nothing into the program.
+Refuses: to guess. Sharing by extensions through their own calls is not reported.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ import time
 from typing import Any, Callable
 
 EVERY_S = 5.0
-# Entries of torch's table of shared storages that are read.
+# Maximum number of entries of torch's table of shared storages that are read.
 SHARED_MAX = 4096
-# A CUDA IPC handle has 64 bytes, with torch's prefix more; a name in shared memory is shorter.
+# A CUDA IPC handle has 64 bytes, and more with torch's prefix. A name in shared memory is shorter.
 HANDLE_BYTES = 64
 RDMA_MODULES = ("nixl", "nixl_cu12", "nixl_cu13", "ucp", "ucxx")
 SYMMETRIC = ("_symm_mem_pools", "_group_name_to_store", "_group_name_to_workspace_tensor")
 
 
 class Sharing:
-    """Checks, and reports to the native module once a feature was found, then every time like any counter."""
+    """Checks for the features. Once one was found, every check reports to the native module, like a counter."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -43,12 +44,12 @@ class Sharing:
             if any(self._seen):
                 native.counters(torch.cuda.current_device(), sharing=self._seen)
         except Exception:
-            # (Another thread may change a table meanwhile: the next check sees it.)
+            # (Another thread may change a table meanwhile. The next check will see it.)
             return
 
 
 def _cuda_ipc() -> bool:
-    """Whether torch shared a CUDA storage with another process, or received one: its table has handles."""
+    """Whether torch shared a CUDA storage with another process, or received one. Its table has handles then."""
     shared = getattr(sys.modules.get("torch.multiprocessing.reductions"), "shared_cache", None)
     if not shared or len(shared) > SHARED_MAX:
         return False

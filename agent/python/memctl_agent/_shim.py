@@ -1,11 +1,11 @@
-"""The hook for the user's torch: found in the cache, compiled for it, or taken from the package.
+"""Provides the hook for the user's torch: from the cache, from the package, or compiled.
 
-torch's allocator interface is a C++ one that changes with every minor version, so the hook is compiled against the
-headers of the running torch. A hook from the package is used only for exactly the torch that it was built for: version
-and commit are written into the file, and compared once more when it is loaded. It is packed there and unpacked into the
-cache.
-Guarantees: one compilation for any number of ranks on a machine, waited for within a time limit; a file in the cache is
-complete or absent; the compiler's output is kept.
+torch's allocator interface is in C++ and changes with every minor version, so the hook is compiled against the headers
+of the running torch. A hook from the package is used only for exactly the torch that it was built for. Version and
+commit are written into the file, and they are compared again when the hook is loaded. Hooks in the package are
+compressed and are unpacked into the cache.
+Guarantees: there is one compilation for any number of ranks on a machine, and ranks wait for it within a time limit. A
+file in the cache is complete or absent. The output of a failed compilation is kept.
 Refuses: to load a file that another user could have written.
 """
 
@@ -31,25 +31,26 @@ from typing import Any, Optional
 
 from memctl_agent import _torch
 
-# A compilation takes 15 to 60 s; waiting ranks allow the compiling one a little more than its limit.
+# A compilation takes 15 to 60 s. Waiting ranks wait a little longer than the limit of the compiling rank.
 COMPILE_S_MAX = 170.0
 WAIT_S_MAX = 180.0
 # How often a waiting rank checks.
 POLL_S = 0.1
 COMPILERS = ("g++", "c++", "clang++")
-# How a hook states what it was built for (`shim.cpp`).
+# The text in a hook's file that names the build of torch that it was made for (`shim.cpp`).
 BUILD_MARK = re.compile(rb"memctl-hook-for: ([^\0]{1,200})\0")
-# Headers after those of 2.11 require C++20.
+# The headers of this version of torch and later require C++20.
 CXX20_SINCE = (2, 12)
-# The CUDA 12 wheels that torch brings lack this header of the compiler's package, which the runtime's headers include.
-# On the host its macros mean nothing or an alignment; used only where the real one is not found. The complete C++
-# header of the runtime needs more of that package; torch's headers use its C part.
+# Replacements for headers that the CUDA 12 wheels of torch lack. `HOST_DEFINES` replaces a header of the compiler's
+# package that the runtime's headers include. Its macros are empty on the host or set an alignment. It is used only
+# where the real one is not found. `CUDA_RUNTIME` replaces the runtime's C++ header, which needs more of that package.
+# torch's headers use only its C part.
 CUDA_RUNTIME = """\
 #pragma once
 #include <cuda_runtime_api.h>
 """
-# Since glibc 2.32, inlined code of libstdc++ asks the C library whether there is only one thread: the hook would not
-# load on older systems, and in a training the answer is always no.
+# Since glibc 2.32, inlined code of libstdc++ reads from the C library whether the process has only one thread. A hook
+# with that code would not load on older systems. A training always has several threads.
 SINGLE_THREADED = """\
 #pragma once
 static constexpr char memctl_is_single_threaded = 0;
@@ -76,7 +77,7 @@ HOST_DEFINES = """\
 
 
 class ShimError(RuntimeError):
-    """No hook for this torch; the message says why and what to do."""
+    """There is no hook for this torch. The message has the reason and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Shim:
 
 
 def cache_folder() -> Path:
-    """`$MEMCTL_CACHE/shim`, by default under `~/.cache/memctl`."""
+    """The folder of the hooks: `$MEMCTL_CACHE/shim`, by default `~/.cache/memctl/shim`."""
     named = os.environ.get("MEMCTL_CACHE")
     if named:
         return Path(named).expanduser() / "shim"
@@ -97,7 +98,7 @@ def cache_folder() -> Path:
 
 
 def cxx11_abi(torch: Any) -> int:
-    """Which of libstdc++'s string types torch was built with."""
+    """The string type of libstdc++ with which torch was built: 1 for the C++11 type, otherwise 0."""
     return int(bool(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True)))
 
 
@@ -107,31 +108,31 @@ def build_of(torch: Any) -> str:
 
 
 def key(torch: Any, source: str) -> str:
-    """A name for the one file that fits: source, torch to the commit, machine and C library."""
+    """A name that identifies the source of the hook, torch with its commit, the machine and the C library."""
     parts = (
         source,
         build_of(torch),
         str(cxx11_abi(torch)),
         platform.machine(),
-        # A cache in a shared home directory is used with several C libraries.
+        # A cache in a shared home directory may be used with several C libraries.
         "-".join(platform.libc_ver()),
     )
     return f"torch-{_torch.release(torch)}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}"
 
 
 def prebuilt_name(torch: Any) -> str:
-    """The file name in the package of the hook for this version."""
+    """The name of the file in the package with the hook for this version."""
     return f"torch-{_torch.release(torch)}-cxx11abi{cxx11_abi(torch)}-{platform.machine()}.so.gz"
 
 
 def prebuilt(torch: Any) -> Optional[Path]:
-    """The package's hook for this version of torch, if it has one; it may be of another build."""
+    """The package's hook for this version of torch, if there is one. It may be for another build."""
     path = Path(__file__).parent / "prebuilt" / prebuilt_name(torch)
     return path if path.is_file() else None
 
 
 def built_for(path: Path) -> str:
-    """The build of torch that a hook states it was made for; empty if it states none."""
+    """The build of torch that a hook was made for; empty if the file does not name it."""
     try:
         found = BUILD_MARK.search(_unpacked(path))
     except (OSError, EOFError, zlib.error):
@@ -140,17 +141,17 @@ def built_for(path: Path) -> str:
 
 
 def _unpacked(path: Path) -> bytes:
-    """The content of a hook's file, packed or not."""
+    """The content of a hook's file, which may be compressed."""
     return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
 
 
 def pack(hook: Path, target: Path) -> None:
-    """Writes a hook in the package's form; the same bytes for the same hook."""
+    """Writes a hook in the package's form. The same hook gives the same bytes."""
     target.write_bytes(gzip.compress(hook.read_bytes(), 9, mtime=0))
 
 
 def unpack(packaged: Path, target: Path) -> None:
-    """Unpacks the package's hook to where it is loaded from; it appears complete or not at all."""
+    """Unpacks the package's hook to `target`, which appears complete or not at all."""
     descriptor, part = tempfile.mkstemp(prefix=".unpacking-", dir=target.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -173,9 +174,9 @@ def misfit(torch: Any, path: Path) -> str:
 
 
 def ensure(torch: Any, source: str, announce: Callable[[str], None] = lambda text: None) -> Shim:
-    """The hook for this torch; a compilation is announced, because it takes a while.
+    """The hook for this torch. A compilation is announced, because it takes a while.
 
-    Raises `ShimError` with one sentence if there is none and none can be made.
+    Raises `ShimError` if there is no hook and none can be made.
     """
     try:
         folder = _private(cache_folder())
@@ -191,7 +192,7 @@ def ensure(torch: Any, source: str, announce: Callable[[str], None] = lambda tex
         return Shim(target, "package")
     try:
         with _lock(target.with_suffix(".lock")):
-            # Another rank may have made it while this one waited.
+            # Another rank may have made the hook while this one waited.
             if _is_safe(target):
                 return Shim(target, "cache")
             announce(f"compiling the hook for torch {torch.__version__} (once, about 15 s)")
@@ -202,7 +203,7 @@ def ensure(torch: Any, source: str, announce: Callable[[str], None] = lambda tex
 
 
 def _without_cache(torch: Any, source: str, error: OSError) -> Shim:
-    """Without a cache folder: the package's hook, else one for this process only."""
+    """The hook when there is no cache folder: the package's, otherwise one that is compiled for this process only."""
     packaged = prebuilt(torch)
     try:
         folder = Path(tempfile.mkdtemp(prefix="memctl-shim-"))
@@ -216,7 +217,7 @@ def _without_cache(torch: Any, source: str, error: OSError) -> Shim:
 
 
 def _private(folder: Path) -> Path:
-    """Makes the folder, and makes sure that no other user can put files into it."""
+    """Creates the folder and checks that no other user can put files into it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
     if found.st_uid not in (os.getuid(), 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) & ~_sticky(found):
@@ -227,7 +228,7 @@ def _private(folder: Path) -> Path:
 
 
 def _sticky(found: os.stat_result) -> int:
-    """Group write is the default of many systems on which the group is the user's own."""
+    """The permission bits to ignore: group write is the default on many systems where the group is the user's own."""
     return stat.S_IWGRP if found.st_gid == os.getgid() else 0
 
 
@@ -242,7 +243,7 @@ def _is_safe(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Holds the lock, so that one rank compiles; raises `ShimError` when another holds it for too long."""
+    """Holds the lock, so that only one rank compiles. Raises `ShimError` when another process holds it for too long."""
     deadline = time.monotonic() + WAIT_S_MAX
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -256,7 +257,7 @@ def _lock(path: Path) -> Iterator[None]:
                 time.sleep(POLL_S)
         yield
     finally:
-        # Closing releases it.
+        # Closing the file releases the lock.
         os.close(descriptor)
 
 
@@ -274,7 +275,8 @@ def compiler() -> Optional[str]:
 
 
 def cuda_include(torch: Any) -> Optional[Path]:
-    """The folder of `cuda_runtime_api.h`: of the wheels that torch came with, `$CUDA_HOME`, or the system."""
+    """The folder of `cuda_runtime_api.h`, from the wheels that came with torch, from `$CUDA_HOME`, or from the
+    system."""
     site = Path(torch.__file__).resolve().parent.parent
     candidates = sorted(site.glob("nvidia/*/include"), reverse=True)
     for variable in ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"):
@@ -304,7 +306,7 @@ def command(torch: Any, cxx: str, source: Path, output: Path) -> list[str]:
     version = tuple(int(part) for part in _torch.release(torch).split(".") if part.isdigit())
     system = [root / "include", root / "include/torch/csrc/api/include", cuda]
     if not (cuda / "crt" / "host_config.h").is_file():
-        # pip installs the runtime's headers with torch, without the compiler's.
+        # pip installs the runtime's headers with torch, but not the compiler's.
         system.insert(0, source.parent / "instead")
     return [
         cxx,
@@ -317,9 +319,9 @@ def command(torch: Any, cxx: str, source: Path, output: Path) -> list[str]:
         f'-DMEMCTL_TORCH_BUILD="{build_of(torch)}"',
         "-isystem",
         str(source.parent / "portable"),
-        # Their warnings are not ours to fix.
+        # `-isystem` hides warnings in headers that are not part of memctl.
         *(part for folder in system for part in ("-isystem", str(folder))),
-        # Last: headers that CUDA may lack, beside the source.
+        # Headers beside the source come last; CUDA may lack them.
         "-idirafter",
         str(source.parent),
         str(source),
@@ -374,5 +376,5 @@ def compile_shim(torch: Any, source: str, target: Path) -> None:
 
 
 def _quiet_environment() -> dict[str, str]:
-    """The compiler is a separate program: the trainer's preloads are not meant for it."""
+    """The environment of the compiler. The trainer's preloads and Python path are not meant for a separate program."""
     return {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "PYTHONPATH")}

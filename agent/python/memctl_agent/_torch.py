@@ -1,7 +1,7 @@
 """Facts about the user's torch: version, devices, allocator, and whether its allocator can be hooked.
 
-Guarantees: nothing here initialises CUDA; after initialisation, nothing here makes a context on any device.
-Refuses: to import torch; the caller passes it.
+Guarantees: nothing here initialises CUDA. After initialisation, nothing here creates a context on any device.
+Refuses: to import torch. The caller passes it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Optional
 # The versions with which this package was tested.
 TRIED = ("2.4", "2.8", "2.11", "2.15")
 
-# Variables in which launchers put a process's rank; the native module reads them.
+# Environment variables in which launchers put a process's rank. The native module reads them.
 RANK_VARIABLES = ("MEMCTL_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 Device = tuple[int, Optional[str], Optional[str], Optional[int]]
@@ -28,7 +28,7 @@ class Hookable:
 
 
 def release(torch: Any) -> str:
-    """`2.11` of `2.11.0+cu130`."""
+    """The release of a version: `2.11` for `2.11.0+cu130`."""
     return ".".join(str(torch.__version__).split("+", 1)[0].split(".")[:2])
 
 
@@ -43,12 +43,13 @@ def framework(torch: Any) -> str:
 
 
 def has_cuda(torch: Any) -> bool:
-    """Whether torch was built for CUDA; ROCm builds are named cuda as well but have other headers."""
+    """Whether torch was built for CUDA. ROCm builds are also named cuda, but they have other headers."""
     return torch.version.cuda is not None and hasattr(torch._C, "_cuda_init")
 
 
 def allocator_conf(torch: Any) -> str:
-    """The allocator's settings: as set at run time where torch reports them, else from the environment."""
+    """The allocator's settings. They are the ones set at run time if torch reports these, otherwise those of the
+    environment."""
     getter = getattr(torch._C, "_accelerator_getAllocatorSettings", None)
     if getter is not None:
         try:
@@ -57,12 +58,12 @@ def allocator_conf(torch: Any) -> str:
             settings = ""
         if isinstance(settings, str) and settings:
             return settings
-    # Where both are set, the older name takes precedence in every version that reads both, even if it is empty.
+    # If both are set, the older name takes precedence in every version that reads both, even if it is empty.
     return os.environ.get("PYTORCH_CUDA_ALLOC_CONF", os.environ.get("PYTORCH_ALLOC_CONF", ""))
 
 
 def devices(torch: Any) -> list[Device]:
-    """Ordinal, UUID as nvidia-smi writes it, name and bytes of every visible device."""
+    """Ordinal, UUID (as nvidia-smi writes it), name and bytes of every visible device."""
     found: list[Device] = []
     for ordinal in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(ordinal)
@@ -75,7 +76,7 @@ def devices(torch: Any) -> list[Device]:
 
 
 def group(torch: Any) -> dict[str, int]:
-    """Rank and world size of the process group, where the environment has no rank and there is a group.
+    """Rank and world size of the process group, if the environment has no rank and there is a group.
 
     This distinguishes workers of `torch.multiprocessing.spawn`, which pass their rank to `init_process_group`.
     """
@@ -105,7 +106,7 @@ def hookable(torch: Any) -> Hookable:
             f"the allocator was replaced ({backend}, torch.cuda.memory.change_current_allocator), which has no "
             "events and no counters; use the replacement in a torch.cuda.MemPool instead",
         )
-    # torch reads it with getenv only: any value, even 0, disables the cache.
+    # torch only checks whether the variable exists. Any value, even 0, disables the cache.
     if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
         return Hookable(
             "off",

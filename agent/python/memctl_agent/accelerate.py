@@ -1,9 +1,9 @@
 """For Accelerate: `Accelerator(log_with=[MemctlTracker(job="...")])`, then `accelerator.init_trackers(...)`.
 
-Attaches on every process when the trackers start, notes what the program logs, so that its numbers appear on memctl's
-time line, and ends the session with `accelerator.end_training()`. Epochs, steps and phases are the automatic marks,
-since Accelerate leaves the loop to the program.
-Guarantees: like the rest of this package it raises nothing into training.
+The tracker attaches in every process when the trackers start. It notes what the program logs, so that the program's
+numbers appear on memctl's time line. The session ends with `accelerator.end_training()`. Epochs, steps and phases come
+from the automatic marks, because Accelerate leaves the loop to the program.
+Guarantees: like the rest of this package, it raises nothing into training.
 """
 
 from __future__ import annotations
@@ -61,6 +61,6 @@ class MemctlTracker(GeneralTracker):
 
 
 def _shown(values: Mapping[str, Any]) -> str:
-    """Plain values only: a tensor's text would wait for the device."""
+    """The plain values as a text. A tensor's text would wait for the device, so tensors are left out."""
     plain = (f"{name}={value}" for name, value in values.items() if isinstance(value, (bool, int, float, str)))
     return " ".join(plain)

@@ -1,12 +1,12 @@
 """For CuPy: `memctl_agent.cupy.install(job="...")`, or `with memctl_agent.cupy.MemctlHook(): ...`.
 
-CuPy calls a `MemoryHook` for each action of its memory pool; this one records every allocation, free, new segment and
-failed request, with the Python lines that made it. CuPy's hooks are per thread: enter a `MemctlHook` in every thread
-that allocates. Other threads are not recorded; the recording stays consistent all the same.
+CuPy calls a `MemoryHook` for each action of its memory pool. This hook records every allocation, free, new segment and
+failed request, with the Python lines that made it. CuPy's hooks are per thread, so a `MemctlHook` must be entered in
+every thread that allocates. Other threads are not recorded, but the recording stays consistent.
 Guarantees: no call of the hook raises into CuPy.
-Refuses: `MemoryAsyncPool` (CuPy calls no hook there) and a process in which PyTorch or JAX is recorded; CuPy's memory
-then shows in the device's used memory only. Memory that the pool releases to the driver is only noticed at the ends of
-steps and epochs: CuPy does not report it. Pools other than the default one are assumed to keep theirs.
+Refuses: `MemoryAsyncPool` (CuPy calls no hook for it), and a process in which PyTorch or JAX is recorded. CuPy's memory
+then appears only in the device's used memory. CuPy does not report memory that the pool releases to the driver, so this
+is only noticed at the ends of steps and epochs. Pools other than the default one are assumed to release nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from memctl_agent._session import SESSION, is_disabled, is_first_local_rank, load_native, say
 
 try:
-    # By name: type checkers would take `cupy` for this file.
+    # `cupy` is imported by name, because type checkers would take it for this file.
     cupy: Any = importlib.import_module("cupy")
     memory_hook: Any = importlib.import_module("cupy.cuda.memory_hook")
 except ImportError as error:
@@ -34,9 +34,10 @@ else:
 
 __all__ = ["MemctlHook", "install"]
 
-# Actions of the native module.
+# The native module's numbers of actions.
 ALLOC, FREE, SEGMENT, OUT_OF_MEMORY, HOLDS = range(1, 6)
-# The pool adds up its blocks to answer a query of its bytes: not at every step.
+# Minimum interval between queries of the pool's bytes. The pool adds up its blocks for that, which is too slow for
+# every step.
 BOUNDARY_S_MIN = 0.1
 # CuPy splits every block, as PyTorch does with this setting, so the block map follows its pool exactly.
 CONF = "expandable_segments:True"
@@ -78,12 +79,12 @@ class MemctlHook(MemoryHook):
 
     def __exit__(self, *_: object) -> None:
         hooks = memory_hook.get_memory_hooks()
-        # Entered while another one was: that one stays.
+        # If another hook was entered before this one, that hook stays.
         if hooks.get(self.name) is self:
             del hooks[self.name]
 
     def alloc_postprocess(self, **event: Any) -> None:
-        """The pool got memory from the driver; a pointer of 0 if it got none."""
+        """The pool requested memory from the driver. The pointer is 0 if it got none."""
         if event["mem_ptr"]:
             _RECORDER.record(event["device_id"], SEGMENT, event["mem_ptr"], event["mem_size"])
 
@@ -95,12 +96,12 @@ class MemctlHook(MemoryHook):
             _RECORDER.out_of_memory(event["device_id"], event["mem_size"])
 
     def free_preprocess(self, **event: Any) -> None:
-        """A block is about to be freed: recorded before another thread can get it."""
+        """A block is about to be freed. This is recorded before another thread can get the block."""
         _RECORDER.record(event["device_id"], FREE, event["mem_ptr"], event["mem_size"])
 
 
 class Recorder:
-    """The process's one CuPy session; hooks of all threads write to it."""
+    """The only CuPy session of the process. The hooks of all threads write to it."""
 
     def __init__(self) -> None:
         self.attached = False
@@ -110,7 +111,7 @@ class Recorder:
         self._last_s = 0.0
 
     def attach(self, wanted: dict[str, Any], stacks: bool) -> bool:
-        """Starts a session, unless there is one; returns whether there is one now."""
+        """Starts a session, unless there is one. Returns whether there is one now."""
         if self.attached or is_disabled():
             return self.attached
         try:
@@ -143,7 +144,7 @@ class Recorder:
 
     def _end(self) -> None:
         self.attached, self._record = False, None
-        # In this thread; hooks of other threads have no effect any more.
+        # This removes the hook of this thread. Hooks of other threads no longer have an effect.
         memory_hook.get_memory_hooks().pop(MemctlHook.name, None)
 
     def record(self, device: int, action: int, pointer: int, size: int) -> None:
@@ -156,11 +157,11 @@ class Recorder:
             record(device, action, pointer, size, stream)
             self._devices.add(device)
         except Exception as error:
-            # Also late in an interpreter's life, when arrays are freed after the modules.
+            # This may also happen late in an interpreter's life, when arrays are freed after the modules.
             self._trouble(error)
 
     def out_of_memory(self, device: int, size: int) -> None:
-        """A request failed; CuPy has released what it could, and raises now."""
+        """A request failed. CuPy has released what it could, and now raises."""
         record = self._record
         if record is None:
             return
@@ -175,7 +176,7 @@ class Recorder:
             SESSION.trouble = f"an event of CuPy's pool was not recorded: {type(error).__name__}: {error}"
 
     def _boundary(self, is_epoch: bool) -> None:
-        """A step (or an epoch) is about to end: records what the pools hold now, and the device's memory."""
+        """A step or an epoch is about to end. Records what the pool holds now, and the device's memory."""
         pool, now = _pool(), time.monotonic()
         if pool is None or not (is_epoch or now - self._last_s >= BOUNDARY_S_MIN):
             return
@@ -189,9 +190,9 @@ class Recorder:
 
 
 def install(job: Optional[str] = None, **options: Any) -> bool:
-    """Records the calling thread's allocations from now on; arguments are those of `MemctlHook`.
+    """Records the calling thread's allocations from now on. Arguments are those of `MemctlHook`.
 
-    Returns whether anything is recorded; if not, one line on stderr says why.
+    Returns whether anything is recorded. If not, one line on stderr has the reason.
     """
     MemctlHook(job, **options).__enter__()
     return _RECORDER.attached

@@ -1,8 +1,8 @@
-"""For JAX: `memctl_agent.jax.watch(job="...")`, level `counters`.
+"""For JAX: `memctl_agent.jax.watch(job="...")`, with the level `counters`.
 
-XLA's allocator has no hook but has counters: a thread samples `device.memory_stats()` of every local GPU, also at the
-ends of the steps and epochs that the program marks with `memctl_agent.step` and `.epoch`.
-Guarantees: nothing raises into the program, and no figure is made up: missing counters are not sent.
+XLA's allocator has no hook, but it has counters. A thread samples `device.memory_stats()` of every local GPU. The
+counters are also sampled at the ends of steps and epochs that the program marks with `memctl_agent.step` and `.epoch`.
+Guarantees: nothing raises into the program. No figure is made up: missing counters are not sent.
 Refuses: devices without `memory_stats` (CPUs), and a process in which something else is already recorded.
 """
 
@@ -18,11 +18,11 @@ from memctl_agent._session import SESSION, is_disabled, is_first_local_rank, loa
 
 __all__ = ["watch"]
 
-# A step's end reads the counters too, at most this often: they are a Python dictionary for each device.
+# Minimum interval between reads at the ends of steps. The counters are a Python dictionary for each device.
 BOUNDARY_S_MIN = 0.1
-# The thread's shortest interval: `watch` is not a profiler.
+# The shortest interval of the thread, because `watch` is not a profiler.
 EVERY_S_MIN = 0.05
-# Platforms whose devices are GPUs, by JAX's names, past and present.
+# JAX's names, past and present, of platforms whose devices are GPUs.
 PLATFORMS = ("gpu", "cuda", "rocm")
 
 
@@ -38,9 +38,9 @@ def watch(
 ) -> bool:
     """Samples the memory counters of this process's GPUs every `every_s` seconds until `memctl_agent.detach()`.
 
-    Initialises JAX's devices, as any computation does: call it after `jax.distributed.initialize()`.
-    Other arguments are those of `memctl_agent.attach`; rank and world size come from JAX if it runs on several
-    hosts. Returns whether anything is sampled; if not, one line on stderr says why.
+    Initialises JAX's devices, like any computation, so call it after `jax.distributed.initialize()`. Other arguments
+    are those of `memctl_agent.attach`. Rank and world size come from JAX if it runs on several hosts. Returns whether
+    anything is sampled. If not, one line on stderr has the reason.
     """
     if is_disabled():
         return False
@@ -53,7 +53,7 @@ def watch(
 
 def _watch(wanted: dict[str, Any], every_s: float, labels: dict[str, str]) -> bool:
     try:
-        # By name: type checkers would take `jax` for this file.
+        # `jax` is imported by name, because type checkers would take it for this file.
         jax: Any = importlib.import_module("jax")
     except ImportError as error:
         return _refuse(f"jax cannot be imported ({error})")
@@ -69,7 +69,7 @@ def _watch(wanted: dict[str, Any], every_s: float, labels: dict[str, str]) -> bo
     for ordinal, device in found:
         limit = (device.memory_stats() or {}).get("bytes_limit")
         if limit is not None:
-            # What XLA may take, not what the device has.
+            # This is what XLA may use, not what the device has.
             labels[f"xla_bytes_limit.{ordinal}"] = str(int(limit))
     watcher = Watcher(native, found, every_s)
     start = {
@@ -105,7 +105,7 @@ class Watcher:
         self._thread = threading.Thread(target=self._run, name="memctl-jax", daemon=True)
 
     def begin(self) -> str:
-        """Takes the first sample and starts the thread; returns the level."""
+        """Takes the first sample and starts the thread. Returns the level."""
         self.sample()
         self._thread.start()
         return "counters"
@@ -116,7 +116,7 @@ class Watcher:
             self.sample()
 
     def end(self) -> None:
-        """The thread ends on its own; a sample in progress finds no session."""
+        """Lets the thread end on its own. A sample in progress finds no session."""
         self._over.set()
 
     def sample(self) -> None:
@@ -137,11 +137,11 @@ class Watcher:
 
 
 def counters(stats: Mapping[str, Any]) -> dict[str, Optional[int]]:
-    """XLA's counters in memctl's terms. Reserved: the size of its pool, if it has one."""
+    """XLA's counters in memctl's terms. Reserved is the size of XLA's pool, if it has one."""
 
     def of(*names: str) -> Optional[int]:
         values = [int(stats[name]) for name in names if stats.get(name) is not None]
-        # A pool or reservation of 0 bytes does not exist.
+        # A value of 0 means that there is no pool or reservation.
         return next((value for value in values if value > 0), None)
 
     in_use, peak = stats.get("bytes_in_use"), stats.get("peak_bytes_in_use")

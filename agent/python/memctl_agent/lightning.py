@@ -1,8 +1,8 @@
 """For Lightning: `Trainer(callbacks=[MemctlCallback(job="...")])`.
 
-Attaches on every rank, and marks epochs, optimizer steps and evaluation by the trainer's own numbers; an exception
-becomes the session's failure. Works with `lightning.pytorch` and with `pytorch_lightning`.
-Guarantees: like the rest of this package it raises nothing into training. The session ends with the process or by
+The callback attaches on every rank, and marks epochs, optimizer steps and evaluation with the trainer's own numbers. An
+exception becomes the session's failure. It works with `lightning.pytorch` and with `pytorch_lightning`.
+Guarantees: like the rest of this package, it raises nothing into training. The session ends with the process or by
 `memctl_agent.detach()`, so that `fit` and a later `test` are one recording.
 """
 
@@ -67,7 +67,7 @@ class MemctlCallback(Callback):
         memctl_agent.phase("train")
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Several batches are one step where gradients are accumulated."""
+        """Begins a step. With accumulated gradients, several batches are one step."""
         if self._step != trainer.global_step:
             self._step = trainer.global_step
             self._range = memctl_agent.step(trainer.global_step)
@@ -78,7 +78,7 @@ class MemctlCallback(Callback):
             self._range.end()
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Also the sanity check before training."""
+        """Begins evaluation. This includes the sanity check before training."""
         memctl_agent.phase("eval")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
@@ -95,7 +95,7 @@ class MemctlCallback(Callback):
         memctl_agent.phase("eval")
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Steps of another `fit` start over."""
+        """Ends the open step. The steps of another `fit` start over."""
         self._range.end()
         self._step = None
 

@@ -1,8 +1,8 @@
 """For the Hugging Face trainer: `Trainer(..., callbacks=[MemctlCallback(job="...")])`.
 
-Attaches on every rank when training begins, and marks epochs, optimizer steps and evaluation by the trainer's
-own numbers. An exception that ends the program becomes the session's failure.
-Guarantees: like the rest of this package it raises nothing into training, and never touches `control`.
+The callback attaches on every rank when training begins, and marks epochs, optimizer steps and evaluation with the
+trainer's own numbers. An exception that ends the program becomes the session's failure.
+Guarantees: like the rest of this package, it raises nothing into training. It never changes `control`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class MemctlCallback(TrainerCallback):  # pyright: ignore[reportGeneralTypeIssue
 
     def _attach(self, args: Any) -> None:
         name = getattr(args, "run_name", None)
-        # Some versions fill in the output folder: that is a place, not a job's name.
+        # Some versions fill in the output folder, which is not a job's name.
         named = name if name and name != getattr(args, "output_dir", None) else None
         memctl_agent.attach(self._job or named, daemon=self._daemon, labels=self._labels, stacks=self._stacks)
 
@@ -48,11 +48,12 @@ class MemctlCallback(TrainerCallback):  # pyright: ignore[reportGeneralTypeIssue
         memctl_agent.phase("train")
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The trainer counts epochs in fractions; this is a whole one, or where a checkpoint ended."""
+        """Begins an epoch. The trainer counts epochs in fractions. The number here is whole, or it is that of a
+        checkpoint."""
         memctl_agent.epoch(int(state.epoch or 0))
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Once per optimizer step, even if it accumulates several batches."""
+        """Begins a step. This is called once per optimizer step, even if the step accumulates several batches."""
         self._step = memctl_agent.step(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -60,7 +61,7 @@ class MemctlCallback(TrainerCallback):  # pyright: ignore[reportGeneralTypeIssue
         self._step.end()
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The first batch of an evaluation or a prediction, and those after it; there is no callback for their
+        """A batch of an evaluation or a prediction. The first one begins it, because there is no callback for the
         begin."""
         if not self._evaluates:
             self._evaluates = True
@@ -81,6 +82,6 @@ class MemctlCallback(TrainerCallback):  # pyright: ignore[reportGeneralTypeIssue
             memctl_agent.phase("train")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """What follows is not a step."""
+        """Ends the open step, because later work is not a step."""
         self._step.end()
         self._trains = False

@@ -1,6 +1,7 @@
-//! The lower level, for torch versions that cannot be hooked: counters and blocks that Python read.
+//! The lower level of recording, for torch versions that cannot be hooked. It takes counters and blocks that Python has
+//! read.
 //!
-//! Guarantees: one malformed segment makes the whole snapshot refused; no partial snapshot is sent.
+//! Guarantees: one malformed segment causes the whole snapshot to be refused. No partial snapshot is sent.
 
 use memctl_agent::live::{self, Level};
 use memctl_agent::now_ns;
@@ -11,7 +12,7 @@ use memctl_model::{
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-/// The allocator's counters of a device, read by Python; missing counters are `None`.
+/// Records the allocator's counters of a device, which Python has read. Missing counters are `None`.
 #[pyfunction]
 #[pyo3(signature = (
     device, allocated=None, active=None, reserved=None, peak_allocated=None, peak_reserved=None, retries=None, ooms=None,
@@ -54,7 +55,7 @@ pub fn counters(
     })
 }
 
-/// The segments of a device, as returned by `torch.cuda.memory_snapshot()`.
+/// Records the segments of a device, as returned by `torch.cuda.memory_snapshot()`.
 #[pyfunction]
 pub fn blocks(device: u8, segments: &Bound<'_, PyList>) -> bool {
     let Some(live) = live::current() else { return false };

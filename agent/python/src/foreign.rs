@@ -1,6 +1,7 @@
-//! Allocators whose events Python reports: CuPy's pool through its memory hook. Also the device queries that it needs.
+//! Records allocators whose events Python reports, such as CuPy's pool through its memory hook. Also has the device
+//! queries that they need.
 //!
-//! Guarantees: an invalid number is refused by the return value; only [`attach_foreign`] raises.
+//! Guarantees: for an invalid number the return value is false. Only [`attach_foreign`] raises.
 
 use memctl_agent::live::foreign::Told;
 use memctl_agent::live::{self, LiveError};
@@ -16,7 +17,8 @@ pub fn attach_foreign() -> PyResult<()> {
     live::current().ok_or(LiveError::Detached).and_then(|live| live.attach_foreign()).map_err(refuse)
 }
 
-/// Records what an allocator did: 1 alloc, 2 free, 3 segment, 4 out of memory (`addr`: free bytes), 5 bytes held (`size`).
+/// Records an event: 1 alloc, 2 free, 3 segment, 4 out of memory (`addr` is the device's free bytes), 5 bytes that the
+/// pool holds (`size`).
 #[pyfunction]
 #[pyo3(signature = (device, action, addr, size, stream=0))]
 pub fn record(device: u32, action: u8, addr: u64, size: u64, stream: u64) -> bool {
@@ -31,8 +33,7 @@ pub fn record(device: u32, action: u8, addr: u64, size: u64, stream: u64) -> boo
     live::current().is_some_and(|live| live.tell(device, told))
 }
 
-/// The UUID of a CUDA ordinal as nvidia-smi writes it; `None` where CUDA is not in use, or the driver does not report
-/// it.
+/// The UUID of a CUDA ordinal as nvidia-smi writes it; `None` if CUDA is not in use or the driver does not report it.
 #[pyfunction]
 pub fn device_uuid(ordinal: u32) -> Option<String> {
     driver::device_uuid(ordinal).ok().map(|uuid| format!("GPU-{uuid}"))

@@ -1,6 +1,6 @@
-//! The native half of the Python package `memctl_agent`: called by its Python half, not by users.
+//! The native half of the Python package `memctl_agent`. Its Python half calls it, not users.
 //!
-//! Guarantees: a panic becomes a Python exception (which the Python half swallows), never an abort; functions that a
+//! Guarantees: a panic becomes a Python exception, which the Python half catches, and never an abort. Functions that a
 //! training loop calls take microseconds and keep the interpreter's lock only that long.
 //! Refuses: to hold any Python object beyond a call.
 
@@ -30,7 +30,7 @@ fn shim_abi() -> u32 {
     memctl_agent::live::SHIM_ABI
 }
 
-/// The module.
+/// The native module.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("NativeError", module.py().get_type::<NativeError>())?;

@@ -1,6 +1,6 @@
 //! Sessions: start, hook, stacks, marks, status, stop.
 //!
-//! Guarantees: without a session every function does nothing and indicates that by its return value.
+//! Guarantees: without a session, every function does nothing and its return value shows that.
 
 use std::ffi::{c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -23,10 +23,10 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::NativeError;
 
-/// Resolution of a live session's times: the codec's cost of time halves with every bit, and 100 ns distinguish events
-/// of one thread.
+/// Resolution of a live session's times. A coarser resolution makes times cheaper to encode, and 100 ns still
+/// distinguish the events of one thread.
 const RESOLUTION_NS: u32 = 100;
-/// The number of a mark that ends an epoch as of the last end of a step or of an evaluation.
+/// The number of a mark that ends an epoch with the state of the last end of a step or of an evaluation.
 const EPOCH_ENDED: u8 = 10;
 /// The number of a mark for freed gradients.
 const SETTLED: u8 = 11;
@@ -91,15 +91,16 @@ pub fn start<'py>(
         tracing::warn!(complaint, "identity");
     }
     let socket = environment("MEMCTL_RUN_SOCKET").map(PathBuf::from);
-    // The launcher's destination becomes this process's own, should the launcher be killed.
+    // The launcher's destination is also this process's own, in case the launcher is killed.
     let of_launcher = |name: &str| environment(name).filter(|_| socket.is_some());
     let named = daemon.or_else(|| of_launcher("MEMCTL_RUN_DAEMON")).or_else(|| environment("MEMCTL_DAEMON"));
     let number = of_launcher(launch_id::VARIABLE).and_then(|text| text.parse().ok());
     let data_dir = of_launcher("MEMCTL_RUN_DATA_DIR").map(PathBuf::from);
     let data_dir = data_dir.or_else(|| data_dirs::data_dir(&|name| std::env::var_os(name).map(PathBuf::from)));
-    // Before anything is recorded: paths that must not leave the host do not, so an error here ends the attempt.
+    // This happens before anything is recorded. An error ends the attempt, so paths that must not leave the host never
+    // do.
     let source_paths = SourcePaths::from_environment(&environment, data_dir.as_deref()).map_err(refuse)?;
-    // Any other value was meant to forbid it.
+    // Any other value is taken as a ban.
     let allows = environment("MEMCTL_HOLDERS").is_none_or(|text| text == "on" || text == "leaks");
     let holders = allows && holders != Some(false);
     let config = LiveConfig {
@@ -118,7 +119,7 @@ pub fn start<'py>(
         holders_unasked: holders,
     };
     let is_local = config.daemon.service.is_some();
-    // The launcher is reached over a socket: other Python threads need not wait for that.
+    // The launcher is reached over a socket. Other Python threads need not wait for that.
     let live = py.detach(|| live::start(config)).map_err(refuse)?;
     let told = PyDict::new(py);
     told.set_item("mode", if live.has_launcher() { "launcher" } else { "thread" })?;
@@ -132,7 +133,7 @@ pub fn start<'py>(
     Ok(told)
 }
 
-/// The default destination of this process: this user's own daemon if it runs, else the local service of the data
+/// The default destination of this process: this user's own daemon if it runs, otherwise the local service of the data
 /// folder, which the first connection starts.
 fn local_daemon(py: Python<'_>, data_dir: Option<&Path>) -> DaemonAddress {
     let interpreter = py.import("sys").and_then(|sys| sys.getattr("executable")).and_then(|it| it.extract::<PathBuf>());
@@ -173,7 +174,7 @@ fn session_info(
         source: SourceKind::Live,
         host: who.host.clone(),
         pid: Some(process.pid),
-        // 0: it is in another namespace.
+        // A pid of 0 means that the parent is in another namespace.
         parent_pid: Some(parent_pid).filter(|pid| *pid > 0),
         launch: launch_of(who, process, parent_pid, launcher),
         role: who.role.clone(),
@@ -187,7 +188,8 @@ fn session_info(
     })
 }
 
-/// What started this process: `memctl run`, whose id is given, else the parent of its ranks or siblings, else itself.
+/// What started this process: `memctl run`, whose id is given, otherwise the parent of its ranks or siblings, otherwise
+/// this process itself.
 fn launch_of(who: &Identity, process: &Process, parent_pid: u32, launcher: Option<u64>) -> Launch {
     let group = who.group.clone();
     if launcher.is_some() {
@@ -203,19 +205,19 @@ fn hides_names() -> bool {
     std::env::var(source_paths::MODE_VARIABLE).is_ok_and(|mode| mode == Mode::Hashed.name())
 }
 
-/// `sys.argv[0]`, for a made-up name.
+/// `sys.argv[0]`, for a made-up name of the job.
 fn script(py: Python<'_>) -> Option<String> {
     let argv = py.import("sys").ok()?.getattr("argv").ok()?;
     argv.get_item(0).ok()?.extract().ok()
 }
 
-/// The title that the process gave itself.
+/// The title of the process, if it has set one.
 fn title() -> Option<String> {
     let words = std::fs::read("/proc/self/cmdline").ok()?;
     Some(String::from_utf8_lossy(&words[..words.len().min(256)]).into_owned())
 }
 
-/// Whether the process's initial environment had a rank: a process that is a rank itself may get one later.
+/// Whether the process's initial environment had a rank. A process that is a rank itself may set the variable later.
 fn has_rank_at_birth() -> bool {
     let environment = std::fs::read("/proc/self/environ").unwrap_or_default();
     let has = |name: &str| environment.split(|byte| *byte == 0).any(|pair| is_variable(pair, name));
@@ -230,7 +232,7 @@ fn host() -> Option<String> {
     std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned())
 }
 
-/// Logs of the agent go to standard error, if `MEMCTL_LOG` asks for them; otherwise nothing is printed.
+/// Prints logs of the agent to standard error if `MEMCTL_LOG` requests them. Otherwise nothing is printed.
 fn log_if_wanted() {
     let filter = std::env::var("MEMCTL_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
     if let Some(filter) = filter {
@@ -256,12 +258,13 @@ pub fn attach_hook(py: Python<'_>, path: PathBuf, device: Option<u32>, build: &s
 #[pyfunction]
 pub fn check_stacks(py: Python<'_>) -> bool {
     let Some(live) = live::current() else { return false };
-    // A native function has no frame of its own: both see the caller's, at the instruction of this call.
+    // A native function has no frame of its own. Both sides see the caller's frame, at the instruction of this call.
     let deaths = watch_code(py);
     frames(py).is_ok_and(|expected| live.check_stacks(python(py), &expected, deaths))
 }
 
-/// Makes the interpreter report every code object that dies, once for the life of the process; returns whether it does.
+/// Makes the interpreter report every code object that dies, from now on for the life of the process. Returns whether
+/// it does.
 ///
 /// `PyCode_AddWatcher` is not part of the stable interface, so it is looked up by name. CPython has it from 3.12 on.
 fn watch_code(_py: Python<'_>) -> bool {
@@ -272,12 +275,12 @@ fn watch_code(_py: Python<'_>) -> bool {
         if found.is_null() {
             return false;
         }
-        // SAFETY: its type in Include/cpython/code.h, since it exists.
+        // SAFETY: this is its type in Include/cpython/code.h in every version that has it.
         let add = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(OnCode) -> c_int>(found) };
         // SAFETY: the interpreter's lock is held; the callback is code that is never unloaded.
         let is_watched = unsafe { add(on_code) } >= 0;
         if !is_watched {
-            // SAFETY: as above. All eight watchers are taken, which is an exception.
+            // SAFETY: as above. All eight watchers are taken, which raised an exception.
             unsafe { pyo3::ffi::PyErr_Clear() };
         }
         is_watched
@@ -309,7 +312,7 @@ fn shown(frame: &Bound<'_, PyAny>) -> PyResult<Shown> {
     let code = frame.getattr("f_code")?;
     let text = |name: &str| -> PyResult<(usize, String)> {
         let text = code.getattr(name)?;
-        // The other side also shows replacements for what cannot be encoded as UTF-8.
+        // The hook's side also replaces what cannot be encoded as UTF-8.
         let plain =
             text.call_method1("encode", ("utf-16", "surrogatepass"))?.call_method1("decode", ("utf-16", "replace"))?;
         Ok((text.as_ptr() as usize, plain.extract()?))
@@ -388,7 +391,7 @@ pub fn stop(py: Python<'_>, failure: Option<String>, patience_s: f64, leaving: b
     Ok(told)
 }
 
-/// Closes the gate in this process for good.
+/// Closes the gate in this process permanently.
 #[pyfunction]
 pub fn silence() {
     live::silence();

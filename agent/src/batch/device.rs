@@ -1,8 +1,8 @@
-//! One device's events on their way into chunks: the block map follows them, the encoder packs them, the rollup
+//! Processes the events of one device. The block map follows them, the encoder packs them into chunks, and the rollup
 //! aggregates them.
 //!
-//! Guarantees: `next_event` counts exactly the events that went into chunks; a hole (dropped events) always lies at a
-//! chunk's boundary and is announced by the chunk after it; from a hole to the next keyframe every figure is marked as
+//! Guarantees: `next_event` counts exactly the events that went into chunks. A hole (dropped events) is always at a
+//! chunk's boundary, and the chunk after it announces it. From a hole to the next keyframe, every figure is marked as
 //! not exact.
 //!
 //! (Over 400 lines: chunks, tables and keyframes of a device are cut from one state.)
@@ -18,7 +18,7 @@ use memctl_model::{
 };
 use memctl_proto::chunk::{ChunkError, ChunkMeta, Encoder};
 
-/// What a device gives to the batch.
+/// The output of a device for the batch.
 pub(super) enum Output {
     /// An encoded chunk with its number of events.
     Chunk(Bytes, u64),
@@ -26,17 +26,18 @@ pub(super) enum Output {
     Keyframe(Keyframe),
 }
 
-/// Which rows a table has: on the wire the first table of a batch has all rows, the others only the changed ones.
+/// The rows that a table has. On the wire, the first table of a batch has all rows, and the others have only the
+/// changed rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rows {
-    /// All.
+    /// All rows.
     All,
-    /// Those that changed since the device's last table; removed ones with 0 blocks.
+    /// The rows that changed since the device's last table. A removed row has 0 blocks.
     Changed,
 }
 
-/// Chunks after which a keyframe is written, however many blocks are live: the most that a replay has to read one by
-/// one.
+/// Number of chunks after which a keyframe is written, regardless of the number of live blocks. A replay reads at most
+/// this many chunks one by one.
 const KEYFRAME_CHUNKS_MOST: u64 = 256;
 
 /// The pipeline of one device.
@@ -48,21 +49,21 @@ pub(super) struct Device {
     phases: Phases,
     next_event: u64,
     rollup: Rollup,
-    /// Events dropped since the last chunk.
+    /// Number of events dropped since the last chunk.
     hole: u64,
-    /// Events that could not be encoded.
+    /// Number of events that could not be encoded.
     lost: u64,
     exact: bool,
     chunks_since_keyframe: u64,
     events_since_keyframe: u64,
-    /// Highest levels since the last end of a step, an epoch, a window, see [`Self::peaks_since`].
+    /// Peaks since the last end of a step, an epoch or a window, see [`Self::peaks_since`].
     step_peaks: Peaks,
     epoch_peaks: Peaks,
     window_peaks: Peaks,
     last_ns: u64,
-    /// The allocator's counters when they were last read; used in place of events where there are none.
+    /// The allocator's counters when they were last read. They are used in place of events when there are no events.
     counted: Option<Sample>,
-    /// The state at the last end of a step or of an evaluation; the map keeps its rows.
+    /// The table of the last end of a step or of an evaluation, without rows. The map keeps its rows.
     last_boundary: Option<SiteTable>,
 }
 
@@ -94,7 +95,7 @@ impl Device {
         })
     }
 
-    /// Takes one event; outputs the chunk when it is full.
+    /// Takes one event. Outputs the chunk when it is full.
     #[inline]
     pub(super) fn event(&mut self, event: &Event, out: &mut Vec<Output>) {
         if self.encoder.is_empty() {
@@ -114,7 +115,7 @@ impl Device {
         }
     }
 
-    /// Events were dropped here.
+    /// Records that events were dropped at this point.
     pub(super) fn hole(&mut self, dropped: u64, out: &mut Vec<Output>) {
         self.flush(out);
         self.hole += dropped;
@@ -165,15 +166,17 @@ impl Device {
         }
     }
 
-    /// A keyframe's cost grows with the blocks, so the next one follows after twice as many events. Small chunks, which
-    /// were cut because of time, must not pile up in front of a replay either.
+    /// Whether a keyframe is due. The cost of a keyframe grows with the number of blocks, so the next one follows after
+    /// twice as many events as blocks. A large number of small chunks, which were cut because of time, also makes one
+    /// due, so that a replay does not have to read them all.
     fn is_keyframe_due(&self) -> bool {
         self.chunks_since_keyframe >= KEYFRAME_CHUNKS
             && (self.events_since_keyframe >= 2 * self.map.allocated_blocks()
                 || self.chunks_since_keyframe >= KEYFRAME_CHUNKS_MOST)
     }
 
-    /// The encoder failed: a fault of its own (its limits are ours), counted like any other loss.
+    /// Counts events as lost because the encoder failed. This would be a fault of the encoder, because this module
+    /// keeps its limits.
     fn lose(&mut self, events: u64, error: &ChunkError) {
         tracing::error!(device = self.device.0, events, %error, "events could not be encoded and are lost");
         self.hole += events;
@@ -189,7 +192,7 @@ impl Device {
         self.map.keyframe(self.device, self.next_event, self.last_ns, reason)
     }
 
-    /// The current state, behind all events so far: written after an out of memory or a death.
+    /// Outputs the current state, after all events so far. This is used after an out-of-memory event or a failure.
     pub(super) fn state(&mut self, reason: KeyframeReason, out: &mut Vec<Output>) {
         self.flush(out);
         out.push(Output::Keyframe(self.keyframe(reason)));
@@ -200,7 +203,7 @@ impl Device {
         self.last_ns > 0
     }
 
-    /// Takes the allocator's counters. The allocator reports its peak since the process began; if that has grown, it is
+    /// Takes the allocator's counters. The allocator reports its peak since the process began. If that has grown, it is
     /// also the peak since the last reading.
     pub(super) fn counted(&mut self, sample: &Sample) {
         if sample.allocated_bytes.is_none() && sample.reserved_bytes.is_none() {
@@ -224,12 +227,12 @@ impl Device {
         !self.is_used() && self.counted.is_some()
     }
 
-    /// The stack of the live block at an address; none where there is no such block.
+    /// The stack of the live block at an address; [`StackId::NONE`] when there is no such block.
     pub(super) fn block_stack(&self, addr: u64) -> StackId {
         self.map.block_stack(addr)
     }
 
-    /// Starts over from a state that was read; everything from here on is exact again.
+    /// Replaces the state by one that was read. Figures from here on are exact again.
     pub(super) fn restore(&mut self, mut keyframe: Keyframe, out: &mut Vec<Output>) {
         self.flush(out);
         self.carry_origins(&mut keyframe);
@@ -242,8 +245,9 @@ impl Device {
         out.push(Output::Keyframe(keyframe));
     }
 
-    /// A state that was read from an allocator has no stacks. A block that was known at the same address with the same
-    /// request keeps its origin: nearly always it is the same block, and the bytes are exact in any case.
+    /// Copies the origins of known blocks into a state that was read from an allocator, which has no stacks. A block
+    /// that was known at the same address with the same request keeps its origin. It is nearly always the same block,
+    /// and the bytes are exact in any case.
     fn carry_origins(&self, keyframe: &mut Keyframe) {
         let known = self.keyframe(KeyframeReason::Periodic);
         let origins: HashMap<u64, BlockState> = blocks(&known).map(|block| (block.addr, *block)).collect();
@@ -257,7 +261,7 @@ impl Device {
         }
     }
 
-    /// Passes a mark; returns a site table at a boundary.
+    /// Applies a mark. Returns a site table if the mark is a boundary.
     pub(super) fn mark(&mut self, kind: &MarkKind, time_ns: u64, rows: Rows) -> Option<SiteTable> {
         match *kind {
             MarkKind::EpochBegin(epoch) => {
@@ -284,7 +288,7 @@ impl Device {
             MarkKind::PhaseEnd(phase) => {
                 self.birth.phase = self.phases.end(phase);
                 if phase == Phase::Eval {
-                    // An evaluation's end is not a boundary itself, but may be the last end of an epoch.
+                    // The end of an evaluation is not a boundary, but an epoch may end with its state.
                     self.settled();
                 }
                 None
@@ -298,7 +302,7 @@ impl Device {
         }
     }
 
-    /// Live memory by site, now.
+    /// The site table of the current state.
     pub(super) fn site_table(&mut self, boundary: Boundary, time_ns: u64, rows: Rows) -> SiteTable {
         let peaks_within = self.peaks_since(boundary);
         SiteTable { rows: self.rows(rows), ..self.table(boundary, time_ns, peaks_within) }
@@ -311,12 +315,12 @@ impl Device {
         }
     }
 
-    /// Peaks since the last boundary of the same kind; boundaries of other kinds may lie between.
+    /// Peaks since the last boundary of the same kind. Boundaries of other kinds may be in between.
     fn peaks_since(&mut self, boundary: Boundary) -> Peaks {
         let within = self.map.peaks_within();
         self.map.reset_peaks_within();
         if !self.is_only_counted() {
-            // Without events the map knows nothing.
+            // Without events the map is empty, so the counters are used.
             self.raise_peaks(within);
         }
         match boundary {
@@ -334,17 +338,17 @@ impl Device {
         }
     }
 
-    /// Keeps the state after the last boundary, now that gradients are freed; it is not sent.
+    /// Keeps the current state, in which gradients are freed, as that of the last boundary. It is not sent.
     pub(super) fn settled(&mut self) {
         if let Some(boundary) = &self.last_boundary {
-            // (A device that is not used has no events.)
+            // (A device without events has no last event, so the boundary's time is used.)
             let time_ns = self.last_ns.max(boundary.time_ns);
             self.last_boundary = Some(self.table(Boundary::StepEnd, time_ns, Peaks::default()));
             self.map.keep_site_rows();
         }
     }
 
-    /// The end of an epoch as of the last boundary, once, with all rows.
+    /// The table of an epoch that ended at the last boundary, with all rows. It is returned only once.
     pub(super) fn ended(&mut self, epoch: u32) -> Option<SiteTable> {
         let table = self.last_boundary.take()?;
         let peaks_within = std::mem::take(&mut self.epoch_peaks);
@@ -380,12 +384,12 @@ impl Device {
         }
     }
 
-    /// The oldest live blocks of some stacks, which are sorted.
+    /// The oldest live blocks of the given stacks. `stacks` is sorted.
     pub(super) fn oldest(&self, stacks: &[StackId], most: usize) -> LiveSample {
         self.map.oldest(stacks, most)
     }
 
-    /// Rows that a whole table would have now.
+    /// Number of rows that a whole table would have now.
     pub(super) fn site_count(&self) -> usize {
         self.map.site_count()
     }

@@ -1,10 +1,10 @@
-//! The batch stage: events, marks, stacks and samples go in; items that are ready to be numbered come out.
+//! The batch stage turns events, marks, stacks and samples into items that are ready to be numbered.
 //!
 //! Guarantees: a pure state machine (no clock, no thread, no I/O); stacks precede the items that refer to them.
 //!
-//! Refuses: to hold more than a bounded amount (it flushes by count, by rows and on [`Batcher::linger`]), and to make
-//! an item over the wire's limits (it is left out and logged).
-//! (Over 400 lines: input, pending state and output share one state.)
+//! Refuses: to hold more than a bounded amount; it flushes by count, by rows and on [`Batcher::linger`]. Also refuses
+//! to make an item over the wire's limits; such an item is left out and logged.
+//! (Over 400 lines: input, waiting data and output share one state.)
 
 mod device;
 pub mod note;
@@ -29,37 +29,41 @@ use memctl_proto::item::Packed;
 use crate::source_paths::{SourcePaths, Treated};
 use crate::uplink::outgoing::Outgoing;
 
-/// Marks that make a batch: an item of about 4 KiB.
+/// Number of marks that make a batch. The item has about 4 KiB.
 const MARKS_FLUSH: usize = 4_096;
-/// Site tables that make a batch: differences between neighbours compress best together.
+/// Number of site tables that make a batch. The differences between neighbouring tables compress best together.
 const TABLES_FLUSH: usize = 64;
-/// Rows for which a batch has one more table: the first table is whole, and its cost is spread over that many.
+/// A batch has one table for each of this many mean rows, if that is more than [`TABLES_FLUSH`]. The first table is
+/// whole, and the other tables share its cost.
 const ROWS_PER_TABLE: usize = 256;
-/// Changed rows held at most before they are sent, apart from the whole tables: 2 MiB.
+/// Number of changed rows (2 MiB) at which they are sent. Rows of whole tables do not count.
 const ROWS_FLUSH: usize = 65_536;
-/// Rows that a batch's reader unfolds: with one more table of the largest kind the batch stays below the wire's limit.
+/// Number of rows after unfolding at which a batch is sent. One more table of the largest size stays below the wire's
+/// limit.
 const UNFOLDED_FLUSH: usize = BATCH_ROWS_MAX - ROWS_MAX;
-/// Rows that are worth one linger time: the first table of a batch is whole, so large tables wait for more tables,
+/// Mean rows of a table for each additional linger time that tables wait. The first table of a batch is whole, so large
+/// tables wait for more tables.
 const ROWS_PER_LINGER: usize = 16_384;
-/// but not for longer than this many linger times.
+/// Maximum number of additional linger times.
 const LINGERS_MOST: usize = 10;
-/// Samples that make a batch.
+/// Number of samples that make a batch.
 const SAMPLES_FLUSH: usize = 1_024;
-/// Bytes of new stacks that make a batch: with one more stack (512 frames of 8 KiB names) it stays below an item's limit.
+/// Bytes of new stacks that make a batch. With one more stack (512 frames of 8 KiB names) the batch stays below an
+/// item's limit.
 const STACKS_FLUSH_BYTES: usize = 1 << 20;
 
-/// Where the batch stage cuts.
+/// The configuration of the batch stage.
 #[derive(Clone, Debug)]
 pub struct BatchConfig {
     /// Resolution of event times.
     pub resolution_ns: u32,
-    /// The allocator's settings: they decide where blocks are split.
+    /// The allocator's settings. They decide where blocks are split.
     pub settings: AllocatorSettings,
     /// Devices; arguments named `place` are indices into this list.
     pub devices: Vec<DeviceIndex>,
-    /// How long something may wait before it is sent. `None` for recordings: cut by content alone.
+    /// How long recorded data may wait before it is sent. With `None`, items are cut by content alone (for recordings).
     pub linger: Option<Duration>,
-    /// Boundaries that were inferred and are not given by marks; their tables say so.
+    /// Boundaries that were inferred because no marks give them. Their tables are marked as found.
     pub found: Vec<Boundary>,
     /// How paths of source files are treated before they leave the host.
     pub source_paths: SourcePaths,
@@ -72,7 +76,8 @@ pub struct Batcher {
     stacks: StackSender,
     treated: Treated,
     marks: Vec<Mark>,
-    /// Tables that wait, in the wire's form: each device's first table is whole, the others have only the changed rows.
+    /// Tables that wait, in the wire's form. The first table of each device is whole. The others have only the changed
+    /// rows.
     tables: Vec<SiteTable>,
     /// Rows of the tables that have only changes.
     changed_rows: usize,
@@ -80,7 +85,7 @@ pub struct Batcher {
     unfolded_rows: usize,
     /// Whether a device has a waiting table, by place.
     has_table: Vec<bool>,
-    /// Linger times that the tables have waited.
+    /// Number of linger times that the tables have waited.
     lingers: usize,
     samples: Vec<Sample>,
     ready: Vec<Outgoing>,
@@ -91,7 +96,7 @@ impl Batcher {
     /// An empty stage.
     ///
     /// # Errors
-    /// When zstd gives no context (out of memory).
+    /// zstd could not create a context (out of memory).
     pub fn new(config: BatchConfig) -> Result<Self, ChunkError> {
         let devices: Vec<Device> = config
             .devices
@@ -115,7 +120,7 @@ impl Batcher {
         })
     }
 
-    /// Takes an event of a device. A failed request is followed by the device's state at that moment.
+    /// Takes an event of a device. After an out-of-memory event, a live session records the device's state.
     #[inline]
     pub fn event(&mut self, place: usize, event: &Event) {
         self.devices[place].event(event, &mut self.scratch);
@@ -133,13 +138,13 @@ impl Batcher {
         self.collect();
     }
 
-    /// Starts a device over from a state that was read at this point.
+    /// Replaces a device's state by one that was read at this point.
     pub fn restore(&mut self, place: usize, keyframe: Keyframe) {
         self.devices[place].restore(keyframe, &mut self.scratch);
         self.collect();
     }
 
-    /// The stack of a device's live block; none where there is no such block.
+    /// The stack of a device's live block; [`StackId::NONE`] when there is no such block.
     #[must_use]
     pub fn block_stack(&self, place: usize, addr: u64) -> StackId {
         self.devices[place].block_stack(addr)
@@ -177,7 +182,7 @@ impl Batcher {
         let Some(mut table) = self.devices[place].mark(&mark.kind, mark.time_ns, rows) else { return };
         table.found = self.config.found.contains(&table.boundary);
         self.add_table(place, table);
-        // People wait for an epoch's end: it is sent at once, last in its item.
+        // Users wait for the end of an epoch, so its table is sent at once. It is the last table of its item.
         let epoch = matches!(mark.kind, MarkKind::EpochEnd(_));
         let is_much = self.changed_rows >= ROWS_FLUSH || self.unfolded_rows >= UNFOLDED_FLUSH;
         if epoch || is_much || self.tables.len() >= TABLES_FLUSH.max(self.mean_rows() / ROWS_PER_TABLE) {
@@ -212,7 +217,7 @@ impl Batcher {
         self.mark(mark);
     }
 
-    /// Whether anything was recorded on any device, or counted.
+    /// Whether any device has recorded events or counters.
     #[must_use]
     pub fn is_used(&self) -> bool {
         self.devices.iter().any(|device| device.is_used() || device.is_only_counted())
@@ -229,8 +234,8 @@ impl Batcher {
         self.devices[place].settled();
     }
 
-    /// Something ended unnoticed at a device's last boundary: the table of that boundary is sent for it. Returns that
-    /// boundary's time; `None` when the device had none.
+    /// Records an end that was not seen when it happened, at the device's last boundary. The table of that boundary is
+    /// sent for it. Returns that boundary's time; `None` when the device had no boundary.
     pub fn device_ended(&mut self, place: usize, mark: &Mark) -> Option<u64> {
         let MarkKind::EpochEnd(epoch) = mark.kind else { return None };
         let Some(table) = self.devices[place].ended(epoch) else {
@@ -238,7 +243,7 @@ impl Batcher {
             return None;
         };
         let time_ns = table.time_ns;
-        // This table is whole and older than the latest changes: it gets its own item.
+        // This table is whole and older than the latest changes, so it gets its own item.
         self.flush_tables();
         self.add_table(place, table);
         self.flush_tables();
@@ -256,7 +261,7 @@ impl Batcher {
         }
     }
 
-    /// Sends what waits: the linger time has passed. Large tables wait a little longer for more tables.
+    /// Sends what waits, after the linger time has passed. Large tables wait a little longer for more tables.
     pub fn linger(&mut self) {
         self.lingers += usize::from(!self.tables.is_empty());
         let worth = (self.mean_rows() / ROWS_PER_LINGER).min(LINGERS_MOST);
@@ -282,7 +287,7 @@ impl Batcher {
         self.flush_samples();
     }
 
-    /// Ends the session: [`Self::close`], then the last word, which is also returned.
+    /// Ends the session: calls [`Self::close`], adds the item with the session's end, and returns that end.
     pub fn finish(&mut self, time_ns: u64, produced: u64, dropped: Dropped, failure: Option<String>) -> SessionEnd {
         self.close(failure.is_some());
         let end = self.last_word(time_ns, produced, dropped, failure);
@@ -290,8 +295,8 @@ impl Batcher {
         end
     }
 
-    /// Ends the input: sends a last site table of every device and everything that waits. After a failure also each
-    /// device's state.
+    /// Ends the input: sends a last site table of every device and everything that waits. After a failure, a live
+    /// session also sends each device's state.
     pub fn close(&mut self, failed: bool) {
         for place in 0..self.devices.len() {
             let rows = self.rows_of(place);
@@ -307,7 +312,7 @@ impl Batcher {
         self.flush();
     }
 
-    /// The last word of a session that was closed.
+    /// The end of a session that was closed, as it is sent.
     #[must_use]
     pub fn last_word(&self, time_ns: u64, produced: u64, dropped: Dropped, failure: Option<String>) -> SessionEnd {
         let (mut unknown_frees, mut contradictions) = (0, 0);
@@ -321,7 +326,7 @@ impl Batcher {
         SessionEnd { time_ns, produced, dropped, failure, unknown_frees, contradictions }
     }
 
-    /// The oldest live blocks of some stacks, which are sorted, over all devices.
+    /// The oldest live blocks of the given stacks on all devices. `stacks` is sorted.
     #[must_use]
     pub fn oldest(&self, stacks: &[StackId], most: usize) -> LiveSample {
         let mut sample = LiveSample::default();
@@ -336,20 +341,20 @@ impl Batcher {
         std::mem::take(&mut self.ready)
     }
 
-    /// Events that wait for their chunk to fill.
+    /// Number of events that wait for their chunk to fill.
     #[must_use]
     pub fn waiting_events(&self) -> u64 {
         self.devices.iter().map(Device::waiting_events).sum::<u64>()
             + self.ready.iter().map(|item| item.events).sum::<u64>()
     }
 
-    /// Events that could not be encoded.
+    /// Number of events that could not be encoded.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.devices.iter().map(Device::lost).sum()
     }
 
-    /// How the stage cuts.
+    /// The configuration of the stage.
     #[must_use]
     pub fn config(&self) -> &BatchConfig {
         &self.config
@@ -358,7 +363,7 @@ impl Batcher {
     fn collect(&mut self) {
         let outputs = std::mem::take(&mut self.scratch);
         if !outputs.is_empty() {
-            // The dictionary first: a reader of the chunk can then name its stacks.
+            // The dictionary is sent first, so that a reader of the chunk can name its stacks.
             self.flush_stacks();
         }
         for output in outputs {
@@ -369,8 +374,8 @@ impl Batcher {
         }
     }
 
-    /// Adds an item to the ready ones. An item that a daemon would refuse (a keyframe of a million blocks) must not end
-    /// the session: it is left out.
+    /// Adds an item to the ready ones. An item that a daemon would refuse (a keyframe of a million blocks) is left out,
+    /// because it would end the session.
     fn emit(&mut self, packed: Packed, events: u64) {
         let too_large =
             packed.payload.len() > ITEM_BYTES_MAX || packed.unpacked_bytes as usize > ITEM_UNPACKED_BYTES_MAX;

@@ -1,15 +1,15 @@
-//! What reaches the worker apart from the rings.
+//! Notes are the messages that reach the worker outside of the rings.
 //!
-//! Guarantees: a note that belongs among a ring's records carries the ring's position.
+//! Guarantees: a note that belongs at a point among a ring's records has the ring's position.
 
 use memctl_model::{Frame, Keyframe, Mark, Sample};
 
 use crate::ring::Position;
 
-/// See the module.
+/// A note; see the module's documentation.
 #[derive(Debug)]
 pub enum Note {
-    /// A mark, with each ring's position when it was made; without positions it refers to the last boundary.
+    /// A mark, with each ring's position when it was made. A mark without positions refers to the last boundary.
     Mark(Mark, Box<[Position]>),
     /// Gradients were freed, with each ring's position.
     Settled(Box<[Position]>),

@@ -1,9 +1,9 @@
-//! Translates what a trainer leaves in its region for the batcher: ticks become times, the region's stack ids become
-//! the session's, notes in bytes become notes.
+//! Translates the content of a trainer's region for the batcher. Ticks become times, stack ids of the region become ids
+//! of the session, and encoded notes are decoded.
 //!
-//! Guarantees: a stack enters the session's dictionary before the first event that names it; times of events never
+//! Guarantees: a stack enters the session's dictionary before the first event that refers to it. Times of events never
 //! run backwards by more than the trainer's clock did.
-//! Refuses: to trust ids and bytes of the region. An unknown id becomes "no stack"; an unreadable note is left out.
+//! Refuses: to trust ids and bytes of the region. An unknown id becomes "no stack", and an unreadable note is left out.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::region::messages::{self, Said};
 use crate::region::{Region, State, notes};
 use crate::ring::Record;
 
-/// A code object's part of a frame.
+/// A code object of the region's dictionary.
 struct Code {
     file: Arc<str>,
     name: Arc<str>,
@@ -28,7 +28,7 @@ struct Code {
     table: Vec<u8>,
 }
 
-/// A region's stack.
+/// A stack of the region's dictionary.
 struct Stack {
     id: StackId,
     frames: Box<[Frame]>,
@@ -42,11 +42,11 @@ pub(crate) struct Translator {
     notes: notes::Reader,
     dictionary: dictionary::Reader,
     codes: Vec<Code>,
-    /// By the region's id less one.
+    /// Stacks, indexed by the region's id minus one.
     stacks: Vec<Stack>,
     /// Stacks of annotated blocks, by the block's stack and the annotation's.
     annotated: HashMap<(StackId, StackId), StackId>,
-    /// The request's stack of each of them, by its place.
+    /// For each of these stacks, the index in `stacks` of the request's stack.
     bases: HashMap<StackId, usize>,
     failure: Option<String>,
     malformed: u64,
@@ -145,8 +145,8 @@ impl Translator {
         self.stacks.push(Stack { id, frames });
     }
 
-    /// Frames of memctl's own wrappers (of `backward`, `DataLoader.__iter__`, …) lie between the user's and torch's and
-    /// are left out.
+    /// Whether a code object is one of memctl's own wrappers (of `backward`, `DataLoader.__iter__`, …). Their frames
+    /// are between the user's frames and torch's frames and are left out.
     fn is_ours(&self, code: u32) -> bool {
         self.codes.get(code as usize).is_some_and(|code| code.file.contains("/memctl_agent/"))
     }
@@ -162,13 +162,13 @@ impl Translator {
         }
     }
 
-    /// A backward allocation: the node, then the forward call that made it.
+    /// The frames of an allocation in the backward pass: the node, then the forward call that made it.
     fn node(&self, forward: u32, type_name: &str) -> Box<[Frame]> {
         let node = Frame { function: names::node_name(type_name).into(), file: "<autograd>".into(), line: 0 };
         std::iter::once(node).chain(self.frames(forward).iter().cloned()).collect()
     }
 
-    /// The frames of a region's stack; empty where the id is 0 or unknown.
+    /// The frames of a stack of the region; empty if the id is 0 or unknown.
     fn frames(&self, id: u32) -> &[Frame] {
         self.stacks.get((id as usize).wrapping_sub(1)).map_or(&[][..], |stack| &stack.frames)
     }
@@ -216,7 +216,7 @@ impl Translator {
         self.region.state() != State::Running
     }
 
-    /// Follows the clocks.
+    /// Refines the clock's rate.
     pub(crate) fn refine(&mut self) {
         self.clock.refine();
     }

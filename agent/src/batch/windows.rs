@@ -1,40 +1,41 @@
-//! Windows: boundaries that the worker makes itself where no steps are marked (a serving loop, an evaluation, a
+//! Windows are boundaries that the worker makes itself when no steps are marked (a serving loop, an evaluation, a
 //! notebook).
 //!
-//! Guarantees: a pure state machine (time is an argument). There are at most four windows a second except for dense
-//! events, and none while steps are marked, however slow they are. An idle process gets one window in ten seconds, so
-//! that a plateau has sample points. Refuses: to look at what was allocated.
+//! Guarantees: a pure state machine (time is an argument). There are at most four windows a second, except for dense
+//! events. There are none while steps are marked, even slow ones (up to [`CEASED_MOST`]). An idle process gets one
+//! window in ten seconds, so that a plateau has sample points.
+//! Refuses: to depend on what was allocated.
 
 use std::time::{Duration, Instant};
 
-/// The first windows are this long, so that a process that lives for seconds has some, too.
+/// Length of the first windows. It is short, so that a process that lives only for seconds has windows, too.
 const FIRST: Duration = Duration::from_millis(250);
-/// Later ones are a thirty-second of the time since windows began, up to this: growth per minute needs no more.
+/// Maximum length of a window with events. A growth rate per minute needs no shorter windows.
 const USUAL: Duration = Duration::from_secs(1);
 const SHARE: u32 = 32;
-/// A window in which nothing happened is this long.
+/// Length of a window without events.
 const IDLE: Duration = Duration::from_secs(10);
-/// Events that end a window before its time: a chunk's worth.
+/// This many events, as many as a chunk has, end a window early.
 pub(super) const DENSE_EVENTS: u64 = 65_536;
-/// Steps are considered stopped when none has ended for this multiple of the last step's duration,
+/// Steps are considered stopped when none has ended for this multiple of the last step's duration.
 const CEASED_STEPS: u32 = 4;
-/// but not sooner than this,
+/// Steps are considered stopped after this time at the earliest.
 const CEASED_LEAST: Duration = Duration::from_secs(5);
-/// and not later than this.
+/// Steps are considered stopped after this time at the latest.
 const CEASED_MOST: Duration = Duration::from_secs(120);
 
 /// The windows of a session.
 #[derive(Debug)]
 pub(super) struct Windows {
-    /// Windows so far: the number of the current one.
+    /// Number of windows so far, which is the number of the current one.
     number: u64,
-    /// When windows began to be cut; in the future while steps are marked.
+    /// The time from which windows are cut. It is in the future while steps are marked.
     since: Instant,
-    /// When the current one began.
+    /// When the current window began.
     began: Instant,
-    /// Events so far at that time.
+    /// Number of events when the current window began.
     began_events: u64,
-    /// The last end of a step, or the beginning.
+    /// The last end of a step, or the beginning of the session.
     stepped: Instant,
 }
 
@@ -43,17 +44,17 @@ impl Windows {
         Self { number: 0, since: now, began: now, began_events: 0, stepped: now }
     }
 
-    /// A step has ended: no window until steps have ceased.
+    /// A step has ended. There is no window until steps have stopped.
     pub(super) fn step_ended(&mut self, now: Instant, events: u64) {
         let took = now.saturating_duration_since(self.stepped);
         self.stepped = now;
         self.since = now + (took * CEASED_STEPS).clamp(CEASED_LEAST, CEASED_MOST);
-        // What the step covered is not reported twice: the next window begins where the last step ended.
+        // The next window begins at the end of the last step, so that the step's time is not reported twice.
         (self.began, self.began_events) = (now, events);
     }
 
-    /// Whether the current window ends now, and its number. `events` are all events so far; only called once something
-    /// was recorded.
+    /// The number of the current window if it ends now. `events` is the number of all events so far. Must not be called
+    /// before anything was recorded.
     pub(super) fn cut(&mut self, now: Instant, events: u64) -> Option<u64> {
         let open = now.checked_duration_since(self.since)?;
         let lasted = now.saturating_duration_since(self.began);
@@ -72,7 +73,7 @@ impl Windows {
 mod tests {
     use super::*;
 
-    /// A clock that is set.
+    /// Windows with a simulated clock.
     struct Run {
         start: Instant,
         windows: Windows,

@@ -1,12 +1,12 @@
-//! The thread that empties the rings: consumer of every device's ring, owner of the [`Batcher`].
+//! The thread that empties the rings. It is the consumer of every device's ring and owns the [`Batcher`].
 //!
-//! Guarantees: a mark takes effect after exactly the events that were pushed before it was made; a hole is announced
-//! where it lies, and the source is asked for a snapshot; when the outbox is full only this thread waits, while the
-//! rings fill.
+//! Guarantees: a mark takes effect after exactly the events that were pushed before it was made. A hole is announced at
+//! its position, and a snapshot is requested from the source. When the outbox is full, only this thread waits, while
+//! the rings fill.
 //!
 //! Refuses: to run in the training thread.
 //!
-//! (Over 400 lines: what is taken, where a mark takes effect and how a session ends share one state.)
+//! (Over 400 lines: reading the rings, applying the marks and ending the session share one state.)
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,20 +28,20 @@ use crate::region::Region;
 use crate::ring::Consumer;
 use crate::uplink::window::{Pushed, Window};
 
-/// How long an idle worker sleeps: a ring of a million events holds 5 s of the busiest training seen, and a wake-up
-/// costs 5 µs. A live job's worker also sleeps this long after every turn that emptied the rings: a reader that polls
-/// all the time takes the cache line of the ring's head away from the core that writes it.
+/// How long an idle worker sleeps. A ring of a million events holds 5 s of the busiest training seen, and a wake-up
+/// costs 5 µs. The worker of a live job also sleeps this long after every turn that emptied the rings. A reader that
+/// polls all the time would take the cache line of the ring's head away from the core that writes it.
 const IDLE: Duration = Duration::from_millis(5);
-/// Events of one device taken before the next device has its turn.
+/// Maximum number of events of one device in one turn.
 const TURN_EVENTS: u64 = 16_384;
 
-/// What takes effect at a position of a device's stream.
+/// A note that takes effect at a position of a device's stream.
 enum Stop {
-    /// A mark, with the records dropped when it was made.
+    /// A mark, with the number of records that had been dropped when it was made.
     Mark(Mark, u64),
     /// Gradients were freed.
     Settled,
-    /// A state that was read, with the records dropped by then.
+    /// A state that was read, with the number of records that had been dropped by then.
     Keyframe(Box<Keyframe>, u64),
 }
 
@@ -56,11 +56,11 @@ pub struct Ending {
     pub failure: Option<String>,
 }
 
-/// Asks the source of a device for a snapshot of its blocks.
+/// Requests a snapshot of a device's blocks from its source.
 pub(crate) enum Request {
     /// A source in this process.
     Here(Arc<AtomicBool>),
-    /// A trainer behind a region.
+    /// A trainer that writes into a region.
     Region(Arc<Region>, usize),
 }
 
@@ -77,12 +77,12 @@ impl Request {
 struct Lane {
     device: DeviceIndex,
     consumer: Consumer,
-    /// Marks and keyframes that wait for their position, ascending.
+    /// Notes that wait for their position, in ascending order.
     stops: VecDeque<(u64, Stop)>,
     snapshot_wanted: Request,
-    /// Drops announced so far.
+    /// Number of drops announced so far.
     announced: u64,
-    /// Drops that a mark announced before the record that carries them arrived.
+    /// Number of drops that were announced before the record with their count arrived.
     ahead: u64,
 }
 
@@ -91,27 +91,27 @@ pub struct Worker {
     batcher: Batcher,
     lanes: Vec<Lane>,
     notes: Receiver<Note>,
-    /// Translates for the batcher when the source is a trainer behind a region.
+    /// Translates for the batcher when the source is a trainer that writes into a region.
     translator: Option<Translator>,
-    /// Requests for holders, when the source is a trainer behind a region that supports them.
+    /// Requests for holders, when the source is a trainer that writes into a region and supports them.
     search: Option<Search>,
     window: Arc<Window>,
     ledger: Arc<Ledger>,
     flushed: Instant,
     holes: Holes,
     windows: Windows,
-    /// Notes taken so far.
+    /// Number of notes taken so far.
     noted: u64,
-    /// Notes with the allocator's counters.
+    /// Number of samples with the allocator's counters.
     counted: u64,
-    /// The outbox takes no more: it was given up, or the deadline has passed.
+    /// Whether the outbox takes no more items, because it was given up or the deadline has passed.
     is_given_up: bool,
 }
 
-/// Dropped events that were noticed, by reason.
+/// Dropped events that were announced, by reason.
 #[derive(Default)]
 struct Holes {
-    /// The outbox made this thread wait since the last hole was announced.
+    /// Whether the outbox made this thread wait since the last hole was announced.
     held_up: bool,
     dropped: Dropped,
 }
@@ -174,11 +174,11 @@ impl Worker {
         }
     }
 
-    /// Works until `ending` says stop and everything that was pushed is sent, or the deadline has passed.
+    /// Works until `ending` returns an end. Then sends everything that was pushed, at most until the deadline.
     pub fn run(mut self, ending: &dyn Fn() -> Option<Ending>) -> SessionEnd {
         let deadline = || ending().map(|end| end.deadline);
         loop {
-            // Read before the rings: what was pushed before the stop is still taken.
+            // This is read before the rings, so that everything pushed before the stop is still taken.
             let end = ending();
             let now = Instant::now();
             let worked = self.turn(now);
@@ -211,10 +211,10 @@ impl Worker {
         self.lanes.iter().any(|lane| lane.consumer.available() > TURN_EVENTS / 4)
     }
 
-    /// Takes what is there; returns whether there was anything.
+    /// Takes the notes and events that are available. Returns whether there were any.
     fn turn(&mut self, now: Instant) -> bool {
-        // Positions first, then the notes, then events up to those positions: a mark that is made meanwhile belongs
-        // after events that this turn does not take.
+        // Positions are read first, then notes, then events up to those positions. A mark that is made meanwhile
+        // belongs after events that this turn does not take.
         let limits: Vec<u64> = self
             .lanes
             .iter()
@@ -249,7 +249,7 @@ impl Worker {
                 self.batcher.stack(&frames);
             }
             Note::Sample(sample) => {
-                // Where there are no events, the allocator's counters count as activity.
+                // In a session without events, the allocator's counters count as activity.
                 self.counted += u64::from(sample.allocated_bytes.is_some());
                 self.batcher.sample(sample);
             }
@@ -268,7 +268,7 @@ impl Worker {
                     lane.stops.push_back((position.pushed, Stop::Settled));
                 }
             }
-            // Without positions: as of the last boundary of every device, wherever its stream is now.
+            // A mark without positions takes effect at the last boundary of every device.
             Note::Mark(mark, positions) if positions.is_empty() => self.pass_ended(mark),
             Note::Mark(mark, positions) => {
                 if let Some(search) = &mut self.search {
@@ -281,7 +281,8 @@ impl Worker {
                     lane.stops.push_back((position.pushed, Stop::Mark(mark.clone(), position.dropped)));
                 }
                 self.batcher.mark(mark);
-                // A mark with nothing before it is passed at once: counters that follow it do not belong to it.
+                // A mark that has no unread event before it takes effect at once. Counters that follow it must not
+                // belong to it.
                 for index in 0..self.lanes.len() {
                     self.pass_stops(index, self.lanes[index].consumer.consumed());
                 }
@@ -289,13 +290,13 @@ impl Worker {
         }
     }
 
-    /// Events taken from the rings.
+    /// Number of events taken from the rings.
     fn taken(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.consumer.consumed()).sum()
     }
 
-    /// Ends a window when it is due, after what was taken from every ring. Recordings have no windows, and neither has
-    /// a trainer that is ending: what it frees then does not show what it retained.
+    /// Ends a window when it is due, after the events that were taken from every ring. Recordings have no windows. A
+    /// trainer that is ending has none either, because the memory that it frees then would hide what it retained.
     fn cut_window(&mut self, now: Instant) {
         let goes_down = self.translator.as_ref().is_some_and(Translator::goes_down);
         if self.batcher.config().linger.is_none() || goes_down || !self.batcher.is_used() {
@@ -303,7 +304,8 @@ impl Worker {
         }
         let Some(number) = self.windows.cut(now, self.taken() + self.counted) else { return };
         let is_behind = self.lanes.iter().any(|lane| lane.consumer.available() > 0);
-        // Records left in a ring are older than now: then the window ends with the last event that was taken.
+        // If records are left in a ring, they are older than now. The window then ends at the last event that was
+        // taken.
         let time_ns = match &self.translator {
             _ if is_behind => self.batcher.last_ns(),
             Some(translator) => translator.now_ns(),
@@ -349,7 +351,7 @@ impl Worker {
                 Stop::Keyframe(keyframe, dropped) => {
                     self.announce_ahead(index, dropped);
                     self.batcher.restore(index, *keyframe);
-                    // What the state covers need not be requested.
+                    // The state has arrived, so the request is withdrawn.
                     self.lanes[index].snapshot_wanted.set(false);
                 }
                 Stop::Settled => self.batcher.device_settled(index),
@@ -361,7 +363,8 @@ impl Worker {
         }
     }
 
-    /// A mark for what ended at the last boundary: everything up to now is taken first, so that the boundary is known.
+    /// Applies a mark for an end at the last boundary. All available events are taken first, so that the last boundary
+    /// is known.
     fn pass_ended(&mut self, mark: Mark) {
         let mut ended_ns = None;
         for index in 0..self.lanes.len() {
@@ -373,8 +376,8 @@ impl Worker {
         self.batcher.mark(Mark { time_ns: ended_ns.unwrap_or(mark.time_ns), ..mark });
     }
 
-    /// Announces drops whose carrier, the next record with room in the ring, has not arrived yet: figures from here on
-    /// must not count as exact.
+    /// Announces drops before the record with their count arrives, which is the next record that has room in the ring.
+    /// Figures after this point must not count as exact.
     fn announce_ahead(&mut self, index: usize, dropped: u64) {
         let lane = &mut self.lanes[index];
         let hole = dropped.saturating_sub(lane.announced);
@@ -383,7 +386,7 @@ impl Worker {
         self.holes.announce(&mut self.batcher, index, hole, &lane.snapshot_wanted);
     }
 
-    /// Hands ready items to the outbox; waits while it is full.
+    /// Pushes ready items to the outbox. Waits while it is full.
     fn send(&mut self, deadline: &dyn Fn() -> Option<Instant>) {
         for item in self.batcher.take() {
             self.ledger.leave_batch(item.events);
@@ -412,7 +415,8 @@ impl Worker {
             let gauge = lane.consumer.gauge();
             let (pushed, lost) = (gauge.pushed(), gauge.dropped());
             produced += pushed + lost;
-            // Holes after the last record, and what the deadline left in the ring: figures from here on are not exact.
+            // Announces the drops after the last record, and the records that the deadline left in the ring. Figures
+            // after them are not exact.
             let trailing = lost.saturating_sub(lane.announced);
             lane.announced += trailing;
             self.holes.announce(&mut self.batcher, index, trailing, &lane.snapshot_wanted);
@@ -423,13 +427,13 @@ impl Worker {
             }
             self.pass_stops(index, u64::MAX);
         }
-        // The trainer's own description of its end is better than what the host saw.
+        // The trainer's own description of the failure is better than the host's.
         let said = self.translator.as_mut().and_then(Translator::take_failure);
         let failure = said.or_else(|| end.failure.clone());
         self.batcher.close(failure.is_some());
         self.ledger.leave_behind(left_behind + self.batcher.lost());
         self.send(deadline);
-        // Every event is stored, about to be stored, or counted here.
+        // Every event is stored, about to be stored, or counted as dropped here.
         let mut dropped = self.holes.dropped;
         dropped.shutdown += left_behind + self.window.counts().abandoned_events;
         let last_word = self.batcher.last_word(end.time_ns, produced, dropped, failure);

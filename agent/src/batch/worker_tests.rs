@@ -1,4 +1,4 @@
-//! The worker over its own ring, with a clock that the test sets: when it cuts windows, and what they contain.
+//! Tests of the worker over its own ring, with a clock that the test sets: the times and the content of windows.
 
 use memctl_model::{Action, AllocatorSettings, Boundary, Event, Sample, SiteTable, StackId};
 use memctl_proto::item::{Content, Packed};
@@ -70,7 +70,7 @@ impl Bench {
         self.notes.send(Note::Mark(Mark { time_ns: 1, kind }, vec![position, Position::default()].into())).unwrap();
     }
 
-    /// One turn of the worker, as in `run`. Returns the tables and marks that it made.
+    /// Runs one turn of the worker, as in `run`. Returns the tables and marks that it made.
     fn turn(&mut self, millis: u64) -> (Vec<SiteTable>, Vec<MarkKind>) {
         let now = self.at(millis);
         self.worker.turn(now);
@@ -183,7 +183,7 @@ fn where_only_counters_are_told_boundaries_have_them() {
     bench.mark(MarkKind::EpochEnd(1));
     let (tables, _) = bench.turn(200);
     assert_eq!(seen(&tables[0]), (Boundary::EpochEnd, 1_500, 2 << 20, 1_500), "the old peak is not this epoch's");
-    // No more marks from here on.
+    // There are no more marks from here on.
     tell(&bench, Note::Sample(sample(2_500, 5_000)));
     let (tables, marks) = bench.turn(2_000);
     assert_eq!(marks, [MarkKind::WindowEnd(0)]);
@@ -212,7 +212,7 @@ fn what_ended_unnoticed_ended_at_the_last_boundary_whatever_other_devices_did() 
     assert_eq!(ended, [Mark { time_ns: 10_000, kind: MarkKind::EpochEnd(0) }]);
 }
 
-/// The last word of what the outbox holds, and the events in front of it.
+/// The session's end in the outbox, and the number of events before it.
 fn last_word(outbox: &Window) -> (SessionEnd, u64) {
     let (mut seq, mut last, mut events) = (0, None, 0);
     while let Some(item) = outbox.after(seq).unwrap() {
@@ -229,7 +229,7 @@ fn last_word(outbox: &Window) -> (SessionEnd, u64) {
 
 #[test]
 fn a_session_has_its_last_word_though_the_outbox_takes_nothing() {
-    // Room for one item, and it is never taken: everything after it has to wait.
+    // The outbox has room for one item, which is never taken. All later items must wait.
     let mut bench = Bench::with_outbox(LIVE, Window::new(1, None));
     bench.push(1_000);
     bench.worker.turn(bench.start);
@@ -237,7 +237,7 @@ fn a_session_has_its_last_word_though_the_outbox_takes_nothing() {
     bench.worker.send(&|| Some(bench.start));
     bench.push(500);
     bench.worker.turn(bench.start);
-    // Never taken out of the ring.
+    // These are never taken out of the ring.
     bench.push(30);
     let end = Ending { deadline: bench.start, time_ns: 9, failure: None };
     let outbox = bench.outbox.clone();
@@ -256,7 +256,7 @@ fn a_step_has_the_counters_that_were_told_before_its_end() {
         bench.notes.send(Note::Sample(told)).unwrap();
         bench.mark(MarkKind::StepEnd(step));
     }
-    // All of it in one turn: the worker was late.
+    // The worker is late and takes everything in one turn.
     let (tables, _) = bench.turn(1);
     let steps = tables.iter().filter(|table| (table.boundary, table.device.0) == (Boundary::StepEnd, 0));
     let told: Vec<u64> = steps.map(|table| table.counters.allocated_bytes >> 20).collect();

@@ -1,8 +1,8 @@
-//! One device of a recorded program: its ring, and its live blocks.
+//! A device of a recorded program, with its ring and its live blocks.
 //!
-//! Guarantees: an allocation's event follows the allocation and a free's event precedes the free, so that an address
-//! never seems to be allocated twice. When events were dropped and the agent requests it, the live blocks are handed
-//! over at the end of the step, or between steps once a second.
+//! Guarantees: an allocation's event follows the allocation, and a free's event precedes the free. An address therefore
+//! never seems to be allocated twice. When events were dropped and the agent requests the live blocks, they are sent at
+//! the end of the step, or once a second between ends of steps.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,14 +14,15 @@ use memctl_model::{BlockState, BlockUse, DeviceIndex, DeviceInfo, Keyframe, Keyf
 use crate::clock::now_ns;
 use crate::recorder::Recorder;
 
-/// Minimum interval between queries of the device's memory: each takes a few microseconds.
+/// Minimum interval between queries of the device's memory. Each takes a few microseconds.
 const DEVICE_EVERY_NS: u64 = 100_000_000;
-/// Minimum interval between handing over the live blocks between steps: the time grows with their number.
+/// Minimum interval between sending the live blocks between ends of steps. The time that it takes grows with their
+/// number.
 const ANSWER_EVERY_NS: u64 = 1_000_000_000;
 /// A device's name, UUID and memory, as far as the driver reports them.
 pub(super) fn info(index: DeviceIndex, context: &CudaContext) -> DeviceInfo {
     let device = context.cu_device();
-    // By the plain calls: those of the context would consume a stored error that is meant for the program.
+    // The plain calls are used, because the context's calls would consume a stored error that is meant for the program.
     // SAFETY: the handle is that of a live context.
     let total = unsafe { result::device::total_mem(device) };
     DeviceInfo {
@@ -32,7 +33,7 @@ pub(super) fn info(index: DeviceIndex, context: &CudaContext) -> DeviceInfo {
     }
 }
 
-/// As `nvidia-smi` and NVML write it.
+/// The text of a UUID, as `nvidia-smi` and NVML write it.
 fn uuid_text(bytes: [u8; 16]) -> String {
     let mut text = String::from("GPU-");
     for (at, byte) in bytes.iter().enumerate() {
@@ -51,26 +52,26 @@ struct Block {
 }
 
 struct Book {
-    /// Taken when the session ends.
+    /// The recorder, which is taken out when the session ends.
     recorder: Option<Recorder>,
     live: BTreeMap<u64, Block>,
     allocated_bytes: u64,
     peak_bytes: u64,
     ooms: u64,
-    /// When the driver was last asked for the device's memory.
+    /// When the driver was last queried for the device's memory.
     asked_ns: u64,
-    /// When the live blocks were last handed over between steps.
+    /// When the live blocks were last sent between ends of steps.
     answered_ns: u64,
 }
 
-/// See the module.
+/// The device; see the module's documentation.
 pub(super) struct Device {
     context: Arc<CudaContext>,
     index: DeviceIndex,
     book: Mutex<Book>,
 }
 
-/// As the block map rounds every request.
+/// The size of a block, rounded like every request in the block map.
 fn rounded(size: u64) -> u64 {
     // (A driver's real granularity is not available.)
     round_to_block(size).max(size)
@@ -142,7 +143,7 @@ impl Device {
         }
     }
 
-    /// Hands over the live blocks after events were dropped, so that everything is exact again.
+    /// Sends the live blocks after events were dropped, so that everything is exact again.
     fn answer(&self, book: &mut Book) {
         let Some(recorder) = book.recorder.as_mut().filter(|recorder| recorder.snapshot_wanted()) else { return };
         let loose = book.live.iter().map(|(&addr, block)| BlockState {
@@ -157,7 +158,7 @@ impl Device {
         recorder.snapshot(Keyframe { device: self.index, at_event: 0, time_ns: now_ns(), reason, segments, loose });
     }
 
-    /// What the program holds, and at intervals the device's free memory; hands over a snapshot if the agent requests
+    /// Measures what the program holds, and at intervals the device's memory. Sends a snapshot if the agent requests
     /// one.
     pub(super) fn sample(&self) -> Sample {
         let time_ns = now_ns();
@@ -182,7 +183,7 @@ impl Device {
         }
     }
 
-    /// Free and total bytes, `cuMemGetInfo`. The context that is current on this thread is current again afterwards.
+    /// Free and total bytes from `cuMemGetInfo`. Afterwards, the thread has the same current context as before.
     fn memory(&self) -> Option<(u64, u64)> {
         let before = result::ctx::get_current().ok()?;
         let ours = self.context.cu_ctx();
@@ -193,7 +194,7 @@ impl Device {
         }
         let memory = result::mem_get_info();
         if other {
-            // SAFETY: it was current on this thread a moment ago, or none was.
+            // SAFETY: this context was current on this thread a moment ago, or there was none.
             let _ = unsafe { result::ctx::set_current(before.unwrap_or(std::ptr::null_mut())) };
         }
         memory.ok().map(|(free, total)| (free as u64, total as u64))

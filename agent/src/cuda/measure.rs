@@ -1,7 +1,7 @@
-//! What NVML and the kernel report about the program, at most once a second, from a background thread.
+//! Measures what NVML and the kernel report about the program, at most once a second, on a background thread.
 //!
-//! Guarantees: nothing is opened before the program's first step has ended, since opening NVML may take seconds; without
-//! steps nothing is measured. The thread ends with the session; a session is not kept alive by it.
+//! Guarantees: nothing is opened before the program's first step has ended, because opening NVML may take seconds.
+//! Without steps nothing is measured. The thread ends with the session and does not keep it alive.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
@@ -14,17 +14,17 @@ use crate::clock::now_ns;
 use crate::sample::host::Proc;
 use crate::sample::sampler::{Sampler, Watched};
 
-/// NVML's own figures change about this often.
+/// Minimum interval between measurements. NVML's own figures change about this often.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// The thread's handle: dropped, the thread ends.
+/// The handle of the thread. The thread ends when it is dropped.
 pub(super) struct Measure {
     wanted: SyncSender<()>,
 }
 
 impl Measure {
     pub(super) fn start(shared: &Arc<Shared>, devices: Vec<(DeviceIndex, Option<String>)>) -> std::io::Result<Self> {
-        // One request may wait: a second one would ask for the same.
+        // One request may wait. A second one would request the same.
         let (wanted, asked) = sync_channel(1);
         let session = Arc::downgrade(shared);
         std::thread::Builder::new().name("memctl-measure".into()).spawn(move || run(&session, &asked, &devices))?;
@@ -33,7 +33,7 @@ impl Measure {
 
     /// Requests a measurement. Never waits.
     pub(super) fn nudge(&self) {
-        // Full: one is requested already. Disconnected: the thread is gone, and so are measurements.
+        // If the channel is full, a measurement is already requested. If it is disconnected, the thread has ended.
         let _ = self.wanted.try_send(());
     }
 }

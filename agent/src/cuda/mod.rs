@@ -1,5 +1,5 @@
-//! Records what a program allocates through [cudarc](https://docs.rs/cudarc): a session around an [`Agent`], and
-//! streams and buffers that report to it.
+//! Records what a program allocates through [cudarc](https://docs.rs/cudarc). The module has a session around an
+//! [`Agent`], and streams and buffers that report to it.
 //!
 //! ```no_run
 //! use cudarc::driver::CudaContext;
@@ -20,11 +20,12 @@
 //! # }
 //! ```
 //!
-//! Guarantees: the results of every call are cudarc's own, errors included; recording never fails an allocation, and
-//! what cannot be recorded is counted. It consumes no stored error of a context, and the context that is current on a
-//! thread stays so. An event takes a lock that only threads of the same device share, and no system call. Not recorded:
-//! allocations that bypass it (`CudaStream::alloc` called directly, cuBLAS workspaces); they show in the device's used
-//! memory only. The program chooses the CUDA version that cudarc binds.
+//! Guarantees: every call returns cudarc's own result, including errors. Recording never makes an allocation fail, and
+//! what cannot be recorded is counted. Recording consumes no stored error of a context and does not change the current
+//! context of a thread. An event takes a lock that only threads of the same device share, and makes no system call.
+//!
+//! Allocations that bypass this module are not recorded (direct calls of `CudaStream::alloc`, cuBLAS workspaces). They
+//! appear only in the device's used memory. The program chooses the CUDA version that cudarc binds.
 
 mod device;
 mod measure;
@@ -47,27 +48,27 @@ pub use slice::{Recorded, RecordedStream};
 /// Why a recording did not start. The program continues without it.
 #[derive(Debug, thiserror::Error)]
 pub enum CudaStartError {
-    /// The agent.
+    /// The agent did not start.
     #[error(transparent)]
     Agent(#[from] StartError),
-    /// Two contexts of one device, or an ordinal beyond what a session can name.
+    /// There are two contexts of one device, or an ordinal is larger than a session allows.
     #[error("device {0} cannot be recorded: give one context for each device, with an ordinal up to 255")]
     Device(usize),
 }
 
-/// What runs until [`CudaAgent::stop`].
+/// The parts that run until [`CudaAgent::stop`].
 struct Running {
     agent: Agent,
     measure: Option<Measure>,
 }
 
-/// What identifies an allocation's call site: file, line, column, and the call.
+/// The call site of an allocation: file, line, column, and the call.
 type Site = (usize, u32, u32, &'static str);
 
 struct Shared {
     running: RwLock<Option<Running>>,
     devices: Vec<Device>,
-    /// At most one entry per such call in the program.
+    /// The stacks of call sites. The program has at most one entry per call site.
     sites: Mutex<HashMap<Site, StackId>>,
 }
 
@@ -80,9 +81,9 @@ impl Shared {
         self.devices.iter().enumerate().find(|(_, device)| device.ordinal() == ordinal)
     }
 
-    /// The one-frame stack of a call. Made once; when there was no room for it, the next call tries again.
+    /// The one-frame stack of a call. It is made once. When there was no room for it, the next call tries again.
     fn site(&self, call: &'static str, at: &'static Location<'static>) -> StackId {
-        // The address identifies the file's name: it is static.
+        // The file's name is static, so its address identifies it.
         let key = (at.file().as_ptr() as usize, at.line(), at.column(), call);
         let mut sites = self.sites.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&stack) = sites.get(&key) {
@@ -104,7 +105,7 @@ pub struct CudaAgent {
 }
 
 impl CudaAgent {
-    /// Starts recording. The session's devices are those of `contexts`; those in `config` are ignored.
+    /// Starts recording. The session's devices are those of `contexts`. The devices in `config` are ignored.
     ///
     /// # Errors
     /// See [`CudaStartError`]; nothing runs then.
@@ -135,7 +136,8 @@ impl CudaAgent {
         Ok(Self { shared })
     }
 
-    /// A stream whose allocations are recorded. A stream of a device outside the session works too, unrecorded.
+    /// A stream whose allocations are recorded. A stream of a device outside the session works too, but is not
+    /// recorded.
     #[must_use]
     pub fn stream(&self, stream: &Arc<CudaStream>) -> RecordedStream {
         RecordedStream::new(self.shared.clone(), stream.clone())
@@ -151,8 +153,8 @@ impl CudaAgent {
         self.mark(MarkKind::StepBegin(step))
     }
 
-    /// Step `step` has ended. Also samples what the program holds, ten times a second the device's memory as CUDA
-    /// reports it, and once a second, in a background thread, what NVML and the kernel report.
+    /// Step `step` has ended. This also samples what the program holds, and ten times a second the device's memory as
+    /// CUDA reports it. Once a second, a background thread samples what NVML and the kernel report.
     pub fn step_end(&self, step: u64) -> bool {
         self.sample();
         self.mark(MarkKind::StepEnd(step))
@@ -179,7 +181,7 @@ impl CudaAgent {
         self.mark(MarkKind::PhaseEnd(phase))
     }
 
-    /// Takes a measurement now, as the end of a step does.
+    /// Takes a measurement now, like the end of a step.
     pub fn sample(&self) {
         self.shared.with(|running| {
             for device in &self.shared.devices {
@@ -197,8 +199,8 @@ impl CudaAgent {
         self.shared.with(|running| running.agent.counts())
     }
 
-    /// Ends the session, as [`Agent::stop`] does; `None` when it had ended. Buffers that are still live are not
-    /// recorded any more.
+    /// Ends the session like [`Agent::stop`]. Returns `None` when it had ended before. Buffers that are still live are
+    /// no longer recorded.
     pub fn stop(&self, failure: Option<String>, patience: Duration) -> Option<Outcome> {
         let running = self.shared.running.write().unwrap_or_else(PoisonError::into_inner).take()?;
         for device in &self.shared.devices {

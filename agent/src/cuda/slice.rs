@@ -1,8 +1,8 @@
-//! Streams and buffers that record: the same calls as cudarc's, and buffers that report when they are dropped.
+//! Streams and buffers that record. Streams have the same calls as cudarc's, and buffers report when they are dropped.
 //!
-//! Guarantees: [`Recorded`] is a [`CudaSlice`] except for its end; it derefs to what any cudarc call takes. A buffer of
-//! no bytes, or of a device outside the session, is not recorded. A clone of the inner slice (`(*buffer).clone()`) is
-//! cudarc's own and not recorded; [`RecordedStream::clone_dtod`] makes one that is.
+//! Guarantees: [`Recorded`] behaves like a [`CudaSlice`] until it is dropped. It derefs to the slice that cudarc's
+//! calls take. A buffer without bytes, or of a device outside the session, is not recorded. A clone of the inner slice
+//! (`(*buffer).clone()`) is cudarc's own and is not recorded. [`RecordedStream::clone_dtod`] makes a recorded clone.
 
 use std::ops::{Deref, DerefMut};
 use std::panic::Location;
@@ -13,7 +13,7 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError, 
 
 use super::Shared;
 
-/// A stream whose allocations are recorded; derefs to cudarc's stream for everything else.
+/// A stream whose allocations are recorded. It derefs to cudarc's stream for everything else.
 #[derive(Clone)]
 pub struct RecordedStream {
     shared: Arc<Shared>,
@@ -36,7 +36,7 @@ impl RecordedStream {
     /// `CudaStream::alloc`, recorded with the caller's line.
     ///
     /// # Safety
-    /// As there: the memory is not set.
+    /// As for `CudaStream::alloc`: the memory is not initialised.
     ///
     /// # Errors
     /// cudarc's.
@@ -94,7 +94,7 @@ impl RecordedStream {
             return Ok(Recorded { _free: None, slice });
         }
         let (addr, reads) = slice.device_ptr(&self.stream);
-        // Only the address was needed: nothing was read that would need an event.
+        // Only the address was needed. Nothing was read that would need an event.
         std::mem::forget(reads);
         let stream = self.stream.cu_stream() as u64;
         device.alloc(addr, bytes, stream, self.shared.site(call, at));
@@ -117,16 +117,16 @@ impl Drop for Free {
     }
 }
 
-/// A buffer whose allocation is recorded, and its end when it is dropped. After `std::mem::forget` it appears as the
-/// leak that it is.
+/// A buffer whose allocation is recorded, and also its free when it is dropped. After `std::mem::forget` it appears as
+/// a leak, which it is.
 pub struct Recorded<T> {
-    /// Before the slice: fields are dropped in this order, and the event has to precede the free.
+    /// This field precedes the slice because fields are dropped in this order, and the event must precede the free.
     _free: Option<Free>,
     slice: CudaSlice<T>,
 }
 
 impl<T> Recorded<T> {
-    /// cudarc's own slice. For memctl the buffer ends here.
+    /// cudarc's own slice. memctl records the buffer's free here.
     #[must_use]
     pub fn into_inner(self) -> CudaSlice<T> {
         self.slice

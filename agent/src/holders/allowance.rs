@@ -1,19 +1,19 @@
 //! Limits the share of a training's time that searches may take, however often they are requested.
 //!
-//! Guarantees: searches take a hundredth of the elapsed time, plus at most [`SAVED_MAX`] of saved time at once; a
-//! search that took more is made up for before the next one. The budget of a search is spent when the trainer is asked,
-//! and what it did not use is credited again. A compromised daemon can slow a training by that much and no more.
+//! Guarantees: searches take at most a hundredth of the elapsed time, plus [`SAVED_MAX`] of saved time at once. After a
+//! search that took more, the next one must wait longer. The budget of a search is spent when the trainer gets the
+//! request, and the unused part is credited afterwards. A compromised daemon cannot slow a training by more than that.
 
 use std::time::{Duration, Instant};
 
-/// Searches may take one part in this many of a training's time.
+/// Searches may take one part in `SHARE` of a training's time.
 const SHARE: u32 = 100;
-/// The most that is saved, and the amount at the start.
+/// The maximum of saved time, and the amount at the start.
 const SAVED_MAX: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// The allowance; see the module's documentation.
 pub(super) struct Allowance {
-    /// Microseconds, as of `at`; negative after a search that took more than was saved.
+    /// Saved microseconds at time `at`; negative after a search that took more than was saved.
     saved_us: i64,
     at: Instant,
 }
@@ -33,7 +33,7 @@ impl Allowance {
         self.at = self.at.max(now);
     }
 
-    /// How long the trainer may not be asked yet.
+    /// How long the next search must wait; `None` if it may begin.
     pub fn rest(&mut self, now: Instant) -> Option<Duration> {
         self.save(now);
         let missing = u64::try_from(1 - self.saved_us).ok().filter(|missing| *missing > 0)?;
@@ -46,7 +46,7 @@ impl Allowance {
         self.saved_us = self.saved_us.saturating_sub(us(budget));
     }
 
-    /// Credits what the search did not use.
+    /// Credits the part of the budget that the search did not use.
     pub fn give_back(&mut self, rest: Duration) {
         self.saved_us = self.saved_us.saturating_add(us(rest)).min(us(SAVED_MAX));
     }
@@ -83,7 +83,7 @@ mod tests {
         assert!(allowance.rest(now + rest - Duration::from_secs(1)).is_some());
         allowance.give_back(Duration::from_millis(9_900));
         assert_eq!(allowance.rest(now + rest), None);
-        // Savings are capped.
+        // The saved time has a maximum.
         allowance.spend(Duration::from_secs(1), now + Duration::from_secs(1 << 20));
         assert!(allowance.rest(now + Duration::from_secs(1 << 20)).is_some());
     }

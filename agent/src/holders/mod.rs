@@ -1,11 +1,13 @@
-//! The path of a request for holders through the agent: from the uplink to the worker, which knows the live blocks,
-//! into the trainer's region, and back.
+//! The path of a request for holders through the agent. It goes from the uplink to the worker, which has the live
+//! blocks, into the trainer's region, and back.
 //!
-//! - [`Asks`]: what the uplink and the worker pass each other. [`search`]: the worker's part. [`allowance`]: how often.
-//!   [`told`]: parses what trainers write.
+//! - [`Asks`] passes requests and answers between the uplink and the worker.
+//! - [`search`] is the worker's part.
+//! - [`allowance`] limits how often a search may run.
+//! - [`parse`] parses what trainers write.
 //!
-//! Guarantees: one request at a time; a newer one replaces an older one. Nothing is queued and nothing blocks. An
-//! answer is not an item: it is lost with its connection, but no event is.
+//! Guarantees: there is one request at a time, and a newer one replaces an older one. Nothing is queued and nothing
+//! blocks. An answer is not an item: it is lost with its connection, but no event is.
 //! Refuses: malformed requests, and answers without a request.
 
 mod allowance;
@@ -22,24 +24,24 @@ use memctl_proto::v1;
 use memctl_proto::v1::holders_answer::Body;
 use tokio::sync::Notify;
 
-/// The longest that a caller may wait.
+/// The longest time that a caller may wait.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
 /// A request for holders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
-    /// Identifies the answer.
+    /// The request's id, which the answer repeats.
     pub id: u64,
-    /// Stacks of the blocks in question, sorted.
+    /// The stacks of the requested blocks, sorted.
     pub stacks: Vec<StackId>,
     /// How long the search may take.
     pub budget_ms: u32,
-    /// After this the caller has stopped waiting.
+    /// The time until which the caller waits.
     pub until: Instant,
 }
 
 impl Ask {
-    /// From the wire's form.
+    /// Converts a request from the wire format.
     fn new(ask: v1::HoldersAsk, now: Instant) -> Self {
         let v1::HoldersAsk { id, mut stacks, budget_ms, wait_ms } = ask;
         stacks.truncate(STACKS_MAX);
@@ -54,7 +56,7 @@ impl Ask {
     }
 }
 
-/// See the module.
+/// The request and the answer; see the module's documentation.
 #[derive(Default)]
 pub(crate) struct Asks {
     /// Whether a request waits for the worker, which checks this in every turn.
@@ -81,14 +83,14 @@ impl Asks {
         self.is_asked.store(true, Ordering::Relaxed);
     }
 
-    /// The connection was replaced: requests and answers of the previous one are dropped.
+    /// Drops the request and the answer of the previous connection, which was replaced.
     pub fn forget(&self) {
         *self.waiting() = Waiting::default();
     }
 
-    /// Takes the request, once.
+    /// Takes the request. It is returned only once.
     fn take(&self) -> Option<Ask> {
-        // Relaxed: see `ask`; what is missed now is seen in the next turn.
+        // Relaxed: see `ask`. A request that is missed now is seen in the next turn.
         if !self.is_asked.load(Ordering::Relaxed) || !self.is_asked.swap(false, Ordering::Relaxed) {
             return None;
         }
@@ -126,7 +128,7 @@ mod tests {
         assert_eq!(ask.stacks, [StackId(3), StackId(5)]);
         assert!(ask.until <= Instant::now() + WAIT_MAX);
         assert_eq!(asks.take(), None);
-        // Answered before or after the wait begins.
+        // The answer may come before or after the wait begins.
         asks.answer(2, Body::Failure("no".into()));
         assert_eq!(asks.answered().await.id, 2);
         let (answer, ()) = tokio::join!(asks.answered(), async { asks.answer(3, Body::Failure("no".into())) });

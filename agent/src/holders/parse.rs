@@ -1,7 +1,8 @@
-//! Parses a trainer's answer to a request for holders: JSON, written by the Python package.
+//! Parses a trainer's answer to a request for holders. It is JSON that the Python package writes.
 //!
-//! Guarantees: any bytes give an answer of bounded size or one sentence that says what is wrong with them. Texts that
-//! are too long are cut. Refuses: figures that contradict each other.
+//! Guarantees: any bytes give an answer of bounded size or one sentence with the fault. Texts that are too long are
+//! cut.
+//! Refuses: figures that contradict each other.
 
 use memctl_model::{Collector, HolderBound, HolderKind, HolderPattern, TensorHolder};
 use memctl_proto::convert::holders::{checked, holder_to_wire};
@@ -10,9 +11,9 @@ use serde::Deserialize;
 
 use crate::source_paths::SourcePaths;
 
-/// Bytes of a text that are kept.
+/// Maximum bytes of a text that are kept.
 const TEXT_BYTES_MAX: usize = 1_000;
-/// Sentences about what was not searched that are kept.
+/// Maximum number of sentences about objects that were not searched.
 const NOT_LOOKED_AT_MAX: usize = 32;
 
 /// The version of the answer that this agent reads.
@@ -52,13 +53,13 @@ struct Holder {
     threads: u32,
     collector: Option<String>,
     pattern: Option<String>,
-    /// Indices of its blocks; whether they are still live is not checked here.
+    /// Indices of the holder's blocks, which may no longer be live.
     numbers: Vec<usize>,
 }
 
 impl Holder {
-    /// Removes blocks that are no longer live or whose address another site's block has taken, which the trainer cannot
-    /// know; returns how many these are.
+    /// Removes blocks that are no longer live or whose address now belongs to another site's block. The trainer cannot
+    /// see either. Returns the number of removed blocks.
     fn without_dead(&mut self, alive: &[Option<u64>]) -> u32 {
         let dead = self.numbers.iter().filter(|number| alive.get(**number).is_none_or(Option::is_none)).count();
         let dead = u32::try_from(dead).unwrap_or(u32::MAX).min(self.blocks);
@@ -70,22 +71,22 @@ impl Holder {
     }
 }
 
-/// A name as the package spells it; `None` if this agent does not know it.
+/// The value with a name that the package uses; `None` if this agent does not know the name.
 fn named<T: Copy>(all: &[T], name: fn(T) -> &'static str, told: Option<&str>) -> Option<T> {
     all.iter().copied().find(|one| told == Some(name(*one)))
 }
 
-/// Sent in place of an answer: what went wrong in the trainer.
+/// The message that is sent in place of an answer when the search failed in the trainer.
 #[derive(Deserialize)]
 struct Fault {
     fault: String,
 }
 
-/// Reads an answer about some blocks: `alive` has the size of each block that is still live. `paths` decides how paths
-/// in it are treated before they leave the host.
+/// Reads an answer about some blocks. `alive` has the size of each block that is still live. `paths` decides how paths
+/// in the answer are treated before they leave the host.
 ///
 /// # Errors
-/// One sentence.
+/// The fault, in one sentence.
 pub(super) fn read(json: &[u8], alive: &[Option<u64>], paths: &SourcePaths) -> Result<v1::HoldersFound, String> {
     let asked_blocks = alive.len();
     if json.is_empty() {

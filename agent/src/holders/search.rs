@@ -1,10 +1,10 @@
-//! The worker's part in a request for holders: picks the blocks in question, hands them to the trainer, and checks the
+//! The worker's part in a request for holders. It selects the blocks, passes them to the trainer, and checks the
 //! answer.
 //!
 //! Guarantees: the worker writes the request into the trainer's region and never waits for the trainer. When the caller
-//! has stopped waiting, the request is withdrawn. Only the answer to the current request counts, once. Searches take a
-//! hundredth of a training's time at most, however often they are requested.
-//! Refuses: to ask about no blocks, because an empty answer would read as "nothing holds it".
+//! has stopped waiting, the request is withdrawn. Only the answer to the current request counts, and only once.
+//! Searches take at most a hundredth of a training's time, regardless of how often they are requested.
+//! Refuses: a request without blocks, because its empty answer would mean "nothing holds the memory".
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,17 +20,17 @@ use super::{Ask, Asks, parse};
 use crate::region::Region;
 use crate::source_paths::SourcePaths;
 
-/// How often to check whether any of the blocks is still live, when they are few: a tensor that each step replaces is a
-/// different one by the time the trainer searches.
+/// Interval between checks of whether any of a few blocks is still live. A tensor that each step replaces is a
+/// different one by the time of the trainer's search.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// Up to this many blocks count as few,
+/// Up to this many blocks count as few.
 const FEW: usize = 32;
-/// and are replaced by others at most this often.
+/// How often the blocks of a request are replaced by others, at most.
 const RENEWALS_MAX: u8 = 16;
-/// A search with less budget left than this is not repeated.
+/// A search is not repeated with less remaining budget than this.
 const BUDGET_MS_MIN: u32 = 5;
 
-/// A request that the trainer has, or gets as soon as its region is free.
+/// A request that the trainer has, or will get as soon as its region is free.
 struct UnderWay {
     ask: Ask,
     /// Time that earlier searches took without a result.
@@ -41,18 +41,18 @@ struct UnderWay {
     renewals: u8,
 }
 
-/// See the module.
+/// The requests of one session; see the module's documentation.
 pub(crate) struct Search {
     asks: Arc<Asks>,
     region: Arc<Region>,
     paths: SourcePaths,
     under_way: Option<UnderWay>,
     allowance: Allowance,
-    /// The trainer's epoch, as far as its marks have shown it.
+    /// The trainer's epoch, if a mark has named one.
     epoch: Option<u32>,
 }
 
-/// Whether the trainer behind a region can be asked; without a region there is no Python.
+/// Whether a trainer with this region can be asked for holders. Without a region there is no Python.
 pub(crate) fn readiness(region: Option<&Region>, allowed: bool) -> HolderSearch {
     match region.filter(|region| region.python().is_some()) {
         None => HolderSearch::NotPython,
@@ -62,14 +62,14 @@ pub(crate) fn readiness(region: Option<&Region>, allowed: bool) -> HolderSearch 
 }
 
 impl UnderWay {
-    /// The rest of its budget.
+    /// The remaining budget of the request.
     fn left_ms(&self) -> u32 {
         let took_ms = u32::try_from(self.took.as_millis()).unwrap_or(u32::MAX);
         self.ask.budget_ms.saturating_sub(took_ms).max(1)
     }
 
-    /// If none of the named blocks is live, names the ones that are live now; returns whether the trainer is to be
-    /// asked about them.
+    /// If none of the request's blocks is live, replaces them by the blocks that are live now. Returns whether the
+    /// trainer is to be asked about these.
     fn renew(&mut self, now: LiveSample) -> bool {
         let lives = |block: &LiveBlock| now.oldest.contains(block);
         let may = self.renewals < RENEWALS_MAX && self.left_ms() >= BUDGET_MS_MIN;
@@ -87,14 +87,14 @@ impl Search {
         Self { asks, region, paths, under_way: None, allowance: Allowance::new(Instant::now()), epoch: None }
     }
 
-    /// The trainer passed a mark: answers after this belong to that epoch.
+    /// Takes a mark of the trainer. Later answers belong to the mark's epoch.
     pub(crate) fn passed(&mut self, mark: &MarkKind) {
         if let MarkKind::EpochBegin(epoch) | MarkKind::EpochEnd(epoch) = mark {
             self.epoch = Some(*epoch);
         }
     }
 
-    /// Continues with the current request; `live` returns the oldest live blocks of some stacks. Takes one atomic load
+    /// Continues with the current request. `live` returns the oldest live blocks of some stacks. Takes one atomic load
     /// when there is no request.
     pub(crate) fn turn(&mut self, now: Instant, live: impl Fn(&[StackId], usize) -> LiveSample) {
         if let Some(ask) = self.asks.take() {
@@ -108,7 +108,7 @@ impl Search {
             let budget_ms = under_way.left_ms();
             let UnderWay { ask, sample, is_handed, renewals, .. } = under_way;
             let blocks: Vec<(u64, u64)> = sample.oldest.iter().map(|block| (block.addr, block.size)).collect();
-            // A trainer that is still reading the previous one has finished by the next turn.
+            // A trainer that is still reading the previous request will have finished by the next turn.
             *is_handed = self.region.ask_holders(ask.id, budget_ms, &blocks);
             if *is_handed && *renewals == 0 {
                 self.allowance.spend(ask.budget(), now);
@@ -138,19 +138,20 @@ impl Search {
         self.under_way = Some(UnderWay { ask, took, sample, is_handed: false, looked: now, renewals: 0 });
     }
 
-    /// The trainer answers. `live` as in [`Self::turn`]: blocks that were freed during the search have no holders.
+    /// Takes the trainer's answer. `live` is as in [`Self::turn`]: blocks that were freed during the search have no
+    /// holders.
     pub(crate) fn answered(&mut self, id: u64, json: &[u8], live: impl FnOnce(&[StackId], usize) -> LiveSample) {
         let Some(mut under_way) = self.under_way.take_if(|under_way| under_way.ask.id == id) else {
             tracing::debug!(id, "an answer about holders without a request");
             return;
         };
-        // The blocks named in their place meanwhile are not asked about any more.
+        // A request with replacement blocks may be waiting. It is no longer needed.
         self.region.withdraw_holders();
         let (ask, sample) = (&under_way.ask, &under_way.sample);
-        // The oldest blocks then are the oldest now, as far as they are live. A block whose address another block of
-        // the site has taken counts: where a tensor is replaced again and again, that is what was found. (Nothing is
-        // known about blocks younger than the last of `BLOCKS_MAX`: without steps, a block's address stands in for its
-        // age.)
+        // Blocks that were the oldest at the request are still the oldest, if they are live. A block also counts as
+        // live if another block of the site is at its address now. A site that replaces its tensor repeatedly looks
+        // like this, and the search found the replacement. (Blocks younger than the last of `BLOCKS_MAX` are not known
+        // here and count as live. Without steps, blocks are ordered by address instead of age.)
         let now = live(&ask.stacks, BLOCKS_MAX);
         let last = now.oldest.last().filter(|_| now.oldest.len() == BLOCKS_MAX);
         let size = |block: &LiveBlock| {
@@ -175,7 +176,7 @@ impl Search {
                     Body::Found(found)
                 }
             }
-            // The fault may be due to blocks that have been replaced meanwhile.
+            // The search may have failed because the blocks were replaced meanwhile.
             Err(_) if is_freed && under_way.renew(now) => {
                 self.under_way = Some(under_way);
                 return;
@@ -259,7 +260,7 @@ mod tests {
         assert!(words.contains("freed meanwhile"), "{words}");
     }
 
-    /// One block that each step replaces.
+    /// A single block that each step replaces.
     fn of_step(step: u64) -> impl Fn(&[StackId], usize) -> LiveSample {
         move |_, _| {
             let block = LiveBlock { birth_epoch: 0, birth_step: step, addr: (step + 1) << 20, size: 512 };
@@ -273,14 +274,14 @@ mod tests {
         let (now, mut asked) = (Instant::now(), Vec::new());
         asks.ask(ask(7));
         for step in 0..3 {
-            // Too early for the next check.
+            // The next check is not yet due 1 ms after the previous one.
             for ms in [0, 30, 31] {
                 search.turn(now + Duration::from_millis(100 * step + ms), of_step(step));
                 asked.extend(region.holders_asked().map(|asked| (asked.ask, asked.blocks[0].0 >> 20)));
             }
         }
         assert_eq!(asked, [(7, 1), (7, 2), (7, 3)]);
-        // An answer about a freed block is none, and the time it took stays spent.
+        // An answer about a freed block does not count, but its time is spent.
         search.answered(7, &json(1), of_step(9));
         assert_eq!(answer(&asks), None);
         search.turn(now + Duration::from_millis(300), of_step(9));

@@ -1,19 +1,20 @@
-//! Walking the Python frames of the calling thread without the interpreter's lock.
+//! Walks the Python frames of the calling thread without the interpreter's lock.
 //!
-//! This is sound because a thread walks its own frames: while it is inside C code its chain of frames does not change,
-//! and every frame holds its code object. Only pointers and integers are read. The layouts are those of
-//! `Include/internal/pycore_frame.h` and `Include/cpython/` of each CPython minor version. The layout is verified
-//! against the interpreter's own answer before a pointer is followed ([`super::proof`]), so a build with another layout
-//! loses its stacks and nothing else.
+//! This is sound because a thread walks its own frames. While a thread is inside C code, its chain of frames does not
+//! change, and every frame holds its code object. Only pointers and integers are read.
+//!
+//! The layouts are those of `Include/internal/pycore_frame.h` and `Include/cpython/` of each CPython minor version.
+//! Before stacks are turned on, a guarded walk is compared with the interpreter's own answer ([`super::proof`]). A
+//! build with another layout loses its stacks and nothing else.
 //!
 //! Refuses: to touch a reference count, to call into Python, and interpreters without that lock (free-threaded builds).
 //!
 //! (Over 400 lines: the layouts of five kinds of CPython are compared side by side.)
 
-/// Frames of one walk; deeper stacks are cut at the outer end (recursion).
+/// Maximum number of frames of one walk. Deeper stacks (recursion) are cut at the outer end.
 pub const DEPTH_MAX: usize = 192;
 
-/// A frame as far as it identifies a line of code.
+/// The part of a frame that identifies a line of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawFrame {
     /// Address of the code object.
@@ -24,15 +25,15 @@ pub struct RawFrame {
     pub identity: u64,
 }
 
-/// Consulted before anything behind a pointer is read: see [`super::proof`].
+/// Decides whether memory behind a pointer may be read: see [`super::proof`].
 pub trait Guard {
     /// Whether `bytes` bytes can be read there.
     fn may_read(&mut self, address: usize, bytes: usize) -> bool;
-    /// Whether this is a code object.
+    /// Whether there is a code object at this address.
     fn is_code(&mut self, code: usize) -> bool;
 }
 
-/// The layout is verified: everything may be read.
+/// Allows every read, for a layout that has been verified.
 struct Proved;
 
 impl Guard for Proved {
@@ -46,9 +47,10 @@ impl Guard for Proved {
     }
 }
 
-/// Bytes of a code object's head that are read.
+/// Bytes that are read of the beginning of a code object.
 pub const CODE_BYTES: usize = 144;
-/// Bytes read of what 3.11 and 3.12 have between the thread state and its innermost frame (`_PyCFrame`).
+/// Bytes that are read of `_PyCFrame`, the structure that 3.11 and 3.12 have between the thread state and its innermost
+/// frame.
 const BETWEEN_BYTES: usize = 16;
 
 /// A supported CPython.
@@ -62,7 +64,7 @@ pub enum Version {
     V312,
     /// 3.13.
     V313,
-    /// 3.14 and 3.15, whose frames are alike.
+    /// 3.14 and 3.15, whose frames have the same layout.
     V314,
 }
 
@@ -80,39 +82,39 @@ impl Version {
         }
     }
 
-    /// Whether frames have the address of their instruction, and frames without Python code a constant one.
+    /// Whether a frame stores the address of its instruction. In a frame without Python code, that address is constant.
     #[must_use]
     pub fn has_places(self) -> bool {
         matches!(self, Self::V312 | Self::V313 | Self::V314)
     }
 
-    /// The innermost frame of a thread whose frames have places; 0 when it has none.
+    /// The innermost frame of a thread of a version with instruction addresses; 0 when the thread has no frame.
     ///
     /// # Safety
     /// As for [`walk`].
     #[inline(always)]
     pub unsafe fn innermost_place(self, thread: usize) -> usize {
         // SAFETY: promised by the caller.
-        // (3.14 has the thread's frame where 3.13 has it.)
+        // (3.14 has the thread's frame at the same offset as 3.13.)
         unsafe { if self == Self::V312 { V312::innermost(thread) } else { V313::innermost(thread) } }
     }
 }
 
 /// Offsets in bytes of one version's structures (x86-64 and aarch64 Linux agree).
 trait Layout {
-    /// From the thread state to the innermost frame.
+    /// Returns the innermost frame of a thread state.
     unsafe fn innermost(thread: usize) -> usize;
-    /// Thread state: offset of the structure between it and the innermost frame, where there is one.
+    /// Thread state: offset of the pointer to the structure between it and the innermost frame, if there is one.
     const BETWEEN: Option<usize> = None;
     /// Bytes of a frame that are read.
     const FRAME_BYTES: usize = 80;
     /// Frame: its code object.
     const CODE: usize;
-    /// Bits of that word that are not part of the address.
+    /// Bits of the word at [`Self::CODE`] that are not part of the address.
     const TAGS: usize = 0;
     /// Frame: the frame that called it.
     const PREVIOUS: usize;
-    /// Frame: a byte that says who owns it, and the value from which on it means "no Python code".
+    /// Frame: offset of the byte with the frame's owner, and the lowest value that means "no Python code".
     const OWNER: Option<(usize, u8)>;
     /// Offset of the instruction within the code, in bytes.
     unsafe fn lasti(frame: usize, code: usize) -> u32;
@@ -236,7 +238,7 @@ impl Layout for V314 {
         unsafe { word(thread, 72) }
     }
     const CODE: usize = 0;
-    /// `f_executable` is a `_PyStackRef`: `Py_TAG_BITS`.
+    /// `f_executable` is a `_PyStackRef`, whose tag bits are `Py_TAG_BITS`.
     const TAGS: usize = 3;
     const PREVIOUS: usize = 8;
     // (3 is the interpreter's own; 3.14 also has 4 for the C stack.)
@@ -253,7 +255,7 @@ impl Layout for V314 {
     }
 }
 
-/// Visits the frames of a thread, innermost first, until the end, or [`DEPTH_MAX`].
+/// Visits the frames of a thread, innermost first, up to [`DEPTH_MAX`] of them.
 ///
 /// # Safety
 /// `thread` is the calling thread's own `PyThreadState` of an interpreter of `version`, whose layout has been proved.
@@ -263,10 +265,10 @@ pub unsafe fn walk(version: Version, thread: usize, each: impl FnMut(RawFrame)) 
     unsafe { walk_guarded(version, thread, &mut Proved, each) }
 }
 
-/// As [`walk`], as far as `guard` allows it.
+/// Like [`walk`], but ends where `guard` does not allow a read.
 ///
 /// # Safety
-/// What is read of `thread` is readable, and so is what the guard allows.
+/// The thread state at `thread` can be read, and so can everything that the guard allows.
 #[inline]
 pub(super) unsafe fn walk_guarded(version: Version, thread: usize, guard: &mut impl Guard, each: impl FnMut(RawFrame)) {
     // SAFETY: promised by the caller.
@@ -284,7 +286,7 @@ pub(super) unsafe fn walk_guarded(version: Version, thread: usize, guard: &mut i
 #[inline(always)]
 unsafe fn walk_as<L: Layout>(thread: usize, guard: &mut impl Guard, mut each: impl FnMut(RawFrame)) {
     // SAFETY: the layout is the interpreter's, so every pointer that is followed is a frame or a code object of this
-    // thread; where that is not known yet, the guard is consulted before each.
+    // thread. Where that is not verified yet, the guard is consulted before each read.
     unsafe {
         if L::BETWEEN.is_some_and(|offset| !guard.may_read(word(thread, offset), BETWEEN_BYTES)) {
             return;
@@ -309,9 +311,9 @@ unsafe fn walk_as<L: Layout>(thread: usize, guard: &mut impl Guard, mut each: im
     }
 }
 
-/// A code object's names and line table, to be copied while its frame is on the stack.
+/// A code object's names and line table. They are copied while its frame is on the stack.
 pub struct CodeParts {
-    /// Line of its `def`.
+    /// Line of the function's `def`.
     pub first_line: u32,
     file: usize,
     name: usize,
@@ -354,7 +356,7 @@ impl CodeParts {
         [self.file, self.name, self.table]
     }
 
-    /// Copies the file's name as UTF-8 into `to`, truncated to its length; returns the number of bytes.
+    /// Copies the file's name as UTF-8 into `to` and cuts it to fit. Returns the number of bytes.
     pub fn file(&self, to: &mut [u8]) -> usize {
         // SAFETY: `co_filename` is a str that the code object holds.
         unsafe { self.text(self.file, to) }

@@ -1,18 +1,18 @@
-//! A thread's Python frames by the addresses of their instructions: the walk of the known path, on CPython 3.12 to
-//! 3.15.
+//! Walks a thread's Python frames by the addresses of their instructions. The hook uses this walk for known stacks on
+//! CPython 3.12 to 3.15.
 //!
-//! Guarantees: reads two words of a frame and nothing else; prefetches are only hints.
-//! Refuses: versions whose frames have no such address. What lies at an address is handled in `frames.rs` and
-//! `code_deaths.rs`.
+//! Guarantees: reads only two words of each frame. Prefetches are only hints.
+//! Refuses: versions whose frames have no such address. `frames.rs` and `code_deaths.rs` handle the code at an address.
 
 use super::frames::{DEPTH_MAX, Version, word};
 
-/// 3.12 to 3.15 agree on the frame's offset of its instruction (`prev_instr`, `instr_ptr`) and of its caller.
+/// Offsets in a frame of its instruction (`prev_instr`, `instr_ptr`) and of its caller. They are the same in 3.12 to
+/// 3.15.
 const INSTRUCTION: usize = 56;
 const PREVIOUS: usize = 8;
 
-/// Visits all frames, those of C too; at most twice [`DEPTH_MAX`], which contain as many with Python code as the other
-/// walk visits.
+/// Visits all frames, including frames without Python code, up to twice [`DEPTH_MAX`]. That covers the frames with
+/// Python code that the other walk visits.
 ///
 /// # Safety
 /// As for [`places`].
@@ -29,8 +29,8 @@ unsafe fn each_frame(innermost: usize, mut each: impl FnMut(usize)) {
 
 /// Folds the addresses of a thread's instructions, innermost first, into `key`; `None` when it has no frames.
 ///
-/// An address identifies code object and instruction at once while the object lives, so neither the object nor the
-/// frame's owner is read. Frames without Python code, where C called in, have the address of the interpreter's
+/// While a code object lives, an address identifies both the object and the instruction. Neither the object nor the
+/// frame's owner is read. Frames without Python code, where C code calls Python, have the address of the interpreter's
 /// trampoline.
 ///
 /// # Safety
@@ -56,18 +56,18 @@ pub unsafe fn places(
     Some(key)
 }
 
-/// The cache lines on which frames were found, to be prefetched all at once. One frame leads to the next, so a walk
-/// waits for its lines one after the other, and a call's frames mostly lie where those of the previous call lay. Only a
-/// hint: lines that have moved meanwhile are fetched in vain.
+/// The cache lines on which frames were found. They are prefetched all at once. Without that, a walk waits for one line
+/// after the other, because each frame leads to the next. The frames of a call are mostly at the addresses of the
+/// previous call's frames. The prefetch is only a hint: lines of frames that have moved are fetched in vain.
 pub struct Trail {
     lines: [usize; LINES],
     used: usize,
     walks: u32,
 }
 
-/// Lines remembered: those of about 40 frames.
+/// Number of lines that are remembered, for about 40 frames.
 const LINES: usize = 64;
-/// A trail is taken again after this many walks: the second walk costs about 40 ns.
+/// A trail is taken again after this many walks. Taking it costs a second walk of about 40 ns.
 const ANEW: u32 = 16;
 
 impl Default for Trail {
@@ -81,7 +81,7 @@ impl Trail {
     fn fetch(&self) {
         #[cfg(target_arch = "x86_64")]
         for &line in &self.lines[..self.used] {
-            // SAFETY: a prefetch changes nothing and cannot fault, valid address or not.
+            // SAFETY: a prefetch changes nothing and cannot fault, even for an invalid address.
             unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line as *const i8) };
         }
     }

@@ -1,30 +1,32 @@
-//! Tables of fixed size for the hook: from a stack's key to its id without a lock, from a code object to its id under
-//! the latch.
+//! Tables of fixed size for the hook. One maps a stack's key to its id without a lock. The other maps a code object to
+//! its id under the latch.
 //!
-//! Guarantees: no allocation after construction; a lookup touches one or two cache lines.
-//! Refuses: to grow, and to forget (except for the recent keys); a stack without room gets no id and is counted.
+//! Guarantees: no allocation after construction. A lookup touches one or two cache lines.
+//! Refuses: to grow, and to forget (except for the recent keys). A stack without room gets no id and is counted.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Slots for stacks: 1 MiB. A big model with gradient accumulation, evaluation and checkpoints has a few thousand stacks.
+/// Number of slots for stacks (1 MiB). A big model with gradient accumulation, evaluation and checkpoints has a few
+/// thousand stacks.
 const STACK_SLOTS: usize = 1 << 16;
-/// Beyond three quarters, searches get long.
+/// Maximum number of stacks. In a table that is more than three quarters full, searches get long.
 const STACKS_MAX: u32 = (STACK_SLOTS / 4 * 3) as u32;
-/// Slots for code objects: 384 KiB.
+/// Number of slots for code objects (384 KiB).
 const CODE_SLOTS: usize = 1 << 14;
 const CODES_MAX: u32 = (CODE_SLOTS / 4 * 3) as u32;
 
-/// Slots for recent keys: 128 KiB. A step touches as many cache lines as it has stacks: 150 for GPT-2 small, 1,500 for
-/// the largest seen, of which three in a thousand find both their slots taken.
+/// Number of slots for recent keys (128 KiB). A step touches as many cache lines as it has stacks: 150 for GPT-2 small,
+/// 1,500 for the largest seen. Three in a thousand of these find both of their slots taken.
 const NEAR_SLOTS: usize = 1 << 14;
 
-/// Recent keys, close together. Forgets: a third key in a pair of slots replaces the first.
+/// Recent keys, close together in memory. A third key in a pair of slots replaces the first.
 pub struct Near {
-    /// The upper 48 bits of the key, whose lower bits select the slot, and an id of 16 bits; 0: empty.
+    /// Words with the upper 48 bits of the key and an id of 16 bits; 0 when empty. The lower bits of the key select the
+    /// slot.
     slots: Box<[AtomicU64]>,
 }
 
-// An id has to fit beside the key in one word.
+// An id must fit beside the key in one word.
 const _: () = assert!(STACK_SLOTS <= 1 << 16);
 
 impl Default for Near {
@@ -41,11 +43,11 @@ impl Near {
         (&self.slots[at], &self.slots[at ^ 1])
     }
 
-    /// The id that was stored with a key, unless it was forgotten. Keys that agree in 61 bits are taken for one.
+    /// The id that was stored with a key, unless it was replaced. Keys that agree in 61 bits count as the same.
     #[inline]
     pub fn get(&self, key: u64) -> Option<u32> {
         let (first, second) = self.pair(key);
-        // Relaxed: key and id are one word, and the id says nothing about other memory.
+        // Relaxed: key and id are in one word, and no other memory depends on the id.
         let found = first.load(Ordering::Relaxed);
         if (found ^ key) >> 16 == 0 && found != 0 {
             return Some(found as u32 & 0xffff);
@@ -54,13 +56,13 @@ impl Near {
         ((found ^ key) >> 16 == 0 && found != 0).then_some(found as u32 & 0xffff)
     }
 
-    /// Remembers a key's id; 0 (no stack) is not remembered.
+    /// Remembers a key's id. An id of 0 (no stack) is not remembered.
     pub fn put(&self, key: u64, id: u32) {
         if id == 0 || id > 0xffff {
             return;
         }
         let (first, second) = self.pair(key);
-        // Relaxed: as above; when two threads store at once, one entry is lost.
+        // Relaxed: as above. When two threads store at once, one entry is lost.
         let is_for = |slot: &AtomicU64| {
             let found = slot.load(Ordering::Relaxed);
             found == 0 || (found ^ key) >> 16 == 0
@@ -71,7 +73,7 @@ impl Near {
 }
 
 struct Slot {
-    /// 0: empty.
+    /// The key; 0 when the slot is empty.
     key: AtomicU64,
     id: AtomicU32,
 }
@@ -89,7 +91,7 @@ impl Default for Stacks {
     }
 }
 
-/// Maps a key to one that differs from the empty one.
+/// Maps a key to one that is not 0, which marks an empty slot.
 #[inline]
 fn proper(key: u64) -> u64 {
     key.max(1)
@@ -119,7 +121,7 @@ impl Stacks {
         self.count.load(Ordering::Relaxed) < STACKS_MAX
     }
 
-    /// Adds a key that is not there. The caller holds the latch and has checked `has_room`.
+    /// Adds a new key. The caller holds the latch and has checked `has_room`.
     pub fn insert(&self, key: u64, id: u32) {
         let key = proper(key);
         let mut at = (key >> 32) as usize;
@@ -134,7 +136,7 @@ impl Stacks {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Stacks known.
+    /// Number of known stacks.
     pub fn count(&self) -> u32 {
         // Relaxed: a statistic.
         self.count.load(Ordering::Relaxed)
@@ -155,7 +157,8 @@ impl Default for Codes {
 
 impl Codes {
     fn place(&self, code: usize, identity: u64) -> usize {
-        // Fibonacci hashing: code objects are aligned to 16 bytes, and the upper bits of the product are mixed.
+        // Fibonacci hashing: code objects are aligned to 16 bytes, so only the upper bits of the product are well
+        // mixed.
         let hash = ((code as u64) ^ identity.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut at = (hash >> 48) as usize & (CODE_SLOTS - 1);
         loop {
@@ -167,7 +170,7 @@ impl Codes {
         }
     }
 
-    /// The id of a code object; a new one is passed to `define`, which returns whether there was room for it.
+    /// The id of a code object. For a new one, `define` is called, which returns whether there was room for it.
     pub fn id(&mut self, code: usize, identity: u64, define: impl FnOnce() -> bool) -> Option<u32> {
         // Code 0 marks an empty slot.
         if code == 0 {

@@ -1,17 +1,23 @@
-//! Runs inside the allocator's callback: writes one record into the device's ring, with the allocation's stack.
+//! The code that runs inside the allocator's callback. It writes one record into the device's ring, with the
+//! allocation's stack.
 //!
 //! Guarantees: it waits for no lock, allocates nothing and makes no system call. It does not take the interpreter's
-//! lock or call PyTorch (except for two thread-local reads), and never unwinds into the allocator. One device's events
+//! lock. It calls PyTorch only for thread-local reads. It never unwinds into the allocator. The events of one device
 //! are serialized, because the allocator holds that device's lock.
 //!
-//! The known path walks the frames (pointers only), looks one key up and writes 48 bytes. A training calls it every few
-//! microseconds with its own work between, so its cost is the number of cache lines and pages that it touches. Frames
-//! are distinguished by their instruction's address alone where dead code objects are reported ([`code_deaths`]),
-//! recent keys lie close together ([`intern::Near`]), and forward calls are stored in the order of their numbers. A new
-//! stack is written into the dictionary under a latch that is tried, not waited for: when two devices meet new stacks
-//! at the same instant, one may record its event without a stack.
+//! For a stack that is already known, the hook walks the frames (pointers only), looks up one key and writes 48 bytes.
+//! A training calls the hook every few microseconds and does its own work in between. The cost is therefore the number
+//! of cache lines and pages that the hook touches. Three choices keep that number low:
+//! - Frames are distinguished by their instruction's address alone where dead code objects are reported
+//!   ([`code_deaths`]).
+//! - Recent keys are close together in memory ([`intern::Near`]).
+//! - Forward calls are stored in the order of their numbers.
 //!
-//! (Over 400 lines: everything that runs inside the callback is here, to be read in one piece.)
+//! A new stack is written into the dictionary under a latch. The hook tries to take the latch a limited number of times
+//! and does not wait for it. When two devices meet new stacks at the same instant, one of them may record its event
+//! without a stack.
+//!
+//! (Over 400 lines: everything that runs inside the callback is here, so that it can be read in one piece.)
 
 pub mod code_deaths;
 pub mod frames;
@@ -37,7 +43,8 @@ use crate::region::dictionary::{self, Kind};
 use crate::ring::Position;
 use crate::ring::{Gauge, Producer, Record};
 
-/// What the shim passes for one event: the fields of PyTorch's `TraceEntry`. Its layout is the shim's, see `layout.rs`.
+/// The fields of PyTorch's `TraceEntry`, which the shim passes for each event. The shim has the same layout, see
+/// `layout.rs`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RawEvent {
@@ -49,15 +56,15 @@ pub struct RawEvent {
     pub stream: u64,
     /// Ticks of PyTorch's approximate clock.
     pub ticks: Ticks,
-    /// The pool's id, the lower half of each word.
+    /// The pool's id: the lower 32 bits of each of its two numbers.
     pub pool: [u32; 2],
     /// PyTorch's code of the action.
     pub action: i32,
     /// CUDA ordinal.
     pub device: i32,
-    /// Address of the name of the memory's owner, valid during the call; meaningless when it has no bytes.
+    /// Address of the name of the memory's owner. It is valid during the call, and meaningless when `owner_bytes` is 0.
     pub owner: usize,
-    /// Bytes of the name, UTF-8 if the program wrote UTF-8; 0: no name.
+    /// Length of the name in bytes; 0 when there is no name. The text is UTF-8 if the program wrote UTF-8.
     pub owner_bytes: u64,
 }
 
@@ -65,9 +72,10 @@ pub struct RawEvent {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RawNode {
-    /// Its type: the address of its virtual table.
+    /// The node's type: the address of its virtual table.
     pub kind: usize,
-    /// Sequence and thread of the forward call, as [`Shim::sequence`] returned it there; `u64::MAX` when it has none.
+    /// Sequence number and thread of the forward call, as [`Shim::sequence`] returned them there; `u64::MAX` when there
+    /// is none.
     pub made_by: u64,
 }
 
@@ -80,27 +88,27 @@ shared_layout! {
     RawNode is Node, 16 { kind at 0, made_by at 8 }
 }
 
-/// What the hook reads from PyTorch: thread-local values.
+/// Functions that read thread-local values of PyTorch.
 #[derive(Clone, Copy)]
 pub struct Shim {
     /// Sequence number and thread of the autograd node that was made last on this thread.
     pub sequence: extern "C" fn() -> u64,
     /// The node that runs on this thread; 0 when there is none.
     pub node: extern "C" fn(*mut RawNode) -> i32,
-    /// The mangled name of its type, static memory; null when there is none.
+    /// The mangled name of that node's type, in static memory; null when there is none.
     pub node_type: extern "C" fn() -> *const c_char,
 }
 
-/// Forward calls remembered for the backward pass: 512 KiB; a step of GPT-2 makes 1,500 nodes.
+/// Number of forward calls remembered for the backward pass (512 KiB). A step of GPT-2 makes 1,500 nodes.
 const FORWARD_SLOTS: usize = 1 << 16;
-/// Tries to get the latch: a few microseconds.
+/// Attempts to take the latch. All of them together last a few microseconds.
 const LATCH_TRIES: u32 = 256;
-/// Odd, from the golden ratio: spreads consecutive values over all bits.
+/// An odd factor from the golden ratio. It spreads consecutive values over all bits.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Odd, from the square root of two.
+/// An odd factor from the square root of two.
 const OTHER: u64 = 0x6a09_e667_f3bc_c909;
 
-/// One device.
+/// The state of one device.
 struct Lane {
     /// Accessed only under that device's lock.
     producer: UnsafeCell<Producer>,
@@ -112,7 +120,7 @@ struct Lane {
     snapshot_dropped: AtomicU64,
 }
 
-/// Accessed only under the latch.
+/// State that is accessed only under the latch.
 struct Unknown {
     dictionary: dictionary::Writer,
     codes: Codes,
@@ -123,23 +131,23 @@ struct Unknown {
 pub struct Hook {
     region: Arc<Region>,
     lanes: Box<[Lane]>,
-    /// 0: no Python stacks; else the index in [`VERSIONS`] plus one.
+    /// The index in [`VERSIONS`] plus one; 0 when Python stacks are off.
     version: AtomicU8,
-    /// Frames are distinguished by their instruction's address alone.
+    /// Whether frames are distinguished by their instruction's address alone.
     by_place: AtomicBool,
     thread_state: extern "C" fn() -> usize,
     shim: Shim,
     near: Near,
     known: Stacks,
-    /// Stacks that were written with an owner's name.
+    /// Number of stacks that were written with an owner's name.
     owned_stacks: AtomicU32,
     latch: AtomicBool,
     unknown: UnsafeCell<Unknown>,
-    /// By sequence, neighbours side by side: a tag of 32 bits and the stack.
+    /// The stacks of forward calls, indexed by sequence number. Each word has a tag of 32 bits and a stack of 32 bits.
     forward: Box<[AtomicU64]>,
 }
 
-/// How a hook walks stacks: what was verified for an interpreter holds for the life of its process.
+/// How a hook walks stacks. What was verified for an interpreter remains valid for the life of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walks {
     version: u8,
@@ -154,7 +162,7 @@ unsafe impl Sync for Hook {}
 // SAFETY: as above.
 unsafe impl Send for Hook {}
 
-/// What every event reads first, on one cache line.
+/// The values that every event reads first, on one cache line.
 #[repr(align(64))]
 struct Gate {
     /// The session that records, or null. Set by [`install`].
@@ -168,7 +176,7 @@ static GATE: Gate = Gate { hook: AtomicPtr::new(std::ptr::null_mut()), deaths: A
 /// Directs events to `hook`; `None` closes the gate.
 ///
 /// # Safety
-/// The hook stays in place until the gate is closed and every device's lock has been held once since.
+/// The hook stays in place until the gate is closed and, after that, every device's lock has been held once.
 pub unsafe fn install(hook: Option<&Hook>) {
     let pointer = hook.map_or(std::ptr::null_mut(), |hook| std::ptr::from_ref(hook).cast_mut());
     // Release: a thread that sees the hook sees it initialized. (SeqCst is not needed: late callbacks see the old one,
@@ -243,8 +251,8 @@ impl Hook {
         let Some(action) = u8::try_from(raw.action).ok().and_then(Action::from_number) else { return };
         // SAFETY: one at a time, promised by the caller.
         let producer = unsafe { &mut *lane.producer.get() };
-        // A release of memory to the driver is worth a stack, too: it waits for the device, and so a call of
-        // `empty_cache()` in a loop shows with its line.
+        // A release of memory to the driver gets a stack, too, because it waits for the device. The stack shows the
+        // line of a loop that calls `empty_cache()`.
         let asks = matches!(
             action,
             Action::Alloc
@@ -254,7 +262,8 @@ impl Hook {
                 | Action::SegmentUnmap
                 | Action::Oom
         );
-        // An event without room needs no stack. An annotation has only the name: its block has a stack.
+        // An event without room needs no stack. For an annotation only the name is recorded, because its block has a
+        // stack.
         let stack = if action == Action::Annotate && raw.owner_bytes > 0 && producer.has_room() {
             // SAFETY: the name is there for the call.
             unsafe { self.owned(StackId::NONE, raw) }
@@ -308,7 +317,8 @@ impl Hook {
         StackId(id)
     }
 
-    /// The stack with the name of the memory's owner; without the name where there are too many.
+    /// The stack with the name of the memory's owner. Returns the stack without the name when too many stacks have
+    /// names.
     ///
     /// # Safety
     /// The name can be read.
@@ -335,7 +345,7 @@ impl Hook {
         id
     }
 
-    /// The first allocation after a node was made belongs to the call that made it.
+    /// Remembers the stack of the first allocation after a node was made: it belongs to the call that made the node.
     #[inline]
     fn remember_forward(&self, stack: u32) {
         let (slot, tag) = self.forward_slot((self.shim.sequence)());
@@ -345,11 +355,12 @@ impl Hook {
         }
     }
 
-    /// Where a sequence number's stack is kept, and the 32 bits that distinguish it from others there. Neighbours lie
-    /// side by side: a forward pass fills line after line, and the backward pass reads them in reverse.
+    /// The slot for a sequence number's stack, and the 32-bit tag that distinguishes this number from others in the
+    /// same slot. Consecutive numbers have adjacent slots: a forward pass fills one cache line after another, and the
+    /// backward pass reads them in reverse.
     #[inline(always)]
     fn forward_slot(&self, sequence: u64) -> (&AtomicU64, u64) {
-        // The thread's number is in the upper bits: each thread starts elsewhere.
+        // The thread's number is in the upper bits, so each thread starts at another slot.
         let at = sequence.wrapping_add((sequence >> 40).wrapping_mul(GOLDEN) >> 48) as usize;
         (&self.forward[at & (FORWARD_SLOTS - 1)], mixed(sequence) >> 32)
     }
@@ -375,7 +386,7 @@ impl Hook {
         StackId(self.near.get(key).unwrap_or_else(|| self.far(key, key, || self.learn_node(key, forward))))
     }
 
-    /// Runs `learn` under the latch; returns 0 when the latch stayed taken or a table is full.
+    /// Runs `learn` under the latch. Returns 0 when the latch stayed taken or a table is full.
     fn learn(&self, key: u64, learn: impl FnOnce(&mut Unknown) -> bool) -> u32 {
         for _ in 0..LATCH_TRIES {
             // Acquire: sees what the last holder wrote.
@@ -487,14 +498,14 @@ impl Hook {
         self.version.store(number, Ordering::Relaxed);
     }
 
-    /// From here on frames are distinguished by the address of their instruction alone. Only valid if
-    /// [`code_deaths::died`] is called for every code object's death, and frames have the address (3.12 and later).
+    /// Distinguishes frames by the address of their instruction alone from now on. [`code_deaths::died`] must be called
+    /// whenever a code object dies. Has no effect before Python 3.12, whose frames lack that address.
     pub fn trust_places(&self, version: Version) {
         // Relaxed: a switch; both ways give the same stacks.
         self.by_place.store(version.has_places(), Ordering::Relaxed);
     }
 
-    /// How stacks are walked here, for a later hook in the same process.
+    /// How this hook walks stacks, for a later hook in the same process.
     #[must_use]
     pub fn walks(&self) -> Walks {
         // Relaxed: see `version`.
@@ -511,11 +522,11 @@ impl Hook {
     /// The rings' positions.
     #[must_use]
     pub fn positions(&self) -> Vec<Position> {
-        // `pushed` first: a drop that is counted after that belongs behind the mark.
+        // `pushed` is read first: a drop that is counted after that belongs after the mark.
         self.lanes.iter().map(|lane| Position { pushed: lane.gauge.pushed(), dropped: lane.gauge.dropped() }).collect()
     }
 
-    /// A ring's position when its device was last read completely; `None` when that left no event.
+    /// A ring's position after the last `snapshot` event of its device; `None` when there was none.
     #[must_use]
     pub fn snapshot_position(&self, device: usize) -> Option<Position> {
         let lane = self.lanes.get(device)?;
@@ -538,15 +549,16 @@ impl Hook {
     }
 }
 
-/// The initial key of a walk by places: a new one after every death of a code object that was seen.
+/// The initial key of a walk by instruction addresses. It changes whenever a code object that was seen on a stack dies.
 #[inline(always)]
 fn first_key() -> u64 {
-    // Relaxed: a thread that walks frames of code at a dead object's address got there through the interpreter's lock,
-    // which orders the death before.
+    // Relaxed: a thread can run new code at a dead object's address only after it took the interpreter's lock, and that
+    // lock orders the death before the walk.
     GATE.deaths.load(Ordering::Relaxed).wrapping_mul(OTHER) ^ GOLDEN
 }
 
-/// The key of a thread's frames by code object, identity and instruction; `None` when it has none.
+/// The key of a thread's frames, from code object, identity and instruction of each; `None` when the thread has no
+/// frames.
 #[inline]
 fn full_key(version: Version, thread: usize) -> Option<u64> {
     let (mut key, mut depth) = (GOLDEN, 0);
@@ -560,7 +572,8 @@ fn full_key(version: Version, thread: usize) -> Option<u64> {
     (depth > 0).then_some(key)
 }
 
-/// Folds a word into a key. The inner product does not depend on the key, so the processor overlaps frames.
+/// Folds a word into a key. The inner product does not depend on the key, so the processor can work on several frames
+/// at once.
 #[inline(always)]
 fn mix(key: u64, word: u64) -> u64 {
     (key.rotate_left(23) ^ word.wrapping_mul(OTHER)).wrapping_mul(GOLDEN)

@@ -1,11 +1,11 @@
-//! Verifies that frames and code objects are laid out as expected, before a pointer from them is followed.
+//! Verifies that frames and code objects have the expected layout, before the hook follows a pointer from them.
 //!
-//! An interpreter that was built differently (a patched one, a debug build) may have anything where this layout has a
-//! pointer. So memory is read through the kernel, which returns an error for a bad address instead of ending the
-//! process, and the result has to match what the interpreter itself reports: the code object's address and the
-//! instruction of every frame; the addresses of every code object's names and line table, the text of its names, and
-//! the line that Python reports for the frame.
-//! Refuses: to run on the hot path; it costs a few system calls a frame, once a session.
+//! An interpreter that was built differently (a patched one, a debug build) may have other data where this layout has a
+//! pointer. The kernel therefore checks each address first: it returns an error for a bad address, and the process
+//! continues. The result must match what the interpreter itself reports. For every frame this is the code object's
+//! address, the instruction and the line. For every code object this is the addresses of its names and line table, and
+//! the text of its names.
+//! Refuses: to run on the hot path. It costs a few system calls per frame, once per session.
 
 use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
 
@@ -14,7 +14,7 @@ use crate::python::lines;
 
 /// Bytes of a thread state that are read.
 const THREAD_BYTES: usize = 128;
-/// Bytes of a str's head.
+/// Bytes of a str's head that are read.
 const TEXT_HEAD_BYTES: usize = 72;
 
 /// A frame as the interpreter itself reports it, innermost first.
@@ -36,7 +36,7 @@ pub struct Shown {
     pub first_line: u32,
 }
 
-/// Whether the frames of the calling thread, whose state is `thread`, are these.
+/// Whether the frames of the calling thread, whose state is `thread`, are the `expected` ones.
 #[must_use]
 pub fn frames_agree(version: Version, thread: usize, expected: &[(usize, u32)]) -> bool {
     let Some(mut asked) = Asked::new() else { return false };
@@ -55,14 +55,14 @@ pub fn frames_agree(version: Version, thread: usize, expected: &[(usize, u32)]) 
     agrees && !guard.refused && seen == expected.len().min(DEPTH_MAX)
 }
 
-/// Whether the parts of a frame's code object are where the layout expects them, and give its line.
+/// Whether the parts of a frame's code object are at the expected places, and the line table gives the frame's line.
 #[must_use]
 pub fn parts_agree(version: Version, python: (u8, u8), shown: &Shown) -> bool {
     let Some(mut asked) = Asked::new() else { return false };
     if !asked.can_read(shown.code, frames::CODE_BYTES) {
         return false;
     }
-    // SAFETY: the interpreter named the code object and the caller holds it; its head can be read.
+    // SAFETY: the interpreter reported the code object, and the caller holds it. Its head can be read.
     let parts = unsafe { CodeParts::of(version, shown.code) };
     parts.addresses() == [shown.file.0, shown.name.0, shown.table]
         && parts.first_line == shown.first_line
@@ -72,21 +72,21 @@ pub fn parts_agree(version: Version, python: (u8, u8), shown: &Shown) -> bool {
 
 fn text_agrees(asked: &mut Asked, parts: &CodeParts, (address, text): &(usize, String)) -> bool {
     let characters = text.chars().count();
-    // Its length first: if it is wrong, the end of the read would be, too. (At most 4 bytes a character.)
+    // The text's size is checked first. (A character has at most 4 bytes.)
     if !asked.can_read(*address, TEXT_HEAD_BYTES) || !asked.can_read(*address, 40 + characters) {
         return false;
     }
-    // SAFETY: a str that the interpreter named; its head can be read.
+    // SAFETY: the interpreter reported this str, and its head can be read.
     let length = unsafe { frames::word(*address, 16) };
     let mut room = vec![0; text.len() + 4];
-    // SAFETY: as above, and its length is known to be right.
+    // SAFETY: as above, and the length is the reported one.
     length == characters
         && unsafe { parts.text(*address, &mut room) } == text.len()
         && room.starts_with(text.as_bytes())
 }
 
 fn line_agrees(parts: &CodeParts, python: (u8, u8), shown: &Shown) -> bool {
-    // Longer tables belong to generated code; their lines are not compared.
+    // Longer tables belong to generated code. Their lines are not compared.
     let mut table = vec![0; 64 << 10];
     match parts.table(&mut table) {
         0 => true,
@@ -94,7 +94,7 @@ fn line_agrees(parts: &CodeParts, python: (u8, u8), shown: &Shown) -> bool {
     }
 }
 
-/// Lets a walk continue only where memory is readable, and while it meets the expected code objects.
+/// Lets a walk continue only while memory is readable and the code objects are the expected ones.
 struct Proof<'a> {
     asked: &'a mut Asked,
     expected: &'a [(usize, u32)],
@@ -130,12 +130,12 @@ impl Asked {
     }
 
     fn can_read(&mut self, address: usize, bytes: usize) -> bool {
-        // A pipe takes a page at once; no check is larger.
+        // A pipe takes one page at a time. No check is larger.
         let bytes = bytes.min(4_096);
         if address == 0 || address.checked_add(bytes).is_none() {
             return false;
         }
-        // SAFETY: the kernel reads it, not this program: unmapped memory is an error, `EFAULT`.
+        // SAFETY: the kernel reads the memory, not this program. Unmapped memory gives the error `EFAULT`.
         let written =
             unsafe { libc::write(std::os::fd::AsRawFd::as_raw_fd(&self.to), address as *const libc::c_void, bytes) };
         let Ok(written) = usize::try_from(written) else { return false };

@@ -1,7 +1,7 @@
-//! The hook on threads laid out by hand, version by version, and its tables.
+//! Tests of the hook's tables, and of the hook on threads whose memory is laid out by hand for each version of Python.
 //!
-//! `tests/torch` tests that the layouts are those of the real interpreters.
-//! (Over 400 lines: the layouts by hand, and what every test of the hook needs of them.)
+//! `tests/torch` tests that real interpreters have these layouts.
+//! (Over 400 lines: the layouts, and the helpers that every test of the hook needs.)
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ extern "C" fn sequence() -> u64 {
 
 extern "C" fn node(to: *mut RawNode) -> i32 {
     let Some((name, made_by)) = NODE.get() else { return 0 };
-    // SAFETY: the hook passes a place of its own.
+    // SAFETY: the hook passes a valid pointer.
     unsafe { *to = RawNode { kind: name.as_ptr() as usize, made_by } };
     1
 }
@@ -39,7 +39,8 @@ extern "C" fn node_type() -> *const c_char {
 
 const SHIM: Shim = Shim { sequence, node, node_type };
 
-/// Word offsets of one version: state→, frame: code, previous, instruction; code: start of the instructions.
+/// Offsets of one version, in words: in the thread state, in a frame (code, previous, instruction) and in a code
+/// object.
 struct Words {
     version: Version,
     code: usize,
@@ -85,7 +86,7 @@ impl Thread {
         let mut expected = Vec::new();
         for (number, &(code, lasti)) in frames.iter().enumerate() {
             let (at, code) = (first_frame + number * FRAME, first_code + code * CODE);
-            // 3.14 tags references that it counts elsewhere.
+            // 3.14 tags references that it does not count.
             memory[at + words.code] = address(code) | u64::from(words.version == Version::V314);
             memory[at + words.previous] = if number + 1 < frames.len() { address(at + FRAME) } else { 0 };
             memory[at + words.instruction] = match words.version {
@@ -163,11 +164,12 @@ fn by_place_stacks_are_the_same_and_frames_without_code_have_no_part() {
         let mut other = Thread::new(words, &[(0, 8), (1, 20), (0, 32)]);
         other.enter();
         alloc(&hook, 3);
-        // The frame in the middle is one where C called in: owner 3, at byte 70, from 3.14 on at byte 74.
+        // The frame in the middle has no Python code: its owner is 3, at byte 70 before 3.14 and at byte 74 from 3.14
+        // on.
         let (word, shift) = if words.version == Version::V314 { (9, 16) } else { (8, 48) };
         other.memory[32 + FRAME + word] |= 3 << shift;
         alloc(&hook, 4);
-        // A thread with a state and no frames: no node runs, no stack.
+        // A thread with a state, without frames and without a running node has no stack.
         let idle = Thread::new(words, &[]);
         idle.enter();
         alloc(&hook, 5);
@@ -185,7 +187,7 @@ fn code_at_a_dead_ones_address_is_met_as_new() {
         assert!(hook.check_stacks(words.version, &thread.expected));
         hook.trust_places(words.version);
         alloc(&hook, 1);
-        // Another code object at the same address, at the same instruction: its version and first line differ.
+        // Another code object at the same address has the same instruction, but another version and first line.
         thread.memory[32 + FRAME + words.first_line] += 1 << 32;
         alloc(&hook, 2);
         code_deaths::died(thread.expected[0].0 ^ 0x7_0000);
@@ -235,7 +237,7 @@ fn a_layout_that_does_not_agree_leaves_stacks_off() {
     assert_eq!(stacks(&region), [0]);
 }
 
-/// Wild pointers at every place where a pointer is read: only those that the kernel can read are followed.
+/// Tests invalid pointers at every place where a pointer is read. Only pointers that the kernel can read are followed.
 #[test]
 fn a_pointer_that_leads_nowhere_is_not_followed() {
     for words in &VERSIONS {
@@ -265,11 +267,11 @@ fn backward_allocations_name_the_node_and_the_forward_call() {
     let thread = Thread::new(words, &[(0, 8)]);
     thread.enter();
     assert!(hook.check_stacks(words.version, &thread.expected));
-    // Forward: the node took number 41 of thread 3, then its output was allocated.
+    // In the forward pass, the node takes number 41 of thread 3, and then its output is allocated.
     let call = 41 | 3 << 40;
     SEQUENCE.set(call + 1);
     alloc(&hook, 1);
-    // Backward, on a thread without Python.
+    // The backward pass runs on a thread without Python.
     STATE.set(0);
     NODE.set(Some((c"N5torch8autograd9generated12MulBackward0E", call)));
     alloc(&hook, 2);
@@ -399,7 +401,7 @@ proptest! {
     fn recent_keys_are_forgotten_but_never_mistaken(keys in proptest::collection::vec(any::<(u64, u16)>(), 1..300)) {
         let (near, mut model) = (intern::Near::default(), HashMap::new());
         for (number, (key, id)) in keys.into_iter().enumerate() {
-            // Few slots, so that many keys collide; the word holds the upper 48 bits.
+            // The keys use few slots, so that many collide. The word holds the upper 48 bits.
             let key = if number % 2 == 0 { key & !0xffff | key & 7 } else { key };
             if let Some(found) = near.get(key) {
                 prop_assert_eq!(Some(&found), model.get(&key));

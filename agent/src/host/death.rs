@@ -1,10 +1,14 @@
-//! Describes how a trainer ended that said no goodbye, from what the kernel shows while the process is still visible.
+//! Describes how a trainer ended that did not end its session, from what the kernel shows while the process is still
+//! visible.
 //!
-//! Sources: the zombie in `/proc`, which its parent may reap within microseconds; `/proc` while the process was dying
-//! (its connection ends before it is a zombie); its pidfd, which from Linux 6.15 on also has the exit status after the
-//! reaping; the launcher that reaped it as its own child.
-//! Guarantees: exit code 0 is not a failure; the out-of-memory killer is named only where the kernel counted a kill.
-//! Refuses: to wait longer than its limits; an unknown end is reported as unknown.
+//! There are four sources:
+//! - The zombie in `/proc`, which its parent may reap within microseconds.
+//! - `/proc` while the process is dying. Its connection ends before it becomes a zombie.
+//! - Its pidfd. From Linux 6.15 on it has the exit status also after the process was reaped.
+//! - The launcher, if it reaped the process as its own child.
+//!
+//! Guarantees: exit code 0 is not a failure. The out-of-memory killer is named only if the kernel counted a kill.
+//! Refuses: to wait longer than its limits. An unknown end is reported as unknown.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -14,15 +18,15 @@ use std::time::{Duration, Instant};
 
 use crate::sample::host::{Exit, Fate, Proc, ProcessKey};
 
-/// How long to look for a dead process: a waiting parent reaps within microseconds, and then the launcher reports its
-/// child soon after.
+/// How long to look for a dead process. A waiting parent reaps it within microseconds. If the launcher is the parent,
+/// it reports its child soon after.
 const LOOK_MAX: Duration = Duration::from_millis(200);
-/// Interval between two looks.
+/// Interval between two checks.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// Children of the launcher whose exit is remembered: it has one.
+/// Maximum number of children of the launcher whose exit is remembered. The launcher has one child.
 const EXITS_MAX: usize = 64;
 
-/// Used when no source knows more.
+/// The text when no source has more.
 const UNKNOWN: &str = "ended without a goodbye";
 
 /// How children of this process ended, recorded when it reaped them.
@@ -42,18 +46,19 @@ impl Exits {
     }
 }
 
-/// A process and what is needed to say how it died.
+/// A process and what is needed to find out how it died.
 pub(super) struct Watched {
     proc: Proc,
     key: Option<ProcessKey>,
     process: Option<OwnedFd>,
-    /// Exit status while it was dying.
+    /// The exit status, if it was read while the process was dying.
     dying: OnceLock<Exit>,
     kills: Option<Kills>,
 }
 
 impl Watched {
-    /// `pid` 0: a process that is not visible from here. `process` is its pidfd, where there is one.
+    /// Begins to watch a process. `pid` is 0 for a process that is not visible from here. `process` is its pidfd, if
+    /// there is one.
     pub(super) fn new(proc: Proc, pid: u32, process: Option<OwnedFd>) -> Self {
         let key = if pid == 0 { None } else { proc.key(pid) };
         Self { kills: Kills::of(pid), proc, key, process, dying: OnceLock::new() }
@@ -63,19 +68,20 @@ impl Watched {
         self.key
     }
 
-    /// Readable when the process is dead; negative without a pidfd.
+    /// The pidfd, which becomes readable when the process is dead; negative without a pidfd.
     pub(super) fn fd(&self) -> RawFd {
         self.process.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
-    /// Looks at a process that is about to die, or has just died: it may be gone in the next moment.
+    /// Reads the exit status of a process that is about to die or has just died. The process may be gone a moment
+    /// later.
     pub(super) fn look(&self) {
         if let Some(exit) = self.key.and_then(dying) {
             let _ = self.dying.set(exit);
         }
     }
 
-    /// Why it failed; `None` when it ended with exit code 0. For a process that is dead or about to be.
+    /// Why the process failed; `None` when it ended with exit code 0. For a process that is dead or about to die.
     pub(super) fn failure(&self, exits: &Exits) -> Option<String> {
         match self.exit(exits) {
             Some(Exit::Code(0)) => None,
@@ -84,7 +90,7 @@ impl Watched {
         }
     }
 
-    /// As [`Self::failure`], but an unknown end is not a failure: the process had said goodbye.
+    /// Like [`Self::failure`], but an unknown end is not a failure, because the process had ended its session.
     pub(super) fn known_failure(&self, exits: &Exits) -> Option<String> {
         self.exit(exits).filter(|exit| *exit != Exit::Code(0)).map(|exit| self.in_words(exit))
     }
@@ -117,7 +123,7 @@ impl Watched {
     }
 }
 
-/// A status in the form of `wait`.
+/// How a process ended, from a status in the form of `wait`.
 fn exit(status: i32) -> Option<Exit> {
     let status = u32::try_from(status).ok().filter(|&status| status <= 0xffff)?;
     match (status & 0x7f) as u8 {
@@ -127,7 +133,7 @@ fn exit(status: i32) -> Option<Exit> {
     }
 }
 
-/// How a process is dying, or died and is not reaped yet. `None` for status 0, which a living process has as well.
+/// The exit of a process that is dying or not reaped yet. `None` for status 0, which a living process has as well.
 fn dying(key: ProcessKey) -> Option<Exit> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", key.pid)).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
@@ -137,14 +143,14 @@ fn dying(key: ProcessKey) -> Option<Exit> {
     (start_ticks == key.start_ticks && status != 0).then(|| exit(status)).flatten()
 }
 
-/// How a process died that its parent has already reaped.
+/// The exit of a process that its parent has already reaped.
 fn reaped(process: &OwnedFd) -> Option<Exit> {
     const EXIT: u64 = libc::PIDFD_INFO_EXIT as u64;
     // SAFETY: all bits zero is a valid `pidfd_info`: it holds integers only.
     let mut info: libc::pidfd_info = unsafe { std::mem::zeroed() };
     info.mask = EXIT;
     // SAFETY: a pidfd and a structure of ours whose size is encoded in the request's number. Kernels before 6.13 refuse
-    // the request; those before 6.15 leave the bit out.
+    // the request, and kernels before 6.15 do not set the bit.
     let result = unsafe { libc::ioctl(process.as_raw_fd(), libc::PIDFD_GET_INFO, &raw mut info) };
     (result == 0 && info.mask & EXIT != 0).then(|| exit(info.exit_code)).flatten()
 }
@@ -174,14 +180,15 @@ fn signal_name(number: u8) -> Option<&'static str> {
     })
 }
 
-/// The kernel's count of out-of-memory kills where a process lives, and its value at the start.
+/// The kernel's count of out-of-memory kills in the group of a process, and its value at the start.
 struct Kills {
     file: PathBuf,
     before: u64,
 }
 
 impl Kills {
-    /// Of the process's control group, else of the whole machine. Read at the start: a dead process has no group.
+    /// The count of the process's control group, otherwise of the whole machine. It is read at the start, because a
+    /// dead process has no group.
     fn of(pid: u32) -> Option<Self> {
         let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         files(&groups, Path::new("/sys/fs/cgroup"))
@@ -195,11 +202,11 @@ impl Kills {
     }
 }
 
-/// Files that count the kills in the groups of a `/proc/PID/cgroup`: version 2 first, then version 1.
+/// Files with the count of kills in the groups of a `/proc/PID/cgroup`. Version 2 comes before version 1.
 fn files(groups: &str, root: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {
-        // 0::/path or 9:memory:/path
+        // A line is `0::/path` or `9:memory:/path`.
         let mut parts = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
         let path = path.trim_start_matches('/');
@@ -277,7 +284,7 @@ mod tests {
         let me = Proc::default().key(std::process::id()).unwrap();
         assert_eq!(dying(me), None, "it lives");
         let (mut child, mut watched) = dead("exit 4");
-        // Not reaped: a zombie takes the place of a dying process.
+        // The process is not reaped. A zombie serves as the dying process.
         while dying(watched.key().unwrap()).is_none() {
             std::thread::yield_now();
         }

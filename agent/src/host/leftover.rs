@@ -1,7 +1,9 @@
-//! Delivers what earlier runs left in the spool, and sessions of this run that ended while the daemon was away.
+//! Delivers what earlier runs left in the spool, and sessions of this run that ended while the daemon could not be
+//! reached.
 //!
-//! Guarantees: one session after the other, each from where the daemon's copy ends; stops at once when the host closes;
-//! the rest stays in the spool. Refuses: spools that a living process owns.
+//! Guarantees: sessions are delivered one after the other, each from where the daemon's copy ends. Delivery stops at
+//! once when the host closes, and the rest stays in the spool.
+//! Refuses: spools that a living process owns.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,14 +20,14 @@ use crate::uplink::spool::Spool;
 use crate::uplink::window::Window;
 use crate::uplink::{self, Daemon, Link};
 
-/// Interval between looks at the folder.
+/// Interval between checks of the folder.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// Interval between looks at a delivery.
+/// Interval between checks of a delivery's progress.
 const PROGRESS_EVERY: Duration = Duration::from_millis(50);
 /// A session without an acknowledgement for this long does not delay the next one.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Delivers until the host closes.
+/// Delivers spools until the host closes.
 pub(super) fn run(shared: &Shared) {
     let Some(SpoolConfig { folder, .. }) = &shared.config.spool else { return };
     let closing = || wait::ready([shared.closing.fd()], Some(Duration::ZERO)) == [true];
@@ -37,8 +39,8 @@ pub(super) fn run(shared: &Shared) {
     }
 }
 
-/// Delivers what is in a spool folder and belongs to no living process, until all is delivered, there is no progress,
-/// or `enough` returns true (called 20 times a second). Blocks.
+/// Delivers the sessions in a spool folder that no living process owns. Ends when all is delivered, there is no
+/// progress, or `enough` returns true, which is called 20 times a second. Blocks.
 pub fn deliver_spool(folder: &Path, daemon: &Daemon, backoff: Backoff, enough: &dyn Fn() -> bool) {
     deliver_all(Spool::orphans(folder), daemon, backoff, enough);
 }
@@ -74,7 +76,7 @@ async fn deliver(spool: Spool, daemon: &Daemon, backoff: Backoff, enough: &dyn F
     }
 }
 
-/// Ends with the last acknowledgement, when there is no progress, or on `enough`.
+/// Waits for the end of a delivery: the last acknowledgement, no progress, or `enough`.
 async fn over(window: &Window, enough: &dyn Fn() -> bool) {
     let (mut last, mut since) = (0, tokio::time::Instant::now());
     while !window.is_drained() && !enough() && since.elapsed() < SILENCE_MAX {
@@ -86,7 +88,7 @@ async fn over(window: &Window, enough: &dyn Fn() -> bool) {
     }
 }
 
-/// Bytes in a spool folder that belong to no living process.
+/// Bytes of the sessions in a spool folder that no living process owns.
 #[must_use]
 pub fn spooled_bytes(folder: &Path) -> u64 {
     let Ok(sessions) = std::fs::read_dir(folder) else { return 0 };
@@ -101,7 +103,7 @@ pub fn spooled_bytes(folder: &Path) -> u64 {
         .sum()
 }
 
-/// Sessions that living processes write into a spool folder because no daemon takes them: they are nowhere else.
+/// Sessions that living processes write into a spool folder because no daemon takes them. Their data is nowhere else.
 #[must_use]
 pub fn living_spools(folder: &Path) -> Vec<SessionInfo> {
     Spool::living(folder)
@@ -112,21 +114,21 @@ pub fn living_spools(folder: &Path) -> Vec<SessionInfo> {
 pub struct Waiting {
     /// The session.
     pub session: SessionInfo,
-    /// Bytes that wait.
+    /// Bytes that wait for delivery.
     pub bytes: u64,
-    /// A living process records it.
+    /// Whether a living process records it.
     pub is_recorded: bool,
     folder: PathBuf,
 }
 
 impl Waiting {
-    /// Delivers it, until all is delivered, there is no progress, or `enough` returns true (called 20 times a second).
-    /// Blocks.
+    /// Delivers the session. Ends when all is delivered, there is no progress, or `enough` returns true, which is
+    /// called 20 times a second. Blocks.
     pub fn deliver(&self, daemon: &Daemon, backoff: Backoff, enough: &dyn Fn() -> bool) {
         deliver_all(Spool::orphan(&self.folder).into_iter().collect(), daemon, backoff, enough);
     }
 
-    /// Removes it.
+    /// Removes the session's data.
     ///
     /// # Errors
     /// A living process records it, or the disk refuses.
@@ -135,7 +137,7 @@ impl Waiting {
     }
 }
 
-/// Undelivered sessions in a spool folder, by start.
+/// The undelivered sessions in a spool folder, ordered by start.
 #[must_use]
 pub fn waiting(folder: &Path) -> Vec<Waiting> {
     let known = |(folder, session, bytes, is_recorded)| Waiting { session, bytes, is_recorded, folder };
@@ -144,8 +146,8 @@ pub fn waiting(folder: &Path) -> Vec<Waiting> {
     waiting
 }
 
-/// Whether no process holds the lock of a session's folder. (The lock is released at once; a process that wants it
-/// meanwhile retries.)
+/// Whether no process holds the lock of a session's folder. (The lock is taken and released at once. A process that
+/// wants it meanwhile retries.)
 fn is_left(session: &Path) -> bool {
     std::fs::File::open(session.join("lock")).is_ok_and(|lock| lock.try_lock().is_ok())
 }

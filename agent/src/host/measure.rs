@@ -1,9 +1,9 @@
 //! Measures every trainer about once a second, from one thread: device memory by owner, utilisation, resident bytes.
 //!
-//! A trainer that is ending is not measured any more, so that the last figures are those of its work.
+//! A trainer that is ending is no longer measured, so that the last figures are those of its work.
 //!
-//! Guarantees: neither a trainer nor its delivery waits for it; without the driver's figures, the host's are still
-//! sent.
+//! Guarantees: neither a trainer nor its delivery waits for a measurement. Without the driver's figures, the kernel's
+//! are still sent.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use crate::sample::sampler::{Sampler, Watched};
 
 /// Measures until the host closes.
 pub(super) fn run(shared: &Shared) {
-    // Opening the driver's library may take seconds and wakes the devices: not before there is a trainer to measure.
+    // Opening the driver's library may take seconds and wakes the devices, so it waits until there is a trainer to
+    // measure.
     let mut sampler = None;
     loop {
         if let [true] = wait::ready([shared.closing.fd()], Some(shared.config.measure_every)) {

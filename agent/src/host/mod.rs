@@ -1,13 +1,14 @@
-//! Hosts trainers of other processes: accepts their regions over a socket, empties them, measures them, and reports how
-//! they died.
+//! Hosts trainers that run in other processes: accepts their regions over a socket, empties the regions, measures the
+//! processes, and reports how they died.
 //!
-//! Each trainer has one thread (plus its agent's two); one thread accepts, one measures, one delivers what earlier runs
-//! left in the spool. Trainer and host never wait for each other: a trainer writes into its region whether it is read
-//! or not.
-//! Guarantees: everything that was pushed before a trainer's death is taken; one trainer's end or delivery does not
-//! delay another; threads and memory are bounded for any number of connections; [`Host::finish`] has a time limit.
-//! Refuses: users other than its own, more trainers than [`HostConfig::trainers_max`], and to signal any process.
-//! (Over 400 lines: its settings, its threads and its registry are one state.)
+//! Each trainer has one thread, and its agent has two more. One thread accepts trainers, one measures them, and one
+//! delivers what earlier runs left in the spool. Trainer and host never wait for each other: a trainer writes into its
+//! region whether or not the host reads it.
+//! Guarantees: everything that was pushed before a trainer's death is taken. The end or the delivery of one trainer
+//! does not delay another. Threads and memory are bounded for any number of connections. [`Host::finish`] has a time
+//! limit.
+//! Refuses: trainers of other users, more trainers than [`HostConfig::trainers_max`], and to signal any process.
+//! (Over 400 lines: the settings, threads and registry of a host are one state.)
 
 mod death;
 mod leftover;
@@ -43,27 +44,29 @@ pub use wait::can_watch_processes;
 
 /// Interval at which a wait checks whether it was cut short.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// After giving up: time for a worker to make progress with putting what it holds into the spool,
+/// After giving up: the longest time without progress while workers put into the spool what they hold.
 const SPILL_SILENCE: Duration = Duration::from_secs(5);
-/// and in all, unless `hurry` is set.
+/// After giving up: the longest time for that in all, unless `hurry` is set.
 const SPILL_MAX: Duration = Duration::from_secs(60);
-/// Then it drops the rest, counts it and writes its last word, which takes milliseconds.
+/// After that: time for workers to drop and count the rest and to write the session's end. This takes milliseconds.
 const LAST_WORD_MAX: Duration = Duration::from_secs(5);
 /// Interval between reports of the progress.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// Sessions whose end is kept for the summary; more are counted.
+/// Maximum number of ended sessions in the summary. Further ones are only counted.
 const ENDED_MAX: usize = 4_096;
-/// Accepting fails when descriptors run out; trying again at once would not help.
+/// Pause after a failed accept. Accepting fails when descriptors run out, so an immediate retry would not help.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Trainers of one machine: two per device of the largest machine, and as many again that start while others end.
+/// Maximum number of trainers of one machine: two per device of the largest machine, and as many again that start while
+/// others end.
 const TRAINERS_MAX: usize = 256;
 /// Descriptors of a trainer: connection, region, pidfd, the agent's runtime (3), its spool (2) and its own connection.
 const DESCRIPTORS_EACH: u64 = 10;
 /// Descriptors for the rest of the process: a store with its connections, standard streams, logs.
 const DESCRIPTORS_KEPT: u64 = 64;
 
-/// How many trainers a process with this limit of descriptors can host: a store in the same process must not run out.
+/// How many trainers a process with this limit of descriptors can host. Enough descriptors remain for a store in the
+/// same process.
 #[must_use]
 pub fn trainers_max(descriptors: u64) -> usize {
     let room = descriptors.saturating_sub(DESCRIPTORS_KEPT) / DESCRIPTORS_EACH;
@@ -73,11 +76,11 @@ pub fn trainers_max(descriptors: u64) -> usize {
 /// Configuration of a host.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
-    /// Where sessions go.
+    /// The daemon that receives the sessions.
     pub daemon: Daemon,
-    /// Disk for what the daemon has not taken yet.
+    /// Disk space for what the daemon has not accepted yet.
     pub spool: Option<SpoolConfig>,
-    /// Trainers at the same time, see [`trainers_max`].
+    /// Maximum number of trainers at the same time, see [`trainers_max`].
     pub trainers_max: usize,
     /// Waits between attempts to reach the daemon.
     pub backoff: Backoff,
@@ -85,11 +88,11 @@ pub struct HostConfig {
     pub measure_every: Duration,
     /// How paths of source files are treated before they leave the host.
     pub source_paths: SourcePaths,
-    /// The number of this launch, which its sessions have in common.
+    /// The number of this launch. All its sessions have the same one.
     pub launcher: u64,
-    /// Whether trainers may be asked what holds their tensors.
+    /// Whether holders of their tensors may be requested from trainers.
     pub holders: bool,
-    /// Whether the daemon may ask that on its own, once for each leak that it confirms.
+    /// Whether the daemon may request that without a user, once for each leak that it confirms.
     pub holders_unasked: bool,
 }
 
@@ -101,7 +104,7 @@ impl HostConfig {
             daemon,
             spool,
             trainers_max: TRAINERS_MAX,
-            // Trainers wait for their delivery at the end of a run: by then a returning daemon has to be noticed.
+            // The end of a run waits for delivery. A daemon that is back must be noticed within that time.
             backoff: Backoff { most: Duration::from_secs(2), ..Backoff::default() },
             measure_every: Duration::from_secs(1),
             source_paths: SourcePaths::default(),
@@ -112,23 +115,23 @@ impl HostConfig {
     }
 }
 
-/// How long the end may take.
+/// Time limits of [`Host::finish`].
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// For trainers that are still connected.
     pub grace: Duration,
     /// For delivery, in all.
     pub patience: Duration,
-    /// For delivery without progress: nothing is packed, and the daemon acknowledges nothing.
+    /// For delivery without progress, when nothing is packed and the daemon acknowledges nothing.
     pub silence: Duration,
 }
 
-/// How far the end is.
+/// What is not delivered yet when a host ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remaining {
-    /// Sessions that are not delivered.
+    /// Number of sessions that are not delivered.
     pub sessions: usize,
-    /// Their events that are neither stored nor dropped.
+    /// Number of their events that are neither stored nor dropped.
     pub events: u64,
 }
 
@@ -137,13 +140,14 @@ pub struct Remaining {
 pub struct Ended {
     /// The session.
     pub session: SessionInfo,
-    /// How it failed, as the host saw it; the trainer's own description takes precedence.
+    /// How it failed, as the host saw it. The trainer's own description takes precedence.
     pub failure: Option<String>,
-    /// Everything is stored.
+    /// Whether everything is stored.
     pub delivered: bool,
-    /// The daemon's reason, when it refused the session for good.
+    /// The daemon's reason, when it refused the session permanently.
     pub refused: Option<String>,
-    /// Its events. For a session that was given up only the known ones: those stored, and those without room.
+    /// Counts of its events. A session that was given up has only the known counts: stored events, and events without
+    /// room.
     pub counts: Counts,
 }
 
@@ -154,9 +158,9 @@ pub struct Summary {
     pub ended: Vec<Ended>,
     /// Number of further sessions.
     pub more: u64,
-    /// Connections that were refused, and the last reason.
+    /// Number of connections that were refused.
     pub refused: u64,
-    /// See [`Self::refused`].
+    /// The reason of the last refusal.
     pub refused_because: Option<String>,
 }
 
@@ -166,10 +170,10 @@ pub struct Host {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What all threads of a host share.
+/// The state that all threads of a host share.
 struct Shared {
     config: HostConfig,
-    /// Set when no trainer is to be recorded any more.
+    /// Set when no more trainers are to be recorded.
     closing: wait::Order,
     exits: death::Exits,
     registry: Mutex<Registry>,
@@ -179,11 +183,11 @@ struct Shared {
 /// Current connections and sessions.
 #[derive(Default)]
 struct Registry {
-    /// Threads that serve a connection, in any state.
+    /// Number of threads that serve a connection, in any state.
     guests: usize,
-    /// Sessions and regions (device and inode) that have a thread: at most one each.
+    /// Sessions and regions (device and inode) that have a thread. Each has at most one.
     claimed: Vec<(SessionId, (u64, u64))>,
-    /// Trainers being recorded, by number.
+    /// Trainers that are being recorded, by number.
     recording: BTreeMap<u64, Arc<trainer::Trainer>>,
     /// Trainers that have ended and are being delivered.
     delivering: BTreeMap<u64, (SessionInfo, Option<String>, Breaker)>,
@@ -200,7 +204,7 @@ impl Registry {
         }
     }
 
-    /// Grows while deliveries make progress.
+    /// A value that changes while deliveries make progress.
     fn progress(&self) -> (usize, u64) {
         (self.delivering.len(), self.delivering.values().map(|(.., breaker)| breaker.progress()).sum())
     }
@@ -216,7 +220,7 @@ impl Shared {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `done`, at most until `end`, and not when `hurry` is set. Returns whether it is done.
+    /// Waits until `done` holds. Stops waiting at `end`, or when `hurry` is set. Returns whether `done` holds.
     fn wait(&self, end: Instant, hurry: &AtomicBool, mut done: impl FnMut(&Registry) -> bool) -> bool {
         let mut registry = self.registry();
         loop {
@@ -236,7 +240,7 @@ impl Host {
     /// Begins to host trainers that connect to `listener`.
     ///
     /// # Errors
-    /// The system gives no thread or no descriptor.
+    /// The system could not create a thread or a descriptor.
     pub fn start(listener: UnixListener, config: HostConfig) -> io::Result<Self> {
         // `accept` follows a poll: a connection that vanished in between must not block it.
         listener.set_nonblocking(true)?;
@@ -260,21 +264,22 @@ impl Host {
         Ok(host)
     }
 
-    /// A child of this process has ended and is about to be reaped: after that only this process knows its exit status.
+    /// Reports that a child of this process has ended and is about to be reaped. After that only this process knows its
+    /// exit status.
     pub fn child_ended(&self, pid: u32, exit: Exit) {
         self.shared.exits.add(pid, exit);
     }
 
-    /// Trainers being recorded.
+    /// Number of trainers that are being recorded.
     #[must_use]
     pub fn recording(&self) -> usize {
         self.shared.registry().recording.len()
     }
 
-    /// Ends: waits for trainers that are still connected, closes the rest, and waits for delivery while there is
-    /// progress; calls `tell` once a second with what remains. `hurry` cuts every wait short. The undelivered rest then
-    /// lies in the spool, if there is one, and is counted as dropped otherwise; every session has its last word in
-    /// either case.
+    /// Ends the host. Waits for trainers that are still connected, closes the rest, and waits for delivery while there
+    /// is progress. Calls `tell` once a second with what remains. `hurry` cuts every wait short. What is not delivered
+    /// by then is in the spool, or is counted as dropped when there is no spool. In both cases the end of every session
+    /// is recorded.
     #[must_use]
     pub fn finish(mut self, limits: Limits, hurry: &AtomicBool, tell: &dyn Fn(Remaining)) -> Summary {
         let grace = Instant::now() + limits.grace;
@@ -290,7 +295,7 @@ impl Host {
         std::mem::take(&mut self.shared.registry().summary)
     }
 
-    /// Waits until `done` while deliveries make progress. Returns whether it is done.
+    /// Waits until `done` holds, as long as deliveries make progress. Returns whether `done` holds.
     fn wait_in_progress(
         &self,
         most: Duration,
@@ -328,7 +333,7 @@ impl Host {
     fn give_up(&self, hurry: &AtomicBool, tell: &dyn Fn(Remaining)) {
         let never = AtomicBool::new(false);
         self.shared.wait(Instant::now() + SPILL_SILENCE, &never, |registry| registry.recording.is_empty());
-        // A breaker's lock is held while its spool is written: do not take it under ours.
+        // A breaker's lock is held while its spool is written, so it must not be taken under the registry's lock.
         let breakers = || -> Vec<Breaker> {
             self.shared.registry().delivering.values().map(|(.., breaker)| breaker.clone()).collect()
         };
@@ -394,7 +399,7 @@ fn welcome(shared: &Arc<Shared>, mut stream: UnixStream) {
     }
 }
 
-/// Counts a thread that serves a connection, while it does.
+/// A thread that serves a connection. Dropping it reduces the count of guests.
 struct Guest(Arc<Shared>);
 
 impl Drop for Guest {

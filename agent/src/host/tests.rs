@@ -1,6 +1,7 @@
-//! The host against peers of every kind, in one process: trainers that behave, and everything else that may connect.
+//! Tests of the host against peers of every kind, in one process: correct trainers, and everything else that may
+//! connect.
 //!
-//! There is no daemon: recordings go to the spool, and the counts show whether they are complete.
+//! There is no daemon. Recordings go to the spool, and the counts show whether they are complete.
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -130,13 +131,13 @@ fn nonsense_is_answered_and_forgotten() {
     let mut stream = place.connect();
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     assert!(refusal(&mut stream).contains("no memory region"));
-    // Sends nothing, and disconnects.
+    // This peer sends nothing and disconnects.
     drop(place.connect());
     // A file that is not a region.
     let file = tempfile::tempfile().unwrap();
     let refused = greet(&place.path("socket"), &session(1), std::os::fd::AsFd::as_fd(&file));
     assert!(matches!(&refused, Err(LinkError::Refused(words)) if words.contains("no memory region")), "{refused:?}");
-    // More devices than the region has.
+    // The session has more devices than the region.
     let two = SessionInfo { devices: vec![DeviceInfo::default(); 2], ..session(1) };
     assert!(matches!(greet(&place.path("socket"), &two, region(0).fd()), Err(LinkError::Refused(_))));
     place.wait("all guests to leave", |registry| registry.guests == 0);
@@ -155,7 +156,7 @@ fn a_region_has_one_reader_and_a_session_one_writer() {
     };
     assert!(said(place.greet(2, &memory)).contains("this memory region"));
     assert!(said(place.greet(1, &other)).contains("is being recorded already"));
-    // Refusals took nothing from the recorded one, and the permit is free again after it ends.
+    // Refusals have no effect on the recorded trainer. Its permit is free again after it ends.
     assert_eq!(place.host.recording(), 1);
     assert!(place.greet(3, &other).is_ok());
     drop(first);
@@ -168,7 +169,7 @@ fn there_is_a_most_of_trainers() {
     let place = Place::new(2);
     let regions = [region(0), region(0), region(0)];
     let _kept = (place.greet(1, &regions[0]).unwrap(), place.greet(2, &regions[1]).unwrap());
-    // It may be answered before it has sent its hello, so read it as it arrives.
+    // The host may answer before the hello was sent, so the answer is read as it arrives.
     assert!(refusal(&mut place.connect()).contains("2 trainers"));
     let (summary, _folder) = place.finish();
     assert_eq!(summary.refused_because.as_deref(), Some("2 trainers are recorded here already, which is the most"));
@@ -195,7 +196,7 @@ fn trainers_are_measured() {
     let place = Place::new(8);
     let memory = region(0);
     let _kept = place.greet(1, &memory).unwrap();
-    // Samples make items; without events only items make bytes wait.
+    // Samples make items. Without events, only items make bytes wait.
     let waiting = |registry: &Registry| registry.recording.values().any(|trainer| trainer.waiting_bytes() > 0);
     place.wait("a measurement", waiting);
 }

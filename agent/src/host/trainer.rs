@@ -1,9 +1,10 @@
-//! One trainer: from its hello to the last acknowledgement, in its own thread.
+//! Serves one trainer in its own thread, from its hello to the last acknowledgement.
 //!
-//! A session ends with the first of: the process is dead (seen on its pidfd, so a forked child that inherited the
-//! connection keeps nothing alive), the connection has ended, the host closes.
-//! Guarantees: the region is emptied after that moment, so what was pushed before it is stored; an invalid hello is
-//! refused. Refuses: a region or a session that is already being recorded, and processes of other users.
+//! A session ends when the process is dead, when the connection has ended, or when the host closes, whichever is first.
+//! The death is seen on the pidfd, so a forked child that inherited the connection does not keep the session alive.
+//! Guarantees: the region is emptied after that moment, so everything that was pushed before it is stored. An invalid
+//! hello is refused.
+//! Refuses: a region or a session that is already being recorded, and processes of other users.
 
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
@@ -22,44 +23,46 @@ use crate::link;
 use crate::region::{Region, State};
 use crate::sample::host::{Proc, ProcessKey};
 
-/// A trainer sends its hello at once.
+/// How long to wait for the hello. A trainer sends it at once.
 pub(super) const FIRST_WORD_MAX: Duration = Duration::from_secs(5);
-/// How long a process may take to die after its connection has ended: closing device files takes seconds.
+/// How long a process may take to die after its connection has ended. Closing device files takes seconds.
 const DYING_MAX: Duration = Duration::from_secs(5);
-/// The same when the host closes.
+/// How long a process may take to die after its connection has ended, when the host closes.
 const DYING_AT_THE_END_MAX: Duration = Duration::from_millis(200);
-/// Delivery of a session that ended before the run, without progress. Then it stays in the spool and is retried from
-/// there.
+/// How long delivery may make no progress, for a session that ended before the run. After that, the rest stays in the
+/// spool and is retried from there.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// Delivery in all; without a spool there is nowhere else to keep it, so this is how long a daemon may be away.
+/// How long delivery may take in all. Without a spool there is no other place for the data, so a daemon may be
+/// unreachable for this long.
 const DELIVERY_MAX: Duration = Duration::from_secs(24 * 3600);
-/// A process that scans for left spools can lock a session's spool for an instant.
+/// Attempts to open a session's spool. A process that looks for orphaned spools can lock it for a moment.
 const SPOOL_TRIES: u32 = 20;
-/// Pause between two tries.
+/// Pause between two attempts.
 const SPOOL_PAUSE: Duration = Duration::from_millis(5);
 
-/// A trainer being recorded.
+/// A trainer that is being recorded.
 pub(super) struct Trainer {
     session: SessionInfo,
     watched: Watched,
     region: Arc<Region>,
     breaker: Breaker,
-    /// Taken when it ends.
+    /// The agent, which is taken out when the session ends.
     agent: Mutex<Option<Agent>>,
 }
 
 impl Trainer {
-    /// The process, if it is visible from here.
+    /// The trainer's process, if it is visible from here.
     pub(super) fn key(&self) -> Option<ProcessKey> {
         self.watched.key()
     }
 
-    /// Whether it has not said goodbye: what a process frees while it ends does not show what it used.
+    /// Whether the trainer has not ended its session. After the end, measurements would show what the process frees,
+    /// not what it used.
     pub(super) fn is_running(&self) -> bool {
         self.region.state() == State::Running
     }
 
-    /// Its devices and their UUIDs.
+    /// The trainer's devices and their UUIDs.
     pub(super) fn devices(&self) -> Vec<(DeviceIndex, Option<String>)> {
         self.session.devices.iter().map(|device| (device.index, device.uuid.clone())).collect()
     }
@@ -70,7 +73,7 @@ impl Trainer {
         self.breaker.waiting_bytes()
     }
 
-    /// Adds measurements, if it is still recorded.
+    /// Adds measurements, if the trainer is still being recorded.
     pub(super) fn add(&self, samples: Vec<Sample>) {
         if let Some(agent) = &*self.agent.lock().unwrap_or_else(PoisonError::into_inner) {
             for sample in samples {
@@ -93,11 +96,13 @@ pub(super) fn serve(shared: &Arc<Shared>, mut stream: UnixStream) {
     tracing::info!(session = %trainer.session.id, job = trainer.session.job, rank = trainer.session.rank, "recording");
     let failure = recorded(shared, &trainer, &region, &mut stream);
     deliver(shared, number, &trainer, failure);
-    // Held until here: the trainer learns nothing from its end, and a goodbye needs no answer.
+    // The connection is held until here. The trainer need not see it end earlier, and the end of a session has no
+    // reply.
     drop(stream);
 }
 
-/// Waits for the first message. A peer that disconnects without one only checked whether a host is here.
+/// Waits for the first message. Returns `false` for a peer that disconnects without one: it only checked whether a host
+/// is here.
 fn speaks(shared: &Shared, stream: &UnixStream) -> bool {
     let [said, _] = wait::ready([stream.as_raw_fd(), shared.closing.fd()], Some(FIRST_WORD_MAX));
     said && rustix::net::recv(stream, &mut [0_u8; 1], RecvFlags::PEEK).is_ok_and(|(_, bytes)| bytes > 0)
@@ -105,14 +110,14 @@ fn speaks(shared: &Shared, stream: &UnixStream) -> bool {
 
 type Met = (u64, Arc<Trainer>, Arc<Region>);
 
-/// Reads the hello and begins to record; the error is sent to the trainer.
+/// Reads the hello and begins to record. An error is sent to the trainer.
 fn meet(shared: &Arc<Shared>, stream: &mut UnixStream, claim: &mut Option<Claim>) -> Result<Met, String> {
     let (pid, user) = wait::peer(stream.as_fd()).map_err(|error| error.to_string())?;
     // SAFETY: no arguments, cannot fail.
     if user != unsafe { libc::geteuid() } {
         return Err("it is another user's".to_owned());
     }
-    // Opened before anything is read: a pid that is reused later is not taken for the trainer.
+    // The pidfd is opened before anything is read, so that a pid that is reused later is not taken for the trainer.
     let process = wait::process(pid);
     let (mut session, fd) = link::hear(stream).map_err(|error| error.to_string())?;
     session.launch.launcher = Some(shared.config.launcher);
@@ -131,12 +136,12 @@ fn meet(shared: &Arc<Shared>, stream: &mut UnixStream, claim: &mut Option<Claim>
         registry.recording.insert(number, trainer.clone());
         number
     };
-    // A trainer that disconnected meanwhile is noticed like every other end.
+    // If the trainer has disconnected meanwhile, that is noticed like every other end.
     let _ = link::answer(stream, None);
     Ok((number, trainer, region))
 }
 
-/// The right to record a session and to read a region: a region has one reader, a session one writer.
+/// The right to record a session and to read a region. A region has one reader, and a session has one writer.
 struct Claim(Arc<Shared>, SessionId);
 
 impl Claim {
@@ -166,7 +171,7 @@ fn identity(file: BorrowedFd<'_>) -> std::io::Result<(u64, u64)> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
-/// Starts the agent: with the spool, if it can be opened.
+/// Starts the agent, with the spool if it can be opened.
 fn host(shared: &Shared, session: &SessionInfo, region: &Arc<Region>) -> Result<Agent, String> {
     let mut config = AgentConfig::new(session.clone(), shared.config.daemon.clone());
     config.backoff = shared.config.backoff;
@@ -191,7 +196,7 @@ fn host(shared: &Shared, session: &SessionInfo, region: &Arc<Region>) -> Result<
     }
 }
 
-/// Waits for the end of a session and returns its failure, as far as it is visible from here.
+/// Waits for the end of a session. Returns its failure, as far as it is visible from here.
 fn recorded(shared: &Shared, trainer: &Trainer, region: &Region, stream: &mut UnixStream) -> Option<String> {
     let process = trainer.watched.fd();
     let mut connection = stream.as_raw_fd();
@@ -208,13 +213,13 @@ fn recorded(shared: &Shared, trainer: &Trainer, region: &Region, stream: &mut Un
                     if region.state() == State::Running && process >= 0 && !dies(shared, process) {
                         return Some("its recording ended without a goodbye; the process ran on".to_owned());
                     }
-                    // No caller waits for this session meanwhile, and the next one has its own thread.
+                    // This wait delays no one: each session has its own thread.
                     if region.state() == State::Leaving && process >= 0 {
                         dies(shared, process);
                     }
                     break;
                 }
-                // No message is valid here: stop reading from a peer that sends one; its death will still be seen.
+                // No message is valid here. A peer that sends one is no longer read. Its death will still be seen.
                 Heard::Noise if process >= 0 => connection = -1,
                 Heard::Noise => break,
                 Heard::Nothing => {}
@@ -233,7 +238,7 @@ fn recorded(shared: &Shared, trainer: &Trainer, region: &Region, stream: &mut Un
     }
 }
 
-/// Whether a process whose connection has ended dies; the end of the run does not wait for it.
+/// Whether a process whose connection has ended dies within the limit. The end of the run waits only briefly for it.
 fn dies(shared: &Shared, process: RawFd) -> bool {
     let [gone, _] = wait::ready([process, shared.closing.fd()], Some(DYING_MAX));
     gone || wait::ready([process], Some(DYING_AT_THE_END_MAX)) == [true]
@@ -271,7 +276,7 @@ fn deliver(shared: &Shared, number: u64, trainer: &Trainer, failure: Option<Stri
     let silence = if shared.config.spool.is_some() { SILENCE_MAX } else { DELIVERY_MAX };
     let outcome = agent.stop_patiently(time_ns, failure.clone(), Patience { most: DELIVERY_MAX, silence });
     let mut registry = shared.registry();
-    // Not there any more: the host has given it up and counted it.
+    // If the session is no longer there, the host has given it up and counted it.
     if let Some((session, ..)) = registry.delivering.remove(&number) {
         let failure = outcome.end.failure.or(failure);
         let ended =

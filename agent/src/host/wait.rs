@@ -1,14 +1,14 @@
-//! Waiting for several things at once without a thread for each: a connection, the death of a process, the order to
-//! end.
+//! Waits for several things at once without a thread for each: a connection, the death of a process, the order to end.
 //!
-//! Guarantees: descriptors are closed with their owner and never inherited by a program that is started; a wait that a
-//! signal interrupts continues. Refuses: to signal or reap a process; it only observes.
+//! Guarantees: descriptors are closed with their owner, and a started program never inherits them. A wait that a signal
+//! interrupts continues.
+//! Refuses: to signal or reap a process. This module only observes processes.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// An order that stays given: an eventfd that is never read.
+/// An order that cannot be withdrawn: an eventfd that is never read.
 pub(super) struct Order(OwnedFd);
 
 impl Order {
@@ -22,7 +22,8 @@ impl Order {
 
     pub(super) fn give(&self) {
         let one = 1_u64.to_ne_bytes();
-        // SAFETY: eight bytes that live until the call returns. It fails only when the counter is full: given already.
+        // SAFETY: eight bytes that live until the call returns. The call fails only when the counter is full, that is,
+        // when the order was already given.
         unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
@@ -31,8 +32,8 @@ impl Order {
     }
 }
 
-/// A pidfd, readable once the process is dead. `None` where the kernel has no pidfds (before 5.3), or the process is
-/// gone or in another namespace.
+/// A pidfd, which becomes readable once the process is dead. `None` if the kernel has no pidfds (before 5.3), or if the
+/// process is gone or in another namespace.
 pub(super) fn process(pid: u32) -> Option<OwnedFd> {
     let pid = libc::pid_t::try_from(pid).ok().filter(|&pid| pid > 0)?;
     // SAFETY: no pointers. The kernel sets close-on-exec on it.
@@ -48,13 +49,14 @@ pub fn can_watch_processes() -> bool {
     process(std::process::id()).is_some()
 }
 
-/// Which of `fds` are ready, in their order; all false on timeout. A negative descriptor is never ready.
+/// Waits until one of `fds` is ready. Returns which are ready, in their order; all are false on timeout. A negative
+/// descriptor is never ready.
 pub(super) fn ready<const N: usize>(fds: [RawFd; N], limit: Option<Duration>) -> [bool; N] {
     let end = limit.map(|limit| Instant::now() + limit);
     let mut polled = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     loop {
         let timeout = end.map_or(-1, |end| {
-            // Rounded up: a wait of less than a millisecond must not become a busy loop.
+            // The time is rounded up, because a wait of less than a millisecond must not become a busy loop.
             let left = end.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
             libc::c_int::try_from(left.as_millis()).unwrap_or(libc::c_int::MAX)
         });
@@ -63,12 +65,12 @@ pub(super) fn ready<const N: usize>(fds: [RawFd; N], limit: Option<Duration>) ->
         if count < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
             continue;
         }
-        // An end or an error of a descriptor counts as ready: a read returns it.
+        // An end or an error of a descriptor counts as ready, because a read returns it.
         return polled.map(|entry| count > 0 && entry.revents != 0);
     }
 }
 
-/// Pid and user of the process that made a connection, as the kernel knows them.
+/// Pid and user of the process that made a connection, from the kernel.
 pub(super) fn peer(stream: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
     let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
@@ -85,7 +87,7 @@ pub(super) fn peer(stream: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    // 0: a process of another pid namespace.
+    // A pid of 0 means a process of another pid namespace.
     Ok((u32::try_from(who.pid).unwrap_or(0), who.uid))
 }
 

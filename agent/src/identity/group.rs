@@ -1,4 +1,5 @@
-//! The group: what the processes of one launch share across all hosts, so that they form one run of their job.
+//! Determines the group: a name that the processes of one launch share across all hosts. They form one run of their
+//! job.
 //!
 //! | source | group |
 //! |---|---|
@@ -9,8 +10,8 @@
 //! | `MASTER_ADDR:MASTER_PORT` of several ranks | `master/ADDRESS:PORT`, with the host where the address is this host's own |
 //! | an indexed job of Kubernetes | `kubernetes/NAMESPACE/JOB` |
 //!
-//! A later launch may have the same group (one address is used again and again): the daemon distinguishes them by the
-//! ranks that are already in use.
+//! A later launch may have the same group, because an address is used repeatedly. The daemon distinguishes launches by
+//! the ranks that are already in use.
 
 use memctl_model::limits::LABEL_BYTES_MAX;
 
@@ -35,7 +36,7 @@ pub(super) fn group(environment: Environment<'_>, world_size: Option<u32>, host:
 fn slurm(environment: Environment<'_>) -> Option<String> {
     let mut unheard = Complaints::default();
     let step = set(environment, "SLURM_STEP_ID")?.parse::<u32>().ok().filter(|step| *step < SPECIAL_STEPS)?;
-    // A shell is a step of one task: every program started in it is its own launch.
+    // A shell is a step of one task. Every program that is started in it is its own launch.
     let tasks = number(environment, "SLURM_STEP_NUM_TASKS", u32::MAX, &mut unheard);
     let tasks = tasks.or_else(|| number(environment, "SLURM_NTASKS", u32::MAX, &mut unheard))?;
     let job = set(environment, "SLURM_JOB_ID").filter(|_| tasks > 1)?;

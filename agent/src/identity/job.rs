@@ -1,4 +1,4 @@
-//! The job's name: where it comes from, and how it is made up when no source has one.
+//! Determines the job's name: its sources, and a made-up name when no source has one.
 //!
 //! | source | name |
 //! |---|---|
@@ -8,13 +8,13 @@
 //! | Kubernetes | the pod's name without the part that differs between the pods of one job (`-INDEX-xxxxx`, `-worker-3`), after `NAMESPACE/` |
 //! | made | the script's (`job` when there is none) |
 //!
-//! The name identifies a series: another launch under it is a new run (`group.rs` defines which processes belong
-//! together).
+//! The name identifies a series of runs. Another launch with the same name is a new run (`group.rs` defines which
+//! processes belong together).
 
 use super::text::{SPECIAL_STEPS, cleaned, cut, set};
 use super::{Complaints, Environment, Process, Source};
 
-/// Names the job, and returns the source of the name.
+/// Returns the job's name and the source of the name.
 pub(super) fn name(
     environment: Environment<'_>,
     given: Option<&str>,
@@ -69,7 +69,7 @@ pub(super) fn run_id(environment: Environment<'_>) -> Option<String> {
     set(environment, "TORCHELASTIC_RUN_ID").filter(|id| !id.eq_ignore_ascii_case("none"))
 }
 
-/// Whether an id is a random UUID, as `--standalone` makes: it distinguishes runs but is no name.
+/// Whether an id is a random UUID, as `--standalone` makes. It distinguishes runs, but it is not a name.
 fn is_random(id: &str) -> bool {
     let digits = id.bytes().filter(u8::is_ascii_hexdigit).count();
     digits == 32 && id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
@@ -80,13 +80,13 @@ fn slurm(environment: Environment<'_>) -> Option<String> {
         (Some(job), Some(task)) => format!("{job}_{task}"),
         _ => set(environment, "SLURM_JOB_ID")?,
     };
-    // Two trainings in one allocation are two steps, and two jobs.
+    // Two trainings in one allocation are two steps and therefore two jobs.
     let step = set(environment, "SLURM_STEP_ID")
         .and_then(|step| step.parse::<u32>().ok())
         .filter(|&step| step > 0 && step < SPECIAL_STEPS)
         .map_or_else(String::new, |step| format!(".{step}"));
     Some(match set(environment, "SLURM_JOB_NAME") {
-        // SLURM takes names of any length; the id must survive.
+        // SLURM accepts names of any length. The id must not be cut off.
         Some(name) => format!("{}-{id}{step}", cut(&name, 160)),
         None => format!("slurm-{id}{step}"),
     })
@@ -95,7 +95,7 @@ fn slurm(environment: Environment<'_>) -> Option<String> {
 fn kubernetes(environment: Environment<'_>) -> Option<String> {
     let index = set(environment, "JOB_COMPLETION_INDEX");
     let inside = index.is_some() || set(environment, "KUBERNETES_SERVICE_HOST").is_some();
-    // Inside a pod the host's name is the pod's, elsewhere it is a machine's.
+    // Inside a pod, the host's name is the pod's. Elsewhere it is a machine's.
     let pod = set(environment, "POD_NAME").or_else(|| set(environment, "HOSTNAME").filter(|_| inside))?;
     let job = job_of_pod(&pod, index.as_deref());
     Some(match set(environment, "POD_NAMESPACE") {
@@ -105,8 +105,8 @@ fn kubernetes(environment: Environment<'_>) -> Option<String> {
 }
 
 /// A pod's name without the part that distinguishes it from the other pods of its job: an indexed job's
-/// `-INDEX[-xxxxx]`, a training operator's `-worker-3`. Without either, the pod is the job: its random suffix
-/// distinguishes one try from the next.
+/// `-INDEX[-xxxxx]`, or a training operator's `-worker-3`. Without either, the pod is the whole job. Its random suffix
+/// distinguishes one attempt from the next.
 pub(super) fn job_of_pod<'a>(pod: &'a str, index: Option<&str>) -> &'a str {
     if let Some(index) = index {
         let without_random = pod.rsplit_once('-').filter(|(_, end)| end.len() == 5).map_or(pod, |(job, _)| job);

@@ -1,10 +1,10 @@
-//! Identifies a training process: job, attempt, rank, size of the job, role and labels, read from the environment that
-//! its launcher set.
+//! Identifies a training process: job, attempt, rank, size of the job, role and labels. They are read from the
+//! environment that the launcher set.
 //!
-//! Pure: the environment is passed as a function, time and host as values, so every launcher is a row of a table of
-//! tests. Each field is filled by the first source that has it ([`Source`] lists them in order). The wire accepts every
-//! result; values that had to be ignored or cleaned are listed in [`Identity::complaints`], for a log. It never fails:
-//! without other sources the script names the job.
+//! The functions are pure: the environment is passed as a function, and time and host as values. A table of tests has a
+//! row for every launcher. Each field is filled by the first source that has it ([`Source`] lists the sources in
+//! order). The wire accepts every result. Values that were ignored or cleaned are listed in [`Identity::complaints`],
+//! for a log. Identification never fails: without other sources the job has the name of the script.
 
 mod group;
 mod job;
@@ -18,19 +18,20 @@ use memctl_model::limits::{LABEL_BYTES_MAX, LABELS_MAX};
 
 use text::{cut, number, set};
 
-/// Rank beyond which the wire refuses a session: a mistake, not a cluster.
+/// The wire refuses a session with a rank beyond this, which would be a mistake.
 const RANKS_MAX: u32 = 1 << 20;
-/// Attempts of an elastic launcher within one start by the batch system: keeps the two restart counts apart in one number.
+/// Factor that keeps two restart counts apart in one number: the batch system's and, within one of its starts, the
+/// elastic launcher's.
 const RESTARTS_APART: u32 = 1_000;
-/// Complaints kept; an environment of garbage must not flood the log.
+/// Maximum number of complaints. An environment full of invalid values must not flood the log.
 const COMPLAINTS_MAX: usize = 16;
 
-/// Where a fact came from, in order of precedence.
+/// The source of a value, in order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
-    /// Given by the caller: a flag, an argument of `attach`.
+    /// The caller gave it: a flag, or an argument of `attach`.
     Given,
-    /// `MEMCTL_*`.
+    /// A variable `MEMCTL_*`.
     Memctl,
     /// torchrun, or another launcher that sets PyTorch's `RANK` and `WORLD_SIZE`.
     Torchrun,
@@ -40,7 +41,7 @@ pub enum Source {
     Mpi,
     /// Kubernetes.
     Kubernetes,
-    /// Made up here.
+    /// No source had it, so it was made up here.
     Made,
 }
 
@@ -69,42 +70,43 @@ pub struct Given {
     pub rank: Option<u32>,
     /// Ranks in the job.
     pub world_size: Option<u32>,
-    /// Labels; they take precedence over `MEMCTL_LABELS` key by key.
+    /// Labels. They take precedence over `MEMCTL_LABELS` key by key.
     pub labels: Vec<(String, String)>,
-    /// What it does in the job.
+    /// The role of the process in the job.
     pub role: Option<String>,
 }
 
 /// Facts about the process that are not in the environment.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Process {
-    /// The program, for a made-up name: `train.py` or a path to it; a module's name.
+    /// The program, for a made-up name: `train.py`, a path to it, or a module's name.
     pub script: Option<String>,
-    /// Host name from the kernel; else `HOSTNAME` or `SLURMD_NODENAME`.
+    /// Host name from the kernel. Without it, `HOSTNAME` or `SLURMD_NODENAME` is used.
     pub host: Option<String>,
     /// Process id.
     pub pid: u32,
     /// Nanoseconds since the Unix epoch at which the process (or its recording) began.
     pub started_ns: u64,
-    /// The title that the process gave itself, in which frameworks put its role (`ray::Rollout.sample`).
+    /// The title of the process. Frameworks put its role there (`ray::Rollout.sample`).
     pub title: Option<String>,
-    /// Set if `multiprocessing` or the like in another process of the job started it: its name there, or empty.
+    /// Set if another process of the job started this one, with `multiprocessing` or a similar library. The value is
+    /// the name that this process has there, or empty.
     pub child: Option<String>,
-    /// The rank in its environment was inherited from its parent: it works for that rank.
+    /// Whether the process inherited the rank in its environment from its parent. It then works for that rank.
     pub rank_is_inherited: bool,
 }
 
 /// The identity of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The job's name; always one that the wire accepts.
+    /// The job's name. The wire accepts it.
     pub job: String,
-    /// Restart count. With both a batch system's and an elastic launcher's: `1000 × batch + elastic`, so that neither
-    /// kind of restart merges with a run before it.
+    /// Restart count. With a batch system and an elastic launcher it is `1000 × batch + elastic`. Neither kind of
+    /// restart then has the number of an earlier one.
     pub attempt: u32,
     /// Rank in the job; 0 when no source has one.
     pub rank: u32,
-    /// Ranks in the job, if known; above `rank`.
+    /// Number of ranks in the job, if known. It is greater than `rank`.
     pub world_size: Option<u32>,
     /// Rank on this host, if known.
     pub local_rank: Option<u32>,
@@ -120,14 +122,14 @@ pub struct Identity {
     pub source_of_job: Source,
     /// Source of the rank; [`Source::Made`] when no source has one.
     pub source_of_rank: Source,
-    /// What was ignored or changed and why, a sentence each.
+    /// One sentence for each value that was ignored or changed, with the reason.
     pub complaints: Vec<String>,
 }
 
-/// The environment as identity reads it; a variable that is empty counts as absent.
+/// The environment. A variable that is empty counts as absent.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Collects complaints, a bounded number.
+/// Collects a bounded number of complaints.
 #[derive(Default)]
 pub(crate) struct Complaints(Vec<String>);
 
@@ -142,18 +144,18 @@ impl Complaints {
 const RANK: [(&str, Source); 7] = [
     ("MEMCTL_RANK", Source::Memctl),
     ("RANK", Source::Torchrun),
-    // MPI before SLURM, here and below: under `mpirun` in an allocation SLURM_PROCID is that of mpirun's daemon on the
-    // node, the same for all its ranks. Under `srun` both are set and agree.
+    // MPI precedes SLURM here and in the other lists. Under `mpirun` in an allocation, SLURM_PROCID belongs to mpirun's
+    // daemon on the node and is the same for all its ranks. Under `srun` both are set and agree.
     ("OMPI_COMM_WORLD_RANK", Source::Mpi),
     ("PMIX_RANK", Source::Mpi),
     ("PMI_RANK", Source::Mpi),
     ("MV2_COMM_WORLD_RANK", Source::Mpi),
     ("SLURM_PROCID", Source::Slurm),
 ];
-/// Read after all of [`RANK`]: a pod that runs a launcher has ranks inside it.
+/// Read after all of [`RANK`], because a pod that runs a launcher has several ranks.
 const POD_INDEX: (&str, Source) = ("JOB_COMPLETION_INDEX", Source::Kubernetes);
 
-/// The variables in which launchers put a process's rank.
+/// The environment variables in which launchers put a process's rank.
 pub fn rank_variables() -> impl Iterator<Item = &'static str> {
     RANK.iter().map(|(name, _)| *name)
 }
@@ -174,7 +176,7 @@ const LOCAL_RANK: [(&str, Source); 4] = [
     ("SLURM_LOCALID", Source::Slurm),
 ];
 
-/// Reads the environment. Never fails, never panics.
+/// Identifies the process from its environment. Never fails and never panics.
 #[must_use]
 pub fn identify(environment: Environment<'_>, given: &Given, process: &Process) -> Identity {
     let mut complaints = Complaints::default();
@@ -205,7 +207,7 @@ pub fn identify(environment: Environment<'_>, given: &Given, process: &Process) 
     }
 }
 
-/// The first variable of `names` that holds a number of at most `most`.
+/// The value of the first variable of `names` that holds a number of at most `most`.
 fn first(
     environment: Environment<'_>,
     names: &[(&str, Source)],
@@ -226,12 +228,12 @@ fn rank(environment: Environment<'_>, given: Option<u32>, complaints: &mut Compl
         .unwrap_or((0, Source::Made))
 }
 
-/// A size that does not fit the rank belongs to another launcher (or counts the pods, not the processes in them), hence
-/// unknown.
+/// The size of the job, if known. A size that does not fit the rank is ignored: it belongs to another launcher, or it
+/// counts pods instead of processes.
 fn world_size(environment: Environment<'_>, given: Option<u32>, rank: u32, complaints: &mut Complaints) -> Option<u32> {
     let size = given
         .or_else(|| first(environment, &WORLD_SIZE, RANKS_MAX, complaints).map(|(value, _)| value))
-        // In a batch script outside a step SLURM_NTASKS is the requested number, not the running one.
+        // In a batch script outside a step, SLURM_NTASKS is the requested number of tasks, not the running one.
         .or_else(|| {
             set(environment, "SLURM_STEP_ID").and_then(|_| number(environment, "SLURM_NTASKS", RANKS_MAX, complaints))
         })?;
@@ -248,7 +250,8 @@ fn attempt(environment: Environment<'_>, complaints: &mut Complaints) -> u32 {
     }
     let elastic = number(environment, "TORCHELASTIC_RESTART_COUNT", u32::MAX, complaints).unwrap_or(0);
     let batch = number(environment, "SLURM_RESTART_COUNT", u32::MAX, complaints).unwrap_or(0);
-    // A requeued job restarts with elastic restart 0: alone that would repeat the attempt that was requeued.
+    // A requeued job begins with elastic restart 0. The elastic count alone would repeat the number of the requeued
+    // attempt.
     batch.saturating_mul(RESTARTS_APART).saturating_add(elastic)
 }
 
@@ -262,7 +265,7 @@ fn host(environment: Environment<'_>, process: &Process) -> Option<String> {
         .map(|host| cut(&host, LABEL_BYTES_MAX).to_owned())
 }
 
-/// Labels of the caller, then those of `MEMCTL_LABELS` (`key=value,key=value`) with new keys.
+/// The labels of the caller, then the labels of `MEMCTL_LABELS` (`key=value,key=value`) whose keys are new.
 fn labels(
     environment: Environment<'_>,
     given: &[(String, String)],

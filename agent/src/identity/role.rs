@@ -1,4 +1,4 @@
-//! What a process does in its job: `trainer`, `worker`, `loader`, `gw0`.
+//! Determines the role of a process in its job: `trainer`, `worker`, `loader`, `gw0`.
 //!
 //! | source | role |
 //! |---|---|
@@ -8,18 +8,18 @@
 //! | the process's title | what the framework wrote there: `ray::Rollout.sample` is a `Rollout`, `VLLM::EngineCore_DP0` an `EngineCore` |
 //! | `multiprocessing` | the name that the program gave the process, without its number; `worker` when it gave none |
 //!
-//! A rank of a launcher is not a worker: all ranks do the same, and one word for all of them would say nothing. A
-//! program that a user started on its own has no role either. Guarantees: short, printable, without control characters,
-//! or `None`.
+//! A rank of a launcher is not a worker. All ranks do the same, so one word for all of them would carry no information.
+//! A program that a user started alone has no role either.
+//! Guarantees: a role is short, printable and without control characters, or `None`.
 
 use memctl_model::limits::LABEL_BYTES_MAX;
 
 use super::text::{cut, set};
 use super::{Environment, Process};
 
-/// Prefixes of titles in which frameworks name the process's role.
+/// Prefixes of process titles in which frameworks name the role.
 const TITLES: [&str; 2] = ["ray::", "VLLM::"];
-/// Default names of processes of `multiprocessing` or of an executor, followed by numbers.
+/// Default names of processes of `multiprocessing` or of an executor. Numbers follow them.
 const UNNAMED: [&str; 7] = [
     "Process",
     "SpawnProcess",
@@ -32,7 +32,7 @@ const UNNAMED: [&str; 7] = [
 /// The role of a process with a default name.
 const WORKER: &str = "worker";
 
-/// The role of a process; `is_rank`: a launcher gave it a rank.
+/// The role of a process. `is_rank` states whether a launcher gave it a rank.
 pub(super) fn role(
     environment: Environment<'_>,
     given: Option<&str>,
@@ -50,12 +50,13 @@ pub(super) fn role(
         .and_then(|role| cleaned(&role))
 }
 
-/// `ROLE_NAME` is a word that other programs use as well.
+/// Whether torchrun started the process. Other programs also use the variable `ROLE_NAME`.
 fn is_torchrun(environment: Environment<'_>) -> bool {
     set(environment, "TORCHELASTIC_RUN_ID").is_some()
 }
 
-/// `ray::Rollout.sample()`: the text after the prefix, up to a method, an argument or a number.
+/// The role in a title such as `ray::Rollout.sample()`: the text after the prefix, up to a method, an argument or a
+/// number.
 fn titled(title: &str) -> Option<String> {
     let name = TITLES.iter().find_map(|mark| title.trim_start().strip_prefix(mark))?;
     let name = name.split(['.', '(', ':', ' ', '\0']).next().unwrap_or_default();
@@ -63,20 +64,21 @@ fn titled(title: &str) -> Option<String> {
     Some(without_number(name).to_owned()).filter(|name| !name.is_empty() && name != "IDLE")
 }
 
-/// A process's name within its program.
+/// The role from a process's name within its program.
 fn named(name: &str) -> String {
-    // `Process-1`, `SpawnProcess-2:3`, `ForkPoolWorker-4`.
+    // Default names are `Process-1`, `SpawnProcess-2:3`, `ForkPoolWorker-4`.
     let plain = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '-' || c == ':');
     if plain.is_empty() || UNNAMED.contains(&plain) { WORKER.to_owned() } else { without_number(name).to_owned() }
 }
 
-/// Removes the number: `rollout-3` and `EngineCore_DP0` are two of several that do the same.
+/// Removes the number of a name. For example, `rollout-3` and `EngineCore_DP0` are each one of several processes with
+/// the same role.
 fn without_number(name: &str) -> &str {
     let plain = name.trim_end_matches(|c: char| c.is_ascii_digit());
     if plain.len() == name.len() {
         return name;
     }
-    // The letters of a kind of parallelism are removed with its number.
+    // The letters that name a kind of parallelism are removed, too.
     let kinds = ["_DP", "_TP", "_PP", "_EP"];
     let plain = kinds.iter().find_map(|kind| plain.strip_suffix(kind)).unwrap_or(plain);
     let plain = plain.trim_end_matches(['-', '_', ':', '.', ' ', '#']);

@@ -1,4 +1,5 @@
-//! Identity as tables: environment in, identity out; then environments of garbage, whose identity the wire must accept.
+//! Tests of identity. Tables map an environment to an identity. The wire must accept the identity of random
+//! environments, too.
 
 use std::collections::HashMap;
 
@@ -31,7 +32,7 @@ fn from(variables: &[(&str, &str)]) -> Identity {
     identify_in(variables, &Given::default())
 }
 
-/// Environment, and job, source of the job, attempt, rank, size.
+/// An environment, and the expected job, source of the job, attempt, rank and size.
 type Row = (&'static [(&'static str, &'static str)], &'static str, Source, u32, u32, Option<u32>);
 
 #[rustfmt::skip]
@@ -56,7 +57,7 @@ const LAUNCHERS: &[Row] = &[
     (&[("SLURM_JOB_ID", "900"), ("SLURM_JOB_NAME", "my job"), ("SLURM_PROCID", "2"), ("SLURM_NTASKS", "4"),
        ("SLURM_STEP_ID", "1"), ("SLURM_LOCALID", "0")],
      "my-job-900.1", Source::Slurm, 0, 2, Some(4)),
-    // sbatch --array, no step: SLURM_NTASKS is the requested number
+    // sbatch --array without a step: SLURM_NTASKS is the requested number
     (&[("SLURM_JOB_ID", "905"), ("SLURM_ARRAY_JOB_ID", "901"), ("SLURM_ARRAY_TASK_ID", "4"), ("SLURM_PROCID", "0"),
        ("SLURM_NTASKS", "4"), ("SLURM_RESTART_COUNT", "3")],
      "slurm-901_4", Source::Slurm, 3_000, 0, None),
@@ -71,14 +72,14 @@ const LAUNCHERS: &[Row] = &[
      "train", Source::Made, 0, 1, Some(2)),
     (&[("PMI_RANK", "3"), ("PMI_SIZE", "4"), ("MEMCTL_JOB", "mpich")], "mpich", Source::Memctl, 0, 3, Some(4)),
     (&[("MV2_COMM_WORLD_RANK", "1"), ("MV2_COMM_WORLD_SIZE", "2"), ("MEMCTL_JOB", "m")], "m", Source::Memctl, 0, 1, Some(2)),
-    // Kubernetes: an indexed job, with and without its random end; a training operator's replica; a single pod
+    // Kubernetes: an indexed job, with and without its random suffix; a training operator's replica; a single pod
     (&[("JOB_COMPLETION_INDEX", "3"), ("HOSTNAME", "gpt2-3-x7k2p")], "gpt2", Source::Kubernetes, 0, 3, None),
     (&[("JOB_COMPLETION_INDEX", "3"), ("HOSTNAME", "gpt2-3"), ("POD_NAMESPACE", "ml")], "ml/gpt2", Source::Kubernetes, 0, 3, None),
     (&[("JOB_COMPLETION_INDEX", "12345"), ("HOSTNAME", "gpt2-12345")], "gpt2", Source::Kubernetes, 0, 12_345, None),
     (&[("KUBERNETES_SERVICE_HOST", "10.0.0.1"), ("HOSTNAME", "bert-worker-2"), ("RANK", "3"), ("WORLD_SIZE", "4")],
      "bert", Source::Kubernetes, 0, 3, Some(4)),
     (&[("POD_NAME", "one-off-abcde"), ("HOSTNAME", "x")], "one-off-abcde", Source::Kubernetes, 0, 0, None),
-    // A plain host's name names no job.
+    // The name of an ordinary host gives no job's name.
     (&[("HOSTNAME", "node7-worker-1")], "train", Source::Made, 0, 0, None),
 ];
 
@@ -184,7 +185,7 @@ fn names_are_cleaned() {
     assert!(from(&[("SLURM_JOB_ID", "5"), ("SLURM_JOB_NAME", &long)]).job.ends_with("n-5"));
 }
 
-/// Environment, and group.
+/// An environment, and the expected group.
 type Group = (&'static [(&'static str, &'static str)], Option<&'static str>);
 
 #[rustfmt::skip]
@@ -192,7 +193,7 @@ const GROUPS: &[Group] = &[
     (&[], None),
     (&[("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "node1")], None),
     (&[("MEMCTL_RUN_ID", "a b"), ("SLURM_JOB_ID", "1")], Some("id/a b")),
-    // Steps of several tasks; a shell in an allocation is a step of one task, a batch script is no step.
+    // These are steps of several tasks. A shell in an allocation is a step of one task. A batch script is not a step.
     (&[("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "3"), ("SLURM_STEP_NUM_TASKS", "8"), ("SLURM_CLUSTER_NAME", "c"),
        ("TORCHELASTIC_RUN_ID", "x")], Some("slurm/c/7.3")),
     (&[("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")], None),
@@ -230,7 +231,7 @@ fn a_script_names_its_series() {
     }
 }
 
-/// The session of an identity, as the agent sends it.
+/// The session that the agent sends for an identity.
 fn session(identity: &Identity) -> SessionInfo {
     SessionInfo {
         attempt: identity.attempt,

@@ -1,20 +1,20 @@
-//! Reads and cleans the text that launchers leave behind: numbers, names.
+//! Reads and cleans numbers and names that launchers put into the environment.
 //!
-//! Guarantees: a number that does not parse is a complaint, not a failure; a cleaned name is one that the wire accepts.
+//! Guarantees: a number that does not parse is a complaint, not a failure. The wire accepts a cleaned name.
 
 use memctl_model::limits::{LABEL_BYTES_MAX, is_job_name};
 
 use super::{Complaints, Environment};
 
-/// Names of SLURM's special steps (batch, extern, interactive) are numbers from here on.
+/// SLURM's special steps (batch, extern, interactive) have numbers from here on.
 pub(super) const SPECIAL_STEPS: u32 = 0xffff_fff0;
 
-/// A variable that is there and not blank.
+/// The value of a variable that is set and not blank.
 pub(super) fn set(environment: Environment<'_>, name: &str) -> Option<String> {
     environment(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
 }
 
-/// A variable that holds a number of at most `most`; any other value is a complaint.
+/// The value of a variable with a number of at most `most`. Any other value is a complaint.
 pub(super) fn number(environment: Environment<'_>, name: &str, most: u32, complaints: &mut Complaints) -> Option<u32> {
     let value = set(environment, name)?;
     let parsed = value.parse::<u32>().ok().filter(|&value| value <= most);
@@ -29,7 +29,8 @@ pub(super) fn cut(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes.min(text.len()))]
 }
 
-/// `name` as a job's name: runs of characters that the wire refuses become one `-`; `None` when nothing is left.
+/// `name` as a valid job's name. Each run of characters that the wire refuses becomes one `-`. `None` when nothing is
+/// left.
 pub(super) fn cleaned(name: &str) -> Option<String> {
     if is_job_name(name) {
         return Some(name.to_owned());

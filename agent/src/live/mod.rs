@@ -1,12 +1,11 @@
-//! The agent inside a training process that another language drives: the functions that the Python package (or another
-//! host language) calls.
+//! The agent inside a training process that is written in another language. The Python package calls these functions.
 //!
 //! A process has one session at a time: [`start`], [`Live::attach_hook`], marks, [`stop`]. Recorded data goes into a
-//! [`Region`]; the launcher or, without one, threads of this process empty it.
+//! [`Region`]. The launcher empties the region; without a launcher, threads of this process do.
 //!
-//! Guarantees: after [`start`] no call waits for a daemon, a launcher or a disk; a forked child records nothing until
-//! it starts its own session; the hook stays in memory while an allocator may be inside it.
-//! Refuses: to force CUDA to initialise, and to record what the process did before.
+//! Guarantees: after [`start`] no call except [`stop`] waits for a daemon, a launcher or a disk. A forked child records
+//! nothing until it starts its own session. The hook stays in memory while an allocator may be inside it.
+//! Refuses: to force CUDA to initialise, and to record events from before the session.
 //!
 //! (Over 400 lines: a session's start, its calls and its end share one state and one set of guarantees.)
 
@@ -44,75 +43,74 @@ pub use crate::region::messages::mark_kind;
 pub use crate::region::{Level, RegionError};
 pub use shim::{ABI as SHIM_ABI, ShimError};
 
-/// Minimum interval between queries of the device's memory: 6 to 9 µs each on an H200.
+/// Minimum interval between queries of the device's memory. One query takes 6 to 9 µs on an H200.
 const DEVICE_EVERY_NS: u64 = 100_000_000;
 
 /// Configuration of a session in a training process.
 #[derive(Clone)]
 pub struct LiveConfig {
-    /// The session. Its devices are numbered from 0 without gaps: CUDA ordinals.
+    /// The session. Its devices are CUDA ordinals, numbered from 0 without gaps.
     pub session: SessionInfo,
-    /// Events a ring holds.
+    /// Number of events that a ring can hold.
     pub ring_events: usize,
     /// The launcher's socket, when there is a launcher.
     pub launcher: Option<PathBuf>,
-    /// The daemon, for when there is no launcher, or none any more.
+    /// The daemon's address. It is used when there is no launcher, or after the launcher has gone.
     pub daemon: DaemonAddress,
     /// Disk space for what that daemon does not accept.
     pub spool: Option<SpoolConfig>,
-    /// How paths of source files are treated before they leave the host, without a launcher; a launcher decides that
-    /// itself.
+    /// How paths of source files are treated before they leave the host. A launcher uses its own setting instead.
     pub source_paths: SourcePaths,
     /// Returns the calling thread's Python thread state, 0 when it has none.
     pub thread_state: extern "C" fn() -> usize,
     /// Python's version, when there is a Python.
     pub python: Option<(u8, u8)>,
-    /// Whether the process may be asked what holds its tensors.
+    /// Whether holders of its tensors may be requested from the process.
     pub holders: bool,
-    /// Whether the daemon may ask that on its own, once for each leak that it confirms.
+    /// Whether the daemon may request that without a user, once for each leak that it confirms.
     pub holders_unasked: bool,
 }
 
 /// Why a session in a training process did not start. Training continues without it.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
-    /// One at a time.
+    /// A process has one session at a time.
     #[error("this process is recorded already, as job {0}: detach first")]
     Attached(String),
-    /// No shared memory.
+    /// The shared memory cannot be created.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// No launcher.
+    /// The launcher cannot be reached or refused the session.
     #[error(transparent)]
     Link(#[from] LinkError),
     /// The agent's threads did not start.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The hook.
+    /// The hook cannot be used.
     #[error(transparent)]
     Shim(#[from] ShimError),
-    /// No random id for a session.
+    /// The system gave no random id for a session.
     #[error("no random number is available: {0}")]
     NoRandom(String),
-    /// One source of events a session.
+    /// PyTorch's allocator is recorded already, and a session has one source of events.
     #[error("PyTorch's allocator is recorded here, and a session has one source of events: detach first")]
     Hooked,
-    /// The reverse of `Hooked`.
+    /// Another allocator is recorded already: the reverse of `Hooked`.
     #[error("another allocator than PyTorch's is recorded here, and a session has one source of events: detach first")]
     Foreign,
-    /// Nothing to attach to.
+    /// This process has no session.
     #[error("nothing is recorded here: attach first")]
     Detached,
 }
 
 enum Host {
-    /// The launcher; the session ends with the connection.
+    /// A launcher. The session ends with the connection.
     Launcher(Launcher),
     /// Threads of this process.
     Threads(Option<Box<Agent>>),
 }
 
-/// A session of this process.
+/// The recording of this process.
 pub struct Live {
     session: SessionInfo,
     region: Arc<Region>,
@@ -135,18 +133,20 @@ static LIVE: Mutex<Option<Arc<Live>>> = Mutex::new(None);
 static OWNER: AtomicU32 = AtomicU32::new(0);
 /// The shim whose tracker is attached, for the life of the process.
 static SHIM: OnceLock<Shim> = OnceLock::new();
-/// Nothing is recorded in this process any more.
+/// Whether recording has ended permanently in this process.
 static SILENT: AtomicBool = AtomicBool::new(false);
 
 fn live() -> MutexGuard<'static, Option<Arc<Live>>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Closes the gate in this process, at once and without a lock: in a forked child, and when the interpreter shuts down.
+/// Closes the gate in this process at once, without a lock. A forked child calls this, and so does the interpreter's
+/// shutdown.
 pub fn silence() {
     // SAFETY: nothing is installed.
     unsafe { hook::install(None) };
-    // Relaxed: only this thread exists, or the order in which others notice does not matter.
+    // Relaxed: in a forked child only this thread exists; otherwise the order in which other threads see it does not
+    // matter.
     SILENT.store(true, Ordering::Relaxed);
 }
 
@@ -169,7 +169,7 @@ pub fn start(config: LiveConfig) -> Result<Arc<Live>, LiveError> {
     let mut slot = live();
     // Relaxed: under the lock.
     if OWNER.swap(std::process::id(), Ordering::Relaxed) != std::process::id() {
-        // The parent's session, seen from a forked child: its threads do not exist here, so it is left alone.
+        // This is the parent's session in a forked child. Its threads do not exist here, so it must not be dropped.
         std::mem::forget(slot.take());
     }
     if let Some(running) = &*slot {
@@ -185,7 +185,7 @@ pub fn start(config: LiveConfig) -> Result<Arc<Live>, LiveError> {
     Ok(session)
 }
 
-/// A session that is not published yet.
+/// Makes a session; the caller publishes it.
 fn made(config: LiveConfig) -> Result<Live, LiveError> {
     let region = Region::create(config.session.devices.len() as u32, config.ring_events)?;
     if let Some((major, minor)) = config.python {
@@ -212,8 +212,8 @@ fn made(config: LiveConfig) -> Result<Live, LiveError> {
     })
 }
 
-/// Starts threads of this process that take what is recorded. They spool what the daemon does not accept, where they
-/// can, and do not deliver what other processes left in the spool: that is not a trainer's work.
+/// Starts threads of this process that empty the region. They spool what the daemon does not accept, if the spool can
+/// be used. They do not deliver what other processes left in the spool, because that is not a trainer's work.
 fn own_host(config: &LiveConfig, region: &Arc<Region>) -> Result<Agent, StartError> {
     let own = Credentials::from_environment(&|name| std::env::var(name).ok());
     let usual = AgentConfig {
@@ -235,7 +235,7 @@ fn own_host(config: &LiveConfig, region: &Arc<Region>) -> Result<Agent, StartErr
 /// How a session of this process ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stopped {
-    /// Everything is stored. `None`: the launcher is responsible for it.
+    /// Whether everything is stored. `None` under a launcher, which does the delivery.
     pub delivered: Option<bool>,
     /// Events produced.
     pub produced: u64,
@@ -245,12 +245,13 @@ pub struct Stopped {
     pub dropped: u64,
     /// Events in the spool, undelivered.
     pub waiting: u64,
-    /// The daemon's refusal, in its words.
+    /// The daemon's reason, when it refused the session.
     pub refused: Option<String>,
 }
 
-/// Ends the session of this process. Waits at most for `patience`, and not at all under a launcher. `leaving`: the
-/// process is about to end; its exit code, which a launcher sees, becomes the session's when there is no `failure`.
+/// Ends the session of this process. Waits at most for `patience`, and not at all under a launcher. `leaving` means
+/// that the process is about to end. A launcher sees its exit code, which becomes the session's result when there is no
+/// `failure`.
 pub fn stop(failure: Option<&str>, patience: Duration, leaving: bool) -> Option<Stopped> {
     if is_silent() {
         return None;
@@ -292,8 +293,8 @@ impl Live {
         self.hook.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Loads the shim for this `build` of torch, attaches it to the allocator and enables events. The allocator's
-    /// current blocks become the state with which recording begins.
+    /// Loads the shim for this `build` of torch, attaches it to the allocator and enables events. Recording begins with
+    /// the allocator's current blocks.
     ///
     /// # Errors
     /// See [`ShimError`]; the session continues without events.
@@ -323,7 +324,7 @@ impl Live {
         Ok(())
     }
 
-    /// Records the state with which recording begins, where there is one.
+    /// Records the state with which recording begins, if the allocator has reserved memory.
     fn begin(&self, shim: &Shim) {
         let used = (0..self.session.devices.len() as u32)
             .any(|device| shim.counters(device).is_some_and(|counters| counters.reserved > 0));
@@ -332,8 +333,8 @@ impl Live {
         }
     }
 
-    /// Turns stacks on if this thread's frames, innermost first, match what the interpreter itself reports. `deaths`:
-    /// [`code_died`] is called for every code object that dies.
+    /// Turns stacks on if this thread's frames, innermost first, match what the interpreter itself reports. `deaths`
+    /// states that the caller calls [`code_died`] for every code object that dies.
     pub fn check_stacks(&self, python: (u8, u8), shown: &[Shown], deaths: bool) -> bool {
         let Some(version) = Version::of(python.0, python.1) else { return false };
         let frames: Vec<(usize, u32)> = shown.iter().map(|frame| (frame.code, frame.lasti)).collect();
@@ -370,8 +371,8 @@ impl Live {
         }
     }
 
-    /// Marks this moment. The end of a step also records the allocator's counters and the device's memory, and the end
-    /// of a step or epoch a device's state if it was requested.
+    /// Marks this moment. The end of a step also records the allocator's counters and the device's memory. The end of a
+    /// step or epoch also records the devices' state if it was requested.
     pub fn mark(&self, kind: &MarkKind) -> bool {
         if matches!(kind, MarkKind::StepEnd(_)) {
             self.sample();
@@ -383,13 +384,13 @@ impl Live {
         marked
     }
 
-    /// Marks the end of something that ended unnoticed, with the state of the last end of a step or of an evaluation.
-    /// For the last epoch of a program that is ending and has freed its memory.
+    /// Marks an end that was not seen when it happened. It gets the state of the last end of a step or of an
+    /// evaluation. This is for the last epoch of a program that is ending and has freed its memory.
     pub fn mark_ended(&self, kind: &MarkKind) -> bool {
         self.push(&messages::mark(ticks(), kind, &[]))
     }
 
-    /// Gradients were freed: if the program ends here, this is the state after its last step.
+    /// Records that gradients were freed. If the program ends now, this is the state after its last step.
     pub fn settled(&self) -> bool {
         self.push(&messages::settled(&self.positions()))
     }
@@ -439,7 +440,7 @@ impl Live {
         Some((ordinal, memory.0, memory.1))
     }
 
-    /// Records counters from the caller: for sessions without a shim.
+    /// Records counters from the caller, for sessions without a shim.
     pub fn counters(&self, sample: Sample) -> bool {
         self.push(&messages::samples(&[Sample { time_ns: now_ns(), ..sample }]))
     }
@@ -455,7 +456,8 @@ impl Live {
         }
     }
 
-    /// The host's request for holders, once; to be read at the end of a step, or by a thread that waits at the word.
+    /// The host's request for holders. Each request is returned once. It is read at the end of a step, or by a thread
+    /// that waits on the word.
     #[must_use]
     pub fn holders_asked(&self) -> Option<Asked> {
         self.region.holders_asked()
@@ -472,7 +474,7 @@ impl Live {
         self.push(&messages::holders(ask, json))
     }
 
-    /// Hands over the state of every device, at the point where it was read.
+    /// Sends the state of every device, with the ring's position at which it was read.
     pub fn snapshot(&self, reason: KeyframeReason) -> bool {
         let Some(shim) = self.shim.get() else { return self.foreign_states(reason) };
         let Some(keyframes) = shim.keyframes(now_ns(), reason) else { return false };
@@ -504,7 +506,7 @@ impl Live {
         }
     }
 
-    /// Hands over a state from the caller: for sessions without a shim.
+    /// Sends a state from the caller, for sessions without a shim.
     pub fn blocks(&self, keyframe: &Keyframe) -> bool {
         let position = self.positions().get(usize::from(keyframe.device.0)).copied().unwrap_or_default();
         self.state(keyframe, position)
@@ -570,8 +572,8 @@ impl Live {
         }
     }
 
-    /// Closes the gate and frees the hook once no callback can be inside it: a callback runs under its device's lock,
-    /// so when every lock has been held once since the gate closed, all callbacks that saw it open have returned.
+    /// Closes the gate and frees the hook once no callback can be inside it. A callback runs under its device's lock.
+    /// When every lock has been held once since the gate closed, all callbacks that saw it open have returned.
     fn close_gate(&self) {
         // SAFETY: nothing is installed.
         unsafe { hook::install(None) };
@@ -604,21 +606,21 @@ pub struct Status {
     pub level: Level,
     /// Events produced.
     pub produced: u64,
-    /// Events stored, where this process knows.
+    /// Events stored, as far as this process knows.
     pub stored: Option<u64>,
     /// Events dropped.
     pub dropped: u64,
-    /// Different stacks.
+    /// Number of distinct stacks.
     pub stacks: u64,
-    /// Stacks without room.
+    /// Stacks that could not be recorded.
     pub stacks_lost: u64,
-    /// Marks, measurements and states without room.
+    /// Marks, measurements and states that were dropped for lack of room.
     pub notes_dropped: u64,
     /// The daemon's refusal, if any.
     pub trouble: Option<String>,
 }
 
-/// PyTorch could not satisfy a request. It calls this outside the device's lock, just before it throws.
+/// The out-of-memory observer. PyTorch calls it outside the device's lock, just before it throws.
 extern "C" fn on_out_of_memory(raw: *const RawOutOfMemory) {
     let caught = std::panic::catch_unwind(|| {
         // SAFETY: the shim passes a valid structure.

@@ -1,8 +1,8 @@
-//! The shim's Rust side: a shared object built from `agent/shim/shim.cpp` for the user's torch, loaded once and never
-//! unloaded.
+//! The Rust side of the shim. The shim is a shared object that is built from `agent/shim/shim.cpp` for the user's
+//! torch. It is loaded once and never unloaded.
 //!
-//! Guarantees: its version, and the torch it was built for, are checked before any other function of it is called; a
-//! refusal has a message.
+//! Guarantees: the shim's version and the torch that it was built for are checked before any other function of the shim
+//! is called. A refusal has a message.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -17,7 +17,7 @@ use crate::layout::shared_layout;
 
 /// Version of the structures and functions in `shim.cpp`.
 pub const ABI: u32 = 4;
-/// Segments and blocks of one snapshot that are read; a larger snapshot is given up.
+/// Maximum number of segments and blocks of one snapshot. A larger snapshot is given up.
 const BLOCKS_MAX: usize = 4 << 20;
 
 /// Why a shim cannot be used.
@@ -46,7 +46,7 @@ pub enum ShimError {
         path: String,
         /// Version and commit that it was built for.
         found: String,
-        /// Those that are running.
+        /// Version and commit of the torch that runs.
         wanted: String,
     },
     /// PyTorch refused the tracker.
@@ -54,7 +54,7 @@ pub enum ShimError {
     Refused(String),
 }
 
-/// The allocator's own counters, bytes. Its layout is the shim's, see `layout.rs`.
+/// The allocator's own counters, mostly in bytes. The shim has the same layout, see `layout.rs`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RawCounters {
@@ -74,15 +74,15 @@ pub struct RawCounters {
     pub ooms: i64,
 }
 
-/// What the out-of-memory observer is called with. Its layout is the shim's.
+/// The argument of the out-of-memory observer. The shim has the same layout.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RawOutOfMemory {
     /// CUDA ordinal.
     pub device: i64,
-    /// Bytes asked for, rounded.
+    /// Requested bytes, rounded.
     pub asked: u64,
-    /// Bytes the process may use: the whole device, or its fraction.
+    /// Bytes that the process may use: the whole device, or the fraction that was configured.
     pub device_total: u64,
     /// Free bytes of the device.
     pub device_free: u64,
@@ -144,7 +144,7 @@ impl Shim {
     /// Loads a shim for the life of the process. `build`: version and commit of the torch that runs.
     ///
     /// # Errors
-    /// A file that is not a shim of this version, or one for another build of torch.
+    /// The file is not a shim of this version, or it was built for another build of torch.
     pub fn load(path: &Path, build: &str) -> Result<Self, ShimError> {
         let shown = path.display().to_string();
         let refuse = |reason: String| ShimError::Load { path: shown.clone(), reason };
@@ -199,7 +199,7 @@ impl Shim {
         }
     }
 
-    /// Attaches tracker and observer. Once per process: they cannot be detached.
+    /// Attaches the tracker and the observer. This can be done once per process, because they cannot be detached.
     ///
     /// # Errors
     /// PyTorch's reason.
@@ -237,7 +237,8 @@ impl Shim {
         (self.capturing)() != 0
     }
 
-    /// The state of every device at the `snapshot` event that this call makes on each.
+    /// The state of every device. This call makes a `snapshot` event on each device, and the state is the one at that
+    /// event.
     #[must_use]
     pub fn keyframes(&self, time_ns: u64, reason: KeyframeReason) -> Option<Vec<Keyframe>> {
         let mut read = Read { keyframes: Vec::new(), blocks: 0, time_ns, reason };
@@ -332,7 +333,7 @@ fn last_words() -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    /// The numbers in the shim's source, by structure and field; a size has no field.
+    /// The numbers in the shim's source, by structure and field. The entry for a structure's size has an empty field.
     fn of_the_shim() -> BTreeMap<(String, String), usize> {
         let source = include_str!("../../shim/shim.cpp");
         let mut found = BTreeMap::new();

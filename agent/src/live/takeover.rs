@@ -1,7 +1,8 @@
-//! A session that outlives its launcher: when the launcher is killed, threads of this process take over.
+//! Continues a session after its launcher was killed: threads of this process take over.
 //!
-//! Guarantees: the training waits only for the exchange of the hook; a failure leaves it unrecorded, as it would be
-//! without this. Refuses: to continue where the session has ended meanwhile, and in a forked child.
+//! Guarantees: the training waits only for the exchange of the hook. After a failure the training is no longer
+//! recorded, as it would be without this module.
+//! Refuses: to continue a session that has ended meanwhile, and to continue in a forked child.
 
 use std::io::{ErrorKind, Read as _};
 use std::net::Shutdown;
@@ -14,13 +15,13 @@ use memctl_model::{KeyframeReason, SessionId};
 use super::{Level, Live, LiveConfig, LiveError, is_silent, live, made};
 use crate::hook::{self, Hook};
 
-/// Stack of a thread that waits for one byte.
+/// Stack size of the thread that only waits for the connection's end.
 const STACK_BYTES: usize = 256 << 10;
 
 /// The connection to a launcher. The session ends with it.
 pub(super) struct Launcher {
     stream: UnixStream,
-    /// Set when this side closes it.
+    /// Set when this side closes the connection.
     left: Arc<AtomicBool>,
     owner: u32,
 }
@@ -30,14 +31,14 @@ impl Launcher {
         Self { stream, left: Arc::default(), owner: std::process::id() }
     }
 
-    /// Continues without the launcher, as `config` says, when the launcher ends first.
+    /// If the launcher ends first, continues without it, with this `config`.
     pub(super) fn watch(&self, session: &Arc<Live>, config: LiveConfig) {
         let Ok(mut stream) = self.stream.try_clone() else { return };
         let (left, session) = (self.left.clone(), Arc::downgrade(session));
         let watching = std::thread::Builder::new().name("memctl-launcher".into()).stack_size(STACK_BYTES);
         let watched = watching.spawn(move || {
             while !has_ended(&mut stream) {}
-            // Relaxed: set before the connection was closed, which is what was seen.
+            // Relaxed: the flag is set before this side closes the connection, and the end of the connection was seen.
             if !left.load(Ordering::Relaxed) {
                 go_on(&session, config);
             }
@@ -48,7 +49,8 @@ impl Launcher {
     }
 }
 
-/// Waits for data or the end; returns whether it is the end. A live launcher may stay silent for any time.
+/// Waits for data or for the end of the connection. Returns whether it has ended. A live launcher may send nothing for
+/// any time.
 fn has_ended(stream: &mut UnixStream) -> bool {
     match stream.read(&mut [0; 16]) {
         Ok(bytes) => bytes == 0,
@@ -58,7 +60,7 @@ fn has_ended(stream: &mut UnixStream) -> bool {
 
 impl Drop for Launcher {
     fn drop(&mut self) {
-        // A forked child has the parent's connection, not its session.
+        // A forked child has the parent's connection, but not its session.
         if self.owner == std::process::id() {
             self.left.store(true, Ordering::Relaxed);
             let _ = self.stream.shutdown(Shutdown::Both);
@@ -77,18 +79,18 @@ fn go_on(session: &Weak<Live>, config: LiveConfig) {
         Ok(false) => {}
         Err(error) => say(&format!("the launcher has ended, and recording with it: {error}")),
     }
-    // Addresses in its region may be known elsewhere in this process.
+    // The old session is never freed, because other code in this process may have addresses in its region.
     std::mem::forget(old);
 }
 
-/// Whether another session replaced this one.
+/// Replaces the session by another one. Returns whether it did.
 fn exchanged(old: &Arc<Live>, mut config: LiveConfig) -> Result<bool, LiveError> {
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(|error| LiveError::NoRandom(error.to_string()))?;
     config.session.id = SessionId(id);
     config.session.started_ns = crate::clock::now_ns();
     config.launcher = None;
-    // The thread that serves requests for holders knows the old region.
+    // The thread that serves requests for holders only has the old region.
     config.holders = false;
     let new = Arc::new(made(config)?);
     let mut slot = live();
@@ -120,7 +122,7 @@ fn say(line: &str) {
     if std::env::var("LOCAL_RANK").is_ok_and(|rank| rank != "0") {
         return;
     }
-    // Standard error may be gone with the launcher's terminal: that is no reason to stop.
+    // Standard error may be gone with the launcher's terminal, which is no reason to stop.
     let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("memctl: {line}\n").as_bytes());
 }
 
@@ -134,7 +136,7 @@ mod tests {
     #[test]
     fn a_launcher_that_says_nothing_lives() {
         let (mut ours, mut theirs) = UnixStream::pair().unwrap();
-        // As after the greeting.
+        // This is the state after the greeting.
         ours.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
         assert!(!has_ended(&mut ours), "silence is no end");
         theirs.write_all(b"x").unwrap();

@@ -1,14 +1,14 @@
-//! The source line of an instruction, from a code object's raw table (`co_linetable`), without Python.
+//! Finds the source line of an instruction from a code object's raw table (`co_linetable`), without Python.
 //!
-//! CPython 3.10 has the table of PEP 626, 3.11 to 3.15 the location table of PEP 657; other versions give `None`.
+//! CPython 3.10 has the table of PEP 626. 3.11 to 3.15 have the location table of PEP 657. Other versions give `None`.
 //! Guarantees: one pass, no allocation, and `None` for a table that is truncated, overflows or has a line below 0.
 //! Formats: CPython's `Objects/lnotab_notes.txt` (3.10), `Objects/locations.md` (3.11), `InternalDocs/code_objects.md` (3.14 and later).
 
-/// Bytes of one code unit (`_Py_CODEUNIT`): PEP 657 counts instructions and their caches in these.
+/// Bytes of one code unit (`_Py_CODEUNIT`). PEP 657 counts instructions and their caches in code units.
 const CODE_UNIT_BYTES: u64 = 2;
 
-/// The line of the instruction at `lasti_bytes` (as Python's `f_lasti`). `None` where the table has no line for it,
-/// ends before it, or is not valid for this Python version.
+/// The line of the instruction at `lasti_bytes` (as Python's `f_lasti`). `None` if the table has no line for it, ends
+/// before it, or is not valid for this Python version.
 ///
 /// `version` is `(major, minor)`; `first_line` is `co_firstlineno`.
 #[must_use]
@@ -20,9 +20,10 @@ pub fn line(version: (u8, u8), first_line: u32, table: &[u8], lasti_bytes: u32) 
     }
 }
 
-/// Pairs of bytes: how many bytes of code a range has, and by how much (signed) its line differs from the previous one.
+/// Reads the table of PEP 626. It has pairs of bytes: the number of bytes of code of a range, and the signed difference
+/// of its line from the previous one.
 fn line_626(first_line: u32, table: &[u8], lasti_bytes: u32) -> Option<u32> {
-    /// The difference that means "these instructions have no line"; the next range's is relative to the line before
+    /// The difference that means "these instructions have no line". The next difference is relative to the line before
     /// them.
     const NO_LINE: i8 = -128;
     let (mut line, mut end) = (i64::from(first_line), 0u64);
@@ -39,9 +40,9 @@ fn line_626(first_line: u32, table: &[u8], lasti_bytes: u32) -> Option<u32> {
     None
 }
 
-/// Entries of variable length. The first byte has its highest bit set, a code and the number of code units that the
-/// entry covers; no other byte has that bit, so the columns, which are not needed, are skipped by searching for the
-/// next one.
+/// Reads the table of PEP 657. Its entries have variable length. The first byte has its highest bit set, a code, and
+/// the number of code units that the entry covers. No other byte has that bit. The columns are not needed, so the
+/// search for the next such byte skips them.
 fn line_657(first_line: u32, table: &[u8], lasti_bytes: u32) -> Option<u32> {
     let (mut line, mut end) = (i64::from(first_line), 0u64);
     let mut rest = table;
@@ -53,11 +54,11 @@ fn line_657(first_line: u32, table: &[u8], lasti_bytes: u32) -> Option<u32> {
         let (body, next) = tail.split_at(columns);
         let difference = match first >> 3 & 15 {
             15 => None,
-            // With columns in full, and without columns.
+            // Entries with full columns, and entries without columns.
             14 | 13 => Some(signed(body)?),
-            // This line, the next, the one after it.
+            // The same line, the next line, or the line after that.
             code @ 10..=12 => Some(i64::from(code - 10)),
-            // The same line, in short form.
+            // The same line, in the short form.
             _ => Some(0),
         };
         line = line.checked_add(difference.unwrap_or(0))?;
@@ -70,12 +71,12 @@ fn line_657(first_line: u32, table: &[u8], lasti_bytes: u32) -> Option<u32> {
     None
 }
 
-/// A signed number at the beginning of `bytes`: six bits a byte, lowest first; bit 6 means that more follow; the lowest
-/// bit is the sign.
+/// A signed number at the beginning of `bytes`. Each byte has six bits, lowest first, and bit 6 means that more bytes
+/// follow. The lowest bit of the number is the sign.
 fn signed(bytes: &[u8]) -> Option<i64> {
     let mut value = 0u64;
     for (at, byte) in bytes.iter().enumerate() {
-        // A difference of lines fits 32 bits and a sign; CPython's tables have no larger one.
+        // A difference of lines fits into 32 bits and a sign. CPython's tables have no larger one.
         if at == 6 {
             return None;
         }

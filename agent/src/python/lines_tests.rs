@@ -1,5 +1,6 @@
-//! Compares lines with the interpreters' own: golden tables of every supported version, then the standard library of
-//! each Python that is here (`python3`, `python3.10` … on PATH, and $MEMCTL_PYTHONS, separated by colons).
+//! Compares lines with the interpreters' own lines. First come golden tables of every supported version, then the
+//! standard library of each installed Python (`python3`, `python3.10` … on PATH, and $MEMCTL_PYTHONS, separated by
+//! colons).
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +14,7 @@ struct Table {
     version: (u8, u8),
     first_line: u32,
     bytes: Vec<u8>,
-    /// Line and number of its instructions, in order.
+    /// Each line and the number of its instructions, in order.
     runs: Vec<(Option<u32>, u32)>,
 }
 
@@ -35,7 +36,7 @@ fn parse(row: &str) -> Table {
     }
 }
 
-/// Compares every instruction; returns how many there were.
+/// Compares every instruction. Returns the number of instructions.
 fn compare(rows: &str) -> u32 {
     let mut compared = 0;
     for table in rows.lines().map(parse) {
@@ -88,7 +89,7 @@ fn every_python_here_agrees_over_its_standard_library() {
     let on_path = ["python3", "python3.10", "python3.11", "python3.12", "python3.13", "python3.14", "python3.15"];
     let mut compared = Vec::new();
     for python in on_path.iter().chain(&named) {
-        // A missing name, or a shim without an interpreter, is skipped; an interpreter named in MEMCTL_PYTHONS must
+        // A missing program, or a wrapper without an interpreter, is skipped. An interpreter in MEMCTL_PYTHONS must
         // work.
         let works = Command::new(python).args(["-c", "import sys; sys.exit(sys.version_info < (3, 10))"]).output();
         if !works.is_ok_and(|output| output.status.success()) {
@@ -113,7 +114,7 @@ fn every_python_here_agrees_over_its_standard_library() {
 
 #[test]
 fn tables_that_are_cut_short_have_no_line() {
-    // 3.11: an entry in the middle of nowhere, an endless number, one of 2^36, a line below 0.
+    // For 3.11: bytes that begin no entry, a number that does not end, a number of 2^36, a line below 0.
     for table in
         [&[][..], &[0x00], &[0xe8], &[0xe8, 0x7f], &[0xe8, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x3f], &[0xe8, 0x05]]
     {

@@ -1,7 +1,7 @@
-//! Decodes raw bytes of a CPython process: line tables of code objects, type names of autograd nodes.
+//! Decodes raw bytes of a CPython process: line tables of code objects, and type names of autograd nodes.
 //!
-//! Pure and off the hot path: the hook stores an instruction's offset and a pointer; this module turns them into a line
-//! and a name.
+//! This module is pure and not on the hot path. The hook stores the offset of an instruction and a pointer, and this
+//! module converts them to a line and a name.
 //! Refuses: to call into Python, and to trust any byte of its input.
 
 pub mod lines;

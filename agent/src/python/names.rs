@@ -1,18 +1,20 @@
-//! The name of an autograd node from the C++ name of its type, `typeid(node).name()` of the Itanium ABI.
+//! Derives the name of an autograd node from the C++ name of its type, `typeid(node).name()` of the Itanium ABI.
 //!
-//! `N5torch8autograd9generated13MulBackward0E` is `MulBackward0`, a `torch::autograd::CppNode<ns::Fn>` is `CppNode<Fn>`.
-//! Guarantees: never panics, recursion of bounded depth, at most [`NAME_BYTES`] bytes; any other text gives its longest
-//! identifier, or itself truncated. Refuses: to be a demangler; scopes, substitutions and numbers are skipped.
+//! For example, `N5torch8autograd9generated12MulBackward0E` gives `MulBackward0`, and a
+//! `torch::autograd::CppNode<ns::Fn>` gives `CppNode<Fn>`.
+//! Guarantees: never panics. The depth of recursion is bounded. A name has at most [`NAME_BYTES`] bytes. Any other text
+//! gives its longest identifier, or itself truncated.
+//! Refuses: to be a complete demangler. Scopes, substitutions and numbers are skipped.
 
-/// Bytes of a name; longer ones are truncated.
+/// Maximum bytes of a name. Longer names are truncated.
 pub const NAME_BYTES: usize = 256;
-/// Depth of nested templates that is read; deeper ones lose their arguments.
+/// Maximum depth of nested templates. Deeper ones lose their arguments.
 const DEPTH_MAX: usize = 12;
 
 /// The last component of a type's name, as in PyTorch's `grad_fn`.
 #[must_use]
 pub fn node_name(raw: &str) -> String {
-    // A type local to one translation unit has a leading star.
+    // The name of a type that is local to one translation unit has a leading star.
     let mangled = raw.strip_prefix('*').unwrap_or(raw);
     let mangled = mangled.strip_prefix("_ZTS").or_else(|| mangled.strip_prefix("_ZTI")).unwrap_or(mangled);
     let mut reader = Reader { text: mangled, depth: 0 };
@@ -25,7 +27,7 @@ pub fn node_name(raw: &str) -> String {
     name[..name.floor_char_boundary(NAME_BYTES)].to_owned()
 }
 
-/// The rest of the text.
+/// Reads a mangled name. `text` is the part that is not read yet.
 struct Reader<'a> {
     text: &'a str,
     depth: usize,
@@ -38,7 +40,8 @@ impl<'a> Reader<'a> {
         rest.is_some()
     }
 
-    /// A type. `None`: not understood; `Some(None)`: a type without its own name (`int`, a substitution).
+    /// Reads a type. Returns `None` when it is not understood, and `Some(None)` for a type without its own name (`int`,
+    /// a substitution).
     fn type_name(&mut self) -> Option<Option<String>> {
         if self.depth == DEPTH_MAX {
             return None;
@@ -100,8 +103,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The components of a nested name up to its `E`, or the one of a plain name: returns the last one, with its
-    /// arguments.
+    /// Reads the components of a nested name up to its `E`, or the only component of a plain name. Returns the last
+    /// one, with its arguments.
     fn components(&mut self, nested: bool) -> Option<Option<String>> {
         let mut last: Option<String> = None;
         loop {
@@ -119,7 +122,7 @@ impl<'a> Reader<'a> {
                 }
                 Some(b'I') => {
                     let Some(arguments) = self.arguments() else {
-                        // For example an expression: the components so far are the name.
+                        // This may be an expression. The components so far are the name.
                         self.text = "";
                         return Some(last);
                     };
@@ -136,14 +139,14 @@ impl<'a> Reader<'a> {
                 _ if nested => return None,
                 _ => return Some(last),
             }
-            // The loop is bounded by the rest of the text, names by this limit.
+            // The rest of the text bounds the loop, and this limit bounds names.
             if last.as_ref().is_some_and(|name| name.len() > 4 * NAME_BYTES) {
                 return None;
             }
         }
     }
 
-    /// `13MulBackward0`.
+    /// Reads an identifier with its length, such as `12MulBackward0`.
     fn identifier(&mut self) -> Option<&'a str> {
         let digits = self.text.bytes().take_while(u8::is_ascii_digit).count();
         let length: usize = self.text[..digits].parse().ok()?;
@@ -153,7 +156,7 @@ impl<'a> Reader<'a> {
         Some(if name.starts_with("_GLOBAL__N") { "(anonymous)" } else { name })
     }
 
-    /// `S_`, `S1_`, `St`, `Ss` and the like; true for `St`, after which a name follows.
+    /// Reads a substitution: `S_`, `S1_`, `St`, `Ss` and similar ones. Returns true for `St`, which a name follows.
     fn substitution(&mut self) -> Option<bool> {
         let after = &self.text[1..];
         let letter = after.bytes().next()?;
@@ -169,12 +172,13 @@ impl<'a> Reader<'a> {
         Some(false)
     }
 
-    /// Names of the template arguments between `I` and `E`, separated by commas; those without one are left out.
+    /// Reads the template arguments between `I` and `E`. Returns their names, separated by commas. Arguments without a
+    /// name are left out.
     fn arguments(&mut self) -> Option<String> {
         self.take("I");
         let mut names: Vec<String> = Vec::new();
         while !self.take("E") {
-            // A pack's arguments count as arguments.
+            // The arguments of a pack count as separate arguments.
             if self.take("J") {
                 let mut rest = Reader { text: self.text, depth: self.depth + 1 };
                 if rest.depth >= DEPTH_MAX {
@@ -184,7 +188,7 @@ impl<'a> Reader<'a> {
                 self.text = rest.text;
                 names.extend((!pack.is_empty()).then_some(pack));
             } else if self.take("L") {
-                // A value: its type, its digits, E.
+                // A value consists of its type, its digits and `E`.
                 self.type_name()?;
                 let end = self.text.find('E')?;
                 self.text = &self.text[end + 1..];
@@ -195,7 +199,7 @@ impl<'a> Reader<'a> {
         Some(names.join(", "))
     }
 
-    /// A type inside a function: `Z`, the function, `E`, the type's name, a number.
+    /// Reads a type inside a function: `Z`, the function, `E`, the type's name, a number.
     fn local(&mut self) -> Option<Option<String>> {
         // The function's parameters are a list of types after its name.
         self.type_name()?;
@@ -209,7 +213,7 @@ impl<'a> Reader<'a> {
         Some(name)
     }
 
-    /// `Ut_`, `Ut3_` and `UlvE_`, `UliiE2_`: a type without a name.
+    /// Reads a type without a name: `Ut_`, `Ut3_`, `UlvE_`, `UliiE2_`.
     fn unnamed(&mut self) -> Option<Option<String>> {
         let lambda = self.take("Ul");
         if lambda {
@@ -264,7 +268,7 @@ mod tests {
     #[test]
     fn nodes_have_the_names_that_grad_fn_shows() {
         for (raw, name) in [
-            // As written by g++ 12.
+            // These names are from g++ 12.
             ("N5torch8autograd9generated12MulBackward0E", "MulBackward0"),
             ("N5torch8autograd9generated24NativeLayerNormBackward0E", "NativeLayerNormBackward0"),
             ("N5torch8autograd14AccumulateGradE", "AccumulateGrad"),

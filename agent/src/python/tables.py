@@ -1,9 +1,10 @@
 """Prints the line table of code objects and the line that this Python itself reports for every instruction.
 
-Test data for `lines.rs`; `golden/3.X.txt` is what Python 3.X prints of `golden/sample.py.txt`. Each line: major.minor,
-co_firstlineno, the table in hex, the lines of the instructions at offsets 0, 2, 4 … as `LINExCOUNT` (`-` where there is
-none), comma separated. With arguments: the code of these source files and everything in it; without: of some 100 files of
-the standard library, at most 2,000 code objects of at most 4,000 bytes.
+This makes test data for `lines.rs`. `golden/3.X.txt` is the output of Python 3.X for `golden/sample.py.txt`. Each line
+has major.minor, co_firstlineno, the table in hex, and the lines of the instructions at offsets 0, 2, 4 … as
+`LINExCOUNT` (`-` without a line), separated by commas. With arguments, the program prints all code of these source
+files. Without arguments, it prints at most 2,000 code objects of at most 4,000 bytes from some 100 files of the
+standard library.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-//! The dictionary in a region: code objects, stacks and autograd nodes that the hook met for the first time,
-//! append-only.
+//! The dictionary in a region. The hook appends each code object, stack and autograd node that it meets for the first
+//! time.
 //!
-//! Guarantees: an entry is visible completely or not at all; ids follow the order of the entries.
-//! Refuses: several writers at once (the hook holds its latch), and to trust a length that it reads.
+//! Guarantees: an entry is visible completely or not at all. Ids follow the order of the entries.
+//! Refuses: several writers at once (the hook holds its latch while it writes), and to trust a length that it reads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Region;
 
-/// How much of the dictionary is written.
+/// The number of bytes that are written.
 #[repr(C)]
 pub struct Control {
     length: AtomicU64,
@@ -31,9 +31,10 @@ pub enum Kind {
     Code = 1,
     /// A stack: pairs of code id and instruction offset, innermost first.
     Stack = 2,
-    /// An autograd node's stack: the id of the forward stack (0: unknown), then the type's name.
+    /// An autograd node's stack: the id of the forward stack (0 when unknown), then the type's name.
     Node = 3,
-    /// A stack with the name of its memory's owner: the id of the stack without the name (0: none), then the name.
+    /// A stack with the name of its memory's owner: the id of the stack without the name (0 when there is none), then
+    /// the name.
     Owner = 4,
 }
 
@@ -41,7 +42,7 @@ pub enum Kind {
 const HEAD: usize = 8;
 /// Entries begin at multiples of this.
 const ALIGN: usize = 4;
-/// Longest line table that is kept; functions of tens of thousands of lines show their first line instead.
+/// Longest line table that is kept. Functions of tens of thousands of lines show their first line instead.
 pub const TABLE_BYTES_MAX: usize = 64 << 10;
 /// Longest file or function name that is kept.
 pub const NAME_BYTES_MAX: usize = 1_024;

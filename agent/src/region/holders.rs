@@ -1,9 +1,10 @@
-//! Requests for holders in a region: the host writes the blocks in question; the trainer takes the request at the end
-//! of a step, or in a thread that sleeps at the word until it changes (a futex).
+//! Requests for holders in a region. The host writes the blocks. The trainer takes the request at the end of a step, or
+//! in a thread that sleeps on a word until the word changes (a futex).
 //!
-//! One word holds the turn. Guarantees: without a request the trainer only loads that word, and its thread is never
-//! woken; a request is taken once, completely or not at all; neither side ever waits for the other. A request that was
-//! not taken yet can be withdrawn or replaced. Refuses: to ask a trainer that forbids it.
+//! One word holds the turn, which decides who may write. Guarantees: without a request the trainer only loads that
+//! word, and its thread is never woken. A request is taken once, completely or not at all. Neither side ever waits for
+//! the other. A request that was not taken yet can be withdrawn or replaced.
+//! Refuses: a request to a trainer that forbids requests.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -11,20 +12,20 @@ use memctl_proto::convert::holders::BLOCKS_MAX;
 
 use super::Region;
 
-/// No request.
+/// The turn when there is no request.
 const IDLE: u32 = 0;
 /// A request waits for the end of a step.
 const ASKED: u32 = 1;
-/// The same, for a thread that sleeps at the word.
+/// The value of the word while a request waits, for a thread that sleeps on the word.
 pub const ASKED_WORD: u32 = ASKED;
 /// The host writes a request.
 const WRITING: u32 = 2;
-/// The trainer reads it.
+/// The trainer reads the request.
 const READING: u32 = 3;
 /// The trainer forbids requests.
 const FORBIDDEN: u32 = 4;
 
-/// See the module.
+/// The request in the region; see the module's documentation.
 #[repr(C)]
 pub struct Control {
     turn: AtomicU32,
@@ -38,7 +39,7 @@ pub struct Control {
 /// A request to a trainer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Identifies the answer.
+    /// The request's id, which the answer repeats.
     pub ask: u64,
     /// Addresses and bytes of live blocks, oldest first.
     pub blocks: Vec<(u64, u64)>,
@@ -47,7 +48,7 @@ pub struct Asked {
 }
 
 impl Control {
-    /// Takes the turn if it is one of `from`.
+    /// Changes the turn to `to` if it is one of `from`. Returns whether it did.
     fn turn_from(&self, from: &[u32], to: u32) -> bool {
         // Acquire: sees what the other side wrote before it passed the turn.
         from.iter().any(|&from| self.turn.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok())
@@ -59,21 +60,21 @@ impl Control {
     }
 }
 
-// Relaxed below: reads and writes between taking and passing the turn are ordered by these two.
+// Relaxed in the following functions: taking and passing the turn order the reads and writes between them.
 impl Region {
-    /// Forbids requests; called before a host sees the region.
+    /// Forbids requests. Must be called before a host opens the region.
     pub fn forbid_holders(&self) {
         self.holders_control().give_turn(FORBIDDEN);
     }
 
-    /// The address of the word that is [`ASKED_WORD`] while there is a request; `None` where requests are forbidden. A
-    /// thread may sleep there while it has another value.
+    /// The address of the word that is [`ASKED_WORD`] while there is a request; `None` when requests are forbidden. A
+    /// thread may sleep on the word while it has another value.
     #[must_use]
     pub fn holders_word(&self) -> Option<usize> {
         (!self.forbids_holders()).then(|| self.holders_control().turn.as_ptr() as usize)
     }
 
-    /// Wakes the thread that sleeps at the word.
+    /// Wakes the thread that sleeps on the word.
     pub fn wake_holders(&self) {
         // SAFETY: the word is in this mapping; waking reads and writes nothing there.
         unsafe {
@@ -87,7 +88,8 @@ impl Region {
         self.holders_control().turn.load(Ordering::Relaxed) == FORBIDDEN
     }
 
-    /// The host makes a request, which replaces an earlier one. `false`: the trainer is just reading, or forbids it.
+    /// The host makes a request, which replaces an earlier one. Returns `false` when the trainer is reading a request
+    /// or forbids requests.
     pub fn ask_holders(&self, ask: u64, budget_ms: u32, blocks: &[(u64, u64)]) -> bool {
         let control = self.holders_control();
         if !control.turn_from(&[IDLE, ASKED], WRITING) {

@@ -1,7 +1,7 @@
-//! Notes as bytes in the log of a region: written by the trainer, read by the host.
+//! The byte format of notes in the log of a region. The trainer writes them and the host reads them.
 //!
-//! Both sides are one version of memctl (the region's magic ensures that), so this format is internal. Reading trusts
-//! nothing: a malformed note is left out and logged.
+//! Both sides have the same version of memctl, which the region's magic number ensures, so this format is internal.
+//! Reading trusts nothing. A malformed note is left out and logged.
 
 use memctl_model::limits::{DEVICES_MAX, NAME_BYTES_MAX};
 use memctl_model::{Keyframe, MarkKind, Phase, Sample};
@@ -19,7 +19,7 @@ const FAILURE: u8 = 4;
 const SETTLED: u8 = 5;
 const HOLDERS: u8 = 6;
 
-/// The content of a note, before ticks have become times.
+/// The content of a note. Its times are still ticks.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Said {
     /// A mark at its stamp, with each ring's position.
@@ -28,7 +28,7 @@ pub enum Said {
     Samples(Vec<Sample>),
     /// The state of a device, with its ring's position; its time is in nanoseconds.
     Keyframe(Box<Keyframe>, Position),
-    /// Why the trainer ends, in its words.
+    /// The trainer's own reason for its failure.
     Failure(String),
     /// Gradients were freed, with each ring's position.
     Settled(Box<[Position]>),
@@ -51,8 +51,8 @@ fn number(kind: &MarkKind) -> (u8, u64, &str) {
     }
 }
 
-/// The mark of a number, as trainers send it: 1 and 2 an epoch's begin and end, 3 and 4 a step's, 5 and 6 a phase's, 7
-/// and 8 a region's, 9 a note.
+/// The mark of a number, as trainers send it. 1 and 2 are an epoch's begin and end, 3 and 4 a step's, 5 and 6 a
+/// phase's, 7 and 8 a region's. 9 is a note.
 #[must_use]
 pub fn mark_kind(kind: u8, number: u64, name: &str) -> Option<MarkKind> {
     let epoch = || u32::try_from(number).ok();
@@ -68,12 +68,12 @@ pub fn mark_kind(kind: u8, number: u64, name: &str) -> Option<MarkKind> {
         7 => MarkKind::RegionBegin(name()),
         8 => MarkKind::RegionEnd(name()),
         9 => MarkKind::Note(name()),
-        // 10, a window's end, is made by the worker: a trainer's own is not accepted.
+        // The worker makes 10, the end of a window. It is not accepted from a trainer.
         _ => return None,
     })
 }
 
-/// A mark.
+/// Encodes a mark.
 #[must_use]
 pub fn mark(ticks: Ticks, kind: &MarkKind, positions: &[Position]) -> Vec<u8> {
     let (kind, number, name) = number(kind);
@@ -85,7 +85,7 @@ pub fn mark(ticks: Ticks, kind: &MarkKind, positions: &[Position]) -> Vec<u8> {
     bytes
 }
 
-/// Gradients were freed.
+/// Encodes that gradients were freed.
 #[must_use]
 pub fn settled(positions: &[Position]) -> Vec<u8> {
     let mut bytes = vec![SETTLED];
@@ -102,13 +102,13 @@ fn put_positions(bytes: &mut Vec<u8>, positions: &[Position]) {
     }
 }
 
-/// A measurement.
+/// Encodes measurements.
 #[must_use]
 pub fn samples(samples: &[Sample]) -> Vec<u8> {
     packed(vec![SAMPLE], &Packed::samples(samples))
 }
 
-/// The state of a device.
+/// Encodes the state of a device.
 #[must_use]
 pub fn keyframe(keyframe: &Keyframe, position: Position) -> Vec<u8> {
     let mut bytes = vec![KEYFRAME];
@@ -117,7 +117,7 @@ pub fn keyframe(keyframe: &Keyframe, position: Position) -> Vec<u8> {
     packed(bytes, &Packed::keyframe(keyframe))
 }
 
-/// The result of a request for holders.
+/// Encodes the result of a request for holders.
 #[must_use]
 pub fn holders(ask: u64, json: &str) -> Vec<u8> {
     let mut bytes = vec![HOLDERS];
@@ -128,7 +128,7 @@ pub fn holders(ask: u64, json: &str) -> Vec<u8> {
     bytes
 }
 
-/// Why the trainer ends.
+/// Encodes the reason of a trainer's failure.
 #[must_use]
 pub fn failure(text: &str) -> Vec<u8> {
     let mut bytes = vec![FAILURE];

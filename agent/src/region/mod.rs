@@ -1,11 +1,11 @@
-//! Memory that a trainer and its host share: one ring per device, a log of notes, a dictionary of stacks.
+//! The memory that a trainer and its host share: one ring per device, a log of notes, and a dictionary of stacks.
 //!
-//! It is a memfd: what was written survives the trainer's death by any signal, because the host holds the mapping too,
-//! and nothing is left on disk. Only pages that were written take memory: a ring's pages are filled from the lowest on.
+//! The region is a memfd. Its content survives the trainer's death by any signal, because the host maps it too. Nothing
+//! is left on disk. Only pages that were written take memory, and a ring fills its lowest pages first.
 //!
-//! Guarantees: the host trusts nothing in it; sizes are checked against the file when it is opened, the file cannot be
-//! shrunk afterwards (sealed), and every count is checked when it is read.
-//! Refuses: to be opened by another version of the layout.
+//! Guarantees: the host trusts nothing in the region. Sizes are checked against the file when it is opened. The file is
+//! sealed, so it cannot shrink afterwards. Every count is checked when it is read.
+//! Refuses: a region with another version of the layout.
 //!
 //! (Over 400 lines: the layout, the mapping and what is read from it are checked against each other.)
 
@@ -27,13 +27,14 @@ use crate::ring::{self, Consumer, Control, Parts, Producer, Record, Shape};
 const MAGIC: u64 = u64::from_le_bytes(*b"MEMCTLR\x03");
 /// Page sizes of all supported machines are multiples of this.
 const PAGE: u64 = 4_096;
-/// Bytes of the log of notes: a keyframe of 400,000 blocks fits; only used pages take memory.
+/// Bytes of the log of notes. A keyframe of 400,000 blocks fits. Only used pages take memory.
 const NOTES_BYTES: u64 = 4 << 20;
-/// Bytes of the dictionary: a code object takes about 1 KiB, a stack of 40 frames 330 bytes; GPT-2 needs 0.5 MiB.
+/// Bytes of the dictionary. A code object takes about 1 KiB, and a stack of 40 frames takes 330 bytes. GPT-2 needs 0.5
+/// MiB.
 const DICTIONARY_BYTES: u64 = 8 << 20;
-/// Bytes of a ring's records that are allocated ahead: what the busiest training seen produces in 0.1 s.
+/// Bytes of a ring's records that are allocated in advance. The busiest training seen produces that much in 0.1 s.
 const POPULATED_BYTES: u64 = 1 << 20;
-/// Maximum records of a ring: 192 MiB.
+/// Maximum number of records of a ring (192 MiB).
 const RING_RECORDS_MAX: u64 = 1 << 22;
 
 /// The start of the region.
@@ -48,11 +49,11 @@ pub struct Header {
     state: AtomicU32,
     /// The trainer's recording level: see [`Level`].
     level: AtomicU32,
-    /// Stacks without room, and walks that were given up.
+    /// Number of stacks that were lost: a table was full, or the hook's latch stayed taken.
     stacks_lost: AtomicU64,
     notes: notes::Control,
     dictionary: dictionary::Control,
-    /// The host requests the state of a device.
+    /// By device: not 0 while the host requests the device's state.
     snapshot_wanted: [AtomicU32; DEVICES_MAX],
     /// The host's request for holders of some blocks.
     holders: holders::Control,
@@ -64,9 +65,9 @@ pub struct Header {
 pub enum State {
     /// Recording.
     Running = 0,
-    /// It said goodbye; nothing follows.
+    /// The session has ended. Nothing follows.
     Ended = 1,
-    /// As `Ended`, but because its process is about to end: the process's exit decides how the session ended.
+    /// Like `Ended`, but because the process is about to end. The process's exit status decides how the session ended.
     Leaving = 2,
 }
 
@@ -74,7 +75,7 @@ pub enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum Level {
-    /// Nothing.
+    /// Nothing is recorded.
     #[default]
     Off = 0,
     /// Counters, and the blocks at the ends of steps and epochs.
@@ -110,13 +111,13 @@ pub enum RegionError {
     System {
         /// The call.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Another version of memctl, or not a region.
     #[error("this is no memory region of this version of memctl: agent and launcher have to be of one version")]
     Foreign,
-    /// Its sizes contradict each other.
+    /// The region's sizes contradict each other.
     #[error("the memory region says {0}, which cannot be")]
     Sizes(String),
 }
@@ -125,7 +126,7 @@ fn system(what: &'static str) -> RegionError {
     RegionError::System { what, source: std::io::Error::last_os_error() }
 }
 
-/// Where each part lies, computed from two numbers.
+/// The offset of each part, computed from the numbers of devices and of records per ring.
 #[derive(Clone, Copy, Debug)]
 struct Places {
     shape: Shape,
@@ -185,7 +186,8 @@ impl Region {
             File::from(OwnedFd::from_raw_fd(fd))
         };
         file.set_len(places.total).map_err(|source| RegionError::System { what: "ftruncate", source })?;
-        // SAFETY: our own descriptor. From here on pages cannot be removed under the reader (SIGBUS).
+        // SAFETY: our own descriptor. After sealing, pages cannot be removed while the other process reads them
+        // (SIGBUS).
         if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) } != 0 {
             return Err(system("sealing"));
         }
@@ -242,7 +244,7 @@ impl Region {
         self.file.as_fd()
     }
 
-    /// Devices it has rings for.
+    /// Number of devices that have a ring here.
     #[must_use]
     pub fn devices(&self) -> u32 {
         self.devices
@@ -256,7 +258,7 @@ impl Region {
     fn ring_parts(&self, device: u32) -> Parts {
         assert!(device < self.devices, "a ring of a device that the region does not have");
         let Places { shape, slots, .. } = self.places;
-        // SAFETY: the offset lies inside the mapping, see `Places`.
+        // SAFETY: the offset is inside the mapping, see `Places`.
         let base = unsafe { self.base.add(self.places.ring(device) as usize) };
         // SAFETY: the words of the page order follow the control block, and the slots follow them, inside the same
         // ring.
@@ -318,7 +320,8 @@ impl Region {
         (unsafe { self.base.add(self.places.dictionary as usize) }, DICTIONARY_BYTES as usize)
     }
 
-    /// Allocates memory for the pages of a device's ring that are filled first, so that the hook meets no page fault.
+    /// Allocates memory for the pages of a device's ring that are filled first. The hook then causes no page faults
+    /// there.
     pub fn populate(&self, device: u32) {
         let base = self.ring_parts(device).control;
         let bytes = self.places.ring_bytes.min(self.places.slots + POPULATED_BYTES);
@@ -328,7 +331,7 @@ impl Region {
         }
     }
 
-    /// Frees the memory while the mapping stays: for a session that has ended in a process where a callback may still
+    /// Frees the memory and keeps the mapping. For a session that has ended in a process where a callback may still
     /// hold a pointer.
     pub fn release_pages(&self) {
         // SAFETY: our own descriptor; reading or writing the hole afterwards is allowed, and reads return zeros.
@@ -342,8 +345,8 @@ impl Region {
         }
     }
 
-    // Relaxed below: each is an independent figure or request; the data that belongs to it is ordered by rings and
-    // notes.
+    // Relaxed in the following functions: each value is independent. The data that belongs to it is ordered by rings
+    // and notes.
 
     /// Python's version in the trainer, `(major, minor)`.
     #[must_use]
@@ -371,7 +374,7 @@ impl Region {
     /// The trainer's state.
     #[must_use]
     pub fn state(&self) -> State {
-        // Acquire: a reader that sees the goodbye sees everything pushed before it.
+        // Acquire: a reader that sees the end also sees everything that was pushed before it.
         match self.header().state.load(Ordering::Acquire) {
             0 => State::Running,
             2 => State::Leaving,
@@ -379,13 +382,13 @@ impl Region {
         }
     }
 
-    /// Says goodbye.
+    /// Reports that the session has ended.
     pub fn end(&self) {
         // Release: see `state`.
         self.header().state.store(State::Ended as u32, Ordering::Release);
     }
 
-    /// Says goodbye at the end of the process, whose exit code is still to come.
+    /// Reports that the session has ended because the process is about to exit. Its exit code is not known yet.
     pub fn leave(&self) {
         // Release: see `state`.
         self.header().state.store(State::Leaving as u32, Ordering::Release);
@@ -439,8 +442,8 @@ fn map(file: &File, length: u64) -> Result<*mut u8, RegionError> {
     if base == libc::MAP_FAILED {
         return Err(system("mmap"));
     }
-    // A forked child must not write into its parent's rings. Its gate is closed as well, which is enough where the
-    // advice is refused. (Not DONTFORK: a callback that raced with the fork would then fault.)
+    // A forked child inherits this mapping and must not write into its parent's rings, so `live::silence` closes its
+    // gate. (MADV_DONTFORK is not used: a callback that raced with the fork would fault.)
     Ok(base.cast())
 }
 

@@ -1,20 +1,20 @@
-//! The log of notes in a region: marks, measurements and states on their way from trainer to host, in order.
+//! The log of notes in a region. It passes marks, measurements and states from the trainer to the host, in order.
 //!
-//! Guarantees: a note is there completely or not at all, also when the writer dies in the middle; `push` never waits; a
-//! full log refuses the note and counts it.
-//! Refuses: several writers (the trainer's are behind one lock) and to trust a length that it reads.
+//! Guarantees: a note is visible completely or not at all, also when the writer dies while it writes. `push` never
+//! waits. A full log refuses the note and counts it.
+//! Refuses: several writers at once (the trainer's threads use one lock), and to trust a length that it reads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Region;
 
-/// Counts of the log, in total bytes written and read.
+/// Counts of the log: the total bytes written and read.
 #[repr(C)]
 pub struct Control {
     head: AtomicU64,
     tail: AtomicU64,
-    /// Notes without room.
+    /// Number of notes without room.
     dropped: AtomicU64,
 }
 
@@ -31,9 +31,9 @@ impl Control {
     }
 }
 
-/// Notes begin at multiples of this, so that a length field never wraps.
+/// Notes begin at multiples of this, so that a length field never crosses the end of the log.
 const ALIGN: u64 = 8;
-/// In place of a length: the rest of the log up to its end is unused.
+/// A value in place of a length. It means that the rest of the log up to its end is unused.
 const SKIP: u64 = u64::MAX;
 
 /// The trainer's side.
@@ -52,7 +52,7 @@ impl Writer {
         Self { region }
     }
 
-    /// Appends a note made of `parts`; `false` when there is no room.
+    /// Appends a note that consists of `parts`. Returns `false` when there is no room.
     pub fn push(&mut self, parts: &[&[u8]]) -> bool {
         let control = self.region.notes_control();
         let (base, capacity) = self.region.notes_bytes();
@@ -91,7 +91,7 @@ impl Writer {
         true
     }
 
-    /// Notes without room.
+    /// Number of notes without room.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         // Relaxed: a plain count.
@@ -136,7 +136,7 @@ impl Reader {
             if needed > used || needed > to_end {
                 return self.give_up();
             }
-            // SAFETY: `length` bytes behind the length lie before the head and inside the log.
+            // SAFETY: the `length` bytes after the length field are before the head and inside the log.
             let note = unsafe { std::slice::from_raw_parts(base.add(at as usize + 8), length as usize) }.to_vec();
             // Release: our read happens before the writer uses the room again.
             control.tail.store(tail.wrapping_add(needed), Ordering::Release);
@@ -150,7 +150,7 @@ impl Reader {
         None
     }
 
-    /// Notes without room.
+    /// Number of notes without room.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         // Relaxed: a plain count.

@@ -1,4 +1,4 @@
-//! Regions: two mappings of one memory, hostile files, notes and dictionary against their models.
+//! Tests of regions: two mappings of the same memory, hostile files, and notes and dictionary against their models.
 
 use std::os::fd::AsFd;
 
@@ -11,7 +11,7 @@ use super::*;
 use crate::clock::Ticks;
 use crate::ring::Position;
 
-/// The same memory as another process would see it.
+/// A second mapping of the same memory, like that of another process.
 fn other(region: &Region) -> Arc<Region> {
     Region::open(region.fd().try_clone_to_owned().unwrap()).unwrap()
 }
@@ -59,7 +59,7 @@ fn a_burst_finds_room_and_nothing_else_touches_memory() {
         assert_eq!((record.event(Ticks::as_ns).addr, record.dropped_before()), (read, 0));
         read += 1;
     };
-    // Ten times the ring, in batches of what arrives in 50 ms of the busiest training seen.
+    // Pushes ten times the ring's size. A batch is what arrives in 50 ms of the busiest training seen.
     while pushed < 10 * ring::EVENTS as u64 {
         for _ in 0..10_000 {
             assert!(producer.push(numbered(pushed)));
@@ -101,7 +101,7 @@ fn files_that_are_no_region_are_refused() {
     let plain = tempfile::tempfile().unwrap();
     plain.set_len(1 << 20).unwrap();
     assert!(matches!(Region::open(plain.as_fd().try_clone_to_owned().unwrap()), Err(RegionError::Foreign)));
-    // Sealed, but the sizes inside have been changed.
+    // The file is sealed, but the sizes in it were changed.
     for (at, value) in [(8, u32::MAX), (8, 0), (16, 3), (16, 1 << 30)] {
         let region = Region::create(2, 64).unwrap();
         // SAFETY: no other thread uses this region; the header's first words are plain numbers.
@@ -168,8 +168,8 @@ proptest! {
             match writer.push(&[&note[..half], &note[half..]]) {
                 true => model.push_back(note),
                 false => {
-                    // Refused only without room: the waiting notes and this one do not fit, with one gap before the end
-                    // and one among the waiting notes.
+                    // A note is refused only when there is no room. The waiting notes and this one do not fit, with one
+                    // gap before the end and one among the waiting notes.
                     let waiting: usize = model.iter().map(|note: &Vec<u8>| note.len() + 16).sum();
                     prop_assert!(waiting + 2 * (length + 16) + 1_500_016 > NOTES_BYTES as usize);
                     refused += 1;
@@ -227,7 +227,7 @@ fn dictionary_entries_come_back_in_order() {
     assert!(put(&mut writer, Kind::Owner, b"\x01\0\0\0KV cache"));
     assert_eq!(reader.pop(), Some(Entry::Owner { stack: 1, name: "KV cache".into() }));
     assert_eq!(reader.pop(), None);
-    // Full: refused, and the content stays.
+    // A full dictionary refuses an entry and keeps its content.
     assert!(!writer.append(Kind::Node, DICTIONARY_BYTES as usize, |_| unreachable!("there is no room")));
 }
 

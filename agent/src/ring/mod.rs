@@ -1,16 +1,17 @@
 //! The ring between an allocator hook and the batcher: one producer, one consumer, fixed size.
 //!
-//! Guarantees: `push` is O(1), takes no lock, makes no system call and never waits; when the ring is full the newest
-//! record is dropped and counted, and the next record with room carries the count, so the batcher knows where the hole
-//! is. `pushed + dropped = produced` at every moment.
+//! Guarantees: `push` takes no lock, makes no system call and never waits. When the ring is full, the newest record is
+//! dropped and counted. The next record that has room carries the count, so the batcher knows where the hole is.
+//! `pushed + dropped = produced` at every moment.
 //!
-//! Its slots lie in pages. At the end of a page the producer continues in the lowest one that the consumer has read to
-//! its end, so a ring that is emptied in time uses few pages and never touches the memory of the others. A ring can be
-//! large for the sake of bursts; its memory footprint is its high-water mark.
+//! The slots of a ring are grouped in pages. At the end of a page the producer continues in the lowest free page: one
+//! that is unused, or that the consumer has read completely. A ring that is emptied in time uses few pages and never
+//! touches the memory of the others. A ring can therefore be large, for bursts. Its memory footprint is its high-water
+//! mark.
 //!
-//! Refuses: a second producer (events of one device come from under that device's allocator lock) and growing.
+//! Refuses: a second producer (the events of one device are pushed under that device's allocator lock), and to grow.
 //!
-//! Loom checks the protocol between both sides (test `ring_loom`).
+//! Loom checks the protocol between the two sides (test `ring_loom`).
 
 mod pages;
 mod position;
@@ -25,12 +26,12 @@ pub use record::Record;
 
 use crate::sync::{AtomicBool, AtomicU16, AtomicU64, Ordering, UnsafeCell, zeroed};
 
-/// Default number of events of a device's ring. When a training ends, a million blocks freed at once are two million
-/// events, half of which may arrive before the batcher has taken them. Only what was in the ring at once takes memory:
-/// a running training fills 0.2 MiB.
+/// Default number of events of a device's ring. At the end of a training, a million blocks may be freed at once. That
+/// makes two million events, and half of them may arrive before the batcher has taken any. Only the most events that
+/// were in the ring at one time take memory: a running training fills 0.2 MiB.
 pub const EVENTS: usize = 1 << 20;
 
-/// Where the words of the page order and the slots lie, in memory shared with another process.
+/// The addresses of a ring's parts in memory that is shared with another process.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts {
     /// The counts.
@@ -39,7 +40,7 @@ pub struct Parts {
     pub order: *const u16,
     /// The records.
     pub slots: *const Record,
-    /// The number of each.
+    /// The numbers of records and pages.
     pub shape: Shape,
 }
 
@@ -81,7 +82,7 @@ impl Control {
     }
 }
 
-/// The memory that a ring lies in; kept while a side of the ring exists.
+/// The memory of a ring. It is kept while the producer, the consumer or a gauge exists.
 #[expect(dead_code, reason = "held for its Drop")]
 enum Memory {
     Own(Box<Control>, Box<[AtomicU16]>, Box<[UnsafeCell<Record>]>),
@@ -90,15 +91,15 @@ enum Memory {
 
 struct Shared {
     control: *const Control,
-    /// The pages in the order in which they were filled: the entry for a position is at [`Shape::turn`].
+    /// The pages in the order in which they were filled. The entry for a position is at [`Shape::turn`].
     order: *const AtomicU16,
     slots: *const UnsafeCell<Record>,
     shape: Shape,
     _memory: Memory,
 }
 
-// SAFETY: a slot is written only by the producer, and only in a page that the consumer has read to its end or that is
-// unused; the consumer reads it only after it saw `head` pass it (Acquire on a Release store). The pointers stay valid
+// SAFETY: only the producer writes a slot, and only in a page that is unused or that the consumer has read completely.
+// The consumer reads the slot only after it saw `head` pass it (Acquire on a Release store). The pointers stay valid
 // while `_memory` lives.
 unsafe impl Sync for Shared {}
 // SAFETY: records are plain data.
@@ -134,7 +135,7 @@ impl Shared {
         unsafe { &(*self.control).consumed.0 }
     }
 
-    /// The word with the number of the position's page.
+    /// The word of the page order with the number of the position's page.
     fn page(&self, position: u64) -> &AtomicU16 {
         // SAFETY: a turn is below the number of pages, and `_memory` has a word for each.
         unsafe { &*self.order.add(self.shape.turn(position)) }
@@ -166,7 +167,7 @@ pub struct Producer {
 pub struct Consumer {
     shared: Arc<Shared>,
     tail: u64,
-    /// The first slot of the page that is being read; not valid while the tail is at a page's beginning.
+    /// The first slot of the page that is being read. Not valid while the tail is at the beginning of a page.
     first: u64,
 }
 
@@ -186,17 +187,17 @@ pub fn ring(capacity: usize) -> (Producer, Consumer) {
 /// The producer of a ring in memory shared with another process.
 ///
 /// # Safety
-/// All parts are aligned and of the shape's size, began as zeros, stay mapped as long as `memory` lives, and no other
-/// producer of this ring exists, here or in another process.
+/// All parts are aligned, have the shape's size, began as zeros, and stay mapped as long as `memory` lives. No other
+/// producer of this ring exists, in this or another process.
 pub unsafe fn producer_in(memory: Arc<dyn Send + Sync>, parts: Parts) -> Producer {
     Producer::new(Arc::new(Shared::within(memory, parts)))
 }
 
-/// The consumer of a ring in memory shared with another process. The other process's writes are not trusted: impossible
-/// counts read as "nothing there", and an invalid page number is mapped to one of the ring's own.
+/// The consumer of a ring in memory shared with another process. The other process's writes are not trusted. Impossible
+/// counts are read as "no records", and an invalid page number is mapped to a valid one.
 ///
 /// # Safety
-/// As for [`producer_in`], for the consumer.
+/// The conditions of [`producer_in`] hold, for the consumer instead of the producer.
 pub unsafe fn consumer_in(memory: Arc<dyn Send + Sync>, parts: Parts) -> Consumer {
     Consumer { shared: Arc::new(Shared::within(memory, parts)), tail: 0, first: 0 }
 }
@@ -207,7 +208,7 @@ impl Producer {
         Self { shared, head: 0, first: 0, page_end: 0, pages, hole: 0 }
     }
 
-    /// Pushes a record, or drops and counts it when the ring is full; returns whether there was room.
+    /// Pushes a record. When the ring is full, the record is dropped and counted. Returns whether there was room.
     #[inline]
     pub fn push(&mut self, mut record: Record) -> bool {
         if !self.has_room() {
@@ -233,8 +234,8 @@ impl Producer {
         true
     }
 
-    /// Prefetches the line of a slot. It was last read on another core: without this, the allocator's unlock, which
-    /// waits for every store before it, would wait for that line (100 ns and more).
+    /// Prefetches the cache line of a slot, which was last read on another core. The allocator's unlock waits for all
+    /// earlier stores. Without the prefetch it would wait for that line (100 ns and more).
     #[inline(always)]
     fn prepare(&self, position: u64) {
         #[cfg(target_arch = "x86_64")]
@@ -252,13 +253,13 @@ impl Producer {
         self.head < self.page_end || self.turn_page()
     }
 
-    /// Continues in the lowest free page; returns whether there is one.
+    /// Continues in the lowest free page. Returns whether there is one.
     #[inline(never)]
     fn turn_page(&mut self) -> bool {
         let shape = self.shared.shape;
         // Acquire: the consumer's reads of the slots that it freed happen before our writes to them.
         let tail = self.shared.consumed().tail.load(Ordering::Acquire);
-        // A tail beyond the head was not written by a valid consumer: treated as if nothing was freed.
+        // A tail beyond the head was not written by a valid consumer. It is treated as if nothing was freed.
         let read = if tail <= self.head { tail / shape.page } else { 0 };
         while self.pages.back < read {
             // Relaxed: written only by this side.
@@ -267,7 +268,7 @@ impl Producer {
             self.pages.back += 1;
         }
         let Some(page) = self.pages.take() else { return false };
-        // Relaxed: the consumer reads it after it saw the head beyond the page's beginning.
+        // Relaxed: the consumer reads this word only after it saw the head beyond the page's beginning.
         self.shared.page(self.head).store(page as u16, Ordering::Relaxed);
         (self.first, self.page_end) = (page * shape.page, self.head + shape.page);
         true
@@ -276,7 +277,7 @@ impl Producer {
     /// Whether the consumer is gone.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        // Relaxed: it only ends a wait; no read depends on it.
+        // Relaxed: the flag only ends a wait; no read depends on it.
         self.shared.consumed().closed.load(Ordering::Relaxed)
     }
 
@@ -304,7 +305,7 @@ impl Gauge {
     /// Records pushed so far.
     #[must_use]
     pub fn pushed(&self) -> u64 {
-        // Acquire: a thread that reads a position may continue to read what lies before it.
+        // Acquire: a thread that reads a position may then read the records before it.
         self.shared.produced().head.load(Ordering::Acquire)
     }
 
@@ -322,7 +323,7 @@ impl Consumer {
     pub fn available(&self) -> u64 {
         // Acquire: pairs with the producer's Release and makes the records visible.
         let head = self.shared.produced().head.load(Ordering::Acquire);
-        // A broken producer wrote more than the ring holds: nothing of it can be read.
+        // A count larger than the ring comes from a broken producer. None of its records can be read.
         head.checked_sub(self.tail).filter(|&count| count <= self.shared.shape.records).unwrap_or(0)
     }
 
@@ -337,7 +338,7 @@ impl Consumer {
         let count = count.min(self.available());
         for _ in 0..count {
             if self.tail & (self.shared.shape.page - 1) == 0 {
-                // Relaxed: written before the head whose passing `available` saw.
+                // Relaxed: the producer wrote this word before it moved the head that `available` saw.
                 self.first = u64::from(self.shared.page(self.tail).load(Ordering::Relaxed)) * self.shared.shape.page;
             }
             self.shared.slot(self.first, self.tail).with(|slot| {

@@ -1,16 +1,16 @@
-//! The pages of a ring: how many of what size, and which of them the producer may fill next.
+//! The pages of a ring: their number and size, and which page the producer fills next.
 //!
 //! Guarantees: the lowest free page is taken first, so the memory that a ring touches is its high-water mark. This
-//! module only computes numbers; slots and synchronisation are the ring's.
+//! module only computes numbers. The ring has the slots and the synchronisation.
 
-/// Records of the largest page, 48 KiB: a few pages hold what a training produces while the batcher sleeps, and fit a
-/// core's cache.
+/// Records of the largest page (48 KiB). A few pages hold what a training produces while the batcher sleeps, and these
+/// pages fit into a core's cache.
 const PAGE_RECORDS: u64 = 1_024;
-/// Pages of a small ring, at most.
+/// Maximum number of pages of a ring whose pages have fewer than [`PAGE_RECORDS`] records.
 const PAGES: u64 = 64;
-/// Pages of the largest ring: their numbers are words of 16 bits.
+/// Pages of the largest ring. Page numbers are words of 16 bits.
 const PAGES_MAX: u64 = 1 << 16;
-/// Records that a ring may have.
+/// Maximum number of records of a ring.
 pub const RECORDS_MAX: u64 = PAGES_MAX * PAGE_RECORDS;
 
 /// How a ring is laid out.
@@ -30,13 +30,13 @@ impl Shape {
         Self { records, page: (records / PAGES).clamp(1, PAGE_RECORDS) }
     }
 
-    /// Records of all pages.
+    /// Number of records of all pages.
     #[must_use]
     pub const fn records(self) -> u64 {
         self.records
     }
 
-    /// Words of the page order: one per page.
+    /// Number of pages, which is also the number of words in the page order.
     #[must_use]
     pub const fn pages(self) -> u64 {
         self.records / self.page
@@ -52,9 +52,9 @@ impl Shape {
 pub(super) struct Pages {
     /// One bit per page, set if it may be filled.
     free: Box<[u64]>,
-    /// Pages freed by the consumer so far: the next one to be freed is the page of this turn.
+    /// Number of pages that the consumer has freed so far. This is also the turn of the page that is freed next.
     pub(super) back: u64,
-    /// Below this word all pages are in use.
+    /// Index of a word of `free`. All pages of lower words are in use.
     lowest: usize,
 }
 

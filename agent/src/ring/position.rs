@@ -1,12 +1,12 @@
-//! A ring's position.
+//! The position of a ring.
 //!
-//! Guarantees: the position places notes, which are sent apart from the ring, among the ring's records.
+//! Notes are sent outside of the ring. A position gives the place of a note among the ring's records.
 
-/// See the module.
+/// A position; see the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Position {
-    /// Records pushed.
+    /// Number of records pushed.
     pub pushed: u64,
-    /// Records dropped.
+    /// Number of records dropped.
     pub dropped: u64,
 }

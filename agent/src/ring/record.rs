@@ -1,14 +1,13 @@
-//! A slot of the ring: an event and, in its spare bytes, how many were dropped just before it.
+//! A slot of the ring: an event and, in otherwise unused bytes, the number of records dropped just before it.
 //!
-//! Guarantees: only [`Record::event`] turns a stamp into a time, by the clock that the reader passes. A hook stamps
+//! Guarantees: only [`Record::event`] converts a stamp to a time, with the clock that the reader passes. A hook stamps
 //! with ticks, a [`crate::Recorder`] with nanoseconds.
-//! a [`crate::Recorder`] with nanoseconds.
 
 use memctl_model::{Action, Event, PoolId, StackId};
 
 use crate::clock::Ticks;
 
-/// One slot of the ring, 48 bytes: the fields of [`Event`] with the action and the hole in one word.
+/// One slot of the ring (48 bytes): the fields of [`Event`], with the action and the hole in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Record {
@@ -18,7 +17,8 @@ pub struct Record {
     stream: u64,
     pool: PoolId,
     stack: StackId,
-    /// Low byte: action. Upper 24 bits: records dropped just before this one, saturating.
+    /// The low byte is the action. The upper 24 bits are the number of records dropped just before this one,
+    /// saturating.
     action_and_hole: u32,
 }
 
@@ -32,7 +32,7 @@ impl Record {
         Self::stamped(Ticks(event.time_ns), event)
     }
 
-    /// Packs an event whose time is not known yet: its `time_ns` is ignored.
+    /// Packs an event with a stamp instead of a time. Its `time_ns` is ignored.
     #[inline]
     #[must_use]
     pub fn stamped(stamp: Ticks, event: &Event) -> Self {
@@ -40,8 +40,8 @@ impl Record {
         Self { stamp, addr, size, stream, pool, stack, action_and_hole: action as u32 }
     }
 
-    /// The event, its time by `time_ns`: [`Ticks::as_ns`] or a clock's. An invalid action (only a broken hook writes
-    /// one) reads as an annotation, which changes nothing.
+    /// The event. `time_ns` converts its stamp to a time: [`Ticks::as_ns`], or a clock's function. An invalid action,
+    /// which only a broken hook writes, is read as an annotation, which changes nothing.
     #[inline]
     #[must_use]
     pub fn event(&self, time_ns: impl FnOnce(Ticks) -> u64) -> Event {
@@ -50,7 +50,7 @@ impl Record {
         Event { time_ns: time_ns(stamp), addr, size, stream, pool, stack, action }
     }
 
-    /// Records dropped just before this one; 2^24 - 1 means "at least".
+    /// Number of records dropped just before this one. 2^24 - 1 means "at least that many".
     #[inline]
     #[must_use]
     pub fn dropped_before(&self) -> u32 {

@@ -1,4 +1,4 @@
-//! A device as the driver reports it, and the trait of what reads it.
+//! The readings of a device as the driver reports them, and the trait of their source.
 //!
 //! Guarantees: figures that the driver does not report are `None`.
 
@@ -9,7 +9,7 @@ use super::Unavailable;
 pub struct DeviceProcess {
     /// Its pid, in the driver's namespace.
     pub pid: u32,
-    /// Its bytes there; `None` when the driver does not report them.
+    /// Its bytes on the device; `None` when the driver does not report them.
     pub used_bytes: Option<u64>,
 }
 
@@ -29,7 +29,7 @@ pub struct DeviceMemory {
 /// What NVML reports about a device at one moment. Fields are independent: one may be missing without the others.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DeviceReading {
-    /// Its memory; `None` where the driver does not report it (unified memory: GB10, Grace, Jetson).
+    /// Its memory; `None` when the driver does not report it (unified memory: GB10, Grace, Jetson).
     pub memory: Option<DeviceMemory>,
     /// Share of the last period during which a kernel ran, 0 to 100.
     pub utilisation_percent: Option<u32>,

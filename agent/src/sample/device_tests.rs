@@ -1,7 +1,9 @@
-//! Driver and NVML against a working library: the fake GPU (`MEMCTL_FAKE_GPU`, the `run` that `tests/fakegpu/setup
-//! none` prints), or a real GPU: `cargo test -p memctl-agent --features driver -- --ignored on_a_device`.
+//! Tests of driver and NVML against a working library. It is the fake GPU (`MEMCTL_FAKE_GPU`, the `run` that
+//! `tests/fakegpu/setup none` prints), or a real GPU: `cargo test -p memctl-agent --features driver -- --ignored
+//! on_a_device`.
 //!
-//! The asserting test needs its own process, in which CUDA use begins at a known moment; the other test starts it.
+//! The asserting test needs its own process, in which CUDA is first used at a known moment. The other test starts that
+//! process.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::process::Command;
@@ -44,7 +46,7 @@ fn driver_and_nvml_on_the_fake_gpu() {
     }
 }
 
-/// A function of `libcuda.so.1`, which is loaded here as a CUDA program does it.
+/// A function of `libcuda.so.1`, which is loaded in the same way as by a CUDA program.
 fn cuda<F: Copy>(name: &CStr) -> F {
     // SAFETY: C strings; the library's initialisers are those that every CUDA program runs.
     let symbol = unsafe {
@@ -101,7 +103,7 @@ fn on_a_device() {
     println!("{sample:?}");
     let used = sample.device_used_bytes.expect("NVML reports it");
     assert!(used >= TAKEN_BYTES && used <= sample.device_total_bytes.expect("NVML reports it"));
-    // In a container whose pids are not the driver's, it is unknown.
+    // In a container whose pids are not the driver's, this is unknown.
     if let Some(ours) = sample.process_used_bytes {
         assert!((TAKEN_BYTES..=used).contains(&ours), "{sample:?}");
     }

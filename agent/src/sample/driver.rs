@@ -1,9 +1,10 @@
-//! Device memory as the calling thread's own CUDA context sees it, and the UUIDs behind CUDA's ordinals.
+//! Reads device memory through the calling thread's own CUDA context, and the UUIDs of CUDA's ordinals.
 //!
-//! Guarantees: creates and loads nothing. If `libcuda.so.1` is not in the process already, `cuInit` has not run or this
-//! thread has no context, the result is [`Unavailable`]; so it is for a missing function, instead of a panic. cudarc
-//! finds the library and has the types. Its own call wrappers are not used: they panic where a function is missing, and
-//! read the result into an enum that lacks a newer driver's error codes. Results are plain numbers here.
+//! Guarantees: creates and loads nothing. The result is [`Unavailable`] if `libcuda.so.1` is not in the process
+//! already, if `cuInit` has not run, if this thread has no context, or if a function is missing.
+//!
+//! cudarc finds the library and has the types. Its call wrappers are not used. They panic when a function is missing,
+//! and they read the result into an enum that lacks a newer driver's error codes. Results are plain numbers here.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
@@ -12,7 +13,7 @@ use cudarc::driver::sys::{CUcontext, CUdevice, CUuuid, culib};
 
 use super::Unavailable;
 
-/// The library's name as PyTorch and all other CUDA programs load it.
+/// The name by which PyTorch and all other CUDA programs load the library.
 const LIBRARY: &str = "libcuda.so.1";
 const LIBRARY_C: &CStr = c"libcuda.so.1";
 /// `CUDA_SUCCESS`.
@@ -29,7 +30,7 @@ type MemGetInfo = unsafe extern "C" fn(*mut usize, *mut usize) -> c_int;
 type DeviceGet = unsafe extern "C" fn(*mut CUdevice, c_int) -> c_int;
 type DeviceGetUuid = unsafe extern "C" fn(*mut CUuuid, CUdevice) -> c_int;
 
-/// The functions that are called here; all exist since CUDA 11.4.
+/// The functions that are called here. All exist since CUDA 11.4.
 struct Functions {
     ctx_get_current: CtxGetCurrent,
     mem_get_info: MemGetInfo,
@@ -42,14 +43,15 @@ struct Functions {
 pub struct MemInfo {
     /// Bytes in use by all processes.
     pub used_bytes: u64,
-    /// All bytes that programs can allocate (`cuMemGetInfo`'s total, which leaves out the driver's own share).
+    /// All bytes that programs can allocate. This is the total of `cuMemGetInfo`, which excludes the driver's own
+    /// share.
     pub total_bytes: u64,
 }
 
 /// Device memory of the calling thread's current context (`cuMemGetInfo`).
 ///
 /// # Errors
-/// CUDA is not in use in this process, or this thread has no context, or the driver refuses.
+/// CUDA is not in use in this process, this thread has no context, or the driver refuses.
 pub fn mem_info() -> Result<MemInfo, Unavailable> {
     let functions = functions()?;
     let mut context: CUcontext = std::ptr::null_mut();
@@ -87,7 +89,7 @@ pub fn device_uuid(ordinal: u32) -> Result<String, Unavailable> {
     Ok(uuid_text(uuid.bytes.map(|byte| byte as u8)))
 }
 
-/// `8-4-4-4-12` hexadecimal digits.
+/// The UUID's text: `8-4-4-4-12` hexadecimal digits.
 fn uuid_text(bytes: [u8; 16]) -> String {
     let mut text = String::with_capacity(36);
     for (at, byte) in bytes.iter().enumerate() {
@@ -107,7 +109,7 @@ fn check(what: &'static str, result: c_int) -> Result<(), Unavailable> {
 }
 
 fn functions() -> Result<&'static Functions, Unavailable> {
-    // Only success is cached: a process without CUDA now may load it later.
+    // Only success is cached, because a process without CUDA may load it later.
     static FOUND: OnceLock<Functions> = OnceLock::new();
     if let Some(found) = FOUND.get() {
         return Ok(found);
@@ -145,8 +147,9 @@ fn found(resident: *mut c_void) -> Result<Functions, Unavailable> {
 }
 
 fn symbol<F: Copy>(function: &'static str, name: &CStr) -> Result<F, Unavailable> {
-    // SAFETY: `libcuda.so.1` is resident and among the names that cudarc tries, so this finds a library and cannot panic; `F` is
-    // the function's type in CUDA's ABI (or a plain address). The library is never unloaded: cudarc keeps it in a static.
+    // SAFETY: `libcuda.so.1` is resident and among the names that cudarc tries, so this finds a library and cannot
+    // panic. `F` is the function's type in CUDA's ABI (or a plain address). The library is never unloaded: cudarc keeps
+    // it in a static.
     let found = unsafe { culib().get::<F>(name.to_bytes_with_nul()).map(|symbol| *symbol) };
     found.map_err(|_| Unavailable::NoFunction { library: LIBRARY, function })
 }

@@ -1,22 +1,23 @@
-//! Processes as the kernel shows them in `/proc`: resident memory, descendants, whether a process lives and how it
-//! died.
+//! Reads processes from `/proc`: resident memory, descendants, whether a process lives, and how it died.
 //!
-//! A process is identified by its pid and its start time ([`ProcessKey`]): a pid that was reused is another process.
-//! Guarantees: bounded work and memory for any content of `/proc`; a process that vanishes while it is read is gone,
-//! not an error. Refuses: to read `smaps` (it locks the address space it describes), and to wait for or signal a
-//! process.
+//! A process is identified by its pid and its start time ([`ProcessKey`]), because pids are reused.
+//! Guarantees: work and memory are bounded for any content of `/proc`. A process that ends while it is read counts as
+//! gone and is not an error.
+//! Refuses: to read `smaps`, which locks the address space that it describes, and to wait for or signal a process.
 
 use std::collections::{HashSet, VecDeque};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Bytes of one file of `/proc` that are read: `stat` is below 1 KiB, `children` of 4,000 processes below 32 KiB.
+/// Maximum number of bytes that are read from one file of `/proc`. `stat` is below 1 KiB, and `children` with 4,000
+/// processes is below 32 KiB.
 const FILE_BYTES_MAX: u64 = 64 << 10;
-/// Descendants of one process that are read: hundreds of DataLoader workers, and their helpers.
+/// Maximum number of descendants of one process that are read. A trainer may have hundreds of DataLoader workers, and
+/// their helpers.
 const DESCENDANTS_MAX: usize = 1_024;
-/// Threads of one process whose children are read; a trainer has hundreds.
+/// Maximum number of threads of one process whose children are read. A trainer has hundreds.
 const THREADS_MAX: usize = 4_096;
-/// Entries of `/proc` that are read where the kernel does not list children.
+/// Maximum number of entries of `/proc` that are read where the kernel does not list children.
 const PROCESSES_MAX: usize = 32_768;
 
 /// Identifies a process until the machine reboots.
@@ -24,7 +25,7 @@ const PROCESSES_MAX: usize = 32_768;
 pub struct ProcessKey {
     /// Process id, in the reader's namespace.
     pub pid: u32,
-    /// Clock ticks after boot at which it started.
+    /// Start time of the process, in clock ticks after boot.
     pub start_ticks: u64,
 }
 
@@ -35,7 +36,8 @@ pub struct Descendant {
     pub key: ProcessKey,
     /// Its parent's pid.
     pub parent_pid: u32,
-    /// The kernel's name for it: `pt_data_worker` for DataLoader workers of newer PyTorch, `python` for those of older.
+    /// The kernel's name for the process. DataLoader workers are `pt_data_worker` in newer versions of PyTorch and
+    /// `python` in older ones.
     pub name: String,
     /// Resident bytes. Pages that are shared with the parent count in both.
     pub resident_bytes: Option<u64>,
@@ -44,9 +46,9 @@ pub struct Descendant {
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// With this code.
+    /// It exited with this code.
     Code(u8),
-    /// By this signal.
+    /// A signal killed it.
     Signal {
         /// Its number.
         number: u8,
@@ -71,7 +73,7 @@ impl std::fmt::Display for Exit {
 pub enum Fate {
     /// It runs (or sleeps, or is stopped).
     Alive,
-    /// It ended and its parent has not reaped it yet. `None`: the kernel does not show this user how it ended.
+    /// It ended and its parent has not reaped it yet. `None` when the kernel does not show this user how it ended.
     Zombie(Option<Exit>),
     /// It is gone, or its pid belongs to another process now.
     Gone,
@@ -86,7 +88,7 @@ struct Stat {
     exit_code: Option<i32>,
 }
 
-/// A `/proc`.
+/// A `/proc` file system.
 #[derive(Clone, Debug)]
 pub struct Proc {
     root: PathBuf,
@@ -160,7 +162,8 @@ impl Proc {
                 };
                 found.push(Descendant {
                     key: ProcessKey { pid: child, start_ticks: stat.start_ticks },
-                    // From `stat`: a thread that forked may have ended and left its children to another.
+                    // The parent's pid comes from `stat`, because a thread that forked may have ended and left its
+                    // children to another.
                     parent_pid: stat.parent_pid,
                     name: stat.name,
                     resident_bytes: self.resident_bytes(child),
@@ -171,7 +174,8 @@ impl Proc {
         found
     }
 
-    /// Whether pids from the driver are pids here: in a container's own pid namespace they may be the host's.
+    /// Whether pids from the driver are valid here. In a container with its own pid namespace they may be those of the
+    /// host.
     #[must_use]
     pub fn is_initial_pid_namespace(&self) -> bool {
         /// `PROC_PID_INIT_INO` of the kernel's `proc_ns.h`, fixed since Linux 3.8.
@@ -184,7 +188,7 @@ impl Proc {
         self.root.join(format!("{pid}/task/{pid}/children")).exists()
     }
 
-    /// Children by the kernel's own lists, one for each thread that forked.
+    /// The children of a process from the kernel's lists. There is one list for each thread that forked.
     fn children(&self, pid: u32) -> Vec<u32> {
         let Ok(threads) = std::fs::read_dir(self.root.join(format!("{pid}/task"))) else { return Vec::new() };
         let mut children = Vec::new();
@@ -222,11 +226,11 @@ fn read(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// `stat` has the name in brackets, and a name may contain brackets and blanks: the last bracket ends it.
+/// Parses `stat`. The name is in brackets and may itself contain brackets and blanks, so the last bracket ends it.
 fn parse_stat(text: &str) -> Option<Stat> {
     let (front, back) = text.rsplit_once(')')?;
     let name = front.split_once('(')?.1.to_owned();
-    // Numbered from 3, as in proc(5).
+    // The next field is number 3 of proc(5).
     let mut fields = back.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
     let parent_pid = fields.next()?.parse().ok()?;
@@ -236,7 +240,8 @@ fn parse_stat(text: &str) -> Option<Stat> {
     Some(Stat { name, state, parent_pid, start_ticks, exit_code })
 }
 
-/// A status in the form of `wait`. The kernel also shows 0 to a user without permission to know.
+/// How a process ended, from a status in the form of `wait`. The kernel also shows 0 to a user without permission to
+/// see it.
 fn exit(status: i32) -> Option<Exit> {
     let status = u32::try_from(status).ok().filter(|&status| status <= 0xffff)?;
     let (code, signal) = ((status >> 8) as u8, (status & 0x7f) as u8);

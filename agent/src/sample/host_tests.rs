@@ -1,11 +1,12 @@
-//! `/proc` of processes that the tests start, and of a folder that imitates one with false content.
+//! Tests with the `/proc` of processes that the tests start, and with a folder that imitates `/proc` with false
+//! content.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::host::{Exit, Fate, Proc, ProcessKey};
 
-/// Ends and reaps a child however the test ends.
+/// A child that is ended and reaped, regardless of how the test ends.
 struct Started(Child);
 
 impl Drop for Started {
@@ -65,7 +66,7 @@ fn a_pid_of_another_start_is_another_process() {
 
 #[test]
 fn children_and_theirs_are_found_with_their_memory() {
-    // A shell whose child is a shell whose child sleeps. Ending the sleeper ends them all.
+    // The process is a shell whose child is a shell whose child sleeps. Ending the sleeping process ends them all.
     let (child, key) = start("sh -c 'sleep 600 & wait'; :");
     let proc = Proc::default();
     let is_sleeper = |name: &str| name == "sleep";
@@ -84,7 +85,7 @@ fn children_and_theirs_are_found_with_their_memory() {
     drop(child);
 }
 
-/// Without lists of children the processes are scanned, with the same result.
+/// Without lists of children, all processes are scanned, with the same result.
 #[test]
 fn without_lists_of_children_the_processes_are_scanned() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -118,7 +119,7 @@ fn a_proc_that_lies_gives_nothing() {
     let proc = Proc::at(folder.path());
     assert_eq!((proc.key(1), proc.resident_bytes(1), proc.descendants(1)), (None, None, Vec::new()));
     std::fs::create_dir_all(folder.path().join("1/task/1")).expect("a folder");
-    // A process that is its own child, one that does not exist, and an invalid number.
+    // The list has a process that is its own child, a process that does not exist, and an invalid number.
     std::fs::write(folder.path().join("1/task/1/children"), "1 2 99999999999 x -3").expect("written");
     for stat in [
         &b""[..],

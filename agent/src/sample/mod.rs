@@ -1,7 +1,7 @@
-//! Measurements from outside the event stream, about once a second and never on the training thread.
+//! Measures devices and processes from outside the event stream, about once a second and never on the training thread.
 //!
-//! `nvml` queries the driver for devices and their users, [`host`] the kernel for processes, and `driver` the trainer's
-//! own CUDA context; [`sampler`] combines them into [`memctl_model::Sample`]s.
+//! `nvml` queries the driver for devices and their processes. [`host`] queries the kernel for processes. `driver`
+//! queries the trainer's own CUDA context. [`sampler`] combines the results into [`memctl_model::Sample`]s.
 //! Guarantees: a figure that cannot be measured is `None` with a reason ([`Unavailable`]), never 0 and never a panic.
 //! Refuses: to create a CUDA context, to load a driver into a process that has none, and to wait.
 
@@ -20,7 +20,7 @@ mod host_tests;
 #[cfg(test)]
 mod sampler_tests;
 
-/// Why something cannot be measured: an ordinary value, worded for `memctl doctor`.
+/// Why something cannot be measured. The texts are written for `memctl doctor`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
     /// The library is not there or cannot be loaded.
@@ -31,15 +31,15 @@ pub enum Unavailable {
     NoLibrary {
         /// The file's name.
         library: &'static str,
-        /// What the loader said.
+        /// The loader's message.
         detail: String,
     },
-    /// The library is there and the driver refuses.
+    /// The library is loaded, but the driver refuses the query.
     #[error("{what}: {detail}")]
     Refused {
         /// The query.
         what: &'static str,
-        /// The driver's answer.
+        /// The driver's message.
         detail: String,
     },
     /// No such device.
@@ -64,7 +64,7 @@ pub enum Unavailable {
         /// The function's name.
         function: &'static str,
     },
-    /// Built without it.
+    /// This build has no support for it.
     #[error("this build of memctl has no support for {0}")]
     NotBuilt(&'static str),
 }

@@ -1,8 +1,10 @@
-//! NVML, opened at run time: memory, utilisation and processes of a device by its UUID.
+//! NVML, which is opened at run time. It reports memory, utilisation and processes of a device by its UUID.
 //!
-//! Guarantees: no NVIDIA file is needed to build or to start; without library or driver, [`Nvml::open`] returns the
-//! reason; figures that a device does not report are `None` (a MIG instance has no utilisation). Listing processes
-//! takes milliseconds and the driver's lock: call it about once a second, from a background thread.
+//! Guarantees: no NVIDIA file is needed to build or to start. Without library or driver, [`Nvml::open`] returns the
+//! reason. Figures that a device does not report are `None` (a MIG instance has no utilisation).
+//!
+//! Listing processes takes milliseconds and the driver's lock. It should be called about once a second, from a
+//! background thread.
 //! Refuses: to change anything on a device.
 
 use std::ffi::OsStr;
@@ -16,7 +18,7 @@ use super::device::{DeviceMemory, DeviceProcess, DeviceReading, Devices};
 
 /// The library's name as the driver installs it.
 const LIBRARY: &str = "libnvidia-ml.so.1";
-/// Processes of one device that are read; a training machine has fewer.
+/// Maximum number of processes of one device that are read. A training machine has fewer.
 const PROCESSES_MAX: usize = 4_096;
 
 /// An open NVML.
@@ -33,15 +35,15 @@ pub struct DeviceName {
 }
 
 impl Nvml {
-    /// Loads the library and initialises it. May take seconds where no other program keeps the devices awake.
+    /// Loads the library and initialises it. This may take seconds if no other program uses the devices.
     ///
     /// # Errors
-    /// No library, no driver, or no permission: the message says which, and what to do.
+    /// There is no library, no driver or no permission. The message has the cause and the remedy.
     pub fn open() -> Result<Self, Unavailable> {
         Self::open_at(OsStr::new(LIBRARY))
     }
 
-    /// As [`Nvml::open`], with the library's path.
+    /// Like [`Nvml::open`], with the library's path.
     ///
     /// # Errors
     /// As [`Nvml::open`].
@@ -74,7 +76,7 @@ impl Nvml {
             .collect())
     }
 
-    /// The device with this UUID, with or without its `GPU-` or `MIG-`, which CUDA and PyTorch leave out.
+    /// The device with this UUID. The prefix `GPU-` or `MIG-` may be missing, because CUDA and PyTorch leave it out.
     fn device(&self, uuid: &str) -> Result<nvml_wrapper::Device<'_>, Unavailable> {
         let bare = !uuid.starts_with("GPU-") && !uuid.starts_with("MIG-");
         let names = if bare { vec![format!("GPU-{uuid}"), format!("MIG-{uuid}")] } else { vec![uuid.to_owned()] };
@@ -109,7 +111,7 @@ impl Devices for Nvml {
 /// Compute processes of a device; `None` when the driver does not list them.
 fn processes(device: &nvml_wrapper::Device<'_>) -> Option<Vec<DeviceProcess>> {
     let listed = device.running_compute_processes().or_else(|error| match error {
-        // More processes were added between counting and listing than there is room for.
+        // Between counting and listing, more processes were added than there was room for.
         NvmlError::InsufficientSize(_) => device.running_compute_processes(),
         error => Err(error),
     });
@@ -120,7 +122,7 @@ fn process(process: ProcessInfo) -> DeviceProcess {
     DeviceProcess {
         pid: process.pid,
         used_bytes: match process.used_gpu_memory {
-            // MIG and confidential computing: the driver lists the process without its memory.
+            // With MIG and confidential computing, the driver lists the process without its memory.
             UsedGpuMemory::Unavailable => None,
             UsedGpuMemory::Used(bytes) => Some(bytes),
         },
@@ -142,7 +144,7 @@ mod tests {
         assert!(error.to_string().contains("NVIDIA driver"), "{error}");
     }
 
-    /// Either opens or gives a reason, depending on the machine.
+    /// NVML opens or returns a reason, depending on the machine.
     #[test]
     fn it_opens_or_says_why() {
         match Nvml::open() {

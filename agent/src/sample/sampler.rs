@@ -1,12 +1,15 @@
 //! Combines what the driver and the kernel report about a process into one [`Sample`] for each of its devices.
 //!
-//! Ownership of device memory: a process that the driver lists on a device is *ours* when it is the trainer itself, *of
-//! our children* when it descends from the trainer (a DataLoader worker that made a context, a spawned helper), and
-//! *foreign* otherwise. Another rank of the same job is foreign: its context on a device that is not its own is a
-//! common fault. If the driver does not list the trainer on a device, the trainer holds 0 bytes there, provided that
-//! the driver's pids are this reader's (the initial pid namespace). In a container whose pids differ, its bytes and the
-//! foreign bytes are `None`. [`combine`] is pure; [`Sampler`] reads each device once and each process once, however
-//! many share them.
+//! The driver lists the processes on a device. Their memory is divided by owner:
+//! - *ours*: the trainer itself.
+//! - *children*: descendants of the trainer (a DataLoader worker that made a context, a spawned helper).
+//! - *foreign*: all others. Another rank of the same job is foreign. Its context on a device that is not its own is a
+//!   common fault.
+//!
+//! If the driver does not list the trainer on a device, the trainer holds 0 bytes there. This requires that the
+//! driver's pids are valid for this reader (the initial pid namespace). In a container with other pids, all shares are
+//! `None` in that case. [`combine`] is pure. [`Sampler`] reads each device once and each process once, regardless of
+//! how many share them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -28,21 +31,21 @@ pub struct HostReading {
 /// Device memory by owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Shares {
-    /// Of the trainer.
+    /// Bytes of the trainer.
     pub ours_bytes: Option<u64>,
-    /// Of its descendants.
+    /// Bytes of its descendants.
     pub children_bytes: Option<u64>,
-    /// Of all other processes.
+    /// Bytes of all other processes.
     pub foreign_bytes: Option<u64>,
 }
 
-/// Divides a device's memory by owner; the module's documentation says how.
+/// Divides a device's memory by owner, as the module's documentation describes.
 #[must_use]
 pub fn shares(processes: &[DeviceProcess], pid: u32, descendants: &HashSet<u32>, pids_are_ours: bool) -> Shares {
     if !pids_are_ours && !processes.iter().any(|process| process.pid == pid) {
         return Shares::default();
     }
-    // One process of unknown size makes its sum unknown.
+    // A process of unknown size makes the sum of its group unknown.
     let sum = |whose: &dyn Fn(u32) -> bool| {
         let mut of_whom = processes.iter().filter(|process| whose(process.pid));
         of_whom.try_fold(0u64, |sum, process| Some(sum.saturating_add(process.used_bytes?)))
@@ -54,7 +57,8 @@ pub fn shares(processes: &[DeviceProcess], pid: u32, descendants: &HashSet<u32>,
     }
 }
 
-/// One sample of one device for one process. The allocator's own fields stay `None`: the trainer reports them.
+/// Makes one sample of one device for one process. The allocator's own fields stay `None`, because the trainer reports
+/// them.
 ///
 /// `device_total_bytes` is what programs can allocate: NVML's total without the driver's own share, as in
 /// `cuMemGetInfo`.
@@ -88,7 +92,7 @@ pub fn combine(
     }
 }
 
-/// Resident bytes of all descendants. One that ended between listing and measuring counts 0.
+/// Resident bytes of all descendants. A descendant that ended between listing and measuring counts as 0.
 fn resident(descendants: &[Descendant]) -> Option<u64> {
     let measured = descendants.iter().filter_map(|descendant| descendant.resident_bytes);
     let (count, sum) = measured.fold((0usize, 0u64), |(count, sum), bytes| (count + 1, sum.saturating_add(bytes)));
@@ -100,7 +104,7 @@ fn resident(descendants: &[Descendant]) -> Option<u64> {
 pub struct Watched {
     /// The trainer.
     pub process: ProcessKey,
-    /// Its devices and their UUIDs; a device without one has no NVML figures.
+    /// Its devices and their UUIDs. A device without a UUID has no NVML figures.
     pub devices: Vec<(DeviceIndex, Option<String>)>,
 }
 
@@ -112,7 +116,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Opens NVML, if it is there. May take seconds: call it on a background thread.
+    /// Opens NVML, if it is installed. This may take seconds, so it must run on a background thread.
     #[must_use]
     pub fn open() -> Self {
         Self::new(open_nvml(), Proc::default())
@@ -125,13 +129,13 @@ impl Sampler {
         Self { devices, proc, pids_are_ours }
     }
 
-    /// Why there are no device figures, if there are none.
+    /// The reason why there are no device figures; `None` when there are.
     #[must_use]
     pub fn unavailable(&self) -> Option<&Unavailable> {
         self.devices.as_ref().err()
     }
 
-    /// One sample for each device of each process, in their order. A process that is gone has no samples.
+    /// One sample for each device of each process, in the order of `watched`. A process that is gone has no samples.
     #[must_use]
     pub fn sample(&self, watched: &[Watched], time_ns: u64) -> Vec<Vec<Sample>> {
         let mut readings: HashMap<&str, Option<DeviceReading>> = HashMap::new();

@@ -1,4 +1,4 @@
-//! Combining, on values; reading, on this process and on the machine's driver, if it has one.
+//! Tests of combining with fixed values, and of reading with this process and the machine's driver, if there is one.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -41,14 +41,14 @@ fn memory_is_ours_of_our_children_or_foreign() {
     assert_eq!(shares(&listed, 10, &children, true), wanted);
     assert_eq!(shares(&listed, 10, &children, false), wanted, "listed under its own pid, so the pids are ours");
 
-    // Not listed: 0 bytes where pids are shared, unknown where they are not.
+    // If the trainer is not listed, it has 0 bytes where pids are shared. Otherwise its bytes are unknown.
     let others = [process(77, 7)];
     let none = Shares { ours_bytes: Some(0), children_bytes: Some(0), foreign_bytes: Some(7) };
     assert_eq!(shares(&others, 10, &children, true), none);
     assert_eq!(shares(&others, 10, &children, false), Shares::default());
     assert_eq!(shares(&[], 10, &children, false), Shares::default());
 
-    // One process of unknown size makes its own sum unknown, and no other.
+    // A process of unknown size makes the sum of its group unknown, and no other sum.
     let listed = [process(10, 300), process(77, None), process(78, 70)];
     let wanted = Shares { ours_bytes: Some(300), children_bytes: Some(0), foreign_bytes: None };
     assert_eq!(shares(&listed, 10, &children, true), wanted);
@@ -74,7 +74,7 @@ fn a_sample_has_what_is_known_and_nothing_else() {
         ..Sample::default()
     };
     assert_eq!(combine(DeviceIndex(2), 99, 10, Some(&full), Some(&host), true), wanted);
-    // No list of processes, no driver, no host: each loses only its own fields.
+    // Without a list of processes, a driver or a host, only the fields from that source are missing.
     let unlisted = Sample { process_used_bytes: None, foreign_used_bytes: None, ..wanted };
     assert_eq!(combine(DeviceIndex(2), 99, 10, Some(&reading(None)), Some(&host), true), unlisted);
     // A driver that does not report the device's memory (unified memory) still lists processes.
@@ -127,7 +127,7 @@ fn each_device_is_read_once_however_many_share_it() {
     assert!(samples[0].iter().all(|sample| sample.host_rss_bytes.is_some_and(|bytes| bytes > 1 << 20)));
 }
 
-/// With any driver, or none.
+/// This test works with any driver, and without one.
 #[test]
 fn this_process_is_sampled_with_or_without_a_driver() {
     let sampler = Sampler::open();

@@ -1,6 +1,6 @@
-//! The files of a local service, all in its data folder, and the locks that keep it the only one.
+//! The files of a local service, all in its data folder, and the locks that allow only one service per folder.
 //!
-//! Guarantees: a lock is held until its holder is dropped or its process ends in any way; a file without its lock has
+//! Guarantees: a lock is held until its holder is dropped or its process ends in any way. A file without its lock has
 //! no meaning.
 
 use std::fs::{File, TryLockError};
@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 
 use crate::private_files;
 
-/// When a service starts with a log larger than this, it begins a new one.
+/// A service that starts with a log larger than this begins a new log.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 
-/// See the module.
+/// The files; see the module's documentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
     folder: PathBuf,
 }
 
-/// The lock of the service that serves a folder, held while it does.
+/// The lock of the service of a folder. It is held while the service runs.
 #[derive(Debug)]
 pub struct Alive {
     _file: File,
@@ -29,7 +29,7 @@ impl Files {
     /// The files of a data folder.
     ///
     /// # Errors
-    /// It belongs to another user: root would leave files there that its owner cannot open.
+    /// The folder belongs to another user. Root, for example, would leave files there that the owner cannot open.
     pub fn of(folder: &Path) -> std::io::Result<Self> {
         let folder = std::path::absolute(folder)?;
         match folder.metadata() {
@@ -48,25 +48,25 @@ impl Files {
         &self.folder
     }
 
-    /// Where agents and commands connect.
+    /// The socket to which agents and commands connect.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.folder.join("service.sock")
     }
 
-    /// Where the page is served.
+    /// The socket that serves the page.
     #[must_use]
     pub fn page_socket(&self) -> PathBuf {
         self.folder.join("page.sock")
     }
 
-    /// What the service logs.
+    /// The service's log.
     #[must_use]
     pub fn log(&self) -> PathBuf {
         self.folder.join("service.log")
     }
 
-    /// The log, for appending; a long one becomes `service.log.1` first.
+    /// Opens the log for appending. A long log is first renamed to `service.log.1`.
     pub(super) fn open_log(&self) -> std::io::Result<File> {
         let log = self.log();
         if log.metadata().is_ok_and(|found| found.len() > LOG_BYTES_MAX) {
@@ -75,16 +75,16 @@ impl Files {
         private_files::file().append(true).create(true).open(log)
     }
 
-    /// The lock of the process that starts a service; `None` while another one holds it.
+    /// Takes the lock of the process that starts a service. Returns `None` while another process holds it.
     pub(super) fn lock_starting(&self) -> std::io::Result<Option<File>> {
         private_files::make(&self.folder)?;
         lock(&self.folder.join("service.start"))
     }
 
-    /// The lock of the service itself; `None` while another one runs or is ending.
+    /// Takes the lock of the service itself. Returns `None` while another service runs or is ending.
     ///
     /// # Errors
-    /// The file cannot be made.
+    /// The file cannot be created.
     pub fn lock_alive(&self) -> std::io::Result<Option<Alive>> {
         let Some(mut file) = lock(&self.folder.join("service.lock"))? else { return Ok(None) };
         file.set_len(0)?;
@@ -92,7 +92,7 @@ impl Files {
         Ok(Some(Alive { _file: file }))
     }
 
-    /// The host whose service holds this folder, if it is not this host: that process cannot be seen or reached from
+    /// The host whose service holds this folder, if it is another host. Its process cannot be seen or reached from
     /// here.
     #[must_use]
     pub fn other_host(&self) -> Option<String> {
@@ -108,7 +108,7 @@ impl Files {
     }
 }
 
-/// Name and boot: a rebooted machine counts as another one.
+/// The host's name and boot id. After a reboot, a machine counts as another host.
 fn host() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     format!("{} {}", rustix::system::uname().nodename().to_string_lossy(), boot.trim())

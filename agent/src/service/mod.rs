@@ -1,8 +1,9 @@
-//! The local service of a data folder: this user's daemon for it, which the first command that needs it starts.
+//! The local service of a data folder: this user's daemon for that folder. The first command that needs it starts it.
 //!
-//! Guarantees: when several commands start it at once, one does and the others wait for it; a killed service is
-//! replaced on the next connection; the starting process is neither forked nor slowed: the program detaches itself.
-//! Refuses: a folder of another user, and one that cannot be written.
+//! Guarantees: when several commands start the service at once, one starts it and the others wait for it. A killed
+//! service is replaced at the next connection. The starting process is not forked: the program `memctl` detaches
+//! itself.
+//! Refuses: a folder of another user, and a folder that cannot be written.
 
 mod files;
 mod socket;
@@ -15,7 +16,7 @@ pub use files::{Alive, Files};
 pub use socket::{connect, server_process};
 pub use start::{Answer, KEPT_VARIABLES};
 
-/// The environment variable of the switch: `off` keeps every command from starting or using a service.
+/// The environment variable that can disable the service. With `off`, no command starts or uses a service.
 pub const VARIABLE: &str = "MEMCTL_SERVICE";
 /// Whether the environment allows a service.
 #[must_use]
@@ -23,7 +24,8 @@ pub fn is_allowed() -> bool {
     !std::env::var(VARIABLE).is_ok_and(|value| value == "off" || value == "0")
 }
 
-/// The program `memctl`: next to another program (the interpreter of a virtual environment), else on the search path.
+/// The program `memctl`: next to another program (the interpreter of a virtual environment), otherwise on the search
+/// path.
 #[must_use]
 pub fn program(beside: Option<&Path>) -> Option<PathBuf> {
     let near = beside.and_then(Path::parent).map(Path::to_path_buf);
@@ -39,9 +41,9 @@ fn is_program(file: &Path) -> bool {
     file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// How long a service may take to start: it may have to migrate a large store first.
+/// How long a service may take to start. It may have to migrate a large store first.
 const START_MAX: Duration = Duration::from_secs(90);
-/// Interval between checks whether another command has started it.
+/// Interval between checks of whether another command has started the service.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The service of a folder, and the program that runs it.
@@ -54,15 +56,15 @@ pub struct Service {
 /// Why the service does not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Unstarted {
-    /// The folder cannot hold one.
+    /// The folder cannot hold a service.
     #[error("{}: {source}", folder.display())]
     Folder {
         /// The folder.
         folder: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Another host runs it.
+    /// Another host runs the service of this folder.
     #[error(
         "the local service of {} runs on host {host}: run a daemon for both (--daemon), or name a folder of this host's own (--data-dir)",
         folder.display()
@@ -73,18 +75,18 @@ pub enum Unstarted {
         /// The host.
         host: String,
     },
-    /// There is no such program.
+    /// The program cannot be started.
     #[error("{} cannot be started: {source}", program.display())]
     Program {
         /// The program.
         program: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// It started, and ended with this message.
+    /// The service started and ended with this message.
     #[error("{0}")]
     Ended(String),
-    /// It does not answer.
+    /// The service does not respond.
     #[error("the local service did not answer within {} s; its log is {}", START_MAX.as_secs(), log.display())]
     Silent {
         /// Its log.
@@ -101,19 +103,19 @@ impl Service {
         Ok(Self { files: Files::of(folder)?, program: program.to_owned() })
     }
 
-    /// Its files.
+    /// The service's files.
     #[must_use]
     pub fn files(&self) -> &Files {
         &self.files
     }
 
-    /// Whether it answers now.
+    /// Whether the service responds now.
     #[must_use]
     pub fn answers(&self) -> bool {
         connect(&self.files.socket()).is_ok()
     }
 
-    /// Starts it unless it answers; waits until it does. Blocks.
+    /// Starts the service unless it responds, and waits until it does. Blocks.
     ///
     /// # Errors
     /// See [`Unstarted`].
@@ -131,7 +133,7 @@ impl Service {
             if let Some(lock) = self.files.lock_starting().map_err(cannot)? {
                 break lock;
             }
-            // Another command starts it: it may answer before that command is done.
+            // Another command starts the service, which may respond before that command is done.
             std::thread::sleep(LOOK_EVERY);
             if self.answers() {
                 return Ok(());

@@ -28,7 +28,7 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
 /// The pid of the process that listens at a socket, in this process's namespace.
 ///
 /// # Errors
-/// No process listens there, or it is invisible (another PID namespace).
+/// No process listens there, or it is not visible (another PID namespace).
 pub fn server_process(path: &Path) -> io::Result<i32> {
     let stream = connect(path)?;
     let credentials = rustix::net::sockopt::socket_peercred(stream.as_fd())?;

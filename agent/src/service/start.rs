@@ -1,8 +1,8 @@
 //! Starts the program that becomes a service, and reads whether it succeeded.
 //!
-//! Guarantees: the program is started like any other (`posix_spawn`: this process is not copied); secrets in this
-//! environment are not passed on. Its answer is one line on its standard output, an [`Answer`], followed by end of
-//! file.
+//! Guarantees: the program is started with `posix_spawn`, so this process is not copied. Secrets in this environment
+//! are not passed on. The program's answer is one line on its standard output, an [`Answer`], followed by the end of
+//! the file.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -14,15 +14,15 @@ use super::{Files, Unstarted};
 
 /// Variables of memctl that a service inherits: its log level, its alert rules, and its idle time.
 pub const KEPT_VARIABLES: [&str; 3] = ["MEMCTL_LOG", "MEMCTL_ALERT_RULES", "MEMCTL_SERVICE_IDLE"];
-/// Longer than any reason.
+/// Maximum bytes of an answer. No reason is that long.
 const WORDS_BYTES_MAX: u64 = 8 << 10;
 
-/// What a program answers that was started to be a service.
+/// The answer of a program that was started as a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It serves, or another service does.
+    /// The program serves, or another service does.
     Serves,
-    /// It cannot, for this reason.
+    /// The program cannot serve, for this reason.
     Cannot(String),
 }
 
@@ -45,7 +45,7 @@ impl Answer {
     }
 }
 
-/// Starts the program and waits for its answer, at most for `wait`.
+/// Starts the program and waits for its answer, for at most `wait`.
 pub(super) fn start(program: &Path, files: &Files, wait: Duration) -> Result<(), Unstarted> {
     let log = files.open_log().map_err(|source| Unstarted::Folder { folder: files.folder().to_owned(), source })?;
     let mut command = Command::new(program);
@@ -60,7 +60,8 @@ pub(super) fn start(program: &Path, files: &Files, wait: Duration) -> Result<(),
     let cannot = |source| Unstarted::Program { program: program.to_owned(), source };
     let mut child = command.spawn().map_err(cannot)?;
     let heard = child.stdout.take().and_then(|stdout| listen(stdout, wait));
-    // It detaches itself: the started process is only the launcher, and has ended once its output was read to the end.
+    // The program detaches itself. The process that was started here is only its parent, which has ended once its
+    // output was read to the end.
     let ended = if heard.is_some() { child.wait().map(Some) } else { child.try_wait() };
     match heard.as_deref().map(Answer::heard) {
         Some(Some(Answer::Serves)) => Ok(()),
@@ -76,7 +77,7 @@ pub(super) fn start(program: &Path, files: &Files, wait: Duration) -> Result<(),
     }
 }
 
-/// All output until end of file; `None` on timeout.
+/// Reads all output until the end of the file. Returns `None` on timeout.
 fn listen(mut stdout: ChildStdout, wait: Duration) -> Option<String> {
     let (tell, told) = mpsc::channel();
     let listening = std::thread::Builder::new().name("memctl-service".into()).spawn(move || {

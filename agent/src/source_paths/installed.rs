@@ -1,33 +1,33 @@
-//! Packages that pip installed into a folder of the user's choice (`pip install --target`).
+//! Recognises packages that pip installed into a folder of the user's choice (`pip install --target`).
 //!
-//! A path alone does not show that: such a folder has `NAME.dist-info` beside the package, whose RECORD lists its
-//! files.
-//! Guarantees: a file below such a package gets a path below `site-packages`, so that it counts as a library's and not
-//! as the user's own; each folder is read once, within bounds. An unreadable folder changes nothing.
+//! A path alone does not show that. Such a folder has a `NAME.dist-info` beside the package, and the RECORD in it lists
+//! the package's files.
+//! Guarantees: a file below such a package gets a path below `site-packages`, so that it counts as a library's file and
+//! not as the user's own. Each folder is read once, within bounds. An unreadable folder changes nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Folders whose packages are remembered.
+/// Maximum number of folders whose packages are remembered.
 const FOLDERS_MAX: usize = 4_096;
-/// Entries of a folder that are read, and packages of it whose RECORD is read.
+/// Maximum number of entries of a folder that are read, and of packages in it whose RECORD is read.
 const ENTRIES_MAX: usize = 8_192;
 const PACKAGES_MAX: usize = 1_024;
-/// Bytes read of a RECORD: the names of its first folders come early.
+/// Bytes that are read of a RECORD. The names of the top folders come early in it.
 const RECORD_BYTES: u64 = 256 << 10;
-/// Folders above a file that are checked.
+/// Maximum number of folders above a file that are checked.
 const ABOVE_MAX: usize = 24;
 
-/// Cached knowledge of folders.
+/// The packages of folders, cached.
 #[derive(Debug, Default)]
 pub(super) struct Installed {
     folders: HashMap<PathBuf, HashSet<String>>,
 }
 
 impl Installed {
-    /// The path below `site-packages` of a file that pip installed elsewhere; `None` for any other.
+    /// The path below `site-packages` of a file that pip installed elsewhere; `None` for any other file.
     pub(super) fn path(&mut self, file: &str) -> Option<String> {
         if !file.starts_with('/') || super::packages::split(file).is_some() {
             return None;
@@ -43,7 +43,7 @@ impl Installed {
         None
     }
 
-    /// The top-level names of what pip installed into a folder.
+    /// The top-level names of the packages that pip installed into a folder.
     fn packages(&mut self, folder: &Path) -> &HashSet<String> {
         if self.folders.len() >= FOLDERS_MAX && !self.folders.contains_key(folder) {
             self.folders.clear();

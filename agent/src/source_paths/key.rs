@@ -1,8 +1,8 @@
-//! The key of the hashes: given, or a secret of the user that all their jobs share.
+//! The key of the hashes. It is given, or it is a secret of the user that all their jobs share.
 //!
-//! Guarantees: names cannot be guessed from the hashes without the key; when many processes, on many hosts that share
-//! the folder, create the key at the same time, all get the same one. Refuses: keys that are short enough to be
-//! guessed.
+//! Guarantees: names cannot be guessed from the hashes without the key. Many processes, on many hosts that share the
+//! folder, may create the key at the same time: all get the same one.
+//! Refuses: keys that are short enough to be guessed.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -16,7 +16,7 @@ use sha2::Sha256;
 const GIVEN_MIN: usize = 16;
 /// Bytes of a generated key.
 const MADE_BYTES: usize = 32;
-/// Bytes of a hash that are shown: among a million files, two collide once in ten million jobs.
+/// Bytes of a hash that are shown. With a million files, a collision occurs once in ten million jobs.
 const SHOWN_BYTES: usize = 8;
 /// The key's file in the data folder.
 const FILE: &str = "source-paths.key";
@@ -24,18 +24,18 @@ const FILE: &str = "source-paths.key";
 /// Why there is no key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// Too short.
+    /// The given key is too short.
     #[error("the key of source paths has {0} characters: give 16 or more (MEMCTL_SOURCE_PATHS_KEY)")]
     Short(usize),
-    /// No folder for one.
+    /// There is no folder in which to keep a key.
     #[error("hashed source paths need a key: set MEMCTL_SOURCE_PATHS_KEY, or HOME for a key to be kept in")]
     NoFolder,
-    /// The file.
+    /// The key's file cannot be used.
     #[error("the key of source paths {file}: {source}; make the file readable, or set MEMCTL_SOURCE_PATHS_KEY")]
     File {
-        /// Which.
+        /// The file.
         file: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
@@ -62,10 +62,10 @@ impl Key {
         }
     }
 
-    /// The given key, else the one in the data folder.
+    /// The given key, otherwise the key in the data folder.
     ///
     /// # Errors
-    /// There is none, and none can be made.
+    /// There is no key, and none can be made.
     pub fn find(given: Option<String>, data_dir: Option<&Path>) -> Result<Self, KeyError> {
         if let Some(text) = given {
             return Self::given(&text);
@@ -85,7 +85,7 @@ impl Key {
         let own = PathBuf::from(format!("{}.{}", file.display(), hex(&bytes[..8])));
         let mut made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&own)?;
         let linked = made.write_all(hex(&bytes).as_bytes()).and_then(|()| made.sync_all()).and_then(|()| {
-            // Atomic: the first one wins, on a shared folder as well.
+            // Linking is atomic: the first process wins, in a shared folder as well.
             std::fs::hard_link(&own, file)
         });
         let _ = std::fs::remove_file(&own);
@@ -95,7 +95,7 @@ impl Key {
         }
     }
 
-    /// 16 hexadecimal digits.
+    /// The hash of a text: 16 hexadecimal digits.
     #[must_use]
     pub fn hash(&self, text: &str) -> String {
         // An HMAC takes keys of every length.

@@ -1,11 +1,11 @@
 //! How the paths of source files are sent: in full, in a short form, or as keyed hashes.
 //!
-//! Applied where items are made, so the original paths never reach the wire, the spool or the store.
+//! Paths are treated where items are made, so the original paths never reach the wire, the spool or the store.
 //! Guarantees: a frame keeps its kind (the user's own, a library's, a model's, compiled code), so findings are the
-//! same; equal files get equal names on all ranks; with hashes, no name of the user's folders and files is left, in
-//! frames and in texts that contain paths.
-//! Refuses: to hide functions' names, without which a finding names nothing, and names that users choose themselves:
-//! jobs, labels, roles, regions without a path in their name.
+//! same. Equal files get equal names on all ranks. With hashes, no name of the user's folders and files is left,
+//! neither in frames nor in texts that contain paths.
+//! Refuses: to hide names of functions, because a finding without them would be useless. Also refuses to hide names
+//! that users choose themselves: jobs, labels, roles, and regions without a path in their name.
 
 mod installed;
 mod key;
@@ -23,20 +23,20 @@ use memctl_model::Frame;
 use installed::Installed;
 pub use key::{Key, KeyError};
 
-/// The variable with the mode.
+/// The environment variable with the mode.
 pub const MODE_VARIABLE: &str = "MEMCTL_SOURCE_PATHS";
-/// The variable with the key of the hashes.
+/// The environment variable with the key of the hashes.
 pub const KEY_VARIABLE: &str = "MEMCTL_SOURCE_PATHS_KEY";
-/// Folders that a short path keeps if the file lies outside the working directory.
+/// Number of folders that a short path keeps if the file is outside the working directory.
 const FOLDERS_KEPT: usize = 1;
 /// A folder that marks a model's files.
 const MODELS: &str = "/models/";
-/// Files whose treated paths are remembered; a program has thousands.
+/// Number of files whose treated paths are remembered. A program has thousands of files.
 const REMEMBERED_MAX: usize = 1 << 16;
-/// Endings that show a file's type; other endings are part of the name.
+/// Endings that show a file's type. Other endings are part of the name.
 const ENDINGS: [&str; 15] =
     ["py", "pyx", "ipynb", "pt", "so", "c", "S", "cpp", "cc", "h", "hpp", "cu", "cuh", "rs", "js"];
-/// How names in angle brackets begin that interpreters and libraries generate.
+/// Prefixes of names in angle brackets that interpreters and libraries generate.
 const MADE: [&str; 9] = [
     "<autograd>",
     "<string>",
@@ -52,10 +52,10 @@ const MADE: [&str; 9] = [
 /// How much of a path leaves the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// All of it.
+    /// The full path.
     #[default]
     Full,
-    /// From the working directory, or the folder of installed packages, on.
+    /// The part below the working directory or below the folder of installed packages.
     Short,
     /// A keyed hash instead of every name that is not public.
     Hashed,
@@ -84,18 +84,18 @@ impl FromStr for Mode {
     }
 }
 
-/// Why paths cannot be treated as requested. Nothing may be recorded then.
+/// Why paths cannot be treated as requested. In that case nothing may be recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum SourcePathsError {
     /// There is no such mode.
     #[error("unknown mode {0:?} for source paths: use full, short or hashed (MEMCTL_SOURCE_PATHS)")]
     Mode(String),
-    /// Hashes without a key could be guessed.
+    /// There is no key, and hashes without a key could be guessed.
     #[error(transparent)]
     Key(#[from] KeyError),
 }
 
-/// How paths are treated; by default they are unchanged.
+/// How paths are treated. By default they are unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct SourcePaths {
     how: How,
@@ -112,7 +112,7 @@ enum How {
 }
 
 impl SourcePaths {
-    /// Paths as short as possible while a person still finds the file; those below `roots` begin there.
+    /// Short paths from which a user can still find the file. A path below one of `roots` begins there.
     #[must_use]
     pub fn short(roots: &[PathBuf]) -> Self {
         Self { how: How::Short, roots: texts(roots) }
@@ -124,11 +124,11 @@ impl SourcePaths {
         Self { how: How::Hashed(key), roots: texts(roots) }
     }
 
-    /// As `mode` requires; the key is that of [`KEY_VARIABLE`], else the one in the user's data folder, which is
-    /// created if needed.
+    /// The treatment that `mode` requires. The key comes from [`KEY_VARIABLE`], otherwise from the user's data folder,
+    /// where it is created if needed.
     ///
     /// # Errors
-    /// There is no key and no folder for one.
+    /// There is no key, and no folder to store a new one.
     pub fn of(
         mode: Mode,
         environment: &dyn Fn(&str) -> Option<String>,
@@ -142,7 +142,7 @@ impl SourcePaths {
         })
     }
 
-    /// As [`MODE_VARIABLE`] requires.
+    /// The treatment that [`MODE_VARIABLE`] requires.
     ///
     /// # Errors
     /// There is no such mode, or no key.
@@ -160,7 +160,7 @@ impl SourcePaths {
         matches!(self.how, How::Full)
     }
 
-    /// The path of a file.
+    /// The treated path of a file.
     #[must_use]
     pub fn file<'a>(&self, file: &'a str) -> Cow<'a, str> {
         if self.is_full() || file.is_empty() || file == "??" {
@@ -169,7 +169,7 @@ impl SourcePaths {
         if file.starts_with('<') {
             return self.made(file);
         }
-        // A path of another system: only in recordings that were made there.
+        // Paths of another system occur only in recordings that were made there.
         let file = match file.contains('/') {
             true => Cow::Borrowed(file),
             false => Cow::Owned(file.replace('\\', "/")),
@@ -179,7 +179,7 @@ impl SourcePaths {
             (_, true) => self.compiled(file),
             (Some((folder, inside)), _) => {
                 let treated = format!("{folder}{}", self.installed(folder, inside));
-                // The folder `models` marks a model's files, wherever it lies.
+                // A folder `models` at any level marks a model's files.
                 let is_model = file.contains(MODELS) && !treated.contains(MODELS);
                 if is_model { format!("/models{treated}") } else { treated }
             }
@@ -187,7 +187,7 @@ impl SourcePaths {
         })
     }
 
-    /// A name that is not a file.
+    /// The treated form of a name that is not a file.
     fn made<'a>(&self, name: &'a str) -> Cow<'a, str> {
         match &self.how {
             How::Hashed(key) if !MADE.iter().any(|made| name.starts_with(made)) => {
@@ -197,13 +197,13 @@ impl SourcePaths {
         }
     }
 
-    /// Compiled code: the path shows only that, and which of its files it is.
+    /// The treated path of compiled code. It shows only that this is compiled code, and which file of it.
     fn compiled(&self, file: &str) -> String {
         let (folder, name) = last_two(file);
         let below = if file.contains("torchinductor_") { "/torchinductor_" } else { "" };
         let is_digest = is_compiled(&format!("/{folder}/{name}")) && !name.starts_with("fx_generated_");
         match &self.how {
-            // A digest of the generated code reveals nothing, and its form identifies it.
+            // A digest of the generated code reveals nothing, and `is_digest` recognises it by its form.
             How::Hashed(_) if is_digest => format!("{below}/{folder}/{name}"),
             How::Hashed(key) if name.starts_with("fx_generated_") => {
                 format!("{below}/fx_generated_{}.py", key.hash(name))
@@ -214,7 +214,7 @@ impl SourcePaths {
         }
     }
 
-    /// The path below the folder of installed packages or of the standard library.
+    /// The treated path below the folder of installed packages or of the standard library.
     fn installed(&self, folder: &str, inside: &str) -> String {
         match &self.how {
             How::Hashed(key) if !packages::is_public(folder, inside) => packages::hashed(key, inside),
@@ -222,7 +222,7 @@ impl SourcePaths {
         }
     }
 
-    /// The user's own file, or one of a system without packages.
+    /// The treated path of a user's own file, or of any file on a system without packages.
     fn own(&self, file: &str) -> String {
         let below = self.below_root(file);
         match &self.how {
@@ -239,7 +239,7 @@ impl SourcePaths {
         self.roots.iter().find_map(|root| file.strip_prefix(&**root)?.strip_prefix('/'))
     }
 
-    /// A text that may contain paths: an exception's, a region's name.
+    /// The treated form of a text that may contain paths, such as an exception's message or a region's name.
     #[must_use]
     pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
         match &self.how {
@@ -249,7 +249,8 @@ impl SourcePaths {
         }
     }
 
-    /// How boundaries were inferred, `the loop at train.py:31`: the file's name has no path to hash.
+    /// The treated description of how boundaries were inferred, such as `the loop at train.py:31`. With hashes the
+    /// file's name is removed, because it has no path to hash.
     #[must_use]
     pub fn found_by(&self, words: &str) -> String {
         let named = words.rsplit_once(" at ").and_then(|(words, place)| Some((words, place.rsplit_once(':')?.1)));
@@ -273,7 +274,7 @@ impl Treated {
         Self { paths, installed: Installed::default(), files: HashMap::new() }
     }
 
-    /// Frames with treated paths; `None` if they are unchanged.
+    /// Frames with treated paths; `None` if all paths are unchanged.
     pub(crate) fn frames(&mut self, frames: &[Frame]) -> Option<Vec<Frame>> {
         let treated: Vec<Frame> =
             frames.iter().map(|frame| Frame { file: self.file(&frame.file), ..frame.clone() }).collect();
@@ -302,7 +303,7 @@ impl Treated {
     }
 }
 
-/// The working directory, by the kernel's name and by the shell's.
+/// The working directory, with its name from the kernel and its name from the shell.
 #[must_use]
 pub fn working_directories() -> Vec<PathBuf> {
     let mut directories: Vec<PathBuf> = std::env::current_dir().into_iter().collect();
@@ -313,7 +314,7 @@ pub fn working_directories() -> Vec<PathBuf> {
     directories
 }
 
-/// The root directory is no project's.
+/// The roots as texts, without the root directory, which is not a project's.
 fn texts(roots: &[PathBuf]) -> Arc<[String]> {
     let texts = roots.iter().filter_map(|root| root.to_str()).map(|root| root.trim_end_matches('/').to_owned());
     texts.filter(|root| root.starts_with('/')).collect()

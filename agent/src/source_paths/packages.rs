@@ -1,13 +1,13 @@
-//! Installed code: the folders of packages and of the standard library, and which names in them are public.
+//! Recognises installed code: the folders of packages and of the standard library, and the public names in them.
 //!
 //! Guarantees: a path below such a folder keeps that folder's name, which distinguishes it from the user's own code.
-//! Refuses: to take an unknown package for a public one; companies install their own as well.
+//! Refuses: to treat an unknown package as public, because companies install their own packages as well.
 
 use super::{ENDINGS, Key};
 
 /// Folders of packages.
 const PACKAGES: [&str; 2] = ["/site-packages/", "/dist-packages/"];
-/// The standard library; the version follows.
+/// The folder of the standard library. The version follows.
 const STANDARD: &str = "/lib/python3.";
 
 /// Packages that are publicly available and that appear on a training's stack.
@@ -126,15 +126,15 @@ const STANDARD_FOLDERS: [&str; 12] = [
     "urllib",
 ];
 
-/// Splits a path at the folder of packages or of the standard library, which ends the first part: `/site-packages/` and
-/// `torch/nn/init.py`, `/lib/python3.11/` and `threading.py`.
+/// Splits a path after the folder of packages or of the standard library. The parts are, for example, `/site-packages/`
+/// and `torch/nn/init.py`, or `/lib/python3.11/` and `threading.py`.
 pub(super) fn split(file: &str) -> Option<(&str, &str)> {
-    // The first one, as in the code that classifies paths.
+    // The first such folder counts, as in the code that classifies paths.
     let packages = PACKAGES.iter().find_map(|folder| Some((file.find(folder)?, folder.len())));
     let standard = || {
         let begin = file.rfind(STANDARD)?;
         let behind = &file[begin + STANDARD.len()..];
-        // Only digits belong to the version: the rest is a name.
+        // Only digits (and a `t`) belong to the version. The rest is a name.
         let version = behind.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b't').count();
         Some((begin, STANDARD.len() + version + usize::from(behind[version..].starts_with('/'))))
     };
@@ -146,7 +146,7 @@ pub(super) fn split(file: &str) -> Option<(&str, &str)> {
 pub(super) fn is_public(folder: &str, inside: &str) -> bool {
     let (first, is_file) = inside.split_once('/').map_or((inside, true), |(first, _)| (first, false));
     match folder.starts_with(STANDARD) {
-        // A module of the standard library, or another one: it is a plain file in a folder of the distribution's.
+        // This is the standard library. Another file may also be in this folder of the distribution.
         true => is_file && STANDARD_MODULES.contains(&first) || STANDARD_FOLDERS.contains(&first),
         false => !is_file && PUBLIC.contains(&first),
     }
@@ -170,7 +170,7 @@ const STANDARD_MODULES: [&str; 14] = [
     "dataclasses.py",
 ];
 
-/// A path inside a package that is not public, hashed name by name. The parts that mark a model's file stay readable.
+/// A path inside a package that is not public, with each name hashed. The parts that mark a model's file stay readable.
 pub(super) fn hashed(key: &Key, inside: &str) -> String {
     let (folders, name) = inside.rsplit_once('/').unwrap_or(("", inside));
     let mut path: String = folders

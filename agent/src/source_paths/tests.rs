@@ -1,4 +1,4 @@
-//! How paths are treated, and that the kind of each frame stays the same.
+//! Tests how paths are treated, and that the kind of each frame stays the same.
 
 use super::*;
 use memctl_model::site_of;

@@ -1,17 +1,17 @@
-//! Paths within texts: exceptions, names of regions, notes.
+//! Treats paths in texts: exceptions, names of regions, notes.
 //!
-//! Guarantees: a path in quotes or between blanks is treated as a frame's path is; what follows it (`:31`, a full stop)
-//! stays where it is. In strict mode, every word that has a slash or names a source file is a path.
+//! Guarantees: a path in quotes or between blanks is treated like a frame's path. Text directly after it (`:31`, a full
+//! stop) is kept. In strict mode, every word that has a slash or names a source file is a path.
 //! Refuses: to look for names that are not paths.
 
 use std::borrow::Cow;
 
 /// Characters that end a word, apart from blanks.
 const ENDS: &str = "'\"`()[]{}<>,;|=";
-/// A page that PyTorch's own errors refer to.
+/// The address of pages that PyTorch's own errors refer to.
 const PUBLIC: &str = "https://pytorch.org/";
 
-/// A text with every path in it treated.
+/// The text with every path in it treated.
 pub(super) fn treated<'a>(text: &'a str, strictly: bool, file: &dyn Fn(&str) -> String) -> Cow<'a, str> {
     if !text.contains(['/', '\\', '.']) {
         return Cow::Borrowed(text);
@@ -20,7 +20,7 @@ pub(super) fn treated<'a>(text: &'a str, strictly: bool, file: &dyn Fn(&str) -> 
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
         let quoted = matches!(first, '\'' | '"' | '`').then(|| rest[1..].find(first)).flatten();
-        // An apostrophe is not a quote: after a quote a path begins at once.
+        // An apostrophe is not a quote. A path begins directly after a quote.
         if let Some(end) = quoted.filter(|&end| is_whole_path(&rest[1..=end], strictly)) {
             out.push(first);
             out.push_str(&word(&rest[1..=end], strictly, file));
@@ -38,7 +38,7 @@ pub(super) fn treated<'a>(text: &'a str, strictly: bool, file: &dyn Fn(&str) -> 
     Cow::Owned(out)
 }
 
-/// Whether everything between two quotes is one path: a path may contain blanks.
+/// Whether everything between two quotes is one path. A path may contain blanks.
 fn is_whole_path(quoted: &str, strictly: bool) -> bool {
     let begins = quoted.starts_with(['/', '~']) || quoted.starts_with("./") || quoted.starts_with("../");
     begins || is_path(quoted, strictly) && !quoted.contains(char::is_whitespace) || is_drive(quoted)
@@ -62,7 +62,7 @@ fn is_path(word: &str, strictly: bool) -> bool {
 
 fn word(word: &str, strictly: bool, file: &dyn Fn(&str) -> String) -> String {
     let mut path = word.trim_end_matches(['.', ':', '!', '?']);
-    // A line, and a column.
+    // A line number and a column may follow the path.
     for _ in 0..2 {
         match path.rsplit_once(':') {
             Some((front, number)) if !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) => {
@@ -75,14 +75,14 @@ fn word(word: &str, strictly: bool, file: &dyn Fn(&str) -> String) -> String {
     if path.starts_with(PUBLIC) {
         return word.to_owned();
     }
-    // The scheme is public; the rest is not.
+    // The scheme is public. The rest is not.
     if let Some((scheme, place)) = path.split_once("://") {
         return match strictly && !place.is_empty() || scheme == "file" {
             true => format!("{scheme}://{}{behind}", file(&format!("/{}", place.trim_start_matches('/')))),
             false => word.to_owned(),
         };
     }
-    // `key:/path`, as variables and mounts are written.
+    // Variables and mounts are written as `key:/path`.
     if let Some((front, path)) =
         path.split_once(':').filter(|(front, path)| !front.contains('/') && path.starts_with('/'))
     {

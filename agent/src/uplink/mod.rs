@@ -1,11 +1,11 @@
 //! The uplink: delivers the outbox's items to the daemon over one bidirectional stream and reconnects as needed.
 //!
-//! Guarantees: after any break it continues after the daemon's last durable item; an item leaves the outbox only when
-//! the daemon has acknowledged it; every connect, response and silence has a time limit; bytes in flight are bounded by
-//! the daemon's limit. Answers to requests for holders (`holders`) are sent once, over the link that carried the
-//! request, and are not numbered.
+//! Guarantees: after any break, delivery continues after the daemon's last durable item. An item leaves the outbox only
+//! when the daemon has acknowledged it. Every connect, response and silence has a time limit. The daemon's limit bounds
+//! the bytes in flight. Answers to requests for holders (`holders`) have no number. They are sent once, over the link
+//! that carried the request.
 //!
-//! Refuses: to retry what the daemon refused for good (wrong version, session ended, invalid session).
+//! Refuses: to retry what the daemon refused permanently (wrong version, session ended, invalid session).
 
 pub mod outgoing;
 pub mod spool;
@@ -35,15 +35,15 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 use window::Window;
 
-/// A daemon that does not accept the connection in this time is away.
+/// Time limit for a connection. A daemon that does not accept it in this time cannot be reached.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// A daemon that does not answer the hello in this time is unhealthy.
+/// Time limit for the response to the hello. A daemon that does not respond in this time is not healthy.
 const WELCOME_MAX: Duration = Duration::from_secs(30);
-/// Bytes in flight and no acknowledgement for this long: the connection is dead. (A commit takes milliseconds.)
+/// A connection with bytes in flight and no acknowledgement for this long is dead. (A commit takes milliseconds.)
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// A crash of the host loses what was spooled since the last sync.
+/// Interval between syncs. A crash of the host loses what was spooled since the last sync.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
-/// Messages passed to the transport ahead of it.
+/// Maximum number of messages that wait for the transport.
 const TRANSPORT_QUEUE: usize = 4;
 
 /// How to reach the daemon.
@@ -53,7 +53,7 @@ pub enum Daemon {
     Address(DaemonAddress),
     /// An existing connection: a daemon in the same process.
     Connected(Channel),
-    /// One of those, with the credentials to present.
+    /// One of the others, with the credentials to present.
     As(Box<Self>, Credentials),
 }
 
@@ -93,31 +93,31 @@ enum LinkError {
 pub enum Ended {
     /// `stop` was closed.
     Stopped,
-    /// The daemon will never accept this session; its reason.
+    /// The daemon will never accept this session. The text is its reason.
     Refused(String),
 }
 
-/// What a link carries.
+/// The contents of a link.
 #[derive(Clone)]
 pub(crate) struct Link {
     /// The items.
     pub window: Arc<Window>,
     /// The daemon's requests for holders.
     pub asks: Arc<Asks>,
-    /// The readiness for such requests, as the hello reports it.
+    /// The session's readiness for such requests, which the hello reports.
     pub readiness: HolderSearch,
-    /// Whether the daemon may ask on its own.
+    /// Whether the daemon may request holders without a user.
     pub unasked: bool,
 }
 
 impl Link {
-    /// A link for what a process left behind: it cannot be asked about holders.
+    /// A link for a spool of a dead process, from which holders cannot be requested.
     pub fn of_a_spool(window: Arc<Window>) -> Self {
         Self { window, asks: Arc::default(), readiness: HolderSearch::NotPython, unasked: false }
     }
 }
 
-/// Delivers until `stop` is closed or the daemon refuses for good. Spooled data is synced every second meanwhile.
+/// Delivers until `stop` is closed or the daemon refuses permanently. Meanwhile, spooled data is synced every second.
 pub(crate) async fn run(
     daemon: Daemon,
     session: (SessionInfo, SessionSecret),
@@ -137,7 +137,7 @@ async fn keep_synced(window: Arc<Window>) -> std::convert::Infallible {
         tokio::time::sleep(SYNC_EVERY).await;
         if !window.is_synced() {
             let window = window.clone();
-            // A failure is logged there; what was written is still in the page cache.
+            // `sync` logs a failure. The written data is still in the page cache.
             let _ = tokio::task::spawn_blocking(move || window.sync()).await;
         }
     }
@@ -159,7 +159,7 @@ async fn deliver(
         over.window.set_linked(false);
         match linked {
             Err(LinkError::Final(message)) => {
-                // (A target of its own: a command that prints the refusal itself leaves this line out.)
+                // (The line has its own target, so that a command that prints the refusal itself can leave it out.)
                 tracing::error!(target: "memctl_agent::uplink::refused", session = %session.id, reason = message,
                     "the daemon refused the session");
                 return Ended::Refused(message);
@@ -169,7 +169,7 @@ async fn deliver(
                 tracing::error!(session = %session.id, items, events, bytes_max,
                     "items larger than the daemon reads are left out, and their events counted as dropped");
                 if items == 0 {
-                    // No item here is that large: it would be refused again and again.
+                    // No item here is that large, so each attempt would be refused again.
                     return Ended::Refused(message);
                 }
             }
@@ -187,12 +187,12 @@ async fn deliver(
     }
 }
 
-/// Uniform in 0..1.
+/// A random number, uniform in 0..1.
 fn draw() -> f64 {
     getrandom::u32().map_or(0.5, |bits| f64::from(bits) / f64::from(u32::MAX))
 }
 
-/// A connection, and the credentials for it.
+/// Connects. Returns the connection and the credentials for it.
 async fn connect(daemon: &Daemon) -> Result<(Channel, Credentials), LinkError> {
     match daemon {
         Daemon::As(daemon, credentials) => {
@@ -224,7 +224,7 @@ async fn channel(daemon: &Daemon) -> Result<Channel, LinkError> {
     }
 }
 
-/// One connection, from hello to its end. Never returns successfully.
+/// Runs one connection, from the hello to its end. Never returns successfully.
 async fn link(
     daemon: &Daemon,
     (session, secret): (&SessionInfo, &SessionSecret),
@@ -235,7 +235,7 @@ async fn link(
     let (channel, credentials) = connected?;
     let mut client = IngestClient::with_interceptor(channel, credentials)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
-        // The daemon decides what is too large: only then it can be left out.
+        // The daemon decides what is too large. Only its refusal lets an item be left out.
         .max_encoding_message_size(usize::MAX);
     let (outbound, requests) = mpsc::channel(TRANSPORT_QUEUE);
     let (wire, secret) = (WireSession::from(session), secret.bytes().to_vec());
@@ -267,7 +267,7 @@ async fn link(
     converse(&outbound, &mut inbound, over, welcome.resume_after, welcome.in_flight_bytes_max.max(1)).await
 }
 
-/// Sends what is there, and processes acknowledgements.
+/// Sends the items of the outbox and processes what the daemon sends.
 async fn converse(
     outbound: &mpsc::Sender<AgentMessage>,
     inbound: &mut Streaming<DaemonMessage>,
@@ -336,14 +336,14 @@ async fn hear(inbound: &mut Streaming<DaemonMessage>) -> Result<Heard, LinkError
     }
 }
 
-/// A call that was answered with a status and no stream.
+/// The error for a call that returned a status instead of a stream.
 fn refused_call(status: Status) -> LinkError {
     match status.code() {
-        // This principal may not write there, and another attempt changes nothing.
+        // This principal may not write there, and another attempt would not change that.
         tonic::Code::PermissionDenied => LinkError::Final(status.message().to_owned()),
-        // A token may be replaced at any moment.
+        // The token may be replaced at any time, so this is retried.
         tonic::Code::Unauthenticated => LinkError::Refused(status.message().to_owned()),
-        // A connection beyond the daemon's limits.
+        // A connection beyond the daemon's limits ends like this, too.
         _ => {
             memctl_proto::goaway::words(&status).map_or_else(|| LinkError::Broken(Box::new(status)), LinkError::Refused)
         }
@@ -358,8 +358,8 @@ fn refusal(refused: &Refused) -> LinkError {
         RefusedReason::TooLarge => {
             LinkError::TooLarge { bytes_max: refused.bytes_max, message: refused.message.clone() }
         }
-        // An unknown reason comes from a newer daemon: it may pass.
-        // A token that has expired may be replaced at any moment.
+        // An unknown reason comes from a newer daemon and may be temporary.
+        // A token that has expired may be replaced at any time.
         RefusedReason::Busy
         | RefusedReason::Store
         | RefusedReason::ShuttingDown

@@ -1,14 +1,14 @@
 //! An item on its way out.
 //!
-//! Guarantees: the events that it carries stay counted, whether it is delivered or lost.
+//! Guarantees: the events of the item stay counted, regardless of whether it is delivered or lost.
 
 use memctl_proto::item::Packed;
 
-/// See the module.
+/// An item; see the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
     /// The item.
     pub packed: Packed,
-    /// Events in it.
+    /// Number of events in the item.
     pub events: u64,
 }

@@ -1,14 +1,16 @@
-//! The spool: unacknowledged items on disk while the daemon is away.
+//! The spool keeps unacknowledged items on disk while the daemon cannot be reached.
 //!
-//! A folder of segment files. A segment begins with a magic and the session, then records of `length u32, crc32c u32,
-//! item`. Guarantees: it always opens: a torn or damaged tail is cut off at the last whole record; it never grows
-//! beyond its limit; segments whose items are all acknowledged are deleted; only the owner can access folder and files.
+//! A spool is a folder of segment files. A segment begins with a magic number and the session. Records of `length u32,
+//! crc32c u32, item` follow.
+//! Guarantees: damaged content never prevents opening: a segment is cut after its last valid record. The spool stays
+//! within its limit, except for the item with the session's end. Segments whose items are all acknowledged are deleted.
+//! Only the owner can access folder and files.
 //! Refuses: two owners (the folder is locked).
 //!
-//! The page cache protects against the death of the process. Against a crash of the host, written data is synced once a
-//! second while it grows, and at the end ([`Spool::unsynced`]), by the delivering thread and never by training: a crash
-//! loses the last second or two, and what the disk had not written then reads as a torn tail.
-//! (Over 400 lines: one format on disk, written, read, listed and taken over.)
+//! The page cache protects against the death of the process. A crash of the host is different: the delivering thread
+//! syncs written data once a second while it grows, and at the end ([`Spool::unsynced`]). Training never syncs. A crash
+//! of the host loses the last one or two seconds, and the next opening cuts off what the disk had not written.
+//! (Over 400 lines: one format on disk is written, read, listed and taken over here.)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -25,10 +27,10 @@ use prost::Message as _;
 use crate::private_files;
 use crate::secret::SessionSecret;
 
-/// File beside the segments: the session's secret.
+/// The file with the session's secret, beside the segments.
 const SECRET: &str = "secret";
 const MAGIC: &[u8; 8] = b"MCSPOOL1";
-/// A segment is closed beyond this: small enough that disk space is freed soon after an outage.
+/// A segment that reaches this size is closed. It is small enough that disk space is freed soon after an outage.
 const SEGMENT_BYTES: u64 = 8 << 20;
 const RECORD_HEADER_BYTES: u64 = 8;
 
@@ -51,7 +53,7 @@ struct Segment {
 /// Syncs a file to its disk.
 type Sync = Arc<dyn Fn(&File) -> io::Result<()> + Send + std::marker::Sync>;
 
-/// What was written since the last sync, to be synced without blocking the spool.
+/// The files that were written since the last sync. They are synced without blocking the spool.
 pub struct Unsynced {
     files: Vec<Arc<File>>,
     folder: Option<PathBuf>,
@@ -59,15 +61,15 @@ pub struct Unsynced {
 }
 
 impl Unsynced {
-    /// Syncs. Blocks on the disk.
+    /// Syncs the files. Blocks on the disk.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk's error.
     pub fn sync(self) -> io::Result<()> {
         for file in &self.files {
             (self.sync)(file)?;
         }
-        // After a crash a new file exists only if its name is on the disk as well.
+        // After a crash, a new file exists only if its folder was synced as well.
         self.folder.map_or(Ok(()), |folder| (self.sync)(&File::open(folder)?))
     }
 }
@@ -117,14 +119,14 @@ impl Spool {
         Ok(spool)
     }
 
-    /// Spools below `folder` that no living process owns: undelivered data of dead processes.
+    /// The spools below `folder` that no living process owns. They hold undelivered data of dead processes.
     #[must_use]
     pub fn orphans(folder: &Path) -> Vec<Self> {
         let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
         entries.flatten().filter_map(|entry| Self::orphan(&entry.path())).collect()
     }
 
-    /// Sessions below `folder` that living processes are writing.
+    /// The sessions below `folder` that living processes are writing.
     #[must_use]
     pub fn living(folder: &Path) -> Vec<SessionInfo> {
         let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
@@ -171,11 +173,11 @@ impl Spool {
         let path = self.folder.join(SECRET);
         let mut file = private_files::file().write(true).create(true).truncate(true).open(&path)?;
         file.write_all(secret.bytes())?;
-        // Without it, what survived a crash of the host could not be delivered.
+        // Without the secret, items that survived a crash of the host could not be delivered.
         file.sync_all()
     }
 
-    /// The session's secret; empty for a session from before there were secrets.
+    /// The session's secret. It is empty for a session of a version without secrets.
     #[must_use]
     pub fn secret(&self) -> SessionSecret {
         std::fs::read(self.folder.join(SECRET))
@@ -194,16 +196,16 @@ impl Spool {
         self.bytes
     }
 
-    /// Items held, ascending.
+    /// The numbers and places of the items, ascending.
     pub fn places(&self) -> impl Iterator<Item = (u64, Place)> + '_ {
         self.places.iter().map(|(&seq, &place)| (seq, place))
     }
 
-    /// Appends an item; `None` when the limit is reached or the disk fails (logged once).
+    /// Appends an item. Returns `None` when the limit is reached or the disk fails, which is logged once.
     pub fn append(&mut self, item: &v1::Item) -> Option<Place> {
         let payload = item.encode_to_vec();
         let record = RECORD_HEADER_BYTES + payload.len() as u64;
-        // The last word is a few bytes: a session beyond the limit still gets its end.
+        // The item with the session's end has a few bytes. It is written even beyond the limit.
         if self.bytes + record > self.bytes_max && item.kind() != v1::ItemKind::End {
             self.log_full("its limit is reached");
             return None;
@@ -270,7 +272,7 @@ impl Spool {
     /// Reads an item back.
     ///
     /// # Errors
-    /// When the disk does not return what was written.
+    /// The disk does not return what was written.
     pub fn read(&mut self, place: Place, seq: u64) -> io::Result<v1::Item> {
         let segment = self.segments.get(&place.segment).ok_or_else(|| io::Error::other("segment is gone"))?;
         let mut bytes = vec![0; place.bytes as usize];
@@ -281,7 +283,7 @@ impl Spool {
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the spool returned a different item"))
     }
 
-    /// Items up to `seq` are durable elsewhere: segments that hold nothing else are deleted.
+    /// Forgets the items up to `seq`, which the daemon has stored. Segments without other items are deleted.
     pub fn forget(&mut self, seq: u64) {
         self.places = seq.checked_add(1).map_or_else(BTreeMap::new, |next| self.places.split_off(&next));
         while let Some(entry) = self.segments.first_entry() {
@@ -291,7 +293,7 @@ impl Spool {
             self.unsynced.remove(entry.key());
             let segment = entry.remove();
             self.bytes = self.bytes.saturating_sub(segment.len);
-            // A file that stays is read again at the next start and recognised as delivered.
+            // If the file cannot be removed, the next start reads it again and recognises its items as delivered.
             let _ = std::fs::remove_file(&segment.path);
         }
     }
@@ -302,7 +304,7 @@ impl Spool {
         self.unsynced.is_empty() && !self.folder_unsynced
     }
 
-    /// What may not be on the disk yet, if there is anything; it counts as synced from now on.
+    /// The files that may not be on the disk yet, if there are any. They count as synced from now on.
     pub fn unsynced(&mut self) -> Option<Unsynced> {
         let written = std::mem::take(&mut self.unsynced);
         let files: Vec<_> = written.iter().filter_map(|number| Some(self.segments.get(number)?.file.clone())).collect();
@@ -328,11 +330,11 @@ impl Spool {
     fn load_segment(&mut self, number: u32, path: &Path, mut file: File) -> io::Result<bool> {
         let len = file.metadata()?.len();
         let mut bytes = Vec::new();
-        // A segment is closed soon after SEGMENT_BYTES; one item more fits.
+        // A segment may exceed SEGMENT_BYTES by one item.
         Read::by_ref(&mut file).take(SEGMENT_BYTES + MESSAGE_BYTES_MAX as u64 + 1024).read_to_end(&mut bytes)?;
         let Some((_, mut at)) = read_header(&bytes) else { return Ok(false) };
         let mut last_seq = 0;
-        // A crash may leave zeros, which would read as items without a number.
+        // A crash may leave zeros, which would be read as items without a number.
         while let Some((item, size)) = read_record(&bytes[at..]).filter(|(item, _)| item.seq > last_seq) {
             let offset = at as u64 + RECORD_HEADER_BYTES;
             self.places.insert(item.seq, Place { segment: number, offset, bytes: size });
@@ -353,7 +355,7 @@ impl Spool {
 impl Drop for Spool {
     fn drop(&mut self) {
         if self.places.is_empty() {
-            // All delivered: leave nothing behind.
+            // Everything is delivered, so the folder is removed.
             let _ = std::fs::remove_dir_all(&self.folder);
         }
     }
@@ -378,7 +380,7 @@ fn segment_paths(folder: &Path) -> io::Result<BTreeMap<u32, PathBuf>> {
 fn owner(folder: &Path) -> Option<SessionInfo> {
     segment_paths(folder).ok()?.into_values().find_map(|path| {
         let mut bytes = Vec::new();
-        // A header is a session and its labels: far below this.
+        // A header holds a session and its labels. Its size is far below this limit.
         File::open(path).ok()?.take(MESSAGE_BYTES_MAX as u64).read_to_end(&mut bytes).ok()?;
         read_header(&bytes).map(|(session, _)| session)
     })

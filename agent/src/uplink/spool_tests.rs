@@ -1,5 +1,5 @@
-//! The spool: what was appended is read back, also after a crash at any byte; its limit holds; acknowledged segments
-//! are deleted.
+//! Tests of the spool. Appended items are read back, also after a crash at any byte. The limit holds. Acknowledged
+//! segments are deleted.
 
 use std::fs;
 
@@ -48,7 +48,7 @@ proptest! {
         let mut spool = Spool::open(folder.path(), &session(), u64::MAX).unwrap();
         let whole = ends.iter().filter(|&&end| end <= kept).count();
         prop_assert_eq!(&contents(&mut spool), &items[..whole]);
-        // It continues after the cut.
+        // The spool continues after the cut.
         let next = item(99, 10);
         spool.append(&next).unwrap();
         prop_assert_eq!(contents(&mut spool).pop(), Some(next));
@@ -131,7 +131,7 @@ fn a_tail_torn_at_any_byte_is_delivered_up_to_the_tear() {
     let file = segment_file(folder.path());
     let whole = fs::read(&file).unwrap();
     let header = ends[0] as usize - 8 - items[0].encoded_len();
-    // Truncated, or at full length with what a disk leaves when the rest was never written.
+    // The file is truncated, or has its full length with the bytes that a disk leaves when the rest was never written.
     for (tear, filling) in (header..=whole.len()).flat_map(|tear| [(tear, None), (tear, Some(0)), (tear, Some(0xff))]) {
         let mut torn = whole[..tear].to_vec();
         if let Some(byte) = filling {
@@ -139,7 +139,7 @@ fn a_tail_torn_at_any_byte_is_delivered_up_to_the_tear() {
         }
         fs::write(&file, &torn).unwrap();
         let mut spool = Spool::open(folder.path(), &session(), u64::MAX).unwrap();
-        // A byte that was zero anyway is not torn.
+        // A byte that is the same as the filling is not damaged.
         let same = torn.iter().zip(&whole).take_while(|(left, right)| left == right).count();
         let kept = ends.iter().filter(|&&end| end as usize <= same).count();
         assert_eq!(contents(&mut spool), items[..kept], "torn at {tear}, {filling:?}");

@@ -1,13 +1,13 @@
-//! The outbox: items from the moment they get their number until the daemon reports that they are durable.
+//! The outbox holds items from the moment they get their number until the daemon reports that they are durable.
 //!
-//! Guarantees: an item is dropped only when acknowledged; items leave in the order of their numbers; memory and spool
-//! hold at most what was configured. When both are full, `push` waits (the worker thread calls it, never training), and
-//! the rings fill.
+//! Guarantees: an item is removed only when it is acknowledged or given up. Items leave in the order of their numbers.
+//! Memory and spool hold at most what was configured. When both are full, `push` waits and the rings fill. The worker
+//! thread calls `push`; training never does.
 //!
-//! (Over 400 lines: one lock, and everything that happens under it.)
+//! (Over 400 lines: everything here happens under one lock.)
 //!
-//! With a spool, everything unacknowledged is on disk as soon as memory is full or the link is down, so that another
-//! process can deliver it after this one died.
+//! With a spool, all unacknowledged items are on disk as soon as memory is full or the link is down. Another process
+//! can then deliver them after this one has died.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use super::outgoing::Outgoing;
 use super::spool::{Place, Spool};
 
-/// How long `push` sleeps before it checks again whether the deadline has moved.
+/// How long `push` sleeps before it checks again whether the deadline has changed.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Result of a push.
@@ -31,11 +31,11 @@ pub enum Pushed {
     AtOnce,
     /// There was room after a while.
     AfterWaiting,
-    /// There was none until the deadline: the item is dropped and its events are counted as abandoned.
+    /// There was no room until the deadline. The item is dropped and its events are counted as abandoned.
     Abandoned,
 }
 
-/// What the outbox holds.
+/// Counts of the outbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct WindowCounts {
     /// Events in acknowledged items.
@@ -48,9 +48,9 @@ pub struct WindowCounts {
     pub abandoned_events: u64,
     /// Items that were given up at the end, of any kind.
     pub abandoned_items: u64,
-    /// Items so far.
+    /// Number of the last item so far.
     pub last_seq: u64,
-    /// Items acknowledged.
+    /// Number of the last acknowledged item.
     pub acked_seq: u64,
     /// Bytes in the spool.
     pub spooled_bytes: u64,
@@ -69,7 +69,7 @@ impl Entry {
         self.item.as_ref().is_some_and(|item| item.kind() == v1::ItemKind::End)
     }
 
-    /// Adds lost events to those that the last word reports.
+    /// Adds lost events to those that the session's end reports.
     fn amend(&mut self, lost: u64) {
         let said = self.item.as_ref().and_then(|item| Packed::from_item(item).ok()?.open().ok());
         if let (Some(Content::End(mut end)), 1..) = (said, lost) {
@@ -84,7 +84,7 @@ struct Inner {
     memory_bytes: u64,
     spool: Option<Spool>,
     linked: bool,
-    /// These items come from a spool: the daemon may have more of the session than is here.
+    /// Whether the items come from a spool. The daemon may then have more items of the session than are here.
     recovered: bool,
     counts: WindowCounts,
     closed: bool,
@@ -118,7 +118,7 @@ impl Window {
         }
     }
 
-    /// An outbox over a spool's items: to deliver what another process left.
+    /// An outbox over a spool's items, to deliver what another process left.
     #[must_use]
     pub fn recovered(spool: Spool) -> Self {
         let window = Self::new(0, None);
@@ -143,12 +143,12 @@ impl Window {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic elsewhere must not end the trainer's agent: the counts stay usable.
+        // A panic in another thread must not end the trainer's agent. The counts stay usable.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Numbers the session's last word and keeps it, even when there is no room for anything else: a session whose end
-    /// is never reported would run forever.
+    /// Numbers the item with the session's end and keeps it, even when there is no room for other items. A session
+    /// whose end is never reported would seem to run forever.
     pub fn push_last(&self, packed: Packed) {
         let mut inner = self.lock();
         let seq = inner.counts.last_seq + 1;
@@ -166,13 +166,13 @@ impl Window {
         drop(inner);
         self.news.notify_one();
         if is_given_up {
-            // What is not on disk by now is lost, and the last word says so.
+            // Items that are not on disk by now are lost, and the session's end reports them.
             self.close();
         }
     }
 
-    /// Numbers an item and keeps it; waits while there is no room, at most until the deadline. `deadline` is called on
-    /// every check, because the end may be decided while this waits.
+    /// Numbers an item and keeps it. Waits while there is no room, at most until the deadline. `deadline` is called at
+    /// every check, because the session may be ended while this waits.
     pub fn push(&self, outgoing: Outgoing, deadline: &dyn Fn() -> Option<Instant>) -> Pushed {
         let Outgoing { packed, events } = outgoing;
         let mut inner = self.lock();
@@ -192,7 +192,7 @@ impl Window {
                 return if waited { Pushed::AfterWaiting } else { Pushed::AtOnce };
             }
             if inner.closed || deadline().is_some_and(|deadline| Instant::now() >= deadline) {
-                // The number is used up: the daemon sees from the next one that an item is missing.
+                // The number stays used. From the next number the daemon sees that an item is missing.
                 inner.counts.last_seq = seq;
                 inner.counts.abandoned_events += events;
                 inner.counts.abandoned_items += 1;
@@ -206,7 +206,7 @@ impl Window {
     /// The first item after `seq`, if there is one.
     ///
     /// # Errors
-    /// When it is in the spool and cannot be read back.
+    /// The item is in the spool and cannot be read back.
     pub fn after(&self, seq: u64) -> std::io::Result<Option<v1::Item>> {
         let mut inner = self.lock();
         let index = inner.entries.partition_point(|entry| entry.seq <= seq);
@@ -221,8 +221,8 @@ impl Window {
         }
     }
 
-    /// The daemon has all items up to `seq`, according to its welcome. `false` when it has more than this agent ever
-    /// made: then another agent recorded this session.
+    /// Takes from the daemon's welcome that it has all items up to `seq`. Returns `false` when that is more than this
+    /// agent ever made, because another agent recorded this session then.
     #[must_use]
     pub fn resume(&self, seq: u64) -> bool {
         {
@@ -235,7 +235,7 @@ impl Window {
         true
     }
 
-    /// All items up to `seq` are durable.
+    /// Removes the items up to `seq`: they are durable.
     pub fn ack(&self, seq: u64) {
         let mut inner = self.lock();
         inner.counts.acked_seq = inner.counts.acked_seq.max(seq);
@@ -253,8 +253,8 @@ impl Window {
         self.news.notify_waiters();
     }
 
-    /// Gives up the items that are larger than the daemon reads; returns how many, and how many events they held. Their
-    /// numbers are used up: the daemon sees that items are missing.
+    /// Gives up the items that are larger than the daemon accepts. Returns the number of items and of their events.
+    /// Their numbers stay used, so the daemon sees that items are missing.
     pub fn leave_out(&self, bytes_max: u64) -> (u64, u64) {
         let mut inner = self.lock();
         let (mut items, mut events, mut bytes, mut in_memory) = (0, 0, 0, 0);
@@ -279,7 +279,7 @@ impl Window {
         (items, events)
     }
 
-    /// Sets whether the daemon can be reached; if not, everything unacknowledged goes to the spool.
+    /// Sets whether the daemon can be reached. If not, everything unacknowledged goes to the spool.
     pub fn set_linked(&self, linked: bool) {
         let mut inner = self.lock();
         inner.linked = linked;
@@ -288,18 +288,18 @@ impl Window {
         }
     }
 
-    /// Bytes of items above `acked` and up to `sent`: in flight on the wire.
+    /// Bytes of the items above `acked` and up to `sent`, which are in flight on the wire.
     #[must_use]
     pub fn under_way(&self, sent: u64) -> u64 {
         self.lock().entries.iter().take_while(|entry| entry.seq <= sent).map(|entry| entry.bytes).sum()
     }
 
-    /// Closes the outbox: pushes no longer wait, and the rest goes to the spool if there is one. Returns the events
-    /// that are neither acknowledged nor spooled.
+    /// Closes the outbox. Pushes no longer wait, and unacknowledged items go to the spool if there is one. Returns the
+    /// number of events that are neither acknowledged nor spooled.
     pub fn close(&self) -> u64 {
         let mut inner = self.lock();
         inner.closed = true;
-        // The last word reports what is lost, so it is written when that is known.
+        // The session's end reports what is lost, so it is written after that is known.
         let last_word = inner.entries.pop_back_if(|entry| entry.place.is_none() && entry.is_last_word());
         inner.spill();
         let lost: u64 = inner.entries.iter().filter(|entry| entry.place.is_none()).map(|entry| entry.events).sum();
@@ -307,7 +307,7 @@ impl Window {
         inner.counts.waiting_events -= lost;
         let (mut gone_items, mut gone_bytes) = (0, 0);
         inner.entries.retain_mut(|entry| {
-            // The rest is in the spool: its copy in memory is no longer counted.
+            // A spooled item stays in the spool. Its copy in memory is no longer counted.
             entry.item = None;
             if entry.place.is_none() {
                 gone_items += 1;
@@ -332,7 +332,7 @@ impl Window {
         lost
     }
 
-    /// Syncs what the spool took since the last time. Blocks on the disk, in a background thread.
+    /// Syncs what the spool took since the last sync. Blocks on the disk, so a background thread calls this.
     pub fn sync(&self) {
         let unsynced = self.lock().spool.as_mut().and_then(Spool::unsynced);
         if let Some(Err(error)) = unsynced.map(super::spool::Unsynced::sync) {
@@ -346,19 +346,19 @@ impl Window {
         self.lock().spool.as_ref().is_none_or(Spool::is_synced)
     }
 
-    /// Whether it was given up.
+    /// Whether the outbox was given up.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.lock().closed
     }
 
-    /// Whether everything so far is acknowledged.
+    /// Whether all items so far are acknowledged.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.lock().entries.is_empty()
     }
 
-    /// Its counts.
+    /// The outbox's counts.
     #[must_use]
     pub fn counts(&self) -> WindowCounts {
         let inner = self.lock();
@@ -372,7 +372,7 @@ impl Window {
 }
 
 impl Inner {
-    /// Where an item can be stored now: memory, spool, both, or nowhere.
+    /// Where an item can be stored now: in memory, in the spool, in both or nowhere.
     fn room_for(&mut self, item: &v1::Item, bytes: u64, memory_max: u64) -> Option<(Option<v1::Item>, Option<Place>)> {
         // An item larger than all memory is still accepted when the outbox is empty.
         let in_memory = self.memory_bytes + bytes <= memory_max || self.entries.is_empty();
@@ -386,8 +386,8 @@ impl Inner {
         in_memory.then(|| (Some(item.clone()), None))
     }
 
-    /// Puts everything that is only in memory into the spool, so that the spool is a complete tail; returns false when
-    /// it does not fit.
+    /// Puts everything that is only in memory into the spool. The spool then has all the last items without a gap.
+    /// Returns `false` when they do not fit.
     fn spill(&mut self) -> bool {
         let Some(spool) = &mut self.spool else { return false };
         for entry in &mut self.entries {

@@ -1,4 +1,4 @@
-//! The outbox: order, bounds, acknowledgement, and what happens when nothing is taken from it.
+//! Tests of the outbox: order, bounds, acknowledgement, and its behaviour when nothing is taken from it.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ fn a_full_outbox_waits_and_goes_on_when_there_is_room() {
     while !waiting.is_finished() {
         window.ack(1);
     }
-    // It may run after the acknowledgement: then there was room at once.
+    // The push may run after the acknowledgement. Then there was room at once.
     assert_ne!(waiting.join().unwrap(), Pushed::Abandoned);
     assert_eq!(window.counts().last_seq, 4, "the abandoned one used up a number");
 }

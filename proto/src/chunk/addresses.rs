@@ -1,22 +1,22 @@
 //! A map from device addresses to the latest allocations that began and ended there.
 //!
-//! Guarantees: a lookup or an insertion is one probe of an open-addressed table; without the process's random
-//! multiplier, a sender cannot choose addresses that collide. Entries are overwritten, and only [`AddressMap::clear`]
-//! removes them. It is not part of the format.
+//! Guarantees: a lookup or an insertion is usually one probe of an open-addressed table. A sender does not know the
+//! process's random multiplier, so it cannot choose addresses that collide. Entries are overwritten, and only
+//! [`AddressMap::clear`] removes them. The map is not part of the format.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 
-/// Initial slots: a training step of a large model touches a few thousand distinct addresses.
+/// Initial number of slots. A training step of a large model touches a few thousand distinct addresses.
 const SLOTS_MIN: usize = 1 << 12;
 
-/// Allocations at an address: their numbers plus one, 0 = none.
+/// The allocations at an address, as their numbers plus one; 0 when there is none.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Known {
     addr: u64,
-    /// The latest that begins here.
+    /// The latest allocation that begins here.
     pub(super) begins: u32,
-    /// The latest that ends here.
+    /// The latest allocation that ends here.
     pub(super) ends: u32,
 }
 
@@ -26,14 +26,14 @@ impl Known {
     }
 }
 
-/// See the module.
+/// The map; see the module's documentation.
 pub(super) struct AddressMap {
-    /// A power of two, at most half of them used.
+    /// The slots. Their number is a power of two, and at most half are used.
     slots: Vec<Known>,
     used: usize,
     /// 64 minus the binary logarithm of the number of slots.
     shift: u32,
-    /// Odd and random.
+    /// An odd random factor.
     multiplier: u64,
 }
 
@@ -57,7 +57,8 @@ impl AddressMap {
         self.slots[self.slot(addr)]
     }
 
-    /// Stores where allocation `number` (plus one) begins and ends; returns the previous entry of its beginning.
+    /// Stores the addresses where allocation `number` (plus one) begins and ends. Returns the previous entry of the
+    /// first address.
     #[inline]
     pub(super) fn note(&mut self, begin: u64, end: u64, number: u32) -> Known {
         let slot = self.slot(begin);
@@ -73,12 +74,12 @@ impl AddressMap {
         before
     }
 
-    /// The slot where the address is or belongs.
+    /// The slot where the address is, or where it will be added.
     #[inline]
     fn slot(&self, addr: u64) -> usize {
         let mask = self.slots.len() - 1;
-        // CUDA blocks lie at multiples of 512, so the low bits are always zero; the high bits of the product depend on
-        // all.
+        // CUDA blocks are at multiples of 512, so the low bits are always zero. The high bits of the product depend on
+        // all bits.
         let mut slot = (addr.wrapping_mul(self.multiplier) >> self.shift) as usize & mask;
         while self.slots[slot].addr != addr && !self.slots[slot].is_empty() {
             slot = (slot + 1) & mask;

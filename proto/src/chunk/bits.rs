@@ -1,6 +1,7 @@
-//! Bits of the times, most significant first.
+//! Writes and reads the bits of the times, most significant bit first.
 //!
-//! Guarantees: reading truncated bits returns an error, never a panic. Refuses more than 32 bits at once.
+//! Guarantees: reading truncated bits returns an error, never a panic.
+//! Refuses: more than 32 bits at once.
 
 use super::{Fault, Part};
 
@@ -17,7 +18,7 @@ pub(super) struct BitWriter {
 }
 
 impl BitWriter {
-    /// Discards what was written and keeps the memory.
+    /// Discards the written bits and keeps the memory.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         (self.pending, self.count) = (0, 0);
@@ -26,7 +27,7 @@ impl BitWriter {
     /// Appends `value`, which has at most `count` bits (at most 32).
     #[inline]
     pub(super) fn put(&mut self, value: u32, count: u32) {
-        // Fewer than 32 bits are pending, so the shift is at least 1 and less than 64 unless nothing is added at all.
+        // Fewer than 32 bits are pending, so the shift is at least 1. It is less than 64 unless no bit is added.
         self.pending |= u64::from(value).wrapping_shl(64 - self.count - count);
         self.count += count;
         if self.count >= 32 {
@@ -36,7 +37,7 @@ impl BitWriter {
         }
     }
 
-    /// Writes the rest.
+    /// Writes the pending bits.
     pub(super) fn finish(&mut self) {
         let left = self.count.div_ceil(8) as usize;
         self.bytes.extend_from_slice(&self.pending.to_be_bytes()[..left]);

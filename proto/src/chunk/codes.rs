@@ -1,16 +1,18 @@
-//! Prefix codes: Huffman lengths, canonical codes, tables to decode with.
+//! Prefix codes: Huffman lengths, canonical codes, and tables for decoding.
 //!
-//! Guarantees: integers only; equal lengths give equal codes on every machine; no code is longer than [`LENGTH_MAX`]
-//! bits, so a table of 4 KiB decodes any symbol with one lookup. Refuses lengths that do not form a complete code.
+//! Guarantees: only integers are used. Equal lengths give equal codes on every machine. No code is longer than
+//! [`LENGTH_MAX`] bits, so a table of 4 KiB decodes any symbol with one lookup.
+//! Refuses: lengths that do not form a complete code.
 
 use super::columns::Column;
 use super::{Fault, Part};
 
-/// Longest code in bits: longer ones save 0.1 % of the times, and tables would no longer fit the first-level cache.
+/// Longest code in bits. Longer codes would save 0.1 % of the times' size, but the tables would no longer fit the
+/// first-level cache.
 pub(super) const LENGTH_MAX: usize = 10;
 
-/// The least-cost code lengths for symbols with these counts, each plus one; 0 for symbols that do not occur.
-/// At most 256 symbols.
+/// Computes the least-cost code lengths for symbols with these counts. Stores each length plus one, and 0 for symbols
+/// that do not occur. There are at most 256 symbols.
 pub(super) fn lengths(counts: &[u32], stored: &mut [u8]) {
     let mut leaves: Vec<(u32, u8)> = counts
         .iter()
@@ -21,12 +23,13 @@ pub(super) fn lengths(counts: &[u32], stored: &mut [u8]) {
     leaves.sort_unstable();
     stored.fill(0);
     while !try_lengths(&leaves, stored) {
-        // Too deep: flatten the counts, which keeps their order. With all equal, 256 symbols have 8 bits.
+        // The tree is too deep. Halving the counts makes it flatter and keeps their order. With equal counts, 256
+        // symbols have 8 bits.
         leaves.iter_mut().for_each(|(count, _)| *count = (*count).div_ceil(2));
     }
 }
 
-/// Huffman's algorithm on sorted leaves with two queues. False if a code would be too long.
+/// Huffman's algorithm on sorted leaves with two queues. Returns false if a code would be too long.
 fn try_lengths(leaves: &[(u32, u8)], stored: &mut [u8]) -> bool {
     let n = leaves.len();
     if let [(_, symbol)] = *leaves {
@@ -35,8 +38,8 @@ fn try_lengths(leaves: &[(u32, u8)], stored: &mut [u8]) -> bool {
     if n < 2 {
         return true;
     }
-    // Nodes 0..n are leaves, n.. are joints in the order of their weights; `parents` has an entry for each node but the
-    // root.
+    // Nodes 0..n are leaves. Nodes from n on are inner nodes in the order of their weights. `parents` has an entry for
+    // each node except the root.
     let (mut weights, mut parents) = ([0u32; 511], [0u16; 511]);
     weights.iter_mut().zip(leaves).for_each(|(weight, &(count, _))| *weight = count);
     let (mut leaf, mut joint) = (0, n);
@@ -61,7 +64,7 @@ fn try_lengths(leaves: &[(u32, u8)], stored: &mut [u8]) -> bool {
     true
 }
 
-/// A canonical code: slots of a table of `1 << bits`, handed out to symbols by (length, symbol).
+/// A canonical code. The slots of a table of `1 << bits` are assigned to symbols in the order of (length, symbol).
 pub(super) struct Code {
     /// Length of the longest code, at least 1.
     pub(super) bits: usize,
@@ -81,14 +84,14 @@ impl Code {
         let (mut next, mut slot) = ([0; LENGTH_MAX + 1], 0);
         for (length, (next, &symbols)) in next.iter_mut().zip(symbols).enumerate().take(bits + 1) {
             *next = slot;
-            // At most 256 symbols of at most 2^10 slots.
+            // The sum is small: at most 256 symbols of at most 2^10 slots.
             slot += symbols << (bits - length);
         }
         if slot == 1 << bits { Ok(Self { bits, next }) } else { Err(Fault::Malformed(Part::Column(Column::Lengths))) }
     }
 
-    /// The slots of the next symbol, from its stored length, which must be present: the first one, and the number as a
-    /// power of two.
+    /// Assigns the slots of the next symbol from its stored length, which must be one of the lengths of this code.
+    /// Returns the first slot, and the binary logarithm of the number of slots.
     #[inline]
     pub(super) fn hand_out(&mut self, stored: u8) -> (usize, usize) {
         let length = usize::from(stored) - 1;

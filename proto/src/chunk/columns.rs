@@ -1,4 +1,4 @@
-//! The compressed columns: names, limits, zstd.
+//! The compressed columns: their names, their limits, and zstd.
 //!
 //! Guarantees: a column is unpacked only into as many bytes as its limit allows for the chunk's number of events.
 //! Refuses: columns that are longer than declared or than their limit.
@@ -11,17 +11,17 @@ use super::{ChunkError, check_limit};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Column {
-    /// Operations, 16-bit tokens.
+    /// Operations, as 16-bit tokens.
     Tokens,
-    /// Where allocations begin, 16 bits each.
+    /// References for the addresses where allocations begin, 16 bits each.
     References,
-    /// Keys: all stacks, all sizes, all streams, both halves of all pools, varints.
+    /// Keys, as varints: all stacks, all sizes, all streams, both halves of all pools.
     Tuples,
-    /// Operands of operations that are more than a token, varints.
+    /// Operands of operations that are more than a token, as varints.
     Operands,
-    /// Explicit addresses, zigzag varints of differences.
+    /// Explicit addresses, as zigzag varints of differences.
     Addresses,
-    /// Differences of times that have no code of their own, zigzag varints.
+    /// Differences of times that have no code of their own, as zigzag varints.
     Wide,
     /// Classes of times by key.
     Classes,
@@ -62,7 +62,8 @@ impl Column {
         let (fixed, per_event) = match self {
             Self::Tokens | Self::References => (0, 2),
             Self::Tuples => (0, 5 + 10 + 10 + 5 + 5),
-            // 65,536 keys or allocations have numbers and distances of at most three bytes, a stack has five.
+            // With 65,536 keys or allocations, a number or a distance has at most three bytes. A stack has at most
+            // five.
             Self::Operands => (0, 3 + 5),
             Self::Addresses | Self::Wide => (0, 10),
             Self::Classes => (super::planes::PLANES as u64, 4),
@@ -76,10 +77,10 @@ impl Column {
 /// The columns before compression.
 pub(super) type Raw = [Vec<u8>; COLUMNS];
 
-/// zstd's level: its default; 5 saves 2 % of these columns and costs an eighth of the encoder's speed, 9 saves 5 % and
-/// costs a third.
+/// zstd's default level. Level 5 saves 2 % of these columns and costs an eighth of the encoder's speed. Level 9 saves 5
+/// % and costs a third.
 const LEVEL: i32 = 3;
-/// A column shorter than this is stored uncompressed: zstd's frame takes 9 bytes.
+/// A column shorter than this is stored uncompressed, because zstd's frame takes 9 bytes.
 const PACKED_BYTES_MIN: usize = 24;
 
 /// Compresses columns with one context.

@@ -1,11 +1,11 @@
 //! The decoder: takes a chunk and returns its events.
 //!
-//! Guarantees: exactly the events that the header declares, or an error; scratch memory is bounded by
-//! `memctl_model::limits` and reused. Refuses: everything that an encoder cannot have written and that would make a
-//! difference.
+//! Guarantees: the result is exactly the events that the header declares, or an error. Scratch memory is reused, and
+//! `memctl_model::limits` bound it.
+//! Refuses: everything that an encoder cannot have written and that would change the result.
 //!
-//! Ordinary operations go through [`Events::ordinary`], which has almost no branches: whether an operation is an
-//! allocation or a free follows no pattern that a branch predictor could learn, so both are computed and one is chosen.
+//! [`Events::ordinary`] decodes ordinary operations almost without branches. A branch predictor cannot learn whether
+//! the next operation is an allocation or a free. The decoder therefore computes both and chooses one.
 
 use std::hint::select_unpredictable;
 
@@ -22,13 +22,13 @@ use super::times::{TimeReader, TimeTables};
 use super::varint::{Cursor, unzigzag};
 use super::{ChunkError, Fault, Part};
 
-/// Operations that are decoded at once; their events stay in the first-level cache until they are passed on.
+/// Number of operations that are decoded at once. Their events stay in the first-level cache until they are passed on.
 const BATCH: usize = 128;
-/// Events of a batch; the index is masked, so a power of two.
+/// Number of events of a batch. It is a power of two because indices are masked.
 const BATCH_EVENTS: usize = 2 * BATCH;
 const _: () = assert!(BATCH_EVENTS.is_power_of_two() && CHUNK_EVENTS_MAX.is_power_of_two());
 
-/// Decodes chunks; keeps its scratch memory between them.
+/// Decodes chunks. Keeps its scratch memory between them.
 pub struct Decoder {
     unpacker: Unpacker,
     columns: Raw,
@@ -38,14 +38,14 @@ pub struct Decoder {
     batch: Box<[Event; BATCH_EVENTS]>,
 }
 
-/// The allocations of a chunk: 1.3 MB, of which a chunk only touches as many as it has.
+/// The allocations of a chunk. The arrays take 1.3 MB, and a chunk touches only as many entries as it has allocations.
 struct Allocations {
-    /// Where each begins and ends.
+    /// The addresses where each allocation begins and ends.
     bounds: Box<[u64; 2 * CHUNK_EVENTS_MAX]>,
     keys: Box<[u32; CHUNK_EVENTS_MAX]>,
 }
 
-/// An array on the heap, without passing through the stack.
+/// An array of zeros that is made on the heap, without a copy on the stack.
 fn zeroed<T: Copy + Default, const N: usize>() -> Box<[T; N]> {
     match vec![T::default(); N].into_boxed_slice().try_into() {
         Ok(array) => array,
@@ -57,7 +57,7 @@ impl Decoder {
     /// A decoder.
     ///
     /// # Errors
-    /// If zstd gives no context (out of memory).
+    /// zstd could not create a context (out of memory).
     pub fn new() -> Result<Self, ChunkError> {
         Ok(Self {
             unpacker: Unpacker::new()?,
@@ -76,7 +76,7 @@ impl Decoder {
     pub fn decode(&mut self, chunk: &[u8], out: &mut Vec<Event>) -> Result<Header, ChunkError> {
         out.clear();
         let header = read_header(chunk)?;
-        // At most 3 MiB for any chunk: `read_header` has checked the number.
+        // This is at most 3 MiB for any chunk, because `read_header` has checked the number.
         out.reserve(header.events as usize);
         if let Err(error) = self.run(chunk, &header, |events| out.extend_from_slice(events)) {
             out.clear();
@@ -148,7 +148,7 @@ fn pairs_of(bytes: &[u8], column: Column) -> Result<&[[u8; 2]], Fault> {
 struct Events<'a> {
     grid: Grid,
     tick: u64,
-    /// 0 directly after an allocation, else 1: the low bit of a plane of times.
+    /// 0 directly after an allocation, otherwise 1. This is the low bit of a plane of times.
     after: usize,
     references: &'a [[u8; 2]],
     references_at: usize,
@@ -177,7 +177,7 @@ impl Events<'_> {
     ) -> Result<(), Fault> {
         let mut left = events;
         while !tokens.is_empty() {
-            // Every operation is at least one event, so no more than CHUNK_EVENTS_MAX allocations are ever made.
+            // Every operation is at least one event, so there are never more than CHUNK_EVENTS_MAX allocations.
             let most = tokens.len().min(BATCH).min(left);
             let (mut used, mut made) = self.ordinary(&tokens[..most], batch)?;
             if used < most {
@@ -200,7 +200,7 @@ impl Events<'_> {
         self.times.finished()
     }
 
-    /// Decodes tokens up to the first with operands. Returns how many those were and how many events they made.
+    /// Decodes tokens up to the first one with operands. Returns the number of these tokens and of their events.
     fn ordinary(&mut self, tokens: &[[u8; 2]], batch: &mut [Event; BATCH_EVENTS]) -> Result<(usize, usize), Fault> {
         // Values that change with every operation are kept in registers.
         let (mut times, mut tick, mut after) = (self.times, self.tick, self.after);
@@ -222,8 +222,9 @@ impl Events<'_> {
             if owner >= allocated + usize::from(!is_free) {
                 return Err(BAD_TOKENS);
             }
-            // A free reads the reference of the next allocation, if there is one, and ignores it. No index is out of
-            // bounds: `allocated` and `owner` are below CHUNK_EVENTS_MAX; the masks only prove that to the compiler.
+            // A free also reads the reference of the next allocation, if there is one, and ignores it. No index is out
+            // of bounds, because `allocated` and `owner` are below CHUNK_EVENTS_MAX. The masks only prove that to the
+            // compiler.
             let reference = references.get(references_at).map_or(EXPLICIT, |&bytes| u16::from_le_bytes(bytes));
             let bound = (2 * allocated).wrapping_sub(1).wrapping_sub(usize::from(reference));
             let mut addr = bounds[select_unpredictable(is_free, 2 * owner, bound) % bounds.len()];
@@ -233,7 +234,7 @@ impl Events<'_> {
             let key = allocated_keys[owner % CHUNK_EVENTS_MAX] as usize;
             let key = select_unpredictable(is_free, key, number);
             let Some(entry) = keys.get(key) else { return Err(BAD_TOKENS) };
-            // For a free, the next allocation overwrites this.
+            // After a free, the next allocation overwrites this.
             let at = allocated % CHUNK_EVENTS_MAX;
             bounds[2 * at] = addr;
             bounds[2 * at + 1] = addr.wrapping_add(entry.len_bytes);
@@ -255,7 +256,7 @@ impl Events<'_> {
             };
             tick = tick.wrapping_add(second);
             batch[made % BATCH_EVENTS] = event;
-            // For an allocation, the next event overwrites this.
+            // After an allocation, the next event overwrites this.
             batch[(made + 1) % BATCH_EVENTS] =
                 Event { time_ns: grid.time_ns(tick), action: Action::FreeCompleted, ..event };
             made += 1 + usize::from(is_free);
@@ -287,14 +288,14 @@ impl Events<'_> {
         Ok(2)
     }
 
-    /// The key of an operation, from the operands.
+    /// Reads the key of an operation from the operands.
     fn key(&mut self) -> Result<(usize, Key), Fault> {
         let number = self.operands.u32()? as usize;
         let key = self.keys.get(number).ok_or(Fault::Malformed(Part::Column(Column::Operands)))?;
         Ok((number, *key))
     }
 
-    /// An allocation whose key no token can hold.
+    /// Decodes an allocation whose key is too large for a token.
     fn alloc(&mut self) -> Result<(Event, u32), Fault> {
         let (number, key) = self.key()?;
         let reference = self.references.get(self.references_at).ok_or(BAD_REFERENCES)?;
@@ -313,7 +314,7 @@ impl Events<'_> {
         Ok((event(&key, Action::Alloc, addr, key.tuple.stack), key.tables[self.after]))
     }
 
-    /// A free by the number of its allocation.
+    /// Decodes a free that names its allocation by number.
     fn free(&mut self, op: u8) -> Result<(Event, u32), Fault> {
         let plain = op & !ops::WITH_STACK;
         let distance = unzigzag(self.operands.u64()?);
@@ -336,7 +337,7 @@ impl Events<'_> {
         Ok((event(key, action, self.allocations.bounds[2 * owner], stack), key.tables[2 + self.after]))
     }
 
-    /// An operation that carries key and address.
+    /// Decodes an operation that has its key and address among the operands.
     fn explicit(&mut self, op: u8) -> Result<(Event, u32), Fault> {
         let (_, key) = self.key()?;
         let addr = next_address(&mut self.addresses, &mut self.address, self.address_shift)?;
@@ -355,7 +356,7 @@ fn event(key: &Key, action: Action, addr: u64, stack: StackId) -> Event {
     Event { time_ns: 0, addr, size, stream, pool, stack, action }
 }
 
-/// The address of an allocation with an invalid reference: it is explicit, or an error.
+/// The address of an allocation whose reference is not valid. Either the address is explicit, or this is an error.
 #[cold]
 #[inline(never)]
 fn explicit(reference: u16, addresses: &mut Cursor<'_>, address: &mut u64, shift: u32) -> Result<u64, Fault> {

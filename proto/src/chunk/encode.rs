@@ -1,7 +1,7 @@
 //! The encoder: takes events one by one and produces chunks.
 //!
-//! Guarantees: events decode to themselves with times floored to the grid; buffers are reused from chunk to chunk, so
-//! that steady encoding allocates only the chunk itself.
+//! Guarantees: events are decoded exactly, with times rounded down to the resolution. Buffers are reused from chunk to
+//! chunk, so that steady encoding allocates only the chunk itself.
 //! Refuses: more than [`CHUNK_EVENTS_MAX`] events.
 
 use memctl_model::limits::{CHUNK_BYTES_MAX, CHUNK_EVENTS_MAX};
@@ -23,7 +23,7 @@ pub(super) const EXPLICIT: u16 = u16::MAX;
 /// An allocation of this chunk.
 struct Allocation {
     key: u32,
-    /// Not completely freed yet.
+    /// Whether it is not completely freed yet.
     live: bool,
 }
 
@@ -31,7 +31,7 @@ struct Allocation {
 pub struct Encoder {
     resolution_ns: u32,
     grid: Grid,
-    /// Events so far by action.
+    /// Number of events so far, by action.
     counts: [u64; Action::ALL.len()],
     events: usize,
     first_tick: u64,
@@ -46,7 +46,7 @@ pub struct Encoder {
     known: AddressMap,
     /// Number of the allocation that was freed last.
     last_freed: u32,
-    /// Explicit addresses. If zstd has no context (out of memory).
+    /// The explicit addresses of the chunk.
     addresses: Vec<u64>,
     times: TimeWriter,
     columns: Raw,
@@ -55,10 +55,10 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder for times of this resolution in nanoseconds; 0 counts as 1.
+    /// An encoder for times of this resolution in nanoseconds. 0 counts as 1.
     ///
     /// # Errors
-    /// If zstd gives no context (out of memory).
+    /// zstd could not create a context (out of memory).
     pub fn new(resolution_ns: u32) -> Result<Self, ChunkError> {
         let resolution_ns = resolution_ns.max(1);
         Ok(Self {
@@ -82,7 +82,7 @@ impl Encoder {
         })
     }
 
-    /// Events pushed since the last chunk.
+    /// Number of events pushed since the last chunk.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.events
@@ -100,10 +100,10 @@ impl Encoder {
         self.events >= CHUNK_EVENTS_MAX
     }
 
-    /// Bytes of the chunk if nothing compressed: a cheap upper estimate.
+    /// Bytes of the chunk without compression. This is a cheap upper estimate.
     #[must_use]
     pub fn approximate_bytes(&self) -> usize {
-        // 35 bytes a key, 10 an explicit address, 12 bits a time.
+        // 35 bytes for a key, 10 for an explicit address, 12 bits for a time.
         self.columns.iter().map(Vec::len).sum::<usize>()
             + self.keys.keys.len() * 35
             + self.addresses.len() * 10
@@ -156,8 +156,8 @@ impl Encoder {
         let owner = self.allocations.len() as u32;
         let end = event.addr.wrapping_add(self.keys.keys[key as usize].len_bytes);
         let known = self.known.note(event.addr, end, owner + 1);
-        // Ends and beginnings of all allocations, from the latest back: of two candidates the nearer one, which repeats
-        // from step to step.
+        // References count the ends and beginnings of all allocations backwards from the latest. Of two candidates the
+        // nearer one is used, because it repeats from step to step.
         let bound = (known.begins * 2).max(known.ends * 2 + 1).saturating_sub(2);
         let reference = (owner * 2).wrapping_sub(1).wrapping_sub(bound);
         let reference = if known.begins | known.ends == 0 || reference >= u32::from(EXPLICIT) {
@@ -172,7 +172,8 @@ impl Encoder {
         self.after_alloc = true;
     }
 
-    /// Writes a free, with the code `op` or the corresponding one; for a pair, with the time of its second event.
+    /// Writes a free with the code `op`, or with its variant that has a stack. A pair also has the time of its second
+    /// event.
     #[inline]
     fn free(&mut self, event: &Event, op: u8, completed_ns: Option<u64>) {
         let known = self.known.find(event.addr).begins.checked_sub(1).filter(|&owner| {
@@ -204,7 +205,7 @@ impl Encoder {
         self.after_alloc = false;
     }
 
-    /// Writes an operation that carries key and address.
+    /// Writes an operation with its key and address among the operands.
     fn explicit(&mut self, event: &Event, op: u8, completed_ns: Option<u64>) {
         let key = self.keys.find_or_add(Tuple::of(event));
         self.special(op);
@@ -223,7 +224,7 @@ impl Encoder {
         self.token(ops::SPECIAL | u16::from(op));
     }
 
-    /// Writes the time of an event, and of the one that completes it.
+    /// Writes the time of an event and of the event that completes it.
     #[inline]
     fn time(&mut self, event: &Event, completed_ns: Option<u64>, context: Context) {
         let tick = self.grid.ticks_after(event.time_ns, self.tick);
@@ -237,7 +238,7 @@ impl Encoder {
     ///
     /// # Errors
     /// [`ChunkError::Empty`] without events, [`ChunkError::TooLarge`] beyond [`CHUNK_BYTES_MAX`] (65,536 events never
-    /// reach it), [`ChunkError::Compression`]. The events are discarded in every case.
+    /// reach it), or [`ChunkError::Compression`]. The events are discarded in every case.
     pub fn finish(&mut self, meta: &ChunkMeta) -> Result<Vec<u8>, ChunkError> {
         if self.events == 0 {
             return Err(ChunkError::Empty);

@@ -1,8 +1,8 @@
-//! The header of a chunk: its content, its summary, and where its columns are.
+//! The header of a chunk: what the chunk contains, its summary, and the positions of its columns.
 //!
-//! Guarantees: [`read_header`] trusts nothing before both checksums and every declared size were checked, and allocates
+//! Guarantees: [`read_header`] checks both checksums and every declared size before it trusts a value. It allocates
 //! nothing.
-//! Refuses: other magics and versions, trailing bytes, sizes beyond the limits.
+//! Refuses: other magic numbers and versions, trailing bytes, and sizes beyond the limits.
 
 use memctl_model::limits::{CHUNK_BYTES_MAX, CHUNK_EVENTS_MAX};
 use memctl_model::{Action, DeviceIndex, Levels, Rollup};
@@ -12,13 +12,13 @@ use super::varint::{Cursor, put, unzigzag, zigzag};
 use super::{ChunkError, ChunkMeta, Part, VERSION, check_limit};
 
 const MAGIC: [u8; 4] = *b"MCHK";
-/// Magic, version, flags, length of the whole header (16 bits).
+/// Bytes of magic number, version, flags and length of the whole header (16 bits).
 const PREFIX_BYTES: usize = 8;
 const CHECKSUM_BYTES: usize = 4;
-/// The rollup's levels are exact.
+/// A flag: the rollup's levels are exact.
 const FLAG_EXACT: u8 = 1;
 
-/// A chunk's description of itself.
+/// The header of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Version of the format.
@@ -29,27 +29,27 @@ pub struct Header {
     pub device: DeviceIndex,
     /// Number of earlier events of this device.
     pub first_event: u64,
-    /// Events in the chunk, at least 1.
+    /// Number of events in the chunk, at least 1.
     pub events: u32,
     /// The summary.
     pub rollup: Rollup,
     pub(super) layout: Layout,
 }
 
-/// What else the decoder needs.
+/// The layout of a chunk, which the decoder needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Layout {
     /// Ticks of the first event.
     pub(super) first_tick: u64,
-    /// Keys in the dictionary.
+    /// Number of keys in the dictionary.
     pub(super) keys: u32,
-    /// Low bits that are zero in all differences of explicit addresses.
+    /// Number of low bits that are zero in all differences of explicit addresses.
     pub(super) address_shift: u8,
-    /// Bytes of each column, unpacked and stored.
+    /// Bytes of each column, as unpacked and as stored.
     pub(super) columns: [(u32, u32); COLUMNS],
     /// Bytes of the times.
     pub(super) times_bytes: u32,
-    /// Where the payload begins.
+    /// Offset of the payload.
     pub(super) payload_at: usize,
 }
 
@@ -164,7 +164,7 @@ fn check_payload(header: &Header, payload: &[u8], checksum: u32) -> Result<(), C
     Ok(())
 }
 
-/// Levels are written as differences from those that they are close to.
+/// Writes levels as differences from `base`, whose levels are similar.
 fn put_levels(out: &mut Vec<u8>, levels: &Levels, base: &Levels) {
     let Levels { allocated_bytes, active_bytes, reserved_bytes } = *levels;
     for (value, base) in [

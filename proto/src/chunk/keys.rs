@@ -1,7 +1,7 @@
-//! The dictionary of a chunk: each distinct (stack, size, stream, pool) has a number, in order of first use.
+//! The dictionary of a chunk. Each distinct (stack, size, stream, pool) has a number, in order of first use.
 //!
-//! Guarantees: equal tuples have one number, regardless of earlier lookups.
-//! Refuses a column of tuples that does not hold exactly the declared number of them.
+//! Guarantees: equal tuples have the same number, regardless of earlier lookups.
+//! Refuses: a column that does not hold exactly the declared number of tuples.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -15,7 +15,7 @@ use super::{Fault, Part};
 /// PyTorch's allocator allocates multiples of this.
 const GRANULE_BYTES: u64 = 512;
 
-/// What repeats in training: the same site requests the same size on the same stream.
+/// The properties of a request. They repeat in training: the same site requests the same size on the same stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tuple {
     pub(super) stack: StackId,
@@ -37,9 +37,9 @@ pub(super) struct Key {
     pub(super) tuple: Tuple,
     /// Size rounded up to granules, at least one; wraps at 2^64.
     pub(super) len_bytes: u64,
-    /// Stack of the latest `free_requested` of such a block: the next one is expected to have it, too.
+    /// Stack of the latest `free_requested` of such a block. The next one is expected to have the same stack.
     pub(super) requested_stack: StackId,
-    /// Stack of the latest lone `free_completed`.
+    /// Stack of the latest `free_completed` that is not part of a pair.
     pub(super) completed_stack: StackId,
     /// The decoder's tables of times, see [`super::times`].
     pub(super) tables: [u32; 4],
@@ -59,7 +59,7 @@ impl Key {
     }
 }
 
-/// Writes the column of tuples: field by field, because neighbours in a field resemble each other.
+/// Writes the column of tuples, one field after the other, because neighbouring values of a field are similar.
 pub(super) fn write(keys: &[Key], out: &mut Vec<u8>) {
     let tuples = || keys.iter().map(|key| key.tuple);
     tuples().for_each(|tuple| put(out, tuple.stack.0.into()));
@@ -69,7 +69,8 @@ pub(super) fn write(keys: &[Key], out: &mut Vec<u8>) {
     tuples().for_each(|tuple| put(out, tuple.pool.second.into()));
 }
 
-/// Replaces `keys` with the content of the column of tuples. The caller has checked that `count` is at most the events.
+/// Replaces `keys` with the content of the column of tuples. The caller has checked that `count` is at most the number
+/// of events.
 pub(super) fn read(column: &[u8], count: usize, keys: &mut Vec<Key>) -> Result<(), Fault> {
     let mut cursor = Cursor::new(column, Part::Column(Column::Tuples));
     let nothing = Tuple { stack: StackId::NONE, size: 0, stream: 0, pool: PoolId::DEFAULT };
@@ -95,13 +96,13 @@ pub(super) fn read(column: &[u8], count: usize, keys: &mut Vec<Key>) -> Result<(
 /// The encoder's side: finds a tuple's number.
 pub(super) struct KeyIndex {
     pub(super) keys: Vec<Key>,
-    /// Indexes into `keys` plus one, 0 = empty; a power of two, at most half full.
+    /// Indices into `keys` plus one; 0 when empty. The number of slots is a power of two, and at most half are used.
     slots: Vec<u32>,
-    /// Odd and random, so that a sender cannot choose tuples that all collide. Not part of the format.
+    /// An odd random factor, so that a sender cannot choose tuples that all collide. It is not part of the format.
     multiplier: u64,
 }
 
-/// Initial slots: recordings have between 1 and 1,600 keys in a chunk.
+/// Initial number of slots. Recordings have between 1 and 1,600 keys in a chunk.
 const SLOTS_MIN: usize = 1 << 12;
 
 impl KeyIndex {
@@ -130,7 +131,7 @@ impl KeyIndex {
         self.keys.len() as u32 - 1
     }
 
-    /// The slot where the tuple is or belongs.
+    /// The slot where the tuple is, or where it will be added.
     #[inline]
     fn slot(&self, tuple: &Tuple) -> usize {
         let mask = self.slots.len() - 1;
@@ -144,7 +145,8 @@ impl KeyIndex {
         }
     }
 
-    /// Folds the high half of each product onto the low one: sizes are multiples of powers of two, streams are pointers.
+    /// The hash of a tuple. It folds the high half of each product onto the low half, because sizes are multiples of
+    /// powers of two and streams are pointers.
     #[inline]
     fn spread(&self, tuple: &Tuple) -> u64 {
         let fold = |value: u64| {

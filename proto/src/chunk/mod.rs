@@ -1,16 +1,16 @@
-//! The chunk: up to 65,536 allocator events of one device in about half a byte each.
+//! A chunk holds up to 65,536 allocator events of one device, in about half a byte each.
 //!
-//! Guarantees: lossless in order, action, address, size, stream, pool and stack, and in time floored to the chunk's
-//! resolution, for *any* sequence of events; every chunk decodes without any other; every version ever written stays
-//! readable. Decoding hostile input returns a [`ChunkError`]: it neither panics nor allocates more than
+//! Guarantees: for *any* sequence of events, order, action, address, size, stream, pool and stack are decoded exactly.
+//! Times are rounded down to the chunk's resolution. Every chunk can be decoded alone. Every version that was ever
+//! written stays readable. Decoding hostile input returns a [`ChunkError`]: it neither panics nor allocates more than
 //! [`memctl_model::limits`] allow.
 //! Refuses: empty chunks, chunks of more than [`CHUNK_EVENTS_MAX`] events.
 //!
-//! FORMAT.md in this folder describes every byte. In short: an allocation is an index into a dictionary of (stack,
-//! size, stream, pool), and its address is where a recent allocation began or ended. A free is the distance to the
-//! previously freed allocation, and the two events of an ordinary free are one. All of this repeats from step to step,
-//! so zstd removes it. Times do not repeat, so they have their own prefix codes (`codes`), which depend on what was
-//! allocated.
+//! FORMAT.md in this folder describes every byte. This is a summary. An allocation is an index into a dictionary of
+//! (stack, size, stream, pool). Its address is written as a reference to a recent allocation that began or ended there.
+//! A free is written as the distance to the previously freed allocation, and the two events of an ordinary free become
+//! one operation. All of this repeats from step to step, so zstd removes it. Times do not repeat. They have their own
+//! prefix codes (`codes`), which depend on what was allocated.
 
 mod addresses;
 mod bits;
@@ -36,14 +36,14 @@ pub use header::{Header, read_header};
 /// The version that [`Encoder`] writes.
 pub const VERSION: u8 = 1;
 
-/// What the encoder cannot know.
+/// Facts about a chunk that the encoder gets from its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct ChunkMeta {
-    /// The device whose events these are.
+    /// The device of the events.
     pub device: DeviceIndex,
     /// Number of earlier events of this device.
     pub first_event: u64,
-    /// The summary; its `counts`, `first_ns` and `last_ns` are filled in by the encoder.
+    /// The summary. The encoder fills in its `counts`, `first_ns` and `last_ns`.
     pub rollup: Rollup,
 }
 
@@ -66,7 +66,7 @@ pub enum ChunkError {
     /// A checksum does not match.
     #[error("chunk is damaged: the checksum of its {0} does not match; send or fetch it again")]
     Checksum(&'static str),
-    /// A declared size is beyond a limit; nothing was allocated for it.
+    /// A declared size is beyond a limit. Nothing was allocated for it.
     #[error("chunk declares {value} for its {what}, the limit is {max}")]
     TooLarge {
         /// What was declared.
@@ -92,7 +92,7 @@ pub enum ChunkError {
     },
 }
 
-/// The error of the inner loops: two bytes, so that a result fits a register and dropping it costs nothing.
+/// The error of the inner loops. It has two bytes, so that a result fits a register and dropping it costs nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// See [`ChunkError::Truncated`].

@@ -1,24 +1,26 @@
-//! Times on the grid: from nanoseconds to ticks, from differences of ticks to symbols and extra bits.
+//! Converts times: from nanoseconds to ticks, and from differences of ticks to symbols and extra bits.
 //!
-//! Guarantees: flooring to the grid is exact for every time and resolution; a symbol and its extra bits represent
-//! exactly one difference. Differences without a symbol are written elsewhere.
+//! Guarantees: rounding down to ticks is exact for every time and resolution. A symbol and its extra bits represent
+//! exactly one difference. Differences without a symbol are in the column of wide values.
 
 /// Differences below this have a symbol each and no extra bits.
 const EXACT: u64 = 16;
-/// Differences from here up have one symbol per octave, those in between four.
+/// Differences from this value on have one symbol per octave. Differences between [`EXACT`] and this value have four
+/// per octave.
 const COARSE: u64 = 64;
-/// The first difference without a symbol: 65 ms at 1 µs. It has 16 bits in an entry of a decoding table.
+/// The lowest difference without a symbol: 65 ms at 1 µs. Differences have 16 bits in an entry of a decoding table.
 pub(super) const DIFFERENCE_MAX: u64 = 1 << 16;
-/// The symbol of a first difference that is written elsewhere.
+/// The symbol of a first difference in the column of wide values.
 pub(super) const FIRST_ESCAPE: u8 = 34;
-/// Symbols of a first difference.
+/// Number of symbols of a first difference.
 pub(super) const FIRST_SYMBOLS: u8 = 35;
-/// The symbol of a second difference that is written elsewhere; those below have their own.
+/// The symbol of a second difference in the column of wide values. Smaller differences are their own symbols.
 pub(super) const SECOND_ESCAPE: u8 = 3;
-/// Symbols of both together: first + 35 · second.
+/// Number of symbols for both differences together. A symbol is first + 35 · second.
 pub(super) const SYMBOLS: usize = FIRST_SYMBOLS as usize * 4;
 
-/// The symbol of a difference below [`DIFFERENCE_MAX`] and the number of extra bits, which are its low bits.
+/// The symbol of a difference below [`DIFFERENCE_MAX`], and the number of extra bits. The extra bits are the low bits
+/// of the difference.
 #[inline]
 pub(super) const fn symbol(difference: u64) -> (u8, u32) {
     if difference < EXACT {
@@ -42,11 +44,11 @@ pub(super) const fn difference(symbol: u8) -> (u32, u32) {
     }
 }
 
-/// Divides repeatedly by the resolution.
+/// Divides times by the resolution, quickly for repeated divisions.
 #[derive(Clone, Copy)]
 pub(super) struct Grid {
     resolution_ns: u64,
-    /// ceil(2^64 / resolution), 0 when it does not fit.
+    /// ceil(2^64 / resolution); 0 when it does not fit.
     reciprocal: u64,
 }
 
@@ -62,12 +64,13 @@ impl Grid {
         time_ns / self.resolution_ns
     }
 
-    /// Ticks of a time shortly after the tick `base`: without a division, which would cost as much as the rest of an
-    /// event.
+    /// Ticks of a time shortly after the tick `base`. This avoids a division, which would cost as much as the rest of
+    /// an event.
     #[inline]
     pub(super) const fn ticks_after(self, time_ns: u64, base: u64) -> u64 {
         let base_ns = base.wrapping_mul(self.resolution_ns);
-        // The product is too high by less than since / 2^64 < 2^-32 ticks; below 1 / resolution that changes no floor.
+        // The product is too high by less than since / 2^64 < 2^-32 ticks. This is below 1 / resolution, so it does not
+        // change the rounding.
         if time_ns >= base_ns && time_ns - base_ns < 1 << 32 && self.resolution_ns <= 1 << 16 && self.resolution_ns > 1
         {
             base.wrapping_add((((time_ns - base_ns) as u128 * self.reciprocal as u128) >> 64) as u64)
@@ -76,7 +79,7 @@ impl Grid {
         }
     }
 
-    /// The time of a tick; wraps for ticks that no encoder writes.
+    /// The time of a tick. It wraps for ticks that no encoder writes.
     #[inline]
     pub(super) const fn time_ns(self, ticks: u64) -> u64 {
         ticks.wrapping_mul(self.resolution_ns)
@@ -115,7 +118,7 @@ mod tests {
             }
         }
         assert_eq!(Grid::new(0).ticks(9), 9);
-        // Before the base, but only a few nanoseconds after it in wrapping arithmetic.
+        // The time is before the base, but in wrapping arithmetic it is only a few nanoseconds after it.
         let grid = Grid::new(100);
         assert_eq!(grid.ticks_after(1, grid.ticks(u64::MAX)), 0);
     }

@@ -1,9 +1,10 @@
-//! Times of a chunk: two differences for each operation, in classes by what was allocated.
+//! The times of a chunk: two differences for each operation, coded in classes that depend on what was allocated.
 //!
-//! Guarantees: any sequence of 64-bit ticks survives. Refuses: more than [`CLASSES_MAX`] classes.
+//! Guarantees: every sequence of 64-bit ticks is decoded exactly. Refuses: more than [`CLASSES_MAX`] classes.
 //!
-//! Why classes: the time before an allocation depends on the operator that makes it, which the key (site and size)
-//! represents. Keys with similar means share a code, because the lengths of a code cost about 20 bytes.
+//! The reason for classes: the time before an allocation depends on the operator that makes it, and the key (site and
+//! size) identifies that operator. Keys with similar means share a code, because the lengths of one code cost about 20
+//! bytes.
 //! (Over 400 lines: writer, choice of classes and reader are three sides of one definition.)
 
 use super::bits::{BitWriter, PADDING, window};
@@ -15,27 +16,27 @@ use super::ticks::{DIFFERENCE_MAX, FIRST_ESCAPE, FIRST_SYMBOLS, SECOND_ESCAPE, S
 use super::varint::{Cursor, put, unzigzag, zigzag};
 use super::{Fault, Part};
 
-/// What a time's distribution depends on.
+/// The context that a time's distribution depends on.
 #[derive(Clone, Copy)]
 pub(super) struct Context(u32);
 
 impl Context {
-    /// An operation that no key predicts.
+    /// The context of an operation that no key predicts.
     pub(super) const OTHER: Self = Self(0);
 
-    /// An allocation with a key, or the free of one.
+    /// The context of an allocation with a key, or of the free of such an allocation.
     #[inline]
     pub(super) const fn keyed(key: u32, is_free: bool, after_alloc: bool) -> Self {
         Self(1 + (key << 2 | (is_free as u32) << 1 | !after_alloc as u32))
     }
 }
 
-/// Both times of an operation, as they will be coded.
+/// Both differences of an operation, as they will be coded.
 #[derive(Clone, Copy)]
 struct Time {
     context: u32,
     symbol: u8,
-    /// Extra bits.
+    /// Number of extra bits.
     count: u8,
     extra: u16,
 }
@@ -45,7 +46,7 @@ struct Time {
 pub(super) struct TimeWriter {
     times: Vec<Time>,
     bits: BitWriter,
-    /// By class and symbol: code in the high bits, its length in the low eight.
+    /// By class and symbol: the code in the high bits, its length in the low eight bits.
     codes: Vec<u32>,
 }
 
@@ -55,7 +56,7 @@ impl TimeWriter {
         self.bits.clear();
     }
 
-    /// Adds an operation: the difference before it, and the one between its two events.
+    /// Adds an operation: the difference before it, and the difference between its two events.
     #[inline]
     pub(super) fn push(&mut self, context: Context, first: u64, second: u64, wide: &mut Vec<u8>) {
         let (mut first_symbol, mut count) = (FIRST_ESCAPE, 0);
@@ -78,13 +79,13 @@ impl TimeWriter {
         });
     }
 
-    /// Chooses classes and encodes. Fills the columns of classes and lengths; [`Self::bits`] has the rest.
+    /// Chooses classes and encodes the times. Fills the columns of classes and lengths. [`Self::bits`] has the rest.
     pub(super) fn finish(&mut self, keys: usize, columns: &mut Raw) -> Result<(), Fault> {
         let mut classes = Classes::choose(&self.times, keys);
         classes.refine(&self.times, keys);
         let mut counts = vec![0u32; classes.total * SYMBOLS];
         for time in &mut self.times {
-            // From here on only the index of the class and symbol, which is all that is needed.
+            // The context becomes the index of class and symbol; the context itself is not needed after this.
             time.context =
                 u32::from(classes.of_context[time.context as usize]) * SYMBOLS as u32 + u32::from(time.symbol);
             counts[time.context as usize] += 1;
@@ -125,7 +126,7 @@ impl TimeWriter {
     }
 }
 
-/// Each class: its highest symbol, then the stored lengths up to there.
+/// Writes a class: its highest symbol, then the stored lengths up to that symbol.
 fn write_lengths(stored: &[u8], out: &mut Vec<u8>) {
     let highest = stored.iter().rposition(|&length| length > 0).unwrap_or(0);
     out.push(highest as u8);
@@ -136,19 +137,20 @@ fn write_lengths(stored: &[u8], out: &mut Vec<u8>) {
 struct Classes {
     /// Class of each context.
     of_context: Vec<u8>,
-    /// Classes of all planes.
+    /// Number of classes of all planes.
     total: usize,
-    /// As stored: classes of each plane, then plane by plane the class of each key within it.
+    /// The column as stored: the number of classes of each plane, then for each plane the class of each key within the
+    /// plane.
     column: Vec<u8>,
 }
 
-/// Contexts with fewer times than this share one class: their means are unreliable.
+/// Contexts with fewer times than this share one class, because their means are unreliable.
 const RARE_TIMES: u32 = 8;
-/// A class with fewer times than this is merged with its neighbour: its code would cost more than it saves.
+/// A class with fewer times than this is merged with its neighbour, because its code would cost more than it saves.
 const CLASS_TIMES_MIN: u32 = 160;
-/// Cost of a symbol in a class that never had it: its code will be long, and others get longer because of it.
+/// Cost in bits of a symbol in a class that never had it. Its code will be long, and it makes other codes longer.
 const MISSING_BITS: u32 = 12;
-/// Cost of writing that a key's class differs from the previous key's.
+/// Cost in bits of writing that a key's class differs from the previous key's.
 const CHANGE_BITS: u32 = 10;
 
 impl Classes {
@@ -173,7 +175,8 @@ impl Classes {
         chosen
     }
 
-    /// Classes of one keyed plane: by the step of the mean, with one class for rare contexts, and thin classes merged.
+    /// Chooses the classes of one keyed plane by the step of the mean. Rare contexts share one class, and thin classes
+    /// are merged.
     fn choose_plane(&mut self, plane: usize, keys: usize, sums: &[(u32, u32)]) {
         let context = |key: usize| 1 + key * KEYED_PLANES + plane;
         let step = |(count, sum): (u32, u32)| {
@@ -182,7 +185,7 @@ impl Classes {
         };
         let mut times = [0u32; STEPS + 1];
         (0..keys).for_each(|key| times[step(sums[context(key)])] += sums[context(key)].0);
-        // From the lowest step up, close a class as soon as it has enough.
+        // From the lowest step up, a class is closed as soon as it has enough times.
         let (mut class_of_step, mut class, mut in_class) = ([0u8; STEPS + 1], 0u8, 0);
         for step in 0..=STEPS {
             let rest: u32 = times[step..].iter().sum();
@@ -197,7 +200,7 @@ impl Classes {
         }
         let (mut before, base) = (0, self.total as u8);
         for key in 0..keys {
-            // A key without such times repeats the previous one, which compresses best.
+            // A key without such times gets the class of the previous key, which compresses best.
             if sums[context(key)].0 > 0 {
                 before = class_of_step[step(sums[context(key)])];
             }
@@ -214,7 +217,7 @@ impl Classes {
         for time in times {
             counts[usize::from(self.of_context[time.context as usize]) * SYMBOLS + usize::from(time.symbol)] += 1;
         }
-        // By plane, symbol, class within the plane: bits. Sixteen classes side by side add as one.
+        // Bits by plane, symbol and class within the plane. The classes are adjacent, so their sums are vectorised.
         let mut bits = vec![[[MISSING_BITS; STEPS + 1]; SYMBOLS]; KEYED_PLANES];
         let mut counts = counts.chunks(SYMBOLS);
         for (bits, &classes) in bits.iter_mut().zip(&self.column) {
@@ -250,15 +253,16 @@ impl Classes {
     }
 }
 
-/// A slot of a decoding table: bits 0 to 15 the lowest first difference, 16 to 19 the number of extra bits, 20 to 24
-/// the bits of code and extra together, 25 and 26 the second difference, and one of the following.
+/// A slot of a decoding table. Bits 0 to 15: the lowest first difference. Bits 16 to 19: the number of extra bits. Bits
+/// 20 to 24: the number of bits of code and extra bits together. Bits 25 and 26: the second difference. Higher bits:
+/// the following flags.
 #[derive(Clone, Copy)]
 struct Slot(u32);
 
 impl Slot {
-    /// One of the differences is written elsewhere.
+    /// One or both differences are in the column of wide values.
     const ESCAPE: u32 = 1 << 27;
-    /// The first one is.
+    /// The first difference is in the column of wide values.
     const FIRST_ESCAPE: u32 = 1 << 28;
     /// There is no such code.
     const INVALID: Self = Self(1 << 29 | Self::ESCAPE);
@@ -288,15 +292,16 @@ impl Slot {
 /// The decoder's side of classes and lengths, reusable.
 #[derive(Default)]
 pub(super) struct TimeTables {
-    /// The tables of all classes, after two slots for contexts without one.
+    /// The tables of all classes, after the two slots of [`NO_TABLE`].
     slots: Vec<Slot>,
-    /// By class: first slot in the high bits, 64 minus the binary logarithm of their number in the low six.
+    /// By class: the first slot in the high bits, and in the low six bits 64 minus the binary logarithm of the number
+    /// of slots.
     classes: Vec<u32>,
     other: u32,
     bits: Vec<u8>,
 }
 
-/// The table of contexts without a class: two slots.
+/// The table of contexts without a class. It has two slots.
 const NO_TABLE: u32 = 63;
 
 impl TimeTables {
@@ -313,7 +318,7 @@ impl TimeTables {
         let mut rest = self.classes.as_slice();
         let mut of_keys = of_keys.iter();
         for (plane, &count) in counts[..KEYED_PLANES].iter().enumerate() {
-            // There are `total` of them.
+            // `rest` is long enough: it has the tables of all planes.
             let (own, after) = rest.split_at(usize::from(count));
             for (key, &class) in keys.iter_mut().zip(&mut of_keys) {
                 key.tables[plane] = match own.get(usize::from(class)) {
@@ -350,7 +355,7 @@ impl TimeTables {
         self.slots.resize(first + (1 << code.bits), Slot::INVALID);
         for (slot, &stored) in Slot::ALL.iter().zip(stored).filter(|&(_, &stored)| stored > 0) {
             let (at, shift) = code.hand_out(stored);
-            // At most 10 + 15 bits: five bits hold them.
+            // A code has at most 10 bits and 15 extra bits, so the sum fits into five bits.
             self.slots[first + at..][..1 << shift].fill(Slot(slot.0 + (u32::from(stored - 1) << 20)));
         }
         Ok(())
@@ -381,7 +386,7 @@ pub(super) struct TimeReader<'a> {
 }
 
 impl TimeReader<'_> {
-    /// Both differences of the next operation, by one of [`Key::tables`] or [`TimeTables::other`].
+    /// Returns both differences of the next operation. `table` is one of [`Key::tables`] or [`TimeTables::other`].
     #[inline(always)]
     pub(super) fn next(&mut self, table: u32) -> Result<(u64, u64), Fault> {
         let window = window(self.bits, self.at)?;
@@ -389,7 +394,7 @@ impl TimeReader<'_> {
         let Some(&Slot(slot)) = self.slots.get(index) else { return Err(Fault::Malformed(Part::Times)) };
         let used = slot >> 20 & 0x1f;
         self.at += used as usize;
-        // The extra bits are the last of the bits used.
+        // The extra bits are the last ones of the bits that are used.
         let extra = window.rotate_left(used) as u32 & ((1 << (slot >> 16 & 0xf)) - 1);
         let (mut first, mut second) = (u64::from((slot & 0xffff) + extra), u64::from(slot >> 25 & 3));
         if slot & Slot::ESCAPE != 0 {
@@ -407,8 +412,8 @@ impl TimeReader<'_> {
     }
 }
 
-/// Reads values without a code. Returns both differences and the new position. By value, so that the caller's stay in
-/// registers.
+/// Reads the differences that are in the column of wide values. Returns both differences and the new position. They are
+/// passed by value, so that the caller's variables stay in registers.
 #[cold]
 #[inline(never)]
 fn escaped(slot: u32, mut first: u64, mut second: u64, wide: &[u8], at: usize) -> Result<(u64, u64, usize), Fault> {
@@ -431,14 +436,14 @@ mod tests {
     use crate::chunk::keys::Tuple;
     use memctl_model::Event;
 
-    /// Key, whether it is a free, whether it follows an allocation; `None` where no key predicts.
+    /// The key, whether it is a free, and whether it follows an allocation; `None` where no key predicts.
     type Given = Option<(u32, bool, bool)>;
 
     fn keys(count: usize) -> Vec<Key> {
         vec![Key::new(Tuple::of(&Event::default())); count]
     }
 
-    /// Writes differences in given contexts, reads them again; returns the bytes of the bits.
+    /// Writes differences in given contexts and reads them again. Returns the number of bytes of the bits.
     fn round_trip(given: &[(Given, u64, u64)], count: usize) -> usize {
         let mut writer = TimeWriter::default();
         let (mut columns, mut wide) = (Raw::default(), Vec::new());
@@ -493,7 +498,7 @@ mod tests {
 
     #[test]
     fn as_many_classes_as_can_be_chosen_are_read() {
-        // Means over the whole range, in all four planes.
+        // The means cover the whole range, in all four planes.
         let given: Vec<_> = (0..200_000u64)
             .map(|n| {
                 let key = (n % 64) as u32;
@@ -516,7 +521,7 @@ mod tests {
         assert!(read(&[0, 0, 0, 0, 2, 0, 0, 0, 0], &[code, code].concat()).is_err());
         assert!(read(&[1, 0, 0, 0, 0, 0, 0, 0, 0], &[139, 1]).is_err());
         assert!(read(&[1, 0, 0, 0, 0, 0, 0, 0, 0], &[[140].as_slice(), &[0; 140], &[1]].concat()).is_err());
-        // Without a class no time can be read.
+        // No time can be read in a context without a class.
         let mut keys = keys(1);
         tables.read(&[0; 9], &[], &mut keys).unwrap();
         let other = tables.other();

@@ -5,7 +5,7 @@
 
 use super::{Fault, Part};
 
-/// Appends a varint: seven bits a byte, least significant first, high bit = more follows.
+/// Appends a varint. Each byte has seven bits, least significant first. A set high bit means that more bytes follow.
 #[inline]
 pub(super) fn put(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
@@ -35,7 +35,7 @@ pub(super) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// A cursor at the beginning; `part` is what errors name.
+    /// A cursor at the beginning. `part` is the part that errors name.
     pub(super) const fn new(bytes: &'a [u8], part: Part) -> Self {
         Self { bytes, at: 0, part }
     }
@@ -87,12 +87,12 @@ impl<'a> Cursor<'a> {
         u32::try_from(self.u64()?).map_err(|_| Fault::Malformed(self.part))
     }
 
-    /// Bytes read so far.
+    /// Number of bytes read so far.
     pub(super) const fn read(&self) -> usize {
         self.at
     }
 
-    /// An error unless everything was read.
+    /// Returns an error unless everything was read.
     pub(super) const fn finished(&self) -> Result<(), Fault> {
         if self.at == self.bytes.len() { Ok(()) } else { Err(Fault::Malformed(self.part)) }
     }

@@ -1,9 +1,8 @@
-//! Answers about holders, which come from an untrusted trainer.
+//! Converts and checks answers about holders, which come from an untrusted trainer.
 //!
-//! Guarantees: an answer that passes [`checked`] has at most the allowed number of parts, none too long, and covers at
-//! most the blocks in question. Otherwise the whole answer is refused: half of it could name the wrong holder.
-//!
-//! (Over 400 lines: each field of a holder is spelled once in each direction, and both are compared.)
+//! Guarantees: an answer that passes [`checked`] has at most the allowed number of parts, and no part is too long. It
+//! covers at most the requested blocks. Otherwise the whole answer is refused, because a part of it could name the
+//! wrong holder.
 
 use memctl_model::{
     Collector, Frame, HolderBound, HolderKind, HolderPattern, HoldersAsked, HoldersFound, TensorHolder,
@@ -15,30 +14,30 @@ use crate::v1;
 
 pub use memctl_model::holders::BLOCKS_MAX;
 
-/// Stacks of a site in one request.
+/// Maximum number of stacks of a site in one request.
 pub const STACKS_MAX: usize = 4_096;
-/// Bytes of an answer.
+/// Maximum bytes of an answer.
 pub const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// Default of how long a search may pause the trainer.
+/// How long a search may pause the trainer by default, in milliseconds.
 pub const BUDGET_MS: u32 = 100;
-/// And its maximum: the other ranks of a training wait meanwhile, and give up after minutes.
+/// The maximum of that time. The other ranks of a training wait meanwhile and give up after minutes.
 pub const BUDGET_MS_MAX: u32 = 10_000;
 
-/// Holders in an answer.
+/// Maximum number of holders in an answer.
 const HOLDERS_MAX: usize = 8;
-/// Steps from the root to the tensor.
+/// Maximum number of steps from the root to the tensor.
 const CHAIN_MAX: usize = 12;
-/// Sentences about what was not searched.
+/// Maximum number of sentences about objects that were not searched.
 const NOT_LOOKED_AT_MAX: usize = 32;
-/// Bytes of a holder's kind,
+/// Maximum bytes of a holder's kind.
 const KIND_BYTES_MAX: usize = 32;
-/// and of a sentence or a step: 200 characters of any script.
+/// Maximum bytes of a sentence or a step: 200 characters of any script.
 const TEXT_BYTES_MAX: usize = 1_024;
 
-/// The same answer, if it is valid.
+/// Returns the same answer if it is valid.
 ///
 /// # Errors
-/// The part that is too many, too long or contradictory.
+/// A part is too long or contradictory, or there are too many parts.
 pub fn checked(found: v1::HoldersFound) -> Result<v1::HoldersFound, WireError> {
     at_most("bytes of an answer about holders", found.encoded_len(), ANSWER_BYTES_MAX)?;
     at_most("blocks asked about", found.asked_blocks as usize, BLOCKS_MAX)?;
@@ -68,7 +67,7 @@ pub fn checked(found: v1::HoldersFound) -> Result<v1::HoldersFound, WireError> {
     Ok(found)
 }
 
-/// A holder for the wire.
+/// Converts a holder to the wire format.
 #[must_use]
 pub fn holder_to_wire(holder: &TensorHolder) -> v1::TensorHolder {
     let TensorHolder {
@@ -145,7 +144,7 @@ fn pattern_to_wire(pattern: HolderPattern) -> v1::HolderPattern {
     }
 }
 
-/// A holder from the wire. Values unknown to this version become `Unknown` or `None`.
+/// Converts a holder from the wire format. Values that are unknown to this version become `Unknown` or `None`.
 #[must_use]
 pub fn holder_from_wire(holder: v1::TensorHolder) -> TensorHolder {
     let (what, collector, pattern) = (holder.holder(), holder.collector(), holder.pattern());
@@ -177,7 +176,7 @@ pub fn holder_from_wire(holder: v1::TensorHolder) -> TensorHolder {
 /// A stored request and its outcome, for a process whose name and rank the caller knows.
 ///
 /// # Errors
-/// A missing part, or what [`checked`] refuses.
+/// A part is missing, or [`checked`] refuses the answer.
 pub fn from_kept(
     kept: v1::HoldersAsked,
     (rank, process): (u32, String),

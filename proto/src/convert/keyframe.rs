@@ -1,4 +1,4 @@
-//! Keyframes: segments as rows, the blocks of all of them in columns.
+//! Converts keyframes. Segments are rows, and the blocks of all segments are columns.
 
 use memctl_model::{BlockState, BlockUse, Keyframe, KeyframeReason, PoolId, SegmentKind, SegmentState, StackId};
 
@@ -6,9 +6,9 @@ use super::session::device_index;
 use super::{WireError, at_most, even, fill_zeros, leave_out_zeros, phase};
 use crate::v1;
 
-/// Segments of one keyframe.
+/// Maximum number of segments of one keyframe.
 pub const SEGMENTS_MAX: usize = 1 << 20;
-/// Blocks of one keyframe.
+/// Maximum number of blocks of one keyframe.
 pub const BLOCKS_MAX: usize = 4 << 20;
 
 impl From<&Keyframe> for v1::Keyframe {

@@ -1,4 +1,4 @@
-//! Marks in columns: times as differences, steps as differences, names once.
+//! Converts marks to columns. Times and steps are stored as differences, and each name is stored once.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,10 @@ use memctl_model::{Mark, MarkKind, Phase};
 use super::{WireError, at_most, even};
 use crate::v1;
 
-/// Marks in one batch.
+/// Maximum number of marks in one batch.
 pub const MARKS_MAX: usize = 65_536;
 
-/// Packs marks; times are floored to the resolution.
+/// Packs marks. Times are rounded down to the resolution.
 #[must_use]
 pub fn to_wire(marks: &[Mark], resolution_ns: u32) -> v1::MarkBatch {
     let mut batch = v1::MarkBatch { resolution_ns, ..Default::default() };
@@ -45,7 +45,7 @@ pub fn to_wire(marks: &[Mark], resolution_ns: u32) -> v1::MarkBatch {
 fn step_delta(last: &mut u64, step: u64) -> u64 {
     let delta = step.wrapping_sub(*last) as i64;
     *last = step;
-    // Zigzag by hand: the column is shared with values that are not differences.
+    // Zigzag is computed here, because the column also has values that are not differences.
     ((delta << 1) ^ (delta >> 63)) as u64
 }
 
@@ -59,7 +59,7 @@ fn index_of<'a>(names: &mut Vec<String>, known: &mut HashMap<&'a str, u64>, name
 /// Unpacks marks.
 ///
 /// # Errors
-/// Uneven columns, unknown kinds, phases or names, more than [`MARKS_MAX`] marks.
+/// Uneven columns, unknown kinds, phases or names, or more than [`MARKS_MAX`] marks.
 pub fn from_wire(batch: &v1::MarkBatch) -> Result<Vec<Mark>, WireError> {
     let rows = batch.kinds.len();
     at_most("marks of a batch", rows, MARKS_MAX)?;

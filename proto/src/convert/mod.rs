@@ -1,6 +1,6 @@
-//! Model ⇄ wire, one file a noun.
+//! Converts between the model and the wire format. Each noun has its own file.
 //!
-//! Encoding (`From`/`to_wire`) never fails. Decoding (`TryFrom`/`from_wire`) trusts nothing: missing parts, unknown
+//! Encoding (`From`/`to_wire`) never fails. Decoding (`TryFrom`/`from_wire`) trusts nothing. Missing parts, unknown
 //! numbers, columns of unequal length and everything over `memctl_model::limits` are a [`WireError`] that names the
 //! field.
 
@@ -41,14 +41,14 @@ pub enum WireError {
         /// Rows of another.
         right: usize,
     },
-    /// More of something than is allowed.
+    /// There are more entries than allowed.
     #[error("{what}: {count} is over the limit of {limit}")]
     TooMany {
-        /// What it counts.
+        /// What is counted.
         what: &'static str,
-        /// How many.
+        /// The count.
         count: u64,
-        /// How many are allowed.
+        /// The maximum count.
         limit: u64,
     },
     /// Bytes that are not the expected message.
@@ -77,7 +77,7 @@ impl WireError {
     }
 }
 
-/// Errors unless all columns of a table have `rows` rows.
+/// Returns an error unless all columns of a table have `rows` rows.
 pub(crate) fn even(table: &'static str, rows: usize, columns: &[usize]) -> Result<(), WireError> {
     match columns.iter().find(|&&column| column != rows) {
         Some(&right) => Err(WireError::Uneven { table, left: rows, right }),
@@ -85,7 +85,7 @@ pub(crate) fn even(table: &'static str, rows: usize, columns: &[usize]) -> Resul
     }
 }
 
-/// Errors when there is more of something than allowed.
+/// Returns an error when `count` is over `limit`.
 pub(crate) fn at_most(what: &'static str, count: usize, limit: usize) -> Result<(), WireError> {
     if count > limit {
         return Err(WireError::TooMany { what, count: count as u64, limit: limit as u64 });
@@ -93,7 +93,7 @@ pub(crate) fn at_most(what: &'static str, count: usize, limit: usize) -> Result<
     Ok(())
 }
 
-/// Leaves out a column of zeros: most recordings have no phases.
+/// Leaves out a column of zeros, because most recordings have no phases.
 fn leave_out_zeros(column: &mut Vec<u32>) {
     if column.iter().all(|&value| value == 0) {
         column.clear();
@@ -107,7 +107,7 @@ fn fill_zeros(column: &mut Vec<u32>, rows: usize) {
     }
 }
 
-/// A phase's number, 0 for none.
+/// The phase with this number; `None` for 0.
 fn phase(field: &'static str, number: u32) -> Result<Option<memctl_model::Phase>, WireError> {
     match memctl_model::Phase::of_number(number) {
         None if number != 0 => Err(WireError::invalid(field, number, "0 to 5")),

@@ -1,4 +1,4 @@
-//! Samples: figures that could not be measured stay absent.
+//! Converts samples. Figures that could not be measured stay absent.
 
 use memctl_model::{Sample, Sharing};
 
@@ -6,7 +6,7 @@ use super::session::device_index;
 use super::{WireError, at_most};
 use crate::v1;
 
-/// Samples of one batch.
+/// Maximum number of samples of one batch.
 pub const SAMPLES_MAX: usize = 65_536;
 
 impl From<&Sample> for v1::Sample {
@@ -113,7 +113,7 @@ pub fn sharing_to_wire(sharing: Sharing) -> Vec<i32> {
     all.into_iter().filter_map(|(is_used, kind)| is_used.then_some(kind.into())).collect()
 }
 
-/// Unpacks them; unknown features of a later version are skipped.
+/// Unpacks the features that share device memory. Unknown features of a later version are skipped.
 #[must_use]
 pub fn sharing_from_wire(wire: &[i32]) -> Sharing {
     let has = |kind: v1::MemorySharing| wire.contains(&kind.into());

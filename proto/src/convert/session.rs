@@ -1,4 +1,4 @@
-//! Sessions, devices, settings and a session's end.
+//! Converts sessions, devices, settings and a session's end.
 
 use memctl_model::limits::{DEVICES_MAX, LABEL_BYTES_MAX, LABELS_MAX, NAME_BYTES_MAX, is_job_name};
 use memctl_model::{
@@ -9,7 +9,7 @@ use memctl_model::{
 use super::{WireError, at_most};
 use crate::v1;
 
-/// A rank beyond this is a mistake, not a cluster.
+/// Maximum rank. A higher one is a mistake.
 const RANK_MAX: u32 = 1 << 20;
 
 impl From<&SessionInfo> for v1::SessionInfo {
@@ -152,7 +152,7 @@ impl TryFrom<v1::DeviceInfo> for DeviceInfo {
     }
 }
 
-/// A device's index as the wire carries it.
+/// A device's index from the wire format.
 pub(crate) fn device_index(wire: u32) -> Result<DeviceIndex, WireError> {
     u8::try_from(wire)
         .ok()
@@ -233,7 +233,7 @@ impl TryFrom<v1::SessionEnd> for SessionEnd {
 
     fn try_from(wire: v1::SessionEnd) -> Result<Self, WireError> {
         let v1::Dropped { ring_full, spool_full, shutdown } = wire.dropped.unwrap_or_default();
-        // Sums of these are computed later: a lying sender must not overflow them.
+        // Sums of these counts are computed later. A hostile sender must not make them overflow.
         for count in [wire.produced, ring_full, spool_full, shutdown] {
             if count > i64::MAX as u64 / 4 {
                 return Err(WireError::invalid("end.counts", count, "a number of events"));

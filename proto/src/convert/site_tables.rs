@@ -1,7 +1,7 @@
-//! Site tables in batches: the first table of a device is whole, each later one has the changed rows.
+//! Site tables in batches. The first table of a device is whole. Each later table has only the changed rows.
 //!
-//! A batch is self-contained. It is read table by table: it may unfold to a hundred times its own rows, which are never
-//! all in memory.
+//! A batch is self-contained. It is read table by table. It may unfold to a hundred times its own rows, and these are
+//! never all in memory.
 
 use std::collections::HashMap;
 
@@ -11,15 +11,17 @@ use super::session::device_index;
 use super::{WireError, at_most, even, fill_zeros, leave_out_zeros, phase};
 use crate::v1;
 
-/// Tables in one batch.
+/// Maximum number of tables in one batch.
 pub const TABLES_MAX: usize = 4_096;
-/// Rows of one table: sites times the epochs in which their live blocks were allocated.
+/// Maximum number of rows of one table. A table has a row for each site and each epoch in which its live blocks were
+/// allocated.
 pub const ROWS_MAX: usize = 1 << 19;
-/// Rows of private pools in one table: stacks that captured a graph or used their own pool.
+/// Maximum number of rows of private pools in one table. Such rows are for stacks that captured a graph or used their
+/// own pool.
 pub const POOL_ROWS_MAX: usize = 1 << 12;
-/// Rows of all tables of a batch after unfolding; bounds the time that a small batch can take.
+/// Maximum number of rows of all tables of a batch after unfolding. This bounds the time that a small batch can take.
 pub const BATCH_ROWS_MAX: usize = 1 << 25;
-/// Rows of the tables of a batch that are kept in memory at once.
+/// Maximum number of rows that are kept in memory at once, of all tables of a batch.
 pub const KEPT_ROWS_MAX: usize = 1 << 20;
 
 /// Packs tables, in the order in which they were taken.
@@ -39,8 +41,8 @@ pub fn to_wire<'a>(tables: impl IntoIterator<Item = &'a SiteTable>) -> v1::SiteT
     v1::SiteTableBatch { tables }
 }
 
-/// Packs tables that already hold changes: the first table of each device has all rows, a later one those that differ
-/// from the previous table, removed ones with 0 blocks.
+/// Packs tables that already hold changes. The first table of each device has all rows. A later table has the rows that
+/// differ from the previous table; a removed row has 0 blocks.
 #[must_use]
 pub fn changes_to_wire<'a>(tables: impl IntoIterator<Item = &'a SiteTable>) -> v1::SiteTableBatch {
     v1::SiteTableBatch { tables: tables.into_iter().map(|table| table_to_wire(table, &table.rows)).collect() }
@@ -119,7 +121,7 @@ fn table_to_wire(table: &SiteTable, rows: &[SiteRow]) -> v1::SiteTable {
     }
 }
 
-/// The site tables of a batch as received: not unfolded yet.
+/// The site tables of a batch as received, not unfolded yet.
 #[derive(Clone, Debug)]
 pub struct SiteTables(v1::SiteTableBatch);
 
@@ -130,10 +132,11 @@ impl From<v1::SiteTableBatch> for SiteTables {
 }
 
 impl SiteTables {
-    /// Passes every table, unfolded, in their order. One table per device is in memory at a time.
+    /// Passes every table to `take`, unfolded and in order. One table per device is in memory at a time.
     ///
     /// # Errors
-    /// Uneven columns, rows out of order, unknown numbers, more than the limits; earlier tables have been passed then.
+    /// Uneven columns, rows out of order, unknown numbers, or more than the limits. Earlier tables have been passed by
+    /// then.
     pub fn each(self, mut take: impl FnMut(&SiteTable)) -> Result<(), WireError> {
         at_most("site tables of a batch", self.0.tables.len(), TABLES_MAX)?;
         // The rows of each device's last table.
@@ -153,10 +156,10 @@ impl SiteTables {
         Ok(())
     }
 
-    /// The tables whose boundary and epoch are wanted, unfolded. The others are read and checked, but not kept.
+    /// The unfolded tables whose boundary and epoch are wanted. The other tables are read and checked, but not kept.
     ///
     /// # Errors
-    /// As [`Self::each`], for any table; also more rows than may be kept at once.
+    /// The errors of [`Self::each`], for any table, and more rows than may be kept at once.
     pub fn kept(self, wanted: impl Fn(Boundary, u32) -> bool) -> Result<Vec<SiteTable>, WireError> {
         let (mut tables, mut rows) = (Vec::new(), 0);
         self.each(|table| {
@@ -260,8 +263,8 @@ fn key(row: &SiteRow) -> (StackId, u32, Option<Phase>) {
     (row.stack, row.birth_epoch, row.birth_phase)
 }
 
-/// Applies changes. Most tables change few rows of the previous one, without adding or removing any: then the cost
-/// depends on the changes only.
+/// Applies changes to rows. Most tables change a few rows of the previous table, without adding or removing any. In
+/// that case the cost depends only on the number of changes.
 fn change(rows: &mut Vec<SiteRow>, changes: Vec<SiteRow>) {
     let place = |change: &SiteRow| rows.binary_search_by_key(&key(change), key).ok().filter(|_| change.blocks > 0);
     match changes.iter().map(place).collect::<Option<Vec<usize>>>() {

@@ -1,11 +1,12 @@
-//! The session's dictionary of stacks: strings, frames and stacks are sent once, in the order of their ids.
+//! The session's dictionary of stacks. Strings, frames and stacks are sent once, in the order of their ids.
 //!
-//! [`StackSender`] is the agent's side, [`StackDictionary`] the reader's. A stack shares its outer frames with the
-//! previous stack in the batch, because call stacks mostly differ near the leaf.
+//! [`StackSender`] is the agent's side, and [`StackDictionary`] is the reader's. A stack shares its outer frames with
+//! the previous stack in the batch, because call stacks mostly differ in their innermost frames.
 //!
-//! Guarantees: a dictionary takes [`SESSION_STACK_BYTES_MAX`] at most for any batches: frames that stacks share are
-//! stored once. Refuses non-consecutive ids, references to what was never sent, and more than the limits.
-//! (Over 400 lines: sender and reader are two sides of one definition, and share its limits.)
+//! Guarantees: a dictionary takes at most [`SESSION_STACK_BYTES_MAX`] for any batches. Frames that stacks share are
+//! stored once.
+//! Refuses: non-consecutive ids, references to entries that were never sent, and more entries than the limits allow.
+//! (Over 400 lines: sender and reader are two sides of one definition and share its limits.)
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,14 +27,14 @@ pub struct StackSender {
     stacks: u32,
     batch: v1::StackBatch,
     batch_bytes: usize,
-    /// Bytes that the receiver's dictionary takes: it refuses more than [`SESSION_STACK_BYTES_MAX`].
+    /// Bytes that the receiver's dictionary takes. The receiver refuses more than [`SESSION_STACK_BYTES_MAX`].
     received_bytes: usize,
     previous: Vec<u32>,
 }
 
 impl StackSender {
-    /// Adds the next stack, innermost frame first, and returns its id; [`StackId::NONE`] once the session's limit is
-    /// reached. Frames beyond the depth limit are cut at the outer end, long names at their end.
+    /// Adds the next stack, innermost frame first, and returns its id. Returns [`StackId::NONE`] once the session's
+    /// limit is reached. Frames beyond the depth limit are cut at the outer end, long names at their end.
     pub fn add(&mut self, stack: &[Frame]) -> StackId {
         if self.stacks as usize >= SESSION_STACKS_MAX || self.frames.len() + STACK_FRAMES_MAX > SESSION_FRAMES_MAX {
             return StackId::NONE;
@@ -46,7 +47,7 @@ impl StackSender {
         self.batch.stack_shared.push(shared as u32);
         self.batch.stack_new.push((ids.len() - shared) as u32);
         self.batch.stack_frames.extend(&ids[..ids.len() - shared]);
-        // The varint of a frame's id has at most 5 bytes, as have the two lengths.
+        // The varint of a frame's id has at most 5 bytes. The two lengths also have at most 5 bytes each.
         self.batch_bytes += 5 * (ids.len() - shared) + 10;
         self.received_bytes += (ids.len() - shared) * OF_NODE + size_of::<NodeId>();
         self.previous = ids;
@@ -73,7 +74,7 @@ impl StackSender {
         })
     }
 
-    /// Stacks that wait to be sent.
+    /// Number of stacks that wait to be sent.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.batch.stack_new.len()
@@ -114,11 +115,12 @@ impl StackSender {
     }
 }
 
-/// Overhead of a name beyond its bytes, and memory of a frame within a stack here and at the receiver.
+/// Memory overhead of a name beyond its bytes (`OF_NAME`), and memory of a frame within a stack (`OF_NODE`), here and
+/// at the receiver.
 const OF_NAME: usize = 48;
 const OF_NODE: usize = 40;
 
-/// Maximum memory of a stack in a dictionary that knows none of it.
+/// Maximum memory of a stack whose frames are all new to a dictionary.
 fn most_bytes(stack: &[Frame]) -> usize {
     let name = |text: &str| text.len().min(NAME_BYTES_MAX) + OF_NAME;
     let of = |frame: &Frame| name(&frame.function) + name(&frame.file) + size_of::<Frame>() + OF_NODE;
@@ -132,13 +134,13 @@ pub struct StackDictionary {
     /// Bytes of all strings.
     name_bytes: usize,
     frames: Vec<Frame>,
-    /// Frames within stacks: stacks share their outer parts.
+    /// Frames within stacks. Stacks share their outer frames.
     nodes: Vec<Node>,
     /// The innermost frame of each stack.
     stacks: Vec<NodeId>,
 }
 
-/// A frame called from another, an index into the nodes.
+/// A frame within a stack, with its caller: an index into the nodes.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     frame: FrameId,
@@ -147,16 +149,17 @@ struct Node {
     depth: u32,
 }
 
-/// [`OUTSIDE`] for a frame without a caller.
+/// Index of a node; [`OUTSIDE`] for a frame without a caller.
 type NodeId = u32;
 
 const OUTSIDE: NodeId = NodeId::MAX;
 
 impl StackDictionary {
-    /// Adds a batch; batches arrive in the order in which they were sent. After an error nothing of it is kept.
+    /// Adds a batch. Batches must be added in the order in which they were sent. After an error nothing of the batch is
+    /// kept.
     ///
     /// # Errors
-    /// Non-consecutive ids, references to what was never sent, more than the limits.
+    /// Non-consecutive ids, references to entries that were never sent, or more entries than the limits allow.
     pub fn add(&mut self, batch: &v1::StackBatch) -> Result<(), WireError> {
         let (strings, frames) = (self.strings.len(), self.frames.len());
         let (nodes, stacks, name_bytes) = (self.nodes.len(), self.stacks.len(), self.name_bytes);
@@ -237,7 +240,7 @@ impl StackDictionary {
         }
     }
 
-    /// Bytes of its content.
+    /// Bytes of the dictionary's content.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.name_bytes
@@ -247,7 +250,7 @@ impl StackDictionary {
             + self.stacks.len() * size_of::<NodeId>()
     }
 
-    /// Bytes that it holds, including the unused room of its lists: up to twice as much.
+    /// Bytes that the dictionary takes, including the unused room of its lists. This may be twice the content.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.name_bytes
@@ -267,20 +270,20 @@ impl StackDictionary {
         &self.frames
     }
 
-    /// Frames within stacks from index `from` on: the frame's id, and the index of its caller (`u32::MAX` without a
-    /// caller). A caller precedes the frames that it calls.
+    /// Frames within stacks from index `from` on. Each has the frame's id and the index of its caller (`u32::MAX`
+    /// without a caller). A caller precedes the frames that it calls.
     pub fn nodes(&self, from: usize) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.nodes.iter().skip(from).map(|node| (node.frame.0, node.caller))
     }
 
-    /// Indices of the innermost frames of stacks, from stack index `from` (its id less one) on.
+    /// Indices of the innermost frames of stacks, from stack index `from` on. A stack's index is its id minus one.
     #[must_use]
     pub fn innermost(&self, from: usize) -> &[u32] {
         self.stacks.get(from..).unwrap_or_default()
     }
 
-    /// The innermost of a stack's `count` outermost frames; `None` when it has fewer. Takes one step per frame that is
-    /// skipped.
+    /// The innermost of the `count` outermost frames of a stack; `None` when the stack has fewer. Takes one step for
+    /// each inner frame that is skipped.
     fn outer(&self, innermost: NodeId, count: u32) -> Option<NodeId> {
         let inner = self.depth(innermost).checked_sub(count)?;
         Some((0..inner).fold(innermost, |node, _| self.nodes[node as usize].caller))
@@ -388,7 +391,7 @@ mod tests {
         assert_eq!(dictionary.stack(StackId(SESSION_STACKS_MAX as u32)).frames, deep);
     }
 
-    /// Empty names and frames take memory as well, and two bytes each on the wire.
+    /// Empty names and frames take two bytes each on the wire, but they take memory as well.
     #[test]
     fn a_session_of_many_batches_stays_within_its_bytes() {
         let names = v1::StackBatch { first_stack: 1, strings: vec![String::new(); 1 << 20], ..Default::default() };
@@ -413,7 +416,7 @@ mod tests {
         assert_eq!(dictionary.bytes(), 0);
     }
 
-    /// A correct program with an endless number of stacks keeps its session: stacks beyond the limit have no frames.
+    /// A correct program with an unlimited number of stacks keeps its session. Stacks beyond the limit have no frames.
     #[test]
     fn a_sender_ends_where_its_receiver_would_refuse() {
         let (mut sender, mut dictionary) = (StackSender::default(), StackDictionary::default());

@@ -1,4 +1,4 @@
-//! The state of a job and the severity of a finding, on the wire.
+//! Converts the state of a job and the severity of a finding.
 
 use memctl_model::{JobState, Severity};
 
@@ -21,7 +21,7 @@ impl From<v1::JobState> for JobState {
             v1::JobState::Running => Self::Running,
             v1::JobState::Finished => Self::Finished,
             v1::JobState::Failed => Self::Failed,
-            // A state of a newer daemon is an end that this version has no name for.
+            // An unknown state of a newer daemon is an end that this version has no name for.
             v1::JobState::Lost | v1::JobState::Unspecified => Self::Lost,
         }
     }

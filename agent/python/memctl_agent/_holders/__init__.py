@@ -1,11 +1,12 @@
-"""Holders of memory: which of the program's objects keep tensors on some blocks of the device alive.
+"""Holders of memory: finds which of the program's objects keep tensors on some blocks of the device alive.
 
 A search (`_search`) runs in slices of a few milliseconds. It begins where leaks usually are: globals of the program's
 modules, variables of running functions (`_roots`, `_frames`), and graphs that begin there (`_graph`). For the remaining
-blocks it searches the heap (`_heap`) for tensors and their referrers; unreachable ones may be in a cycle (`_cycles`) or
-held only by C++ (`_cpp`). The native module follows references. `_answer`, `_words` and `_facts` describe the result.
+blocks it searches the heap (`_heap`) for tensors and their referrers. Unreachable tensors may be in a cycle (`_cycles`)
+or held only by C++ (`_cpp`). The native module follows references. `_answer`, `_words` and `_facts` describe the
+result.
 
-Guarantees: never raises; runs none of the program's code; between two slices it holds none of the program's objects.
+Guarantees: never raises and runs none of the program's code. Between two slices it holds none of the program's objects.
 The collector is off within a slice and restored afterwards.
 Refuses: to guess. Objects held from C or C++ are not found, and the answer says so.
 """
@@ -25,7 +26,7 @@ _PARTS = (
 
 
 def load(rest: Callable[[], object]) -> None:
-    """Imports the parts one by one, with pauses: all of them together would take dozens of milliseconds."""
+    """Imports the parts one by one, with pauses. All of them together would take dozens of milliseconds."""
     for part in (*_PARTS, "search"):
         importlib.import_module(f"memctl_agent._holders._{part}")
         rest()
@@ -39,7 +40,7 @@ def begin(native: Any, blocks: Sequence[tuple[int, int]], budget_ms: float) -> A
 
 
 def find(native: Any, blocks: Sequence[tuple[int, int]], budget_ms: float) -> dict[str, Any]:
-    """The answer, slice after slice without pauses."""
+    """Runs the slices of a search without pauses and returns the answer."""
     search = begin(native, blocks, budget_ms)
     while search.answer is None:
         search.slice()

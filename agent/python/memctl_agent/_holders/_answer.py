@@ -1,6 +1,7 @@
-"""The answer: blocks whose chains meet in one container become one holder with its count.
+"""Makes the answer. Blocks whose chains meet in one container become one holder with its count.
 
-Guarantees: plain strings and numbers, at most eight holders, most blocks first, then in the order of their sentences.
+Guarantees: an answer has plain strings and numbers and at most eight holders. Holders with the most blocks come first,
+and then the order of their sentences decides.
 Refuses: to keep any of the objects that it reads.
 """
 
@@ -18,9 +19,9 @@ from memctl_agent._holders._grouping import SAVED, Group
 VERSION = 2
 HOLDERS_MAX = 8
 SENTENCE_CHARS_MAX = 600
-# Sentences about what was not searched.
+# Maximum number of sentences about objects that were not searched.
 NOTES_MAX = 16
-# Objects below a container among which tensors are counted.
+# Maximum number of objects below a container among which tensors are counted.
 COUNTED_MAX = 20_000
 
 
@@ -43,7 +44,8 @@ def empty(asked: int, notes: list[str]) -> dict[str, Any]:
 def entry(
     kind: str, sentence: str, chain: list[str], blocks: list[int], sizes: list[int], facts: _facts.Facts
 ) -> dict[str, Any]:
-    """One holder of the answer. `blocks`: their numbers, since the reader has to check that they are still live."""
+    """One holder of the answer. `blocks` has the blocks' numbers, because the reader must check that they are still
+    live."""
     return {
         "kind": kind,
         "sentence": sentence[:SENTENCE_CHARS_MAX],
@@ -67,7 +69,7 @@ def entry(
 
 
 def about(told: dict[str, Any], blocks: list[int], sizes: list[int]) -> dict[str, Any]:
-    """The same holder, of these blocks."""
+    """The same holder with these blocks."""
     held = sum(sizes[block] for block in blocks)
     return {**told, "blocks": len(blocks), "bytes": held, "numbers": sorted(blocks)}
 
@@ -78,16 +80,16 @@ class Answer:
     def __init__(self, frames: Frames, torch: Any, class_ids: frozenset[int]) -> None:
         self._frames, self._class_ids = frames, class_ids
         self._module: Optional[type] = getattr(getattr(torch, "nn", None), "Module", None)
-        # The `ctx` of a function written in Python.
+        # The type of the `ctx` of a function written in Python.
         self._context: Optional[type] = getattr(torch._C, "_FunctionBase", None)
         self._tensor: Optional[type] = getattr(torch._C, "TensorBase", None)
 
     def chain(self, path: list[Any], root: Any) -> _words.Chain:
-        """A path with the names of its edges."""
+        """The chain of a path, which can name its edges."""
         return _words.Chain(path, root, self._frames, self._module, self._tensor)
 
     def entry(self, group: Group, chain: _words.Chain, sizes: list[int]) -> dict[str, Any]:
-        """The entry of a group."""
+        """The answer's entry for a group."""
         at = min(group.at, len(chain.path) - 1)
         is_bare = at == len(chain.path) - 1
         tensors = None if is_bare else self._tensors_in(chain.path[at], len(chain.path) - 1 - at)
@@ -149,7 +151,8 @@ class Answer:
 
 
 def _referents(thing: Any) -> list[Any]:
-    """The referents of an object. For a function only its own: many functions share globals and builtins."""
+    """The referents of an object. For a function, only its own referents count: many functions share globals and
+    builtins."""
     if type(thing) is not types.FunctionType:
         return gc.get_referents(thing)
     own = (thing.__closure__, thing.__defaults__, thing.__kwdefaults__)

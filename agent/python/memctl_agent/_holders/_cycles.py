@@ -1,7 +1,7 @@
-"""Unreachable cycles: only the collector would free them, and has not.
+"""Finds unreachable cycles, which only the collector would free, and which it has not freed.
 
-Guarantees: exact. The references to each object of a cycle are counted; if one of them is not from another object of
-the cycle, such as a reference from C, the cycle is held.
+Guarantees: the result is exact. The references to each object of a cycle are counted. If one of them is not from
+another object of the cycle, but for example from C, the cycle is held.
 Refuses: cycles of more than a few hundred objects.
 """
 
@@ -14,9 +14,9 @@ from typing import Any
 
 from memctl_agent._holders import _reading
 
-# Objects among which a path from one back to itself is searched.
+# Maximum number of objects among which a path from an object back to itself is searched.
 OBJECTS_MAX = 400
-# References of one object that are followed.
+# Maximum number of references of one object that are followed.
 WIDE = 256
 # Types through which no cycle is searched.
 _WALLS = (type, types.ModuleType, types.FrameType)
@@ -29,21 +29,22 @@ class Probe:
 def around(holder: Any, held: int, known: int) -> str:
     """The types of an unreachable cycle that leads to an object, in words; empty if there is none.
 
-    `known`: the caller's references to the start.
+    `known` is the number of the caller's references to the start.
     """
     cycle = _cycle_of(holder)
-    # This function has one reference, too.
+    # This function also has one reference.
     if not cycle or held in cycle or _is_held_from_outside(cycle, id(holder), known + 1):
         return ""
     names = {_reading.type_name(type(thing)) for thing in cycle.values()}
-    # Whether an object's attributes are in a dict depends on CPython.
+    # `dict` is left out, because CPython's version decides whether an object's attributes are in a dict.
     return ", ".join(f"`{name}`" for name in sorted(names - {"dict"} or names)[:4])
 
 
 def _cycle_of(start: Any) -> dict[int, Any]:
-    """The objects on paths from an object back to itself; none if there is no short one.
+    """The objects on paths from an object back to itself. Empty if there is no short path.
 
-    It begins at the referrer of a tensor: that is on the cycle, or attached to it, which is not visible from there.
+    The search begins at the referrer of a tensor. That object is on the cycle. If it is only attached to the cycle, the
+    cycle is not visible from there.
     """
     above: dict[int, set[int]] = {}
     objects, level = {id(start): start}, [start]
@@ -75,7 +76,8 @@ def _is_wall(thing: Any) -> bool:
 
 
 def _is_held_from_outside(cycle: dict[int, Any], start: int, known: int) -> bool:
-    """Whether one of these objects has a reference from outside them, apart from the known ones to the start."""
+    """Whether one of these objects has a reference from another object, apart from the known references to the
+    start."""
     inside = dict.fromkeys(cycle, 0)
     inside[start] += known
     for thing in cycle.values():
@@ -87,11 +89,11 @@ def _is_held_from_outside(cycle: dict[int, Any], start: int, known: int) -> bool
 
 
 def _references(cycle: dict[int, Any]) -> list[tuple[int, int]]:
-    """How many references each of these objects has, without those of this search: compared with a probe that has no
-    others."""
+    """The number of references of each of these objects, without those of this search. A probe without other references
+    is used for comparison."""
     probe = Probe()
     also = {**cycle, id(probe): probe}
     counts = [(at, sys.getrefcount(also[at])) for at in also]
-    # The probe is in this dict and in a variable, as each of the others is in both dicts.
+    # The probe is in this dict and in a variable. Each of the others is in both dicts.
     alone = counts[-1][1]
     return [(at, count - alone) for at, count in counts[:-1]]

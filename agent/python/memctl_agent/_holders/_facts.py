@@ -1,9 +1,9 @@
-"""The facts about a holder, as types and numbers: what it is, how long it is, and its bound.
+"""Reads the facts about a holder, as types and numbers: its kind, its length, and its bound.
 
-Guarantees: read from the objects themselves through the built-in types; none of the program's code runs. A bound is
-given where the type has one, or where the object that owns the container has an attribute that is named like a bound
-and is not exceeded.
-Refuses: to guess; an unknown bound is none.
+Guarantees: facts are read from the objects themselves through the built-in types. None of the program's code runs. A
+bound is given if the type has one. It is also given if the object that owns the container has an attribute that is
+named like a bound and is not exceeded.
+Refuses: to guess. An unknown bound is None.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any, Optional
 
 from memctl_agent._holders import _reading
 
-# Kinds of holders, as the answer spells them.
+# The answer's names of kinds of holders.
 CONTAINER, CACHE, CYCLE, FRAME, THREAD = "container", "cache", "cycle", "frame", "thread"
 MODULE, GRAPH, CPP, VARIABLE, OBJECT = "module", "graph", "cpp", "variable", "object"
 
-# Modules that are filled with others.
+# Modules that are containers of other modules or parameters.
 FILLED = ("ModuleDict", "ModuleList", "ParameterDict", "ParameterList")
-# Objects above a container that may show its purpose.
+# Number of objects above a container that may show its purpose.
 ABOVE = 3
-# Attributes with the maximum number of items of an object.
+# Names of attributes with the maximum number of items of an object.
 BOUNDS = (
     "maxsize",
     "max_size",
@@ -51,7 +51,7 @@ _maxlen: Any = deque.__dict__["maxlen"]
 
 @dataclass
 class Facts:
-    """Facts about a container: its type's name, items, whether it has a bound, and the bound."""
+    """Facts about a container: its type's name, number of items, whether it has a bound, and the bound."""
 
     kind: str
     type_name: str
@@ -72,13 +72,13 @@ def of(path: list[Any], at: int) -> Facts:
     if word is None:
         return Facts(OBJECT, _reading.type_name(type(thing)))
     for above in path[max(0, at - 2) : at]:
-        # Its table of modules, not the dict of its attributes.
+        # The container is the object's table of modules, not the dict of its attributes.
         attributes = _reading.instance_dict(above) if _reading.type_name(type(above)) in FILLED else None
         if attributes is not None and any(thing is dict.get(attributes, name) for name in ("_modules", "_parameters")):
             return Facts(CONTAINER, f"torch.nn.{_reading.type_name(type(above))}", length, False)
     facts = Facts(CONTAINER, _full_name(thing), length, False)
     if type(thing) is tuple or word == "tuple":
-        # It cannot grow; the code that makes new ones may.
+        # The object cannot grow, but the code that makes new ones may make more.
         facts.is_bounded, facts.limit = None, None
     elif _reading.is_a(thing, deque):
         _bound(facts, _maxlen.__get__(thing))
@@ -103,7 +103,7 @@ def _cache(thing: Any, length: Optional[int]) -> Optional[Facts]:
         except Exception:
             return Facts(CACHE, "functools.lru_cache", length)
     if cls is itertools.cycle:
-        # It keeps everything that it was given by then.
+        # The object keeps everything that it has received.
         return Facts(CACHE, "itertools.cycle", length, False)
     if _reading.is_a(thing, queue.Queue):
         maxsize = (_reading.instance_dict(thing) or {}).get("maxsize")
@@ -117,14 +117,14 @@ def _cache(thing: Any, length: Optional[int]) -> Optional[Facts]:
 
 
 def _bound(facts: Facts, limit: Any) -> Facts:
-    """Sets this limit, which may be none."""
+    """Sets this limit, which may be None."""
     facts.is_bounded = type(limit) is int
     facts.limit = limit if type(limit) is int else None
     return facts
 
 
 def _own_bound(facts: Facts, path: list[Any], at: int) -> None:
-    """A number next to a container that is named like a bound, and is not exceeded."""
+    """Finds a number next to a container that is named like a bound and is not exceeded."""
     for place in range(at, max(-1, at - 1 - ABOVE), -1):
         attributes = _reading.instance_dict(path[place])
         for name in BOUNDS if attributes is not None else ():
@@ -135,7 +135,7 @@ def _own_bound(facts: Facts, path: list[Any], at: int) -> None:
 
 
 def _full_name(thing: Any) -> str:
-    """The type of a container, with its module where that is not the built-in one."""
+    """The type of a container, with its module unless it is a built-in type."""
     cls = type(thing)
     if cls is OrderedDict or cls is deque:
         return f"collections.{_reading.type_name(cls)}"

@@ -1,9 +1,9 @@
-"""What running functions hold: the local variables of every thread's frames.
+"""Reads what running functions hold: the local variables of every thread's frames.
 
-Guarantees: no frame is changed. From CPython 3.13 on `f_locals` is a view; before, reading it would attach a dict to
-the frame that keeps its variables alive. There the slots are read as words of memory instead, once this module has
-found its own variables in one of its frames in the same way. The native module reads them in one go, so that no other
-thread continues meanwhile.
+Guarantees: no frame is changed. From CPython 3.13 on, `f_locals` is a view. In earlier versions, reading it would
+attach a dict to the frame, which would keep its variables alive. There, the slots are read as words of memory instead.
+Before that, this module must find its own variables in one of its frames in the same way. The native module reads all
+slots at once, so that no other thread continues meanwhile.
 Refuses: values on a frame's operand stack, values held by C functions, and this package's own functions.
 """
 
@@ -19,26 +19,26 @@ from memctl_agent._holders._memory import Memory
 
 # CO_NEWLOCALS: the code of a function, and not of a module or a class.
 _IS_FUNCTION = 0x2
-# Slots of one frame.
+# Maximum number of slots of one frame.
 SLOTS_MAX = 500
-# The range, in words, in which the first slot of our own frame is searched.
+# Number of words in which the first slot of our own frame is searched.
 _SEARCHED_WORDS = 80
 
-# The whole package: objects held by its functions during a request are not the program's.
+# The folder of the whole package. Objects that its functions hold during a request are not the program's.
 _OWN_FOLDER = str(pathlib.Path(__file__).parents[1])
 _HAS_VIEWS = sys.version_info >= (3, 13)
-# Before 3.11 the slots lie in the frame object, since then where its fourth word points.
+# Before 3.11 the slots are in the frame object. Since then, its fourth word points to them.
 _IS_INDIRECT = sys.version_info >= (3, 11)
 _FRAME_POINTER_AT = 24
 
 
 def is_own(code: types.CodeType) -> bool:
-    """Whether this is code of the search, or of its caller."""
+    """Whether this is code of this package."""
     return code.co_filename.startswith(_OWN_FOLDER)
 
 
 class Frames:
-    """The local variables of frames."""
+    """Reads the local variables of frames."""
 
     def __init__(self, native: Any) -> None:
         self._native = native
@@ -85,14 +85,14 @@ class Frames:
             return None
         finally:
             memory.close()
-            # A frame that has itself in a variable is a cycle.
+            # A frame with itself in a variable would be a cycle.
             frame = None
 
 
 def slot_names(code: types.CodeType) -> list[str]:
-    """The names of a frame's slots in their order."""
+    """The names of a frame's slots, in their order."""
     names = list(code.co_varnames)
     if _IS_INDIRECT:
-        # A parameter that an inner function uses has one slot.
+        # A parameter that an inner function uses has only one slot.
         return [*names, *(name for name in code.co_cellvars if name not in names), *code.co_freevars]
     return [*names, *code.co_cellvars, *code.co_freevars]

@@ -1,12 +1,12 @@
-"""The autograd graph: which of the program's tensors lead to a block that a node of the graph has saved.
+"""The autograd graph: finds which of the program's tensors lead to a block that a node of the graph has saved.
 
-Guarantees: no hook of the program runs. Where torch exposes saved tensors (`SavedTensor.data`), they are read directly.
-Where it does not, a saved tensor with pack and unpack hooks (activation checkpointing, offloading) is recognised before
-it is read, and left alone; where hooks cannot be recognised, no saved tensor is read. The walk is bounded in nodes and
-in time, within one slice, and leaves no wrapper of a node behind. It visits the oldest nodes first, because requests
-are about the oldest blocks; the next slice skips finished nodes.
-Refuses: to make torch recompute its view tracking (a view whose base was changed in place), and saved tensors that were
-changed in place since.
+Guarantees: no hook of the program runs. If torch exposes saved tensors (`SavedTensor.data`), they are read directly.
+Otherwise a saved tensor with pack and unpack hooks (activation checkpointing, offloading) is recognised before it is
+read, and is left alone. If hooks cannot be recognised, no saved tensor is read. The walk within one slice is bounded in
+nodes and in time. It leaves no wrapper of a node behind. It visits the oldest nodes first, because requests are about
+the oldest blocks. The next slice skips finished nodes.
+Refuses: to make torch recompute its view tracking (for a view whose base was changed in place), and to read saved
+tensors that were changed in place after they were saved.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from memctl_agent._holders._memory import Memory
 from memctl_agent._holders._tensors import Tensors
 
 NODES_MAX = 50_000
-# The words of a `SavedVariable` that are read.
+# Number of words of a `SavedVariable` that are read.
 _SAVED_WORDS = 10
 _RAW = "_raw_saved_"
-# Time limit of the thread that looks for the word.
+# Time limit in seconds for the thread that looks for the word.
 _WAIT_S = 0.02
-# Objects visited below what a function of the graph keeps.
+# Maximum number of objects, and of levels, that are visited below what a function of the graph keeps.
 _BELOW_MAX = 400
 _BELOW_LEVELS = 4
 
 
 class Hooked:
-    """Which word of a saved tensor is set if it has hooks: determined once per process."""
+    """Finds which word of a saved tensor is set if it has hooks. This is determined once per process."""
 
     word: Optional[int] = None
     was_tried = False
 
     @classmethod
     def find(cls, torch: Any, memory: Memory) -> Optional[int]:
-        """Compares a saved tensor of one number before and after it gets hooks."""
+        """Compares a saved tensor with one element before and after it gets hooks."""
         if not cls.was_tried:
             cls.was_tried = True
             done = _thread.allocate_lock()
@@ -55,7 +55,8 @@ class Hooked:
                 finally:
                     done.release()
 
-            # In a separate thread: the program's modes, hooks and profilers belong to its own threads.
+            # This runs in a separate thread, because the program's modes, hooks and profilers belong to the program's
+            # threads.
             _thread.start_new_thread(look, ())
             if not done.acquire(timeout=_WAIT_S):
                 cls.word = None
@@ -76,8 +77,7 @@ def _find_word(torch: Any, memory: Memory) -> Optional[int]:
 
 
 def _words_set(saved: Any, memory: Memory) -> set[int]:
-    """Which words of a saved tensor are set by giving it hooks. Some tensors have others set as well, but not all
-    do."""
+    """Gives a saved tensor hooks. Returns which of its words that sets. Some tensors have other words set as well."""
     before = saved_words(saved, memory)
     saved.register_hooks(_same, _same)
     after = saved_words(saved, memory)
@@ -86,21 +86,21 @@ def _words_set(saved: Any, memory: Memory) -> set[int]:
 
 
 def saved_words(saved: Any, memory: Memory) -> tuple[int, ...]:
-    """The beginning of the C++ object behind a saved tensor: its pointer follows the head of the Python object."""
+    """The first words of the C++ object of a saved tensor. The pointer to it follows the head of the Python object."""
     pointer = memory.words(id(saved) + 16, 1)
     return memory.words(pointer[0], _SAVED_WORDS) if pointer else ()
 
 
 class Reader:
-    """How nodes of a type are read: accessors of the next nodes and of a node's number, and pairs of accessors that
-    return a saved tensor raw and unpacked."""
+    """Reads nodes of one type. Has accessors for the next nodes and a node's number. For each saved tensor it has two
+    accessors, which return it raw and unpacked."""
 
     static: ClassVar[dict[int, Reader]] = {}
 
     def __init__(self, cls: type, function: type) -> None:
         self.name = _reading.type_name(cls)
         self.is_gathering = self.name == "AccumulateGrad"
-        # Written in Python: its object may keep more than what it has saved.
+        # The function is written in Python. Its object may keep more than the saved tensors.
         self.is_function = _reading.derives(cls, function)
         self.following: Any = None
         self.made: Any = None
@@ -131,7 +131,8 @@ class Graph:
         done: Optional[set[tuple[int, int]]] = None,
     ) -> None:
         self._tensors, self._memory, self._is_left = tensors, memory, is_left
-        # Nodes with nothing left below them, and the nodes below each, identified by creation number and type.
+        # Nodes with nothing left to visit below them, and the nodes below each node. Nodes are identified by creation
+        # number and type.
         self._done: set[tuple[int, int]] = set() if done is None else done
         self._behind: dict[tuple[int, int], list[tuple[int, int]]] = {}
         base = torch._C.TensorBase
@@ -146,24 +147,24 @@ class Graph:
         self._is_shown = "data" in names and "unpack_hook" in names
         self._word = None if self._is_shown else Hooked.find(torch, memory)
         self._readers: dict[int, Reader] = {}
-        # Nodes seen, each with the index of the tensor from which it was first reached.
+        # The nodes that were seen, each with the index of the tensor from which it was first reached.
         self._owner: dict[int, int] = {}
         self._nodes: dict[int, Any] = {}
         self._leaves: dict[int, Any] = {}
         self._tops: dict[int, int] = {}
-        # Block to the tensor's index and the words for the step.
+        # Maps a block to the tensor's index and the words for the step.
         self.found: dict[int, tuple[int, str]] = {}
         self.hooked = 0
         self.unread = 0
-        # Indices of tensors whose graph ends in a leaf whose gradient itself has a graph.
+        # Indices of tensors whose graph ends in a leaf with a gradient that itself has a graph.
         self.graphed: set[int] = set()
-        # How many of the tensors were walked, and whether the last one's graph was not walked to its end.
+        # How many of the tensors were walked, and whether the walk of the last one's graph was cut.
         self.walked = 0
         self.is_cut = False
 
     @property
     def nodes(self) -> int:
-        """Nodes that were visited."""
+        """The number of visited nodes."""
         return len(self._owner)
 
     @property
@@ -172,7 +173,7 @@ class Graph:
         return self._is_shown or self._word is not None
 
     def walk(self, starts: list[Any], missing: set[int]) -> None:
-        """Looks for these blocks, from the first tensor on, and removes those that it finds."""
+        """Looks for the blocks in `missing`, from the first tensor on, and removes the ones that it finds."""
         for number, start in enumerate(starts):
             if not missing or not self._is_left() or len(self._owner) > NODES_MAX:
                 return
@@ -190,7 +191,7 @@ class Graph:
             self._from(top, number, missing)
 
     def leads(self, number: int) -> list[int]:
-        """The tensors whose graphs contain that of another, the farthest first, and the tensor itself."""
+        """The tensors whose graphs contain this tensor's graph, the farthest first, and then this tensor."""
         path = [number]
         while path[-1] in self._tops and self._tops[path[-1]] not in path:
             path.append(self._tops[path[-1]])
@@ -227,13 +228,14 @@ class Graph:
 
     def _node_of(self, tensor: Any) -> Any:
         try:
-            # A view whose base was changed would get a new node now, which the program may never have requested.
+            # Reading the node of a view whose base was changed would create a new node, which the program may never
+            # have requested.
             if self._is_view(tensor) and self._version(tensor) != 0:
                 self.unread += 1
                 return None
             return self._grad_fn(tensor)
         except RuntimeError:
-            # An inference tensor has no version counter and no graph.
+            # This is an inference tensor, which has no version counter and no graph.
             return None
 
     def _from(self, top: Any, number: int, missing: set[int]) -> None:
@@ -259,12 +261,12 @@ class Graph:
         self.is_cut = bool(waiting and missing)
 
     def _made(self, node: Any) -> int:
-        """A number that is larger for nodes made later."""
+        """A number that is larger for nodes that were made later."""
         number = self._reader(node).made
         return number(node) if number is not None else 0
 
     def note_done(self) -> bool:
-        """Records the nodes below which everything was walked; returns whether there are more of them than before."""
+        """Records the nodes below which everything was walked. Returns whether there are more of them than before."""
         before = len(self._done)
         # A node is made after the nodes below it.
         for key in sorted(self._behind):
@@ -273,7 +275,7 @@ class Graph:
         return len(self._done) > before
 
     def _next(self, node: Any, number: int, missing: set[int]) -> list[Any]:
-        """The nodes below one, except those that accumulate gradients: all graphs of a model share them."""
+        """The nodes below a node, except nodes that accumulate gradients, because all graphs of a model share these."""
         reader = self._reader(node).following
         following = []
         for other, _ in reader(node) if reader is not None else ():
@@ -287,7 +289,7 @@ class Graph:
         return following
 
     def _leaf(self, node: Any, number: int, missing: set[int]) -> None:
-        """A leaf of the graph: the node that accumulates its gradient holds its tensor."""
+        """Visits a leaf of the graph. The node that accumulates its gradient holds the leaf's tensor."""
         leaf = _reading.table(type(node))["variable"].__get__(node)
         if id(type(leaf)) not in self._tensors.class_ids:
             return
@@ -313,7 +315,7 @@ class Graph:
             try:
                 saved = raw(node)
             except RuntimeError:
-                # Freed already.
+                # It is freed already.
                 continue
             each = saved if type(saved) is tuple else (saved,)
             if self._is_shown:
@@ -323,7 +325,7 @@ class Graph:
                 self._take(self._blocks_of(unpacked, node), number, f"saved by `{name}`", missing)
 
     def _shown(self, saved: Any, number: int, name: str, missing: set[int]) -> None:
-        """A saved tensor as torch exposes it: the tensor, or the result of a pack hook."""
+        """Visits a saved tensor as torch exposes it: the tensor, or the result of a pack hook."""
         if type(saved) is not self._saved_class:
             return
         try:
@@ -338,7 +340,7 @@ class Graph:
             self._below(value, number, how, missing)
 
     def _below(self, top: Any, number: int, how: str, missing: set[int]) -> None:
-        """Tensors a few levels below what a function written in Python, or a pack hook, has stored."""
+        """Finds tensors a few levels below what a function written in Python, or a pack hook, has stored."""
         level, seen = [top], 0
         for _ in range(_BELOW_LEVELS):
             following: list[Any] = []
@@ -361,7 +363,7 @@ class Graph:
                 self.found[block] = (number, how)
 
     def _may_read(self, each: tuple[Any, ...]) -> bool:
-        """Whether none of an attribute's saved tensors has hooks."""
+        """Whether no saved tensor of an attribute has hooks."""
         for one in each:
             words = saved_words(one, self._memory)
             if len(words) != _SAVED_WORDS or words[self._word or 0] != 0:
@@ -373,7 +375,7 @@ class Graph:
         try:
             values = unpacked(node)
         except RuntimeError:
-            # Freed, or changed in place since.
+            # The saved tensor is freed, or was changed in place since.
             return []
         each = values if type(values) in (tuple, list) else (values,)
         wanted = [self._tensors.block_of(one) for one in each if id(type(one)) in self._tensors.class_ids]
@@ -387,7 +389,7 @@ class Graph:
             if _reading.is_heap_type(cls):
                 self._readers[id(cls)] = known
             else:
-                # A C++ type, which stays.
+                # The type is a C++ type, which is never freed.
                 Reader.static[id(cls)] = known
         return known
 

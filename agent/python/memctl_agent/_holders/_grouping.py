@@ -1,8 +1,10 @@
-"""Which blocks one holder holds: chains that meet in one container, by the indices of their objects only.
+"""Determines which blocks one holder holds: the blocks whose chains meet in one container. Only indices of objects are
+used.
 
-The holder of a block is the innermost object above its tensor, or the container farther up that branches most: a list
-of a thousand objects with a few tensors each, and not each of the objects.
-Guarantees: works in steps, between which only numbers are kept; whether an object may gather others is determined once.
+The holder of a block is the innermost object above its tensor, or the container farther up that has the most branches.
+For example, it is a list of a thousand objects with a few tensors each, and not each of the objects.
+Guarantees: grouping works in steps, and between steps only numbers are kept. Whether an object may hold many others is
+determined once.
 Refuses: to read an object.
 """
 
@@ -14,14 +16,14 @@ from typing import Optional
 
 # A container farther up is the holder if it leads to at least this many objects.
 BRANCHES_MIN = 3
-# How a block that a graph keeps is reached from the tensor with that graph.
+# The beginning of the text for the step from a tensor to a block that its graph keeps.
 SAVED = "saved "
 
 
 @dataclass
 class Group:
-    """Blocks with one holder: the first tensor on one of them, and the holder's place in its chain. `how`: the step
-    from the tensor to the block, if the tensor is not on it."""
+    """Blocks with one holder: the first tensor on one of them, and the holder's place in its chain. `how` is the step
+    from the tensor to the block, if the tensor is not on the block."""
 
     tensor: int
     at: int
@@ -32,31 +34,31 @@ class Group:
 
     @property
     def is_of_graph(self) -> bool:
-        """Whether nodes of several kinds have saved them."""
+        """Whether nodes of several kinds have saved the blocks."""
         return self.how == SAVED or len(self.hows) > 1
 
 
 @dataclass
 class Way:
-    """A block, how a tensor leads to it, and the indices from a root to that tensor."""
+    """A block, the way from a tensor to it, and the indices from a root to that tensor."""
 
     block: int
     how: str
     chain: list[int]
-    # For a variable in another thread: which one, and the thread.
+    # For a variable in another thread: the variable and the thread.
     variable: Optional[tuple[str, str]] = None
     thread: int = 0
 
 
 class Grouping:
-    """Makes groups of ways."""
+    """Groups ways by holder."""
 
     def __init__(self, ways: list[Way]) -> None:
         self._ways = ways
         self._at = 0
         self._gathers: dict[int, bool] = {}
         self._groups: dict[object, Group] = {}
-        # How many objects of its ways an object leads to.
+        # For each object, the objects on ways to which it leads directly.
         below: dict[int, set[int]] = {}
         for way in ways:
             for above, following in zip(way.chain, way.chain[1:]):
@@ -64,16 +66,16 @@ class Grouping:
         self._branches = {number: len(following) for number, following in below.items()}
 
     def go(self, gathers: Callable[[int], bool], is_left: Callable[[], bool]) -> bool:
-        """Continues while there is time; returns whether all are grouped. `gathers`: whether an object may gather
-        others."""
+        """Continues while there is time. Returns whether all are grouped. `gathers` returns whether an object may hold
+        many others."""
         while self._at < len(self._ways):
             way = self._ways[self._at]
             at = self._holder(way, gathers, is_left)
             if at is None:
                 return False
-            # Blocks saved by any node of a graph are held by that graph.
+            # The graph holds the blocks that any of its nodes has saved.
             how = SAVED if way.how.startswith(SAVED) else way.how
-            # Threads that do the same hold the same.
+            # Threads that run the same function count as one holder.
             key: object = (way.variable, how) if way.thread else (way.chain[at], how)
             group = self._groups.setdefault(key, Group(way.chain[-1], at, way.how))
             group.blocks.append(way.block)
@@ -100,5 +102,5 @@ class Grouping:
         return best
 
     def groups(self) -> list[Group]:
-        """The groups, those of most blocks first."""
+        """The groups. Groups with the most blocks come first."""
         return sorted(self._groups.values(), key=lambda group: -len(group.blocks))

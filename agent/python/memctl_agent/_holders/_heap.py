@@ -1,7 +1,9 @@
-"""Blocks without a chain: their tensors on the whole heap, the referrers of these, and tensors that only C++ holds.
+"""Explains blocks without a chain. Finds their tensors on the whole heap, the referrers of these, and tensors that only
+C++ holds.
 
 Guarantees: between two slices only numbers and texts are kept. The newest objects are visited first, and the others are
-skipped if each block is explained by then. Refuses: to continue when its stages have spent their share.
+skipped if each block is explained by then.
+Refuses: to continue when its stages have used their share of the time.
 """
 
 from __future__ import annotations
@@ -17,16 +19,16 @@ from memctl_agent._holders._loose import Loose
 from memctl_agent._holders._memory import Memory
 from memctl_agent._holders._slice import Slice
 
-# Tensors of the heap for whose referrers it is searched again.
+# Maximum number of objects whose referrers are searched for at once.
 WANTED_MAX = 256
-# How often it is searched for the referrers of referrers.
+# Maximum number of searches for referrers, including searches for the referrers of referrers.
 CLIMBS_MAX = 3
-# Slices to wait for the main thread's answer about autocast.
+# Maximum number of slices to wait for the main thread's answer about autocast.
 AUTOCAST_WAITS_MAX = 80
 
 
 class InHeap:
-    """See the module."""
+    """The search of one request; see the module's documentation."""
 
     def __init__(
         self,
@@ -35,9 +37,10 @@ class InHeap:
         missing: Callable[[], set[int]],
         adopt: Callable[[Slice, Any, int], bool],
     ) -> None:
-        # `missing`: blocks without an explanation. `adopt`: whether a holder was seen that leads on to a tensor.
+        # `missing` returns the blocks without an explanation. `adopt` takes a referrer and returns whether the walk
+        # from the roots continues from it.
         self._native, self._blocks, self._missing, self._adopt = native, blocks, missing, adopt
-        # One for tensors and one for their referrers.
+        # One native walk for tensors and one for their referrers.
         self.of_tensors: Any = None
         self.of_holders: Any = None
         self.loose = Loose()
@@ -47,13 +50,14 @@ class InHeap:
         self._climbs = 0
         self._targets: Optional[list[int]] = None
         self._put_off: set[int] = set()
-        # Blocks of weights that only C++ holds, and how often it waited for the main thread's answer about autocast.
+        # Blocks of weights that only C++ holds, and the number of slices that waited for the main thread's answer about
+        # autocast.
         self._weights: set[int] = set()
         self._autocast = _cpp.Autocast()
         self._waits = 0
 
     def close(self) -> None:
-        """The search is over: it and this object no longer refer to each other."""
+        """Ends the search. It and this object no longer refer to each other."""
         self._missing, self._adopt = set, lambda *_: False
 
     @property
@@ -63,11 +67,11 @@ class InHeap:
 
     @property
     def objects(self) -> int:
-        """How many were visited."""
+        """The number of visited objects."""
         return sum(heap.counts()[0] for heap in (self.of_tensors, self.of_holders) if heap is not None)
 
     def tensors(self, now: Slice, collector: str) -> bool:
-        """All tensors on the remaining blocks, wherever they are."""
+        """Finds all tensors on the remaining blocks. Returns whether this stage is over."""
         missing = self._missing()
         if not missing:
             return True
@@ -87,32 +91,32 @@ class InHeap:
         if candidates:
             self._note_patterns(now, candidates, missing - set(self.loose.patterns))
         self.is_seen = is_done
-        # The newest come first: once each block has its tensor, the others do not matter. Where the collector does not
-        # free cycles, these are searched as soon as most blocks have theirs.
+        # The newest objects come first. Once each block has its tensor, the other objects do not matter. If the
+        # collector does not free cycles, cycles are searched as soon as most blocks have their tensors.
         may_be_cycles = collector != "on"
         known = len(self.loose.tensors)
         is_enough = may_be_cycles and known == before and 2 * known >= len(missing)
         return is_done or (not self._is_rest and (is_enough or self.loose.have_tensors(missing)))
 
     def rest(self, now: Slice, collector: str) -> bool:
-        """The other tensors, if most blocks had theirs and are in no cycle."""
+        """Finds the other tensors, if the previous stage ended early and no cycle was found."""
         if self.is_seen or self.loose.cycles or self.loose.are_explained(self._missing()):
             return True
         self._is_rest, before = True, self.loose.count()
         is_done = self.tensors(now, collector)
-        # The referrers of these have not been searched.
+        # The referrers of new tensors have not been searched.
         self.loose.are_holders_seen = self.loose.are_holders_seen and before == self.loose.count()
         return is_done
 
     def _note_patterns(self, now: Slice, candidates: list[tuple[int, Any]], missing: set[int]) -> None:
-        """Notes why tensors without a known holder are live, from their graphs: a gradient with a graph, whose leaf is
-        the parameter that the gradient belongs to."""
+        """Finds out from their graphs why tensors without a known holder are live. One pattern is a gradient with a
+        graph whose leaf is the gradient's own parameter."""
         memory = Memory()
         left = set(missing)
         graph = Graph(now.torch, now.tensors, memory, now.is_left)
         try:
             for block, tensor in candidates:
-                # For a parameter it is visible at once.
+                # For a parameter this is visible at once.
                 if graph.has_graphed_gradient(tensor):
                     self.loose.patterns[block] = "create_graph"
                     left.discard(block)
@@ -133,7 +137,7 @@ class InHeap:
             candidates.clear()
 
     def holders(self, now: Slice) -> bool:
-        """The referrers of the tensors that were found on the heap, and their referrers."""
+        """Finds the referrers of the tensors on the heap, and their referrers. Returns whether this stage is over."""
         missing = self._missing()
         if self.loose.are_explained(missing) or not self.of_tensors.can_tell():
             return True
@@ -163,7 +167,7 @@ class InHeap:
             return True
         self._put_off.difference_update(self.loose.cycles)
         if self._put_off and (is_done or self._put_off.union(self.loose.cycles).issuperset(self._targets)):
-            # There was no time for these: once more, if they still exist.
+            # There was no time for these. They are searched again, if they still exist.
             self._targets = sorted(self._put_off)
             self._put_off.clear()
             self.of_holders.rewind()
@@ -188,7 +192,8 @@ class InHeap:
         return False
 
     def autocast_said(self, now: Slice) -> bool:
-        """The main thread's answer about autocast, if only C++ holds some weights."""
+        """Takes the main thread's answer about autocast, if only C++ holds some weights. Returns whether this stage is
+        over."""
         if self._weights and self._autocast.is_on is None and self._waits < AUTOCAST_WAITS_MAX:
             self._waits += 1
             self._autocast.look(now.torch)
@@ -199,12 +204,13 @@ class InHeap:
         return True
 
     def _judge(self, now: Slice, holder: Any, held: int, others: int) -> None:
-        """An object of the heap refers to another one. `others`: how often it is in the list that it comes from."""
+        """Judges an object of the heap that refers to another one. `others` is how often it is in the list that it
+        comes from."""
         if self._adopt(now, holder, held):
             return
         if type(holder) is types.FrameType or held in self.loose.cycles:
             return
-        # Variables of two functions here, and the list.
+        # The known references are the variables of two functions here, and the list's.
         cycle = _cycles.around(holder, held, 2 + others)
         if cycle:
             self.loose.cycles[held] = cycle
@@ -223,8 +229,8 @@ class _Probe:
 
 
 def _held_once(pairs: list[tuple[int, Any]]) -> list[bool]:
-    """Whether each object of these pairs has one reference other than those of its pair and of this reader: that of
-    C++, or of one Python object."""
+    """Whether each object of these pairs has exactly one other reference besides its pair's and this function's. That
+    is a reference of C++ or of one Python object."""
     probes: list[tuple[int, Any]] = [(0, _Probe())]
     alone, *counts = [sys.getrefcount(thing) for each in (probes, pairs) for _, thing in each]
     return [count == alone + 1 for count in counts]

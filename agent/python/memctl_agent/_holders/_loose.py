@@ -1,7 +1,7 @@
-"""Holders of blocks without a chain, in words: cycles, paths that end early, and C++ only.
+"""Describes holders of blocks without a chain: cycles, paths that end early, and tensors that only C++ holds.
 
-Guarantees: made of notes that were taken while objects were visited; needs no object any more. Blocks whose tensors may
-have referrers are left out, unless their own graph shows why they are live.
+Guarantees: uses only notes that were taken while objects were visited, and no objects. Blocks whose tensors may have
+referrers are left out, unless their own graph shows why they are live.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 from memctl_agent._holders import _answer, _facts
 
-# Steps of a path upwards that are reported.
+# Maximum number of steps of a path upwards that are reported.
 STEPS_MAX = 11
 
 
@@ -19,14 +19,14 @@ STEPS_MAX = 11
 class Loose:
     """Facts about tensors to which no chain leads."""
 
-    # Blocks to the addresses of tensors on them, and to the reason why C++ holds them.
+    # Maps of blocks: to the addresses of tensors on them, and to the reason why C++ holds them.
     tensors: dict[int, list[int]] = field(default_factory=dict)
     patterns: dict[int, str] = field(default_factory=dict)
     # Blocks whose tensors only C++ holds, according to the counts.
     alone: set[int] = field(default_factory=set)
     # Blocks that were freed: other tensors are at their addresses.
     taken: set[int] = field(default_factory=set)
-    # Addresses to those of their referrers, with words for them; and to the cycle that they are in.
+    # Maps of addresses: to the addresses and descriptions of their referrers, and to the cycle that they are in.
     above: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
     cycles: dict[int, str] = field(default_factory=dict)
     # Whether all objects were searched for their referrers.
@@ -35,7 +35,7 @@ class Loose:
     are_graphs_seen: bool = False
 
     def count(self) -> int:
-        """How many tensors are known."""
+        """The number of known tensors."""
         return sum(map(len, self.tensors.values()))
 
     def have_tensors(self, missing: set[int]) -> bool:
@@ -43,15 +43,15 @@ class Loose:
         return all(block in self.patterns or block in self.tensors for block in missing)
 
     def are_explained(self, missing: set[int]) -> bool:
-        """Whether it is known for each of these blocks why it is live."""
+        """Whether there is a known reason for each of these blocks why it is live."""
         return all(block in self.patterns or block in self.alone or self._cycle(block) for block in missing)
 
     def _cycle(self, block: int) -> str:
-        """The cycle that a block's tensor is in."""
+        """The cycle with a block's tensor, in words; empty if there is none."""
         return next((self.cycles[at] for at in self.tensors.get(block, ()) if at in self.cycles), "")
 
     def entries(self, missing: set[int], is_whole: bool, sizes: list[int], collector: str) -> list[dict[str, Any]]:
-        """The holders. `is_whole`: all tensors of the heap were seen."""
+        """The holders. `is_whole` states whether all tensors of the heap were seen."""
         groups: dict[tuple[str, str, str], list[int]] = {}
         for block in missing:
             key = self._key(block, is_whole)
@@ -59,7 +59,7 @@ class Loose:
                 groups.setdefault(key, []).append(block)
         alone = groups.pop(("cpp", "", ""), [])
         if alone:
-            # All C++ holds of one site, some of it for a known reason.
+            # The blocks of a site that C++ holds form one group, which takes a known reason of some of them.
             known = next((key for key in groups if key[0] == "cpp"), ("cpp", "", ""))
             groups.setdefault(known, []).extend(alone)
         return [_entry(*key, blocks, sizes, collector) for key, blocks in groups.items()]
@@ -70,7 +70,7 @@ class Loose:
         pattern = self.patterns.get(block, "")
         if pattern == "create_graph" or (self.are_graphs_seen and (pattern or block in self.alone)):
             return "cpp", "", pattern
-        # (References are counted, so this is true even if the search was incomplete.)
+        # (References were counted, so a cycle is certain even if the search was incomplete.)
         cycle = self._cycle(block)
         if cycle:
             return "cycle", cycle, ""

@@ -1,7 +1,8 @@
-"""Reads words at an address of this process, for two facts that neither CPython nor torch reports.
+"""Reads words at an address of this process. This is for two facts that neither CPython nor torch reports.
 
-Guarantees: reads through `/proc/self/mem`, so an unmapped address is an empty answer and never a crash; nothing is
-written. A caller first verifies a structure's layout on one of its own, and does without if they do not agree.
+Guarantees: reads go through `/proc/self/mem`, so an unmapped address gives an empty answer and never a crash. Nothing
+is written. A caller first verifies the layout of a structure on an object of its own. If the layout is different, it
+does not read such structures.
 Refuses: to turn the result into an object.
 """
 

@@ -1,8 +1,8 @@
-"""Reading the program's objects: their types, names, keys and attributes.
+"""Reads the program's objects: their types, names, keys and attributes.
 
-Guarantees: none of the program's code runs. Types are taken with `type`, their tables through the descriptors of `type`
-itself, dicts and lists through the methods of the built-in types; classes are compared by identity and never hashed,
-since a metaclass may define both. Returned names are plain strings of bounded length.
+Guarantees: none of the program's code runs. Types are read with `type`, and their tables with the descriptors of `type`
+itself. Dicts and lists are read with the methods of the built-in types. Classes are compared by identity and never
+hashed, because a metaclass may define equality and hash. Returned names are plain strings of bounded length.
 Refuses: `isinstance`, `getattr`, `repr`, `==` and `len` on any of the program's objects.
 """
 
@@ -15,11 +15,11 @@ from collections import deque
 from itertools import islice
 from typing import Any, Optional
 
-# Longer names are truncated: they are for people.
+# Longer names are truncated, because users read them.
 NAME_CHARS_MAX = 80
-# Keys that are searched for that of a value.
+# Maximum number of items of a dict that are searched for the key of a value.
 KEYS_MAX = 200_000
-# Py_TPFLAGS_HEAPTYPE: a type created at run time, like every class written in Python.
+# Py_TPFLAGS_HEAPTYPE: a type that was created at run time, like every class written in Python.
 _HEAP_TYPE = 1 << 9
 
 _mro = type.__dict__["__mro__"].__get__
@@ -28,7 +28,7 @@ _qualname = type.__dict__["__qualname__"].__get__
 _flags = type.__dict__["__flags__"].__get__
 _module_dict = vars(types.ModuleType)["__dict__"].__get__
 
-# Containers and the word for each; a subclass counts as its base.
+# Containers and the word for each. A subclass counts as its base.
 CONTAINERS: tuple[tuple[type, str], ...] = (
     (dict, "dict"),
     (list, "list"),
@@ -43,7 +43,7 @@ _ATOMS = frozenset(map(id, _PLAIN))
 
 
 def bases(cls: type) -> tuple[type, ...]:
-    """The base classes of a class, itself first."""
+    """The base classes of a class. The class itself is the first."""
     return _mro(cls) or ()
 
 
@@ -53,7 +53,7 @@ def derives(cls: type, wanted: type) -> bool:
 
 
 def is_a(thing: Any, wanted: type) -> bool:
-    """`isinstance`, by the object's real type only."""
+    """Like `isinstance`, but only by the object's real type."""
     return derives(type(thing), wanted)
 
 
@@ -63,12 +63,12 @@ def is_heap_type(cls: type) -> bool:
 
 
 def is_atom(thing: Any) -> bool:
-    """Whether it can lead to no other object."""
+    """Whether an object has no references to other objects that matter here."""
     return id(type(thing)) in _ATOMS
 
 
 def table(cls: type) -> Any:
-    """A class's own attributes, read-only."""
+    """A class's own attributes, as a read-only mapping."""
     return _namespace(cls)
 
 
@@ -123,7 +123,7 @@ def said_by(namespace: dict[str, Any], name: str) -> Optional[str]:
 
 
 def container(thing: Any) -> Optional[str]:
-    """`list`, `dict`, `tuple`, `set` or `deque`, if it is one."""
+    """The word for a container (`list`, `dict`, `tuple`, `set` or `deque`); None for another object."""
     for base in bases(type(thing)):
         for known, word in CONTAINERS:
             if base is known:
@@ -132,7 +132,7 @@ def container(thing: Any) -> Optional[str]:
 
 
 def length(thing: Any) -> int:
-    """The items of a container, by the built-in type's own count."""
+    """The number of items of a container, from the built-in type's own method."""
     for known, _ in CONTAINERS:
         if is_a(thing, known):
             return known.__len__(thing)  # type: ignore[attr-defined]
@@ -140,7 +140,7 @@ def length(thing: Any) -> int:
 
 
 def key_of(mapping: Any, value: Any) -> Optional[str]:
-    """The key of a value in a dict, in words; none if it is a key itself or the dict changes meanwhile."""
+    """The key of a value in a dict, in words. None if the object is a key itself or the dict changes meanwhile."""
     try:
         for number, (key, held) in enumerate(dict.items(mapping)):
             if held is value:
@@ -154,7 +154,7 @@ def key_of(mapping: Any, value: Any) -> Optional[str]:
 
 
 def key_words(key: Any) -> str:
-    """A key for a sentence. A key that is neither text nor a number is described by its type."""
+    """The text of a key for a sentence. A key that is neither text nor a number is described by its type."""
     if type(key) is int or type(key) is bool:
         return str(key) if -(2**63) < key < 2**63 else "a large number"
     return plain(key) or f"a {type_name(type(key))}"
@@ -164,7 +164,7 @@ def instance_dict(thing: Any) -> Optional[dict[str, Any]]:
     """An object's attributes, if they are in an ordinary dict."""
     cls = type(thing)
     if derives(cls, _thread._local):
-        # Reading it creates one for this thread, and calls the program's `__init__` for that.
+        # Reading the attributes would create a dict for this thread and call the program's `__init__`.
         return None
     for base in bases(cls):
         found = table(base).get("__dict__")
@@ -190,7 +190,7 @@ def attribute_of(thing: Any, value: Any) -> Optional[str]:
                 try:
                     held = member.__get__(thing)
                 except (AttributeError, TypeError):
-                    # An empty slot, or one of another object's layout.
+                    # The slot is empty, or belongs to another object's layout.
                     continue
                 if held is value:
                     return plain(name)

@@ -1,5 +1,5 @@
-"""Where chains begin: globals of modules, and variables of running functions and of suspended generators, by names with
-which each is found again.
+"""The roots of chains: globals of modules, and variables of running functions and of suspended generators. Each root
+has names by which it is found again.
 
 Guarantees: between two slices only names, numbers and weak references to generators are kept. The program's own
 modules come before installed ones, and the started module and those next to it come first.
@@ -20,23 +20,24 @@ from typing import Any, Optional
 from memctl_agent._holders import _reading
 from memctl_agent._holders._frames import Frames, is_own
 
-# Frames of all threads that are read, and variables of them.
+# Maximum number of frames of all threads that are read, and of their variables.
 FRAMES_MAX = 400
 VARIABLES_MAX = 4_000
-# Threads that are read.
+# Maximum number of threads that are read.
 THREADS_MAX = 256
 
-# Path parts of files that are not the program's own.
+# Parts of paths of files that are not the program's own.
 _INSTALLED = ("site-packages", "dist-packages", f"python{sys.version_info[0]}.{sys.version_info[1]}", "<frozen")
 
-# Nearness of a module: next to the started program, otherwise its own, or installed.
+# Nearness of a module: next to the started program, another module of the program, or installed.
 BESIDE, OWN, INSTALLED = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class Root:
-    """Where a chain begins: `module` and its name, or `local`, the variable and its function. For other threads than
-    the main one: which one, and where it is. `generator`: the suspended generator or coroutine whose variable it is."""
+    """The root of a chain: `module` and its name, or `local`, the variable and its function. For threads other than the
+    main one it also has the thread and its current position. `generator` is the suspended generator or coroutine that
+    has the variable."""
 
     kind: str
     name: str
@@ -48,15 +49,16 @@ class Root:
     generator: Optional[weakref.ref[Any]] = None
 
 
-# Names that mark a folder of installed packages, and entries of `sys.path` that are checked.
+# Endings of names that mark a folder of installed packages, and the maximum number of entries of `sys.path` that are
+# checked.
 _INSTALLED_ENDS = (".dist-info", ".egg-info")
 FOLDERS_MAX = 32
 
 
 def installed_folders() -> tuple[str, ...]:
-    """Where packages are installed in addition to the usual places: folders that contain package metadata.
+    """The folders of installed packages in addition to the usual ones: folders that contain package metadata.
 
-    It reads folders, so it runs outside of any slice.
+    This reads folders, so it runs outside of slices.
     """
     found = []
     for folder in list(sys.path)[:FOLDERS_MAX]:
@@ -71,34 +73,34 @@ def installed_folders() -> tuple[str, ...]:
 
 
 class Places:
-    """Nearness of modules, by their files. `installed`: folders of packages."""
+    """Determines the nearness of modules by their files. `installed` has folders of packages."""
 
     def __init__(self, installed: tuple[str, ...]) -> None:
         self._installed = installed
         main = _reading.module_dict(sys.modules.get("__main__")) or {}
         file = _reading.said_by(main, "__file__")
-        # (Without a file, as in a notebook, the modules in the working directory count as next to it.)
+        # (Without a file, as in a notebook, modules in the working directory count as next to the program.)
         self._beside = os.path.dirname(os.path.abspath(file)) + os.sep if file else os.getcwd() + os.sep
 
-        # By folder: most modules share one with many others.
+        # Results by folder, because most modules share a folder with many others.
         self._known: dict[str, int] = {}
         self._packages: dict[str, bool] = {}
 
     def is_of_installed(self, key: str) -> bool:
-        """Whether a module belongs to an installed package, by the file of that package."""
+        """Whether a module belongs to an installed package. The file of the top-level package decides."""
         top, dot, _ = key.partition(".")
         if not dot:
             return False
         known = self._packages.get(top)
         if known is None:
             namespace = _reading.module_dict(dict.get(sys.modules, top))
-            # (Packages without a file may lie in several places.)
+            # (Packages without a file may be in several places.)
             has_file = namespace is not None and type(dict.get(namespace, "__file__")) is str
             known = self._packages[top] = has_file and self.nearness(namespace or {}) == INSTALLED
         return known
 
     def nearness(self, namespace: dict[str, Any]) -> int:
-        """How near a module is."""
+        """The nearness of a module."""
         file = dict.get(namespace, "__file__")
         if type(file) is not str:
             return INSTALLED
@@ -117,7 +119,7 @@ class Places:
 
 
 class Roots:
-    """The roots of a walk by index."""
+    """The roots of a walk, by index."""
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
@@ -136,7 +138,7 @@ class Roots:
         return list(self._known)
 
     def objects(self, numbers: list[int]) -> list[tuple[int, Any]]:
-        """The current objects of these roots; none for variables whose functions have ended."""
+        """The current objects of these roots. Variables whose functions have ended have none."""
         found: list[tuple[int, Any]] = []
         variables: dict[tuple[int, int], list[tuple[str, int]]] = {}
         for number in numbers:
@@ -162,7 +164,7 @@ class Roots:
                 if at is not None:
                     found += self._values(at, wanted)
         finally:
-            # A variable that held this function's own frame would be a cycle.
+            # A variable with this function's own frame would make a cycle.
             threads.clear()
             at = None
         return found
@@ -174,7 +176,7 @@ class Roots:
 
 
 def main_names() -> list[str]:
-    """The names of the started module: a spawned process knows it by two."""
+    """The names of the started module. A spawned process has it under two names."""
     namespace = _reading.module_dict(dict.get(sys.modules, "__main__"))
     name = _reading.said_by(namespace, "__name__") if namespace is not None else None
     if name is None or _reading.module_dict(dict.get(sys.modules, name)) is not namespace:
@@ -186,7 +188,7 @@ def variables(
     frames: Frames, ident: int, at: Optional[types.FrameType], is_main: bool, known: set[int], of_modules: set[int]
 ) -> list[tuple[Root, Any]]:
     """The variables of the functions that a thread runs, the outermost function first, and globals outside all modules.
-    `at`: the innermost one's frame. `of_modules`: ids of known module globals."""
+    `at` is the innermost frame. `of_modules` has the ids of known module globals."""
     found: list[tuple[Root, Any]] = []
     thread = "" if is_main or at is None else _thread_words(ident, at)
     try:
@@ -213,7 +215,7 @@ def variables(
     return found[:VARIABLES_MAX][::-1]
 
 
-# Where each kind of generator has its frame.
+# The attribute with the frame, for each kind of generator.
 _FRAME_NAMES = {
     types.GeneratorType: "gi_frame",
     types.CoroutineType: "cr_frame",
@@ -228,7 +230,7 @@ def frame_of(generator: Any) -> Optional[types.FrameType]:
 
 
 def suspended(frames: Frames, generator: Any) -> list[tuple[Root, Any]]:
-    """The variables of a suspended generator or coroutine. A running one is among the functions of its thread."""
+    """The variables of a suspended generator or coroutine. A running one belongs to the functions of its thread."""
     frame = frame_of(generator)
     if frame is None or frame.f_back is not None or is_own(frame.f_code):
         return []
@@ -242,7 +244,7 @@ def suspended(frames: Frames, generator: Any) -> list[tuple[Root, Any]]:
 
 
 def _is_of_module(namespace: dict[str, Any]) -> bool:
-    """Whether these are the globals of a module, which becomes a root itself."""
+    """Whether these are the globals of a module, which is a root itself."""
     name = _reading.said_by(namespace, "__name__")
     return name is not None and _reading.module_dict(dict.get(sys.modules, name)) is namespace
 
@@ -263,14 +265,14 @@ def main_thread() -> int:
 
 
 def _thread_words(ident: int, frame: types.FrameType) -> str:
-    """A thread's name and where it is: `thread `Thread-5 (generate)` in `wait` (threading.py:327)`."""
+    """A thread's name and its position: `thread `Thread-5 (generate)` in `wait` (threading.py:327)`."""
     import threading
 
     thread = dict.get(threading._active, ident)  # type: ignore[attr-defined]
     attributes = _reading.instance_dict(thread) if thread is not None else None
     name = _reading.plain(attributes.get("_name")) if attributes is not None else None
     while os.path.basename(frame.f_code.co_filename) == "threading.py" and frame.f_back is not None:
-        # A lock or a condition: its caller is more informative.
+        # The frame belongs to a lock or a condition. Its caller is more informative.
         frame = frame.f_back
     where = f"`{_reading.code_name(frame.f_code)}` ({os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno})"
     return f"thread `{name}` in {where}" if name else f"a thread in {where}"

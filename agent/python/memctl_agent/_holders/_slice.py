@@ -1,6 +1,6 @@
 """State that is valid within one slice of a search: its end, torch's classes, and type rules for the native module.
 
-Guarantees: no object of the program is held after the slice. It must not be reused for another slice.
+Guarantees: no object of the program is held after the slice. The state must not be reused for another slice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from memctl_agent._holders import _reading
 from memctl_agent._holders._tensors import Tensors
 
-# How much of a slice may be left unused at its end.
+# How much of a slice may be left unused at its end, in microseconds.
 SPARE_US = 150
 # Reads a class's module.
 _module_of = type.__dict__["__module__"].__get__
@@ -38,19 +38,19 @@ class Slice:
         )
 
     def is_left_for_graph(self, more_ms: float) -> bool:
-        """As `is_left`, with `more_ms` more time."""
+        """Like `is_left`, with `more_ms` more time."""
         return time.perf_counter_ns() + SPARE_US * 1000 < self._end_ns + more_ms * 1e6
 
     def set_near(self, near: tuple[str, ...]) -> None:
-        """The names of the program's own modules."""
+        """Sets the names of the program's own modules."""
         self.rules = (*self.rules[:-1], near)
 
     def end(self) -> None:
-        """There is no time left."""
+        """Ends the slice: there is no time left."""
         self._end_ns = 0
 
     def left_us(self) -> int:
-        """Microseconds until its end."""
+        """Microseconds until the end of the slice."""
         return max(0, (self._end_ns - time.perf_counter_ns()) // 1000)
 
     def is_left(self) -> bool:
@@ -60,7 +60,7 @@ class Slice:
 
 @functools.lru_cache(maxsize=1)
 def _own_classes() -> tuple[type, ...]:
-    """The classes of this package: objects held by their instances are not the program's."""
+    """The classes of this package. Objects that their instances hold are not the program's."""
     found = []
     for name, module in list(dict.items(sys.modules)):
         if type(name) is str and name.startswith("memctl_agent"):

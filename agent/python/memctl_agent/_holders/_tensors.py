@@ -1,8 +1,8 @@
-"""The program's tensors, and which of them lie on the blocks in question.
+"""Recognises the program's tensors, and finds which of them are on the requested blocks.
 
-Guarantees: a tensor belongs to the block in which its storage begins, so views and slices are found with their base.
-A storage of another size than the block's is on memory that was freed and given away again: its tensor does not count.
-Nothing is dispatched: a subclass or a mode that would run Python code for it is not queried.
+Guarantees: a tensor belongs to the block in which its storage begins, so views and slices are found with their base. A
+storage that does not fit the block's size is on memory that was freed and allocated again. Its tensor does not count.
+Nothing is dispatched: a subclass or a mode that would run Python code is not queried.
 Refuses: tensors whose class has its own `__torch_dispatch__`. The tensors that they wrap are found separately.
 """
 
@@ -14,9 +14,9 @@ from typing import Any, Optional
 
 from memctl_agent._holders import _reading
 
-# Bytes by which a block may be larger than the storage on it: the allocator rounds small requests to this,
+# The allocator rounds small requests to multiples of this, so a block may be larger than its storage by less than that.
 ROUNDED = 512
-# and hands out blocks of up to this many times what was requested.
+# The allocator may also return blocks of up to this many times the requested size.
 LARGER_MAX = 2
 
 
@@ -46,15 +46,15 @@ class Tensors:
 
     @property
     def can_tell(self) -> bool:
-        """Whether this torch reports where a tensor's storage begins."""
+        """Whether this torch reports the address of a tensor's storage."""
         return self._address is not None
 
     def block_of(self, tensor: Any) -> Optional[int]:
-        """The index of the block on which a tensor lies, if it is one of those in question."""
+        """The index of the requested block with a tensor's memory; None if there is none."""
         try:
             address = self._address(tensor)  # type: ignore[misc]
         except Exception:
-            # It has no storage: sparse, wrapped by functorch, or of a backend without addresses.
+            # The tensor has no storage: it is sparse, wrapped by functorch, or of a backend without addresses.
             return None
         place = bisect.bisect_right(self._starts, address) - 1
         if place < 0 or address >= self._ends[place]:
@@ -62,9 +62,9 @@ class Tensors:
         return self._numbers[place] if self.fits(tensor, self._ends[place] - self._starts[place]) else None
 
     def fits(self, tensor: Any, block: int) -> bool:
-        """Whether a tensor's storage can be the one for which a block of so many bytes was allocated.
+        """Whether a block of this size can have been allocated for a tensor's storage.
 
-        True where that is not known: a subclass may have a `__torch_function__`, which is the program's code.
+        True if that is unknown: a subclass may have a `__torch_function__`, which is the program's code.
         """
         if not any(type(tensor) is plain for plain in self._plain):
             return True

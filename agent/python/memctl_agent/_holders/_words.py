@@ -1,8 +1,8 @@
-"""Chains in words: the steps from a root to a tensor, the kind of holder, and the sentence.
+"""Describes chains in words: the steps from a root to a tensor, the kind of holder, and a sentence.
 
-Guarantees: only contains names of modules, classes, functions, variables, attributes and keys; of bounded length. The
-same chain gives the same words.
-Refuses: to invent names; a container without a name is "a list".
+Guarantees: texts contain only names of modules, classes, functions, variables, attributes and keys, and their length is
+bounded. The same chain gives the same words.
+Refuses: to invent names. A container without a name is "a list".
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _HOOK_DICTS = {
     "_load_state_dict_pre_hooks": "load hook",
 }
 _TENSOR_HOOKS = "_backward_hooks"
-# Dicts of a module that contain its parts.
+# The dicts of a module that contain its parts.
 _PARTS = ("_modules", "_parameters", "_buffers")
 
 
 @dataclass(frozen=True)
 class Edge:
-    """How an object of a chain is reached from the previous one: `global`, `attribute`, `cell`, `key`, `item`, …."""
+    """How an object of a chain is reached from the previous object: `global`, `attribute`, `cell`, `key`, `item`, …."""
 
     how: str
     name: str = ""
@@ -58,7 +58,8 @@ class Chain:
 
     @functools.cached_property
     def edges(self) -> list[Edge]:
-        """Computed only for chains that are reported: inspecting an object may create its missing dict."""
+        """The edges of the chain. They are computed only for chains that are reported, because inspecting an object may
+        create its missing dict."""
         return [self.edge(at) for at in range(len(self.path))]
 
     def edge(self, at: int) -> Edge:
@@ -89,7 +90,7 @@ class Chain:
         if thing is _reading.instance_dict(holder):
             return Edge("")
         if self._is_tensor(at - 1) and _reading.container(thing) == "dict":
-            # C++ keeps a tensor's hooks.
+            # The hooks of a tensor are kept by C++.
             return Edge("attribute", _TENSOR_HOOKS, _reading.type_name(cls))
         name = _reading.attribute_of(holder, thing)
         return Edge("attribute", name, _reading.type_name(cls)) if name else Edge("")
@@ -107,7 +108,7 @@ class Chain:
     def _in_dict(self, at: int, holder: Any, thing: Any) -> Edge:
         key = _reading.key_of(holder, thing)
         if key is None:
-            # It is a key.
+            # The object is a key of the dict.
             return Edge("item")
         if at < 2:
             return Edge("key", key)
@@ -132,7 +133,7 @@ class Chain:
         return Edge("cell", "?", "?")
 
     def name(self, at: int) -> tuple[Optional[str], Optional[str]]:
-        """The program's name for an object of the chain, or for its container: a name, and its owner."""
+        """The program's name for an object of the chain, or for its container. Returns the name and its owner."""
         for place in range(at, -1, -1):
             edge = self.edges[place]
             if self._is_submodule(place):
@@ -146,7 +147,7 @@ class Chain:
                 "thread-local",
             ):
                 return edge.name, edge.owner or None
-        # Where the holder is a frame or a cell, the name is that of its content.
+        # If the holder is a frame or a cell, the name is the name of its content.
         for place in range(at + 1, len(self.path)):
             edge = self.edges[place]
             if edge.how in ("global", "attribute", "cell", "class", "local", "thread-local"):
@@ -154,14 +155,14 @@ class Chain:
         return None, None
 
     def passes(self, *types_: type) -> Optional[int]:
-        """Where the chain first passes an object of one of these types."""
+        """The first index at which the chain has an object of one of these types."""
         for at, thing in enumerate(self.path[:-1]):
             if any(_reading.is_a(thing, wanted) for wanted in types_):
                 return at
         return None
 
     def hooks(self) -> Optional[tuple[int, str]]:
-        """Where the chain passes a module's hooks, and their kind."""
+        """The index at which the chain has the dict of hooks of a module or a tensor, and the kind of hooks."""
         for at, thing in enumerate(self.path):
             noun = _HOOK_DICTS.get(self.edges[at].name)
             is_hooks = noun is not None and _reading.container(thing) == "dict"
@@ -176,7 +177,7 @@ class Chain:
         return at > 0 and self.edges[at].name in ("_buffers", "_parameters") and self._is_module(at)
 
     def _is_module(self, at: int) -> bool:
-        """Whether the attribute at this place is one of a `torch.nn.Module`."""
+        """Whether the attribute at this place belongs to a `torch.nn.Module`."""
         above = self.path[max(0, at - 2) : at]
         return self._module is not None and any(_reading.is_a(thing, self._module) for thing in above)
 
@@ -184,7 +185,7 @@ class Chain:
         return at >= 0 and self._tensor is not None and _reading.is_a(self.path[at], self._tensor)
 
     def steps(self, tail: list[str]) -> list[str]:
-        """The chain as short texts, shortened in the middle if it is long."""
+        """The chain as short texts. A long chain is shortened in the middle."""
         steps = []
         if self.root is not None and self.root.kind != "local":
             steps.append(f"{self.root.kind} `{self.root.name}`")
@@ -199,7 +200,7 @@ class Chain:
                 below = last + 1
                 continue
             if at + 1 < len(self.path) and self.edges[at + 1].how == "thread-local":
-                # The dict of a thread's own attributes, and above it the one with those of all threads.
+                # Skips the dict of a thread's own attributes, and above it the dict with those of all threads.
                 continue
             if at + 2 < len(self.path) and self.edges[at + 2].how == "thread-local":
                 continue
@@ -219,12 +220,12 @@ class Chain:
         return [step[:STEP_CHARS_MAX] for step in steps]
 
     def _submodules(self, at: int) -> tuple[list[str], int]:
-        """The names by which a module leads to one of its parts, from its table of modules on, and the part's index."""
+        """The names of the submodules from a module's table of modules on, and the index of the last submodule."""
         names, last = [], at
         while at + 1 < len(self.path) and self.edges[at].name == "_modules" and self.edges[at + 1].how == "key":
             names.append(self.edges[at + 1].name)
             last = at + 1
-            # After a module comes its table of modules, or first the dict of its attributes.
+            # The next object after a module is its table of modules, or the dict of its attributes and then the table.
             at += 2
             if at + 1 < len(self.path) and not self.edges[at].how:
                 at += 1
@@ -244,7 +245,7 @@ class Chain:
             return "traceback"
         holder = self.path[at - 1] if at > 0 else None
         if holder is not None and not self.edges[at].how and _reading.container(thing) == "dict":
-            # The dict of an object's or a class's attributes.
+            # This is the dict of an object's or a class's attributes.
             return None
         word = _reading.container(thing)
         if word is not None:
@@ -252,7 +253,7 @@ class Chain:
         return _reading.type_name(cls) if following is None else f"`{_reading.type_name(cls)}` object"
 
     def _keeps(self, at: int) -> bool:
-        """Whether an object keeps others, and is not a function, a cell or a class."""
+        """Whether an object keeps others and is not a function, a cell, a frame, a traceback or a class."""
         thing = self.path[at]
         walls = (types.CellType, types.FrameType, types.FunctionType, types.TracebackType)
         is_wall = any(type(thing) is wall for wall in walls)
@@ -267,7 +268,7 @@ class Chain:
         if edge.how == "global":
             return f"{word} `{edge.name}` of module `{edge.owner}`"
         if edge.name == "_modules" and edge.owner in FILLED and at > 0:
-            # Above it is the module, or the dict of its attributes.
+            # The object above is the module, or the dict of its attributes.
             return self.phrase(at - 1 if self.edges[at - 1].how or at < 2 else at - 2, deep)
         if self._is_submodule(at):
             return f"{word} `{edge.name}` of module `{self.edges[at - 1].owner}`"
@@ -310,7 +311,7 @@ def _class_attribute(cls: type, value: Any) -> Optional[str]:
 
 
 def counted(count: int, noun: str) -> str:
-    """`1,440 tensors`."""
+    """A count with its noun, such as `1,440 tensors`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
@@ -322,7 +323,7 @@ def may_gather(chain: Chain, at: int) -> bool:
 
 
 def _is_namespace(chain: Chain, at: int) -> bool:
-    """Whether a container is a part of an object or a class, and not something that it holds."""
+    """Whether a container belongs to the structure of an object or a class, like a dict of attributes."""
     edge = chain.edge(at)
     if edge.name == "_modules" and edge.owner in FILLED:
         return False
@@ -367,7 +368,7 @@ def _plain_kind(chain: Chain, at: int, many: str) -> tuple[str, str]:
 
 
 def _named(chain: Chain, at: int) -> int:
-    """The place itself or, if it is a cell or a frame, the nearest one below it with a name."""
+    """The place itself or, if it has no name (a cell or a frame), the nearest place below it that has one."""
     while at < len(chain.path) - 1 and not chain.edges[at].how:
         at += 1
     return at
@@ -394,7 +395,7 @@ def _hook_sentence(chain: Chain, at: int, hooks: tuple[int, str], many: str) -> 
     for hook in list(dict.values(registered)):
         closure = hook.__closure__ if type(hook) is types.FunctionType else None
         shares = any(mine is cell for mine in closure or () for cell in cells)
-        # All of them, if they all hold some.
+        # All of them count, if they all hold some.
         count += bool(at == place or shares or hook is chain.path[place + 1])
     what = chain.phrase(_named(chain, at)) if at > place else chain.phrase(len(chain.path) - 1)
     return f"{what}{many}, referenced by {counted(count, noun)} of `{owner}`"

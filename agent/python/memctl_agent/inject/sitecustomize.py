@@ -1,10 +1,10 @@
-"""Put in front of PYTHONPATH by `memctl run`: attaches memctl's agent to Python programs that import torch.
+"""Attaches memctl's agent to Python programs that import torch. `memctl run` puts this folder in front of PYTHONPATH.
 
-torch is detected by its import, even if an earlier lookup found nothing, and where it is loaded without an import, by
-the modules that it imports itself. Guarantees: a program that does not import torch imports nothing more than before;
-the `sitecustomize` that this one hides runs as if this one were not there; PYTHONPATH stays unchanged for the children;
-the outcome is reported to the launcher, so that it can explain why nothing was recorded.
-Refuses: to do anything where MEMCTL_DISABLED is set. Runs on any Python 3, and does no harm on 2.7.
+torch is detected by its import, even if an earlier lookup found nothing. If it is loaded without an import, it is
+detected by the modules that it imports itself. Guarantees: a program that does not import torch imports nothing more
+than before. The `sitecustomize` that this one hides runs as if this one were not there. PYTHONPATH stays unchanged for
+the children. The outcome is reported to the launcher, so that it can explain why nothing was recorded.
+Refuses: to do anything if MEMCTL_DISABLED is set. It runs on any Python 3, and does no harm on 2.7.
 """
 
 # Written for old interpreters too:
@@ -12,15 +12,15 @@ Refuses: to do anything where MEMCTL_DISABLED is set. Runs on any Python 3, and 
 import os
 import sys
 
-# The size limit of the launcher's file: a build starts thousands of Pythons.
+# The size limit of the launcher's file. A build may start thousands of Python processes.
 _SEEN_BYTES_MAX = 256 << 10
 
 
 class _TorchWatch(object):
-    """Waits for torch; finds nothing itself."""
+    """A finder that waits for torch. It finds no modules itself."""
 
     def __init__(self):
-        # Executions of torch in progress, whose end will be reported.
+        # Number of executions of torch in progress. The end of each will be reported.
         self.executing = 0
 
     def find_spec(self, name, path=None, target=None):
@@ -28,7 +28,7 @@ class _TorchWatch(object):
             if name.startswith("torch."):
                 self.look()
             return None
-        # A caller may only check whether torch exists: the next lookup is watched as well.
+        # A caller may only check whether torch exists, so the next lookup is watched as well.
         for finder in list(sys.meta_path):
             find = None if finder is self else getattr(finder, "find_spec", None)
             spec = None if find is None else find(name, path, target)
@@ -45,7 +45,7 @@ class _TorchWatch(object):
         """Makes the loader report when it has executed torch."""
         execute = getattr(loader, "exec_module", None)
         if execute is None or hasattr(execute, "memctl_watch"):
-            # A package without code, or one loader for all callers.
+            # torch is a package without code, or there is one loader for all callers.
             return
 
         def exec_module(module):
@@ -56,18 +56,18 @@ class _TorchWatch(object):
                 execute(module)
             finally:
                 self.executing -= 1
-            # (If it failed it may be tried again.)
+            # (A failed import may be tried again.)
             self.arm()
 
         vars(exec_module)["memctl_watch"] = self
         try:
             loader.exec_module = exec_module
         except AttributeError:
-            # A different kind of loader that accepts no attributes: `look` notices torch instead.
+            # This kind of loader accepts no attributes. `look` notices torch instead.
             pass
 
     def look(self):
-        """torch imports its parts, so it was loaded in another way. Its CUDA part is among the first of them."""
+        """torch imports its own parts, so it was loaded in another way. Its CUDA part is among the first parts."""
         torch = None if self.executing else sys.modules.get("torch")
         cuda = None if torch is None else vars(torch).get("cuda")
         if cuda is not None and hasattr(cuda, "_lazy_call"):
@@ -106,8 +106,9 @@ def _arm():
 
 
 def _tell(error):
-    """Prints one line, from the first process of the first local rank: its children inherit the note of it."""
-    # The wheel is built, not published: a package of that name in an index would be a different one.
+    """Prints one line, from the first process of the first local rank. Its children inherit a variable and print
+    nothing."""
+    # The wheel is built and not published. A package of that name in an index would be a different one.
     how = "%s -m pip install memctl_agent-*.whl" % sys.executable
     text = "%s cannot import memctl_agent (%s); install memctl's wheel there: `%s`" % (sys.executable, error, how)
     _note("why " + text)
@@ -121,7 +122,7 @@ def _tell(error):
 
 
 def _note(text):
-    """A line for the launcher, which created the file; without a launcher there is no file."""
+    """Writes a line for the launcher, which created the file. Without a launcher there is no file."""
     socket = os.environ.get("MEMCTL_RUN_SOCKET")
     if not socket:
         return
@@ -146,7 +147,7 @@ def _run_the_hidden_one():
     try:
         import sitecustomize  # noqa: F401  # pyright: ignore
     except ImportError as error:
-        # There is none. (The hidden one's own errors pass on to `site`, which reports them.)
+        # There is no other `sitecustomize`. (Errors of a hidden one pass on to `site`, which reports them.)
         if getattr(error, "name", "sitecustomize") != "sitecustomize":
             raise
     finally:

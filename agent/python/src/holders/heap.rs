@@ -1,12 +1,16 @@
-//! Walks all objects that the collector tracks, in slices: finds the tensors on some blocks, the referrers of some
+//! Walks all objects that the collector tracks, in slices. Finds the tensors on some blocks, the referrers of some
 //! objects, and generators.
 //!
-//! Objects are visited from the newest to the oldest: the program's own come before what it has imported.
-//! Guarantees: rings are read and never changed. Between two slices the position is kept by a weak reference to a
-//! function or class, by a method of a C class, or by a list that holds only numbers and texts; all other objects there
-//! may be freed meanwhile. If these are freed, too, the walk continues at an earlier position, or visits the ring once
-//! more: the newest functions may be those of the search itself. A ring may be visited twice, also after a collection
-//! between two slices: each call returns an object once, because callers count references.
+//! Objects are visited from the newest to the oldest, so that the program's own objects come before those of imported
+//! modules.
+//! The collector keeps its objects in rings (linked lists).
+//! Guarantees: rings are read and never changed. Each call returns an object at most once, although a ring may be
+//! visited twice, because callers count references.
+//!
+//! Between two slices a keeper marks the position. A keeper is a weak reference to a function or class, a method of a C
+//! class, or a list that holds only numbers and texts. All other objects may be freed meanwhile. If the keeper's object
+//! is freed, too, the walk continues at an earlier position or visits the ring again. This happens because the newest
+//! functions may be those of the search itself. A collection between two slices may also cause a second visit.
 
 use std::time::Instant;
 
@@ -19,16 +23,16 @@ use super::rules::{Blocks, Kind, NoCollector, Rules};
 use super::until;
 use super::visit::{Object, Set, references};
 
-/// Objects between two checks of the clock.
+/// Number of objects between two checks of the clock.
 const BETWEEN_LOOKS: usize = 64;
-/// References of one object that are compared.
+/// Maximum number of references of one object that are compared.
 const COMPARED: usize = 1 << 20;
-/// Objects that are searched for one that can keep the position.
+/// Maximum number of objects that are searched for one that can keep the position.
 const KEEPERS_AMONG: usize = 8_192;
 
-/// How often the position may be lost: what kept it was freed, or no object can keep it.
+/// How often the position may be lost, because its keeper was freed or no object can keep it.
 const STALLS_MAX: u32 = 8;
-/// Positions that are kept, the last one first.
+/// Maximum number of positions that are kept, the last one first.
 const KEPT_MAX: usize = 4;
 
 /// Keeps a position between two slices: the last object that was visited.
@@ -43,7 +47,7 @@ type OnBlock<'py> = (usize, Bound<'py, PyAny>);
 /// An object, and the address of an object that it refers to.
 type Holder<'py> = (Bound<'py, PyAny>, usize);
 
-/// See the module.
+/// The walk; see the module's documentation.
 #[pyclass(module = "memctl_agent._native")]
 pub struct Heap {
     blocks: Blocks,
@@ -73,28 +77,28 @@ impl Heap {
         }
     }
 
-    /// Whether the layout of the collector's rings is understood.
+    /// Whether the layout of the collector's rings is known here.
     fn can_tell(&self) -> bool {
         !self.heads.is_empty()
     }
 
-    /// Objects that were visited, and whether some may have been missed.
+    /// The number of visited objects, and whether some may have been missed.
     fn counts(&self) -> (u64, bool) {
         (self.visited, self.has_jumped)
     }
 
-    /// Blocks at whose addresses there are tensors of other sizes: they were freed and given away again.
+    /// Blocks that were freed and whose memory was allocated again: tensors of other sizes are at their addresses.
     fn taken(&self) -> Vec<usize> {
         self.taken.clone()
     }
 
-    /// Restarts with the first object.
+    /// Restarts the walk with the first object.
     fn rewind(&mut self) {
         self.ring = 0;
         self.keepers.clear();
     }
 
-    /// Tensors on the blocks: whether all objects were visited, and indices of blocks with their tensors.
+    /// Tensors on the blocks. Returns whether all objects were visited, and indices of blocks with their tensors.
     fn tensors<'py>(
         &mut self,
         py: Python<'py>,
@@ -123,7 +127,8 @@ impl Heap {
         Ok((is_done, found.into_iter().map(bound).collect()))
     }
 
-    /// Generators, coroutines and asynchronous generators: whether all objects were visited, and those that were seen.
+    /// Generators, coroutines and asynchronous generators. Returns whether all objects were visited, and those that
+    /// were found.
     fn generators<'py>(&mut self, py: Python<'py>, slice_us: u64) -> (bool, Vec<Bound<'py, PyAny>>) {
         let end = until(slice_us);
         let _still = NoCollector::new();
@@ -139,8 +144,8 @@ impl Heap {
         (is_done, found.into_iter().map(bound).collect())
     }
 
-    /// Referrers of some objects: whether all objects were visited, and pairs of a referrer and the address that it
-    /// refers to.
+    /// Referrers of some objects. Returns whether all objects were visited, and pairs of a referrer and the address
+    /// that it refers to.
     fn holders<'py>(
         &mut self,
         py: Python<'py>,
@@ -152,7 +157,7 @@ impl Heap {
         let _still = NoCollector::new();
         let (mut found, mut below, mut known) = (Vec::new(), Vec::new(), Set::default());
         let wanted: Set<usize> = wanted.into_iter().collect();
-        // Most references are to something else, which one bit shows.
+        // Most references are to other objects. A 64-bit filter excludes most of those quickly.
         let bit = |id: usize| 1_u64 << ((id >> 4) & 63);
         let bits = wanted.iter().fold(0, |bits, id| bits | bit(*id));
         let is_done = self.go(py, end, |object| {
@@ -181,7 +186,7 @@ impl Heap {
 }
 
 impl Heap {
-    /// Visits the objects from the current position until the time is up; returns whether those were all.
+    /// Visits the objects from the current position until the time is up. Returns whether all objects were visited.
     fn go(&mut self, py: Python<'_>, end: Instant, mut show: impl FnMut(Object)) -> bool {
         while let Some(head) = self.heads.get(self.ring).copied() {
             let Some(mut at) = self.place(py, head) else { return true };
@@ -205,8 +210,8 @@ impl Heap {
         true
     }
 
-    /// The first object of a ring that was not visited yet, or its head. `None` if the position was lost too often: the
-    /// rest of all rings is not visited.
+    /// The first object of a ring that was not visited yet, or the ring's head. `None` if the position was lost too
+    /// often; the rest of all rings is not visited then.
     fn place(&mut self, py: Python<'_>, head: usize) -> Option<usize> {
         if self.keepers.is_empty() {
             return Some(before(head));
@@ -216,15 +221,15 @@ impl Heap {
                 self.keepers.pop();
                 continue;
             };
-            // A collection may have moved it into another ring, together with most of its neighbours. The objects that
-            // follow it there are visited, and then the rest of its own ring, and of others.
+            // A collection may have moved the keeper's object into another ring, together with most of its neighbours.
+            // The objects that follow it there are visited, then the rest of its own ring, and then the other rings.
             let place = before(object as usize - HEAD_BYTES);
             return Some(if place != head && self.heads.contains(&place) { head } else { place });
         }
         self.may_go_back().then(|| before(head))
     }
 
-    /// The position is lost: whether an earlier one is tried.
+    /// Counts a lost position. Returns whether an earlier one is tried.
     fn may_go_back(&mut self) -> bool {
         self.stalls += 1;
         let may = self.stalls <= STALLS_MAX;
@@ -234,8 +239,8 @@ impl Heap {
         may
     }
 
-    /// Looks for an object that can keep the position, and visits those before it; `at` is the first that was not
-    /// visited.
+    /// Looks for an object that can keep the position, and visits the objects before it. `at` is the first object that
+    /// was not visited.
     fn keep(&mut self, py: Python<'_>, head: usize, mut at: usize, show: &mut impl FnMut(Object)) {
         let mut scratch = Vec::new();
         for _ in 0..KEEPERS_AMONG {
@@ -264,7 +269,7 @@ impl Heap {
     }
 }
 
-/// The types whose objects are functions that wait between two calls. The stable interface does not name them.
+/// The types of generators, coroutines and asynchronous generators. The stable interface does not name them.
 fn generator_types(py: Python<'_>) -> [usize; 3] {
     static FOUND: pyo3::sync::PyOnceLock<[usize; 3]> = pyo3::sync::PyOnceLock::new();
     let look = || -> PyResult<[usize; 3]> {
@@ -286,8 +291,8 @@ impl Keeper {
     /// The object, if it is alive and in a ring.
     fn object(&self, py: Python<'_>) -> Option<Object> {
         let object = if self.is_weak {
-            // SAFETY: a weak reference; its result is a new reference, released here at once: another holder keeps the
-            // object, or it is freed now as it would have been without us.
+            // SAFETY: a weak reference. Its result is a new reference, which is released here at once. Either another
+            // holder keeps the object, or it is freed now, as it would have been without this call.
             let found = unsafe { ffi::PyObject_CallNoArgs(self.at.as_ptr()) };
             if found.is_null() {
                 // SAFETY: the interpreter's lock is held.
@@ -304,8 +309,8 @@ impl Keeper {
     }
 }
 
-/// Keeps an object's position without keeping any of the program's objects alive: a weak reference to a function or a
-/// class, or a container that leads nowhere.
+/// Makes a keeper for an object's position, if possible: a weak reference to a function or a class, or an object that
+/// refers to nothing of the program. It keeps none of the program's objects alive, except for such an object itself.
 fn keeper(py: Python<'_>, object: Object, scratch: &mut Vec<(u32, Object)>) -> Option<(Py<PyAny>, bool)> {
     let kind = super::visit::type_of(object);
     let is_weak = [&raw mut ffi::PyType_Type, &raw mut ffi::PyCFunction_Type, function_type(py)].contains(&kind);
@@ -320,7 +325,7 @@ fn keeper(py: Python<'_>, object: Object, scratch: &mut Vec<(u32, Object)>) -> O
         // SAFETY: our own reference.
         return Some((unsafe { Bound::from_owned_ptr(py, made) }.unbind(), true));
     }
-    // Methods of C classes, of which binding libraries make thousands in a row: they lead to none of the program's
+    // Methods of C classes, of which binding libraries make thousands in a row. They refer to none of the program's
     // objects.
     if [&raw mut ffi::PyMethodDescr_Type, &raw mut ffi::PyWrapperDescr_Type].contains(&kind) {
         // SAFETY: a live object; this becomes a reference of its own.

@@ -1,14 +1,15 @@
-//! Requests for holders, and the parts of the search that would be too slow in Python, or could not be done there in
-//! one go.
+//! Requests for holders, and the parts of the search that would be too slow in Python or could be interrupted there.
 //!
-//! - [`walk`]: from the program's roots down to tensors, in slices. [`heap`]: over all objects of the collector, in slices.
-//!   [`frames`]: the variables of a running function. [`rules`]: which objects are tensors, and which are never entered.
-//!   [`visit`]: one object's references, by the interpreter's own traversal.
+//! - [`walk`] walks from the program's roots down to tensors, in slices.
+//! - [`heap`] walks over all objects of the collector, in slices.
+//! - [`frames`] reads the variables of a running function.
+//! - [`rules`] decides which objects are tensors, and which are never entered.
+//! - [`visit`] reads one object's references with the interpreter's own traversal.
 //!
 //! Guarantees: no function waits, and a request is returned once. Between two calls nothing here refers to any of the
-//! program's objects. Within one call neither the program's code nor the collector runs and the interpreter's lock is
-//! kept, so the objects that an object refers to are alive until the call returns.
-//! Refuses: to parse the answer; the host of the session does.
+//! program's objects. Within one call, neither the program's code nor the collector runs, and the interpreter's lock is
+//! kept. Objects that a live object refers to are therefore alive until the call returns.
+//! Refuses: to parse the answer. The host of the session does that.
 
 mod frames;
 mod heap;
@@ -36,14 +37,14 @@ pub fn holders_asked() -> Option<Ask> {
     Some((ask, blocks, budget_ms))
 }
 
-/// Answers a request; returns whether there was room for the answer.
+/// Answers a request. Returns whether there was room for the answer.
 #[pyfunction]
 pub fn holders_answer(ask: u64, answer_json: &str) -> bool {
     live::current().is_some_and(|live| live.holders_answer(ask, answer_json))
 }
 
-/// How a thread sleeps until there is a request: the number of the system call `futex`, and the address of the word
-/// that is 0 meanwhile. `None` where requests are forbidden.
+/// The values with which a thread sleeps until there is a request: the number of the system call `futex`, and the
+/// address of the word that is 0 meanwhile. `None` if requests are forbidden.
 #[pyfunction]
 pub fn holders_word() -> Option<(i64, usize)> {
     Some((libc::SYS_futex, live::current()?.holders_word()?))

@@ -1,8 +1,9 @@
-//! The rings in which the collector links all objects that it tracks.
+//! Finds the rings in which the collector links all objects that it tracks.
 //!
-//! The heads of the rings lie next to each other in the interpreter. The youngest ring is found from a newly created
-//! object, the others at known distances. Guarantees: rings are read and never changed. Refuses: interpreters whose
-//! rings do not look like this.
+//! The heads of the rings are next to each other in the interpreter. A newly created object leads to the youngest ring,
+//! and the other heads are at known distances.
+//! Guarantees: rings are read and never changed.
+//! Refuses: interpreters whose rings have another layout.
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -10,34 +11,34 @@ use pyo3::types::PyList;
 
 use super::rules::NoCollector;
 
-/// Bytes before an object in which the collector links it into its ring: the next and the previous one.
+/// Bytes before an object with the collector's links to the next and to the previous object.
 pub(super) const HEAD_BYTES: usize = 16;
 /// Bits of these words that are not part of the address.
 const FLAGS: usize = 3;
 /// Distances of heads from that of the youngest objects.
 const GENERATIONS: [usize; 3] = [0, 24, 48];
-/// Offset of a pointer to the youngest head in the versions that have one, and then of the head of what `gc.freeze` set
-/// aside.
+/// Offset of a pointer to the youngest head, in versions that have one (`POINTER_AT`). Offset of the head of the
+/// objects that `gc.freeze` set aside, in versions with that pointer and in versions without it (`FROZEN_AT`).
 const POINTER_AT: usize = 72;
 const FROZEN_AT: [usize; 2] = [80, 72];
 
-/// The next in a ring.
+/// The next object in a ring.
 pub(super) fn next(at: usize) -> usize {
     // SAFETY: a member of a ring, which the interpreter keeps whole while its lock is held.
     unsafe { (at as *const usize).read() & !FLAGS }
 }
 
-/// The previous one in a ring.
+/// The previous object in a ring.
 pub(super) fn before(at: usize) -> usize {
     // SAFETY: a member of a ring, which the interpreter keeps whole while its lock is held.
     unsafe { ((at + 8) as *const usize).read() & !FLAGS }
 }
 
-/// The heads of the collector's rings; empty if they do not look like rings.
+/// The heads of the collector's rings; empty if the layout is not that of rings.
 pub(super) fn heads(py: Python<'_>) -> Vec<usize> {
     let _still = NoCollector::new();
-    // The newest object of all: it is followed by the head of the youngest ring. (It is created and tracked, and
-    // nothing follows it.)
+    // This is the newest object of all, because it was just created and tracked. The head of the youngest ring follows
+    // it.
     let list = PyList::empty(py);
     let own = list.as_ptr() as usize - HEAD_BYTES;
     // SAFETY: a live object.
@@ -46,7 +47,7 @@ pub(super) fn heads(py: Python<'_>) -> Vec<usize> {
     }
     let youngest = next(own);
     let has_pointer = is_readable(youngest, POINTER_AT + 8) && {
-        // SAFETY: within memory that was checked to be there.
+        // SAFETY: within memory that was checked to be readable.
         unsafe { ((youngest + POINTER_AT) as *const usize).read() == youngest }
     };
     if before(youngest) != own || !is_readable(youngest, FROZEN_AT[0] + HEAD_BYTES) {
@@ -61,7 +62,7 @@ pub(super) fn heads(py: Python<'_>) -> Vec<usize> {
     if are_rings { found } else { Vec::new() }
 }
 
-/// Whether this process has memory there: the address comes from a structure of an unknown version.
+/// Whether this process can read memory at an address, which may come from a structure of an unknown version.
 fn is_readable(address: usize, bytes: usize) -> bool {
     if address == 0 || !address.is_multiple_of(8) {
         return false;

@@ -1,7 +1,7 @@
-//! Which objects are tensors on the blocks in question, and which are never entered.
+//! Decides which objects are tensors on the requested blocks, and which objects are never entered.
 //!
-//! Guarantees: an object is classified by its real type only. torch itself reports where a tensor lies
-//! (`_data_address`), which runs none of the program's code for the classes that are allowed.
+//! Guarantees: an object is classified only by its real type. torch itself reports the address of a tensor's memory
+//! (`_data_address`). For the allowed classes this runs none of the program's code.
 //! Refuses: tensors of classes with their own `__torch_dispatch__`.
 
 use pyo3::exceptions::PyValueError;
@@ -18,25 +18,26 @@ pub enum Kind {
     Wall,
     /// Its references are followed.
     Passable(Traverse),
-    /// As that, and it has its own memory.
+    /// A tensor: its references are followed, and its memory address is read.
     Tensor(Traverse),
-    /// Its memory address is not read.
+    /// A tensor of a refused class: its references are followed, but its memory address is not read.
     Refused(Traverse),
-    /// The frame of a function: entered only from a traceback.
+    /// The frame of a function. It is entered only from a traceback.
     Frame(Traverse),
 }
 
-/// Python's knowledge of types, for one call.
+/// The types that Python passes, and what was learned about them, for one call.
 pub struct Rules<'py> {
     address: Bound<'py, PyAny>,
     fits: Bound<'py, PyAny>,
-    /// Types that are tensors or refused, by their address.
+    /// Tensor classes (true) and refused classes (false), by their address.
     sorts: Map<usize, bool>,
     /// Types of this package's own objects.
     own: Bound<'py, PyTuple>,
     frame: *mut PyTypeObject,
     module_of: Bound<'py, PyAny>,
-    /// Strings by their address: interned, as names of modules are, or met again here.
+    /// Names of the program's own modules. They are usually interned, so addresses (`near_ids`) are compared before
+    /// texts.
     near: Vec<Bound<'py, PyAny>>,
     known: Map<usize, Kind>,
     classes: Map<usize, bool>,
@@ -44,8 +45,9 @@ pub struct Rules<'py> {
 }
 
 impl<'py> Rules<'py> {
-    /// From `(address, tensor classes, refused classes, this package's own classes, type of frames, what gives a class's
-    /// module, what decides whether a tensor's storage fills a block, names of the program's own modules)`.
+    /// Takes the tuple `(address, tensor classes, refused classes, this package's own classes, type of frames, function
+    /// for a class's module, function for whether a tensor's storage fills a block, names of the program's own
+    /// modules)`.
     pub fn new(given: &Bound<'py, PyTuple>) -> PyResult<Self> {
         let tuple = |at: usize| -> PyResult<Bound<'py, PyTuple>> {
             given.get_item(at)?.cast_into::<PyTuple>().map_err(|_| PyValueError::new_err("a tuple of types"))
@@ -68,7 +70,7 @@ impl<'py> Rules<'py> {
         })
     }
 
-    /// What an object is.
+    /// The role of an object.
     pub fn kind(&mut self, object: Object) -> Kind {
         let kind = type_of(object);
         if let Some(known) = self.known.get(&(kind as usize)) {
@@ -81,7 +83,7 @@ impl<'py> Rules<'py> {
 
     fn look(&self, kind: *mut PyTypeObject) -> Kind {
         let Some(traverse) = traverse_of(kind) else { return Kind::Wall };
-        // SAFETY: live types; goes over the bases that they have.
+        // SAFETY: both are live types; the function reads their bases.
         let derives = |other| unsafe { ffi::PyType_IsSubtype(kind, other) != 0 };
         match self.sorts.get(&(kind as usize)) {
             Some(true) => Kind::Tensor(traverse),
@@ -93,12 +95,12 @@ impl<'py> Rules<'py> {
         }
     }
 
-    /// Whether an object is a tensor that may be asked where it lies.
+    /// Whether an object is a tensor whose memory address may be read.
     pub fn is_tensor(&self, object: Object) -> bool {
         self.sorts.get(&(type_of(object) as usize)) == Some(&true)
     }
 
-    /// Whether an object is a class of one of the program's own modules: what it holds is looked at.
+    /// Whether an object is a class of one of the program's own modules. Such a class is entered.
     pub fn is_own_class(&mut self, object: Object) -> bool {
         // SAFETY: a live object.
         let is_class = unsafe { ffi::PyType_IsSubtype(type_of(object), &raw mut ffi::PyType_Type) != 0 };
@@ -114,7 +116,7 @@ impl<'py> Rules<'py> {
     }
 
     fn is_of_own_module(&self, class: Object) -> bool {
-        // SAFETY: both live; it is a function of the interpreter that reads the class's own table.
+        // SAFETY: both objects are live; the function is the interpreter's and reads the class's own table.
         let name = unsafe {
             let found = ffi::PyObject_CallFunctionObjArgs(
                 self.module_of.as_ptr(),
@@ -138,24 +140,25 @@ impl<'py> Rules<'py> {
         self.near.iter().any(is_it)
     }
 
-    /// The block on which a tensor lies, if its storage fills it.
+    /// The block of a tensor's memory, if the tensor's storage fills the block.
     pub fn block_of(&self, tensor: Object, blocks: &Blocks) -> Option<usize> {
         self.place_of(tensor, blocks).filter(|place| place.is_whole).map(|place| place.block)
     }
 
-    /// The block whose addresses a tensor has: if its storage does not fill it, the block was freed and given away again.
+    /// The block that contains a tensor's address. If the tensor's storage does not fill it, the block was freed and
+    /// its memory was allocated again.
     pub fn place_of(&self, tensor: Object, blocks: &Blocks) -> Option<Place> {
         let (block, size) = blocks.at(self.address(tensor)?)?;
-        // SAFETY: alive within this call, as all that is visited.
+        // SAFETY: alive within this call, like all visited objects.
         let tensor = unsafe { Bound::from_borrowed_ptr(self.fits.py(), tensor) };
-        // (It raises nothing; an answer that is none leaves the tensor where it is.)
+        // (The function raises nothing. If it fails nevertheless, the tensor counts as filling the block.)
         let is_whole = self.fits.call1((tensor, size)).is_ok_and(|fits| fits.is_truthy().unwrap_or(true));
         Some(Place { block, is_whole })
     }
 
-    /// Where a tensor's memory begins; `None` if it has none.
+    /// The address of a tensor's memory; `None` if it has none.
     fn address(&self, tensor: Object) -> Option<u64> {
-        // SAFETY: both live, and the interpreter's lock is held; what is returned is a new reference or none.
+        // SAFETY: both objects are live, and the interpreter's lock is held. The result is a new reference or null.
         unsafe {
             let found = ffi::PyObject_CallFunctionObjArgs(
                 self.address.as_ptr(),
@@ -163,7 +166,7 @@ impl<'py> Rules<'py> {
                 std::ptr::null_mut::<pyo3::ffi::PyObject>(),
             );
             if found.is_null() {
-                // It has no storage: sparse, wrapped by functorch, or of a backend without addresses.
+                // The tensor has no storage: it is sparse, wrapped by functorch, or of a backend without addresses.
                 ffi::PyErr_Clear();
                 return None;
             }
@@ -178,16 +181,16 @@ impl<'py> Rules<'py> {
     }
 }
 
-/// Where a tensor lies.
+/// The block of a tensor's memory.
 #[derive(Clone, Copy)]
 pub struct Place {
     /// The block's index.
     pub block: usize,
-    /// Whether the tensor's storage fills it.
+    /// Whether the tensor's storage fills the block.
     pub is_whole: bool,
 }
 
-/// The blocks in question, by their addresses.
+/// The requested blocks, by their addresses.
 #[derive(Default)]
 pub struct Blocks {
     /// Begin, end and index.
@@ -210,7 +213,8 @@ impl Blocks {
     }
 }
 
-/// Disables the collector: creating an object, such as an error, would trigger it in some versions.
+/// Disables the collector while it exists. In some versions, creating an object, such as an error, would start a
+/// collection.
 pub struct NoCollector {
     was_on: bool,
 }

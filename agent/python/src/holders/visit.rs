@@ -1,8 +1,8 @@
-//! One object's references, by the interpreter's own traversal (`tp_traverse`), as the collector sees them.
+//! Reads an object's references with the interpreter's own traversal (`tp_traverse`), like the collector.
 //!
-//! Guarantees: no reference count changes and none of the program's code runs. Wide objects are read in windows:
-//! positions are those of the traversal, for lists and tuples those of their items.
-//! Refuses: objects that the collector does not track; they have no references.
+//! Guarantees: no reference count changes and none of the program's code runs. Objects with many references are read in
+//! windows. A position is the index in the traversal, or the index of the item for lists and tuples.
+//! Refuses: objects that the collector does not track, because they have no references.
 
 use std::ffi::{c_int, c_void};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -14,7 +14,7 @@ pub type Object = *mut PyObject;
 /// The function that visits an object's references.
 pub type Traverse = ffi::traverseproc;
 
-/// One multiplication spreads addresses well enough.
+/// A hasher for addresses and numbers. One multiplication spreads them well enough.
 #[derive(Default)]
 pub struct Spread(u64);
 
@@ -31,7 +31,7 @@ impl Hasher for Spread {
         self.write_usize(number as usize);
     }
     fn write_usize(&mut self, number: usize) {
-        // Fibonacci hashing; the high bits, where a table looks first, depend on all others.
+        // Fibonacci hashing: the high bits, which a table uses first, depend on all other bits.
         self.0 = (self.0 ^ number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     }
 }
@@ -47,7 +47,7 @@ pub fn type_of(object: Object) -> *mut PyTypeObject {
     unsafe { ffi::Py_TYPE(object) }
 }
 
-/// Whether the collector tracks an object: any other object holds nothing.
+/// Whether the collector tracks an object. Any other object has no references.
 pub fn is_tracked(object: Object) -> bool {
     // SAFETY: a live object.
     unsafe { ffi::PyObject_GC_IsTracked(object) != 0 }
@@ -55,7 +55,7 @@ pub fn is_tracked(object: Object) -> bool {
 
 /// The function that visits the references of a type's objects; `None` if they have none.
 pub fn traverse_of(kind: *mut PyTypeObject) -> Option<Traverse> {
-    // SAFETY: a live type; since 3.10 every type is allowed here. The slot's type is that of its number.
+    // SAFETY: a live type; since 3.10 every type is allowed here. The slot's number determines its type.
     unsafe {
         let found = ffi::PyType_GetSlot(kind, ffi::Py_tp_traverse);
         if found.is_null() { None } else { Some(std::mem::transmute::<*mut c_void, Traverse>(found)) }
@@ -71,7 +71,7 @@ struct Window<'a> {
 }
 
 extern "C" fn gather(object: Object, window: *mut c_void) -> c_int {
-    // SAFETY: what `references` passes, for the time of its call.
+    // SAFETY: `references` passes this pointer, which is valid during its call.
     let window = unsafe { &mut *window.cast::<Window<'_>>() };
     if window.at >= window.from && window.at < window.to {
         window.out.push((window.at as u32, object));
@@ -80,7 +80,7 @@ extern "C" fn gather(object: Object, window: *mut c_void) -> c_int {
     0
 }
 
-/// Appends an object's references at some positions to `out`; returns how many it has in all.
+/// Appends an object's references at some positions to `out`. Returns the number of all its references.
 pub fn references(
     object: Object,
     traverse: Traverse,
@@ -104,13 +104,13 @@ struct Sought {
 }
 
 extern "C" fn compare(object: Object, sought: *mut c_void) -> c_int {
-    // SAFETY: what `refers_to` passes, for the time of its call.
+    // SAFETY: `refers_to` passes this pointer, which is valid during its call.
     let sought = unsafe { &mut *sought.cast::<Sought>() };
     sought.is_there |= object == sought.wanted;
     c_int::from(sought.is_there)
 }
 
-/// Whether an object refers to another. `place`: the last known position.
+/// Whether an object refers to another. `place` is the last known position of the reference.
 pub fn refers_to(object: Object, traverse: Traverse, wanted: Object, place: usize) -> bool {
     if let Some(items) = Items::of(object)
         && items.item(place) == Some(wanted)
@@ -133,7 +133,7 @@ enum Items {
 impl Items {
     fn of(object: Object) -> Option<Self> {
         let kind = type_of(object);
-        // Only the types themselves: subclasses may have attributes as well.
+        // Only lists and tuples themselves count. Objects of subclasses may have attributes as well.
         if kind == &raw mut ffi::PyList_Type {
             Some(Self::List(object))
         } else if kind == &raw mut ffi::PyTuple_Type {
@@ -179,14 +179,14 @@ pub fn is_dict(object: Object) -> bool {
     type_of(object) == &raw mut ffi::PyDict_Type
 }
 
-/// Whether an object is the namespace of a module, or of code that was executed in its own: functions refer to it, and
-/// its contents are visited where it is a root.
+/// Whether an object is the namespace of a module, or of code that was executed in its own namespace. Functions refer
+/// to namespaces. Their contents are visited only when they are roots.
 pub fn is_namespace(object: Object) -> bool {
     if !is_dict(object) {
         return false;
     }
     let has = |name: &std::ffi::CStr| {
-        // SAFETY: a live dict; a borrowed reference or none, and no error is left.
+        // SAFETY: a live dict. The result is a borrowed reference or null, and no error remains set.
         unsafe { !ffi::PyDict_GetItemString(object, name.as_ptr()).is_null() }
     };
     has(c"__builtins__") || has(c"__spec__")

@@ -1,10 +1,10 @@
-//! Walks from the program's roots down to the tensors on some blocks, in slices: nearest objects first.
+//! Walks from the program's roots down to the tensors on some blocks, in slices. The nearest objects come first.
 //!
-//! For every visited object it stores its address, the index of its referrer, and at which position.
-//! Guarantees: between two slices no object is held. A slice begins at live roots and continues with what their
-//! references still lead to: an address without a referrer is never read. Each object is entered once. The number of
-//! objects is bounded. Refuses: to enter modules and their globals except as roots, classes that are not the program's
-//! own, and running functions.
+//! For every visited object it stores the address, the index of the referrer, and the position of the reference in it.
+//! Guarantees: between two slices no object is held. A slice follows only references that still exist, from live roots,
+//! so it never reads a freed object. Each object is entered once. The number of objects is bounded.
+//! Refuses: to enter modules and their globals except as roots, classes that are not the program's own, and running
+//! functions.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry as Slot;
@@ -17,19 +17,19 @@ use super::rules::{Blocks, Kind, NoCollector, Rules};
 use super::until;
 use super::visit::{Map, Object, Set, Traverse, is_tracked, references, refers_to};
 
-/// Objects that are remembered as visited.
+/// Maximum number of visited objects.
 const SEEN_MAX: usize = 1 << 20;
-/// References of one object that are visited at first: half from the front and half from the end.
+/// Number of references of one object that are visited at first from the front. Half as many are visited from the end.
 const WIDE: usize = 2_048;
-/// And per window later.
+/// Number of references of one object in each later window.
 const WINDOW: usize = 8_192;
 /// Maximum depth below a root.
 const DEPTH_MAX: u8 = 64;
-/// Tensors whose graphs may be searched.
+/// Maximum number of tensors whose graphs may be searched.
 const STARTS_MAX: usize = 4_096;
-/// Objects between two checks of the clock.
+/// Number of objects between two checks of the clock.
 const BETWEEN_LOOKS: usize = 16;
-/// References of an object that are matched with visited objects at once.
+/// Maximum number of an object's references that are matched with visited objects at once.
 const MATCHED: usize = 8_192;
 
 /// The parent of a root.
@@ -39,21 +39,21 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy)]
 struct Entry {
     id: usize,
-    /// Its type's address.
+    /// The address of the object's type.
     kind: usize,
     above: u32,
     place: u32,
     depth: u8,
 }
 
-/// References of an object that are yet to be visited.
+/// The references of an object from `from` on, which are not visited yet.
 #[derive(Clone, Copy)]
 struct Turn {
     entry: u32,
     from: usize,
 }
 
-/// See the module.
+/// The walk; see the module's documentation.
 #[pyclass(module = "memctl_agent._native")]
 pub struct Walk {
     entries: Vec<Entry>,
@@ -65,7 +65,7 @@ pub struct Walk {
     found: Vec<Option<u32>>,
     starts: Vec<u32>,
     looked_at: u64,
-    /// Tensors whose address was not read.
+    /// Number of tensors whose address was not read.
     not_asked: u64,
     is_full: bool,
 }
@@ -95,7 +95,7 @@ impl Walk {
         }
     }
 
-    /// Adds a root; returns its index, or `None` if it was visited already or leads nowhere.
+    /// Adds a root. Returns its index, or `None` if it was visited already or is not entered.
     fn root(&mut self, rules: &Bound<'_, PyTuple>, object: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
         let mut rules = Rules::new(rules)?;
         let _still = NoCollector::new();
@@ -103,12 +103,11 @@ impl Walk {
         if self.seen.contains_key(&(object as usize)) || !is_tracked(object) {
             return Ok(None);
         }
-        // A root may be an object that is not entered from elsewhere: the globals of a module.
+        // A root may be an object that is not entered by references, such as the globals of a module.
         Ok(self.put(&mut rules, object, (NONE, 0, 0), true))
     }
 
-    /// Continues for a slice; returns whether nothing is left. `roots`: indices and objects of the roots below which it
-    /// continues.
+    /// Continues for one slice below `roots` (indices and objects). Returns whether nothing is left.
     fn go(
         &mut self,
         rules: &Bound<'_, PyTuple>,
@@ -135,8 +134,7 @@ impl Walk {
         Ok(self.waiting.is_empty() && (!is_late || self.later.is_empty()))
     }
 
-    /// Records references of a visited object that were not visited there; returns whether there are any. `roots`: as
-    /// in `go`.
+    /// Records the object at `held` if it is new and the visited object `holder` refers to it. Returns whether it did.
     fn adopt(
         &mut self,
         rules: &Bound<'_, PyTuple>,
@@ -154,12 +152,12 @@ impl Walk {
         Ok(is_there && self.put(&mut rules, held as Object, (holder, 0, depth.saturating_add(1)), false).is_some())
     }
 
-    /// Defers what waits until nothing else is left.
+    /// Defers all waiting references until nothing else is left.
     fn shelve(&mut self) {
         self.later.append(&mut self.waiting);
     }
 
-    /// Whether all blocks are found.
+    /// Whether a tensor was found on every block.
     fn has_all(&self) -> bool {
         self.found.iter().all(Option::is_some)
     }
@@ -174,12 +172,12 @@ impl Walk {
         self.found.iter().enumerate().filter_map(|(block, entry)| Some((block, (*entry)?))).collect()
     }
 
-    /// Tensors that may lead on by their graphs, in the order in which they were found.
+    /// Tensors whose graphs may lead to further objects, in the order in which they were found.
     fn starts(&self) -> Vec<u32> {
         self.starts.clone()
     }
 
-    /// Objects that were visited, and tensors whose address was not read.
+    /// The number of visited objects, and of tensors whose address was not read.
     fn counts(&self) -> (u64, u64) {
         (self.looked_at, self.not_asked)
     }
@@ -204,7 +202,7 @@ impl Walk {
         self.seen.get(&id).copied()
     }
 
-    /// The objects from its root down to each of these; `None` if the path no longer exists.
+    /// For each of these indices, the objects from its root down to it; `None` if the path no longer exists.
     fn paths<'py>(
         &self,
         py: Python<'py>,
@@ -269,7 +267,7 @@ impl Walk {
     fn alive(&self, roots: &[(u32, Bound<'_, PyAny>)]) -> Alive {
         let mut alive = Alive::default();
         for (number, object) in roots {
-            // A variable that has another value by now is no longer a root.
+            // A variable that has another value now is no longer a root.
             if self.entries.get(*number as usize).is_some_and(|entry| entry.id == object.as_ptr() as usize) {
                 alive.objects.insert(*number, object.as_ptr());
             }
@@ -293,13 +291,13 @@ impl Walk {
                 Kind::Passable(traverse) | Kind::Tensor(traverse) | Kind::Refused(traverse) | Kind::Frame(traverse) => {
                     traverse
                 }
-                // A class that is a root.
+                // The holder is a class that is a root.
                 Kind::Wall => super::visit::traverse_of(super::visit::type_of(holder))?,
             };
             self.match_below(alive, above, holder, traverse);
             if let Slot::Vacant(slot) = alive.objects.entry(below) {
                 let is_there = refers_to(holder, traverse, wanted, place as usize)
-                    // An object's attributes may have moved into their own dict meanwhile.
+                    // The object's attributes may have moved into their own dict meanwhile.
                     || has_dict_with(holder, traverse, wanted);
                 if !is_there {
                     return None;
@@ -311,7 +309,7 @@ impl Walk {
         alive.objects.get(&entry).copied()
     }
 
-    /// Finds again all objects that were first visited below this one, if they are near its front.
+    /// Finds objects again that were first visited as references of this one and are among its first references.
     fn match_below(&self, alive: &mut Alive, above: u32, holder: Object, traverse: Traverse) {
         if !alive.matched.insert(above) {
             return;
@@ -343,14 +341,14 @@ impl Walk {
         let to = if is_first { WIDE } else { turn.from + WINDOW };
         let count = references(object, traverse, (turn.from, to), scratch);
         if is_first && count > WIDE {
-            // The last items are as likely to be wanted as the first.
+            // The last items of a container are as likely to hold the tensors as the first.
             references(object, traverse, (count - (WIDE / 2).min(count - WIDE), count), scratch);
         }
         if count > to {
             self.later.push_back(Turn { entry: turn.entry, from: to });
         }
         self.looked_at += u64::from(is_first);
-        // Only from a traceback: other frames may be running, or be the caller of one that is.
+        // Frames are entered only from a traceback. Other frames may be running, or may have called a running one.
         let is_traceback = super::visit::is_traceback(object);
         for &(place, child) in scratch.iter() {
             if self.seen.contains_key(&(child as usize)) || !is_tracked(child) || super::visit::is_namespace(child) {
@@ -362,7 +360,7 @@ impl Walk {
         }
     }
 
-    /// Records an object, and how to continue with it. `is_open`: it is entered even if its kind is not.
+    /// Records an object and how to continue with it. With `is_open`, frames are entered, too.
     fn put(&mut self, rules: &mut Rules<'_>, object: Object, at: (u32, u32, u8), is_open: bool) -> Option<u32> {
         let (above, place, depth) = at;
         let kind = rules.kind(object);
@@ -384,7 +382,7 @@ impl Walk {
                 if let Some(block) = rules.block_of(object, &self.blocks) {
                     self.found[block].get_or_insert(number);
                 }
-                // The graph of a tensor that is on one of the blocks may hold the others: a loss, and what it was made of.
+                // A tensor's autograd graph may hold wanted tensors: a loss holds what it was computed from.
                 if self.starts.len() < STARTS_MAX {
                     self.starts.push(number);
                 }

@@ -1,11 +1,14 @@
-//! Events of an allocator that is not hooked but reports its events: CuPy's memory pool, whose own hook calls Python.
+//! Records the events of an allocator that is not hooked but reports its events. CuPy's memory pool does so: its own
+//! hook calls Python.
 //!
-//! A session's rings have one source: either PyTorch's hook or this, never both. Reports go through the same [`Hook`]
-//! as PyTorch's events, Python stacks included, but under one lock: any thread may report.
+//! A session's rings have one source: either PyTorch's hook or this module, never both. Reports go through the same
+//! [`Hook`] as PyTorch's events and also have Python stacks. Any thread may report, so reports are taken under one
+//! lock.
 //!
-//! Guarantees: the recording never contradicts itself. Before an address is allocated again, its free is recorded, and
-//! a block whose allocation was not seen is not freed; both happen where threads allocate without the pool's hook.
-//! Refuses: to guess which allocation was meant; a free of an unknown address is left out.
+//! Guarantees: the recording never contradicts itself. If threads allocate without the pool's hook, some reports are
+//! missing. Before an address is allocated again, a missing free is recorded. A free of a block whose allocation was
+//! not seen is left out.
+//! Refuses: to guess which allocation a free of an unknown address belongs to.
 
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -46,8 +49,8 @@ pub enum Told {
         /// The stream's handle.
         stream: u64,
     },
-    /// The pool holds `bytes` from the driver. Pools release segments without a report: if the known segments add up to
-    /// more, segments without live blocks were released.
+    /// The pool holds `bytes` from the driver. Pools release segments without a report. If the known segments add up to
+    /// more than `bytes`, segments without live blocks were released.
     Holds {
         /// Bytes.
         bytes: u64,
@@ -61,21 +64,21 @@ pub enum Told {
     },
 }
 
-/// Bytes at an address, and their stream.
+/// The size and the stream of a block or segment.
 #[derive(Clone, Copy)]
 struct Extent {
     size: u64,
     stream: u64,
 }
 
-/// Minimum interval between handing over a requested state between two steps: its cost grows with the blocks, and it is
-/// the trainer's time.
+/// Minimum interval between two requested states that are sent between steps. Making a state takes the trainer's time,
+/// and its cost grows with the number of blocks.
 const ANSWER_EVERY_NS: u64 = 1_000_000_000;
 
-/// What is known of a device.
+/// The blocks and segments of a device.
 #[derive(Default)]
 struct Book {
-    /// When a state was last handed over between steps.
+    /// When a state was last sent between steps.
     answered_ns: u64,
     live: BTreeMap<u64, Extent>,
     segments: BTreeMap<u64, Extent>,
@@ -165,7 +168,7 @@ impl Book {
         }
     }
 
-    /// The state, for a host that lost events.
+    /// The device's state, for a host that lost events.
     fn keyframe(&self, device: DeviceIndex, reason: KeyframeReason) -> Keyframe {
         let mut loose: BTreeMap<u64, Extent> = self.live.clone();
         let mut segments = Vec::with_capacity(self.segments.len());
@@ -195,7 +198,7 @@ fn block(addr: u64, size: u64, usage: BlockUse) -> BlockState {
     BlockState { addr, size, requested, usage, stack: StackId::NONE, birth_epoch: 0, birth_step: 0, birth_phase: None }
 }
 
-/// No autograd here.
+/// Replaces the shim's function, because there is no autograd.
 extern "C" fn no_sequence() -> u64 {
     0
 }
@@ -234,7 +237,7 @@ impl Live {
         Ok(())
     }
 
-    /// Records an allocator's report. `false` when nothing is being recorded, or the session has no such device.
+    /// Records an allocator's report. Returns `false` when nothing is being recorded or the session has no such device.
     pub fn tell(&self, device: u32, told: Told) -> bool {
         let mut foreign = self.foreign();
         let Some(book) = foreign.as_mut().and_then(|foreign| foreign.0.get_mut(device as usize)) else { return false };
@@ -252,7 +255,8 @@ impl Live {
                     owner: 0,
                     owner_bytes: 0,
                 };
-                // SAFETY: one at a time: the lock on `foreign` is held, and the allocator's callback does not reach this hook.
+                // SAFETY: events are pushed one at a time. The lock on `foreign` is held, and PyTorch's callback does
+                // not reach this hook.
                 unsafe { hook.event(&raw) };
             }
         } else {
@@ -268,8 +272,8 @@ impl Live {
         true
     }
 
-    /// Hands over the state of every device for which it is requested. `false` when no allocator reports, or there was
-    /// no room for a state.
+    /// Sends the state of every device for which it is requested. Returns `false` when no allocator reports or there
+    /// was no room for a state.
     pub(super) fn foreign_states(&self, reason: KeyframeReason) -> bool {
         let foreign = self.foreign();
         let Some(Foreign(books)) = &*foreign else { return false };
@@ -282,7 +286,8 @@ impl Live {
         all
     }
 
-    /// The lock on `foreign` is held, so nothing is pushed between the state and the position.
+    /// Sends a device's state. The caller holds the lock on `foreign`, so no event is pushed between the state and the
+    /// position.
     fn hand_over(&self, device: usize, book: &Book, reason: KeyframeReason) -> bool {
         let Some(&position) = self.positions().get(device) else { return false };
         self.state(&book.keyframe(DeviceIndex(device as u8), reason), position)

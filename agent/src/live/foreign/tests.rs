@@ -1,4 +1,4 @@
-//! Any sequence of reports becomes events that the block map follows without a contradiction.
+//! Tests that any sequence of reports becomes events that the block map follows without a contradiction.
 
 use memctl_analysis::block_map::{Birth, BlockMap};
 use memctl_model::{AllocatorSettings, Event};
