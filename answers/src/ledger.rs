@@ -1,7 +1,9 @@
-//! `memctl ledger` as data: everything that each rank's device says is used, by who uses it, and every live block if wanted.
+//! `memctl ledger` as data: all memory that each rank's device reports as used, by its users, and every live block if
+//! requested.
 //!
-//! Guarantees: classes sum to allocated; allocated, cached, context and libraries, other processes and what is unexplained
-//! sum to what is used on the device. What was not measured is null, and its bytes are then part of what is unexplained.
+//! Guarantees: classes sum to allocated; allocated, cached, context and libraries, other processes and the unexplained
+//! part sum to the used bytes of the device. Unmeasured values are null, and their bytes are then part of the
+//! unexplained.
 
 use std::io::{self, Write};
 
