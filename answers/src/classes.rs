@@ -31,7 +31,8 @@ pub struct Classes {
     pub points: Vec<Point>,
     /// Boundaries between them that had no room in the answer.
     pub points_left_out: u64,
-    /// Consecutive stretches of time, each with the classes of its highest moment; empty where there are too many events.
+    /// Consecutive stretches of time, each with the classes of its highest moment; empty where there are too many
+    /// events.
     pub slots: Vec<Slot>,
     /// Up to when steps were looked at, where there were too many; null where all were.
     pub looked_until: Option<String>,

@@ -50,8 +50,8 @@ pub struct Row {
     pub failure: Option<String>,
     /// Figures by which it stands out among the ranks.
     pub stands_out: Vec<String>,
-    /// The epoch from whose end on it is further above the median than the others explain, up to its last one; null where
-    /// it never was, or came back.
+    /// The epoch from whose end on it is further above the median than the others explain, up to its last one; null
+    /// where it never was, or came back.
     pub diverges_at: Option<u32>,
     /// Allocated at each epoch's end.
     pub allocated_bytes: Vec<Option<u64>>,

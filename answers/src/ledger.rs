@@ -91,7 +91,8 @@ pub struct Rank {
     pub others_bytes: Option<u64>,
     /// In use on the device by what was not measured, its context or other processes: null where both were.
     pub unmeasured_bytes: Option<u64>,
-    /// Left over where everything was measured; below zero when the parts, measured at different moments, exceed the whole.
+    /// Left over where everything was measured; below zero when the parts, measured at different moments, exceed the
+    /// whole.
     pub unexplained_bytes: Option<i64>,
     /// Of what is used.
     pub unexplained_share: Option<f64>,

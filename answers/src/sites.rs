@@ -89,8 +89,8 @@ pub struct Site {
     pub live_bytes: u64,
     /// Live blocks.
     pub live_blocks: u64,
-    /// What nine tenths of its bytes or more are for, by the ledger's classes; null where that is not one class, or more than 8
-    /// devices were asked for at once.
+    /// What nine tenths of its bytes or more are for, by the ledger's classes; null where that is not one class, or
+    /// more than 8 devices were asked for at once.
     pub class: Option<String>,
     /// The innermost frame of the user's own code; null when no stack was recorded.
     pub site: Option<Frame>,

@@ -1,5 +1,5 @@
-//! Stacks merged into a tree of calls, outermost first: live memory at one moment, or what changed between two, for flame
-//! graphs.
+//! Stacks merged into a tree of calls, outermost first: live memory at one moment, or what changed between two, for
+//! flame graphs.
 //!
 //! Guarantees: the bytes below a call never exceed those of the call. Library frames between the user's own are one
 //! call, so that the user's lines are visible. Depth and number of stacks are limited; the smallest stacks are merged

@@ -39,8 +39,8 @@ extern "C" fn on_signal(number: libc::c_int, info: *mut libc::siginfo_t, _: *mut
     // SAFETY: the kernel passes a valid structure (SA_SIGINFO), or none.
     let code = unsafe { info.as_ref() }.map_or(0, |info| info.si_code);
     let word = [number as u8, u8::from(code == SI_KERNEL)];
-    // SAFETY: errno is this thread's, and what interrupted code finds there must be its own; write is async-signal-safe,
-    // the descriptor is never closed, and it does not block.
+    // SAFETY: errno is this thread's, and what interrupted code finds there must be its own; write is
+    // async-signal-safe, the descriptor is never closed, and it does not block.
     unsafe {
         let errno = *libc::__errno_location();
         // Relaxed: set once, before the handlers are.

@@ -1,5 +1,5 @@
-//! A store of a real daemon copied, restored elsewhere, checked and read where nothing can be written: by the command line,
-//! while four ranks stream.
+//! A store of a real daemon copied, restored elsewhere, checked and read where nothing can be written: by the command
+//! line, while four ranks stream.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,8 +1,10 @@
-//! Faults of the network, the disk, the database, memory, the clock and single processes, one a test, in the middle of a stream.
+//! Faults of the network, the disk, the database, memory, the clock and single processes, one a test, in the middle of
+//! a stream.
 //!
-//! Guarantees checked in each: the fault happened (it is counted where it happens), the stream goes on afterwards by itself, and
-//! everything is stored once, as it was produced. Deaths are in `kill_any.rs` and `kill_daemon.rs`, hostile clients in
-//! `hostile.rs` and `wire.rs`, full and read-only disks in the daemon's `store_sqlite.rs` and in `bad_place.rs`.
+//! Guarantees checked in each: the fault happened (it is counted where it happens), the stream goes on afterwards by
+//! itself, and everything is stored once, as it was produced. Deaths are in `kill_any.rs` and `kill_daemon.rs`, hostile
+//! clients in `hostile.rs` and `wire.rs`, full and read-only disks in the daemon's `store_sqlite.rs` and in
+//! `bad_place.rs`.
 
 use std::path::Path;
 use std::process::Command;
@@ -168,7 +170,8 @@ fn a_daemon_without_memory() {
     let url = daemon.url.clone();
     let stream = Streaming::start("near", &url);
     stream.goes_on();
-    // Of memory that it may write to: what an item takes is refused from now on, what a decompressor needs to begin is not.
+    // Of memory that it may write to: what an item takes is refused from now on, what a decompressor needs to begin is
+    // not.
     let limit = format!("--data={}", data_bytes(daemon.pid()) + (16 << 20));
     let pid = daemon.pid().to_string();
     assert!(Command::new("prlimit").args(["--pid", &pid, &limit]).status().unwrap().success());

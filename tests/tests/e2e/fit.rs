@@ -1,5 +1,5 @@
-//! `memctl fit` through real binaries: a model recorded at batch 4 and 8, forecast at larger ones and compared with what these
-//! really held; from one recording; with changes; and two recordings that are not of one training.
+//! `memctl fit` through real binaries: a model recorded at batch 4 and 8, forecast at larger ones and compared with
+//! what these really held; from one recording; with changes; and two recordings that are not of one training.
 
 use std::path::{Path, PathBuf};
 
@@ -109,8 +109,8 @@ fn one_recording_is_forecast_and_changed() {
     }
 }
 
-/// One set of figures: what the replay without a change comes to is what the peak, the measures and `what-if` have; a request
-/// that failed and memory that grows are named.
+/// One set of figures: what the replay without a change comes to is what the peak, the measures and `what-if` have; a
+/// request that failed and memory that grows are named.
 #[test]
 fn figures_agree_with_what_if_and_growth_is_named() {
     let store = tempfile::tempdir().unwrap();

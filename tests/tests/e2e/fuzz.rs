@@ -1,9 +1,9 @@
 //! Every fuzz target over its corpus (`tests/fuzz/corpus`) and a fixed number of mutations of it.
 //!
-//! Guarantees: the same inputs on every run, and no clock. An input that breaks a promise, or takes more memory than any may,
-//! fails the test and stays in the corpus. `MEMCTL_FUZZ=INPUTS` or `MEMCTL_FUZZ=INPUTS:SEED` looks further: as many inputs of
-//! each target, from another seed. An input that ends the process (a stack that overflows) is named by libFuzzer:
-//! `cargo +nightly fuzz run --fuzz-dir tests/fuzz TARGET`.
+//! Guarantees: the same inputs on every run, and no clock. An input that breaks a promise, or takes more memory than
+//! any may, fails the test and stays in the corpus. `MEMCTL_FUZZ=INPUTS` or `MEMCTL_FUZZ=INPUTS:SEED` looks further: as
+//! many inputs of each target, from another seed. An input that ends the process (a stack that overflows) is named by
+//! libFuzzer: `cargo +nightly fuzz run --fuzz-dir tests/fuzz TARGET`.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

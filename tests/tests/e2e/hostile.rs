@@ -1,4 +1,5 @@
-//! Hostile clients of a real daemon: what they send is refused, the daemon's memory stays bounded, and honest jobs go on.
+//! Hostile clients of a real daemon: what they send is refused, the daemon's memory stays bounded, and honest jobs go
+//! on.
 
 use memctl_answers::alerts::Answers;
 use memctl_answers::wire::from_wire;

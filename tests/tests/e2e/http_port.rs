@@ -1,5 +1,5 @@
-//! The HTTP port: every role × every tenant × every page, on loopback and off it over TLS; who is let in without a token,
-//! and where the port may be.
+//! The HTTP port: every role × every tenant × every page, on loopback and off it over TLS; who is let in without a
+//! token, and where the port may be.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -27,8 +27,8 @@ fn marker(tenant: &str) -> String {
     format!("host-of-{tenant}")
 }
 
-/// Every page of one segment that has a row in the table of rights, and the roles that are enough. (What sets and ends cookies
-/// is in `page.rs`.)
+/// Every page of one segment that has a row in the table of rights, and the roles that are enough. (What sets and ends
+/// cookies is in `page.rs`.)
 fn pages() -> Vec<(&'static str, &'static [Role], bool)> {
     let of_cookies = ["/login", "/logout", "/enter"];
     let rows = RIGHTS.iter().filter(|(path, _)| path.matches('/').count() == 1 && !of_cookies.contains(path));

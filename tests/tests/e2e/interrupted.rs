@@ -1,4 +1,5 @@
-//! Imports that are ended from outside: Ctrl-C leaves nothing, kill -9 leaves what says of itself that it is not whole, and `--replace` puts it right.
+//! Imports that are ended from outside: Ctrl-C leaves nothing, kill -9 leaves what says of itself that it is not whole,
+//! and `--replace` puts it right.
 //!
 //! A named pipe as the last rank's file stops an import at a known point without a clock: an import that has the pipe
 //! open for reading has stored every earlier rank.
@@ -139,7 +140,8 @@ async fn an_import_that_is_killed_in_a_stream_is_not_finished() {
     let report = ask(flags, &["query", "--job", "broken"]);
     let state = report["job"]["state"].as_str().unwrap();
     let ranks = report["ranks"].as_array().unwrap().len();
-    // Running until it has not been heard of for long enough to be lost; finished where the kill hit the gap between two ranks.
+    // Running until it has not been heard of for long enough to be lost; finished where the kill hit the gap between
+    // two ranks.
     assert!(state != "finished" || ranks < 4, "it was killed in the middle: {}", report["job"]);
     assert_ne!(state, "failed", "no process reported a failure");
     assert_replaceable(&daemon.url);

@@ -1,8 +1,8 @@
 //! kill -9 of each process involved, many times: a training process, the daemon, a connection of Postgres, Postgres
 //! itself.
 //!
-//! Guarantees checked: what an agent knew to be stored when something died is stored, once, and is what was produced; a process
-//! that lives to its end delivers everything. Every kill is asserted to have hit a stream that was under way.
+//! Guarantees checked: what an agent knew to be stored when something died is stored, once, and is what was produced; a
+//! process that lives to its end delivers everything. Every kill is asserted to have hit a stream that was under way.
 //!
 //! `MEMCTL_KILLS=2000 cargo test -p memctl-tests --release --test e2e kill_any::` runs the long form.
 

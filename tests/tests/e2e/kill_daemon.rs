@@ -1,4 +1,5 @@
-//! kill -9 of the daemon in the middle of four streams, many times: everything acknowledged is there, nothing twice, and `produced = stored + dropped + in flight`.
+//! kill -9 of the daemon in the middle of four streams, many times: everything acknowledged is there, nothing twice,
+//! and `produced = stored + dropped + in flight`.
 //!
 //! `MEMCTL_KILLS=200 cargo test -p memctl-tests --release --test e2e kill_daemon::` runs the long form.
 
@@ -56,8 +57,8 @@ fn stream(rank: u32, agent: Agent, stop: &AtomicBool) -> (Outcome, u64) {
         agent.epoch_begin(epoch);
         agent.epoch_end(epoch);
         std::thread::yield_now();
-        // Paced to some 100,000 events a second and to what the daemon stores, so that items are always under way, the test
-        // stays small and what is left is delivered in time.
+        // Paced to some 100,000 events a second and to what the daemon stores, so that items are always under way, the
+        // test stays small and what is left is delivered in time.
         std::thread::park_timeout(Duration::from_millis(5));
         while pushed > breaker.stored_events() + AHEAD && !stop.load(Ordering::Relaxed) {
             std::thread::park_timeout(Duration::from_millis(5));
@@ -82,7 +83,8 @@ fn nothing_acknowledged_is_lost_and_nothing_is_stored_twice() {
         })
         .collect();
     for kill in 0..kills() {
-        // Each round ends in the middle of something: all streams have got acknowledgements since the start of this daemon.
+        // Each round ends in the middle of something: all streams have got acknowledgements since the start of this
+        // daemon.
         let before: Vec<u64> = streams.iter().map(|(breaker, _)| breaker.acknowledged()).collect();
         let deadline = Instant::now() + Duration::from_secs(60);
         while streams.iter().zip(&before).any(|((breaker, _), before)| breaker.acknowledged() <= *before) {

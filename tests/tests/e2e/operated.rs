@@ -1,5 +1,5 @@
-//! The daemon as an operator sees it: metrics that a real Prometheus scrapes, rules that reach a real Alertmanager, health while
-//! a real Postgres is away, a configuration that is read again, and systemd's protocol.
+//! The daemon as an operator sees it: metrics that a real Prometheus scrapes, rules that reach a real Alertmanager,
+//! health while a real Postgres is away, a configuration that is read again, and systemd's protocol.
 //! (Over 400 lines: each test is a story of its own, of several servers.)
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -304,7 +304,8 @@ async fn a_postgres_that_hangs_or_is_gone_is_told_at_once_and_nothing_is_lost() 
     };
     work(&agent);
 
-    // It hangs: nothing answers, no connection breaks. (A process that was being made at the first signal gets the next.)
+    // It hangs: nothing answers, no connection breaks. (A process that was being made at the first signal gets the
+    // next.)
     let hangs = || {
         signal_cluster(folder, "-STOP");
         is_ready(&http) == Some(503)
@@ -318,8 +319,8 @@ async fn a_postgres_that_hangs_or_is_gone_is_told_at_once_and_nothing_is_lost() 
     // The daemon's own figures are reported all the same.
     let text = scrape(&http);
     assert!(text.contains("memctl_store_up 0\n") && text.contains("memctl_streams "), "{text}");
-    // All the time, also when it has been away for longer than what is known of callers counts by itself; who is not known is
-    // not let in.
+    // All the time, also when it has been away for longer than what is known of callers counts by itself; who is not
+    // known is not let in.
     let away = Instant::now();
     while away.elapsed() < AGE_MAX * 2 {
         assert!(scrape(&http).contains("memctl_store_up 0\n"));

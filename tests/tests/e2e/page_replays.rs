@@ -1,5 +1,5 @@
-//! Over HTTP: settings replayed by the daemon are those that `memctl what-if` prints, other sizes those of `memctl fit`, and the parts
-//! of a peak and of a boundary sum to what was allocated then.
+//! Over HTTP: settings replayed by the daemon are those that `memctl what-if` prints, other sizes those of `memctl
+//! fit`, and the parts of a peak and of a boundary sum to what was allocated then.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! The page's pictures over all bundled recordings, as they come over HTTP, against an exact replay of the stored events:
-//! floors, differences, ledgers, classes, and what a finding's picture shows.
+//! The page's pictures over all bundled recordings, as they come over HTTP, against an exact replay of the stored
+//! events: floors, differences, ledgers, classes, and what a finding's picture shows.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -170,7 +170,8 @@ fn ledgers(asked: &Asked<'_>, truth: &Truth) {
     }
 }
 
-/// The classes of a boundary sum to what is allocated then, and those of a slot to the most that was allocated within it.
+/// The classes of a boundary sum to what is allocated then, and those of a slot to the most that was allocated within
+/// it.
 fn classes(asked: &Asked<'_>, truth: &Truth) {
     let answer = asked.view(&format!("classes?rank={}", truth.rank));
     let points = rows(&answer["points"]);

@@ -1,5 +1,5 @@
-//! A job is a set of processes: several of one rank, several devices of one, and a rank on another's device, each recorded by
-//! a real agent, judged and asked for through a real daemon.
+//! A job is a set of processes: several of one rank, several devices of one, and a rank on another's device, each
+//! recorded by a real agent, judged and asked for through a real daemon.
 
 use std::sync::Arc;
 use std::time::Duration;

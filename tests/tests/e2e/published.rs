@@ -1,6 +1,6 @@
-//! Snapshots that people published, none of which holds a second step, and small ones of which it is known how many steps or
-//! calls they hold: no loop within one pass or step is taken for the training's, no window of it is compared with another,
-//! nothing is warned of, and where steps are they are found.
+//! Snapshots that people published, none of which holds a second step, and small ones of which it is known how many
+//! steps or calls they hold: no loop within one pass or step is taken for the training's, no window of it is compared
+//! with another, nothing is warned of, and where steps are they are found.
 
 use std::path::{Path, PathBuf};
 

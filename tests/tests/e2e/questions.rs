@@ -1,4 +1,5 @@
-//! Answers agree with each other and with the recordings: peaks, sites, timelines, exports and all three kinds of store.
+//! Answers agree with each other and with the recordings: peaks, sites, timelines, exports and all three kinds of
+//! store.
 //!
 //! Every figure is compared exactly. Each test has a daemon of its own, with the recordings that it asks about.
 //! (Over 400 lines: each question is compared over every store.)
@@ -309,7 +310,8 @@ fn events_as_csv_are_the_recorded_ones() {
     }
 }
 
-/// What of a report must survive a round trip: all but the framework, whose version is guessed from the keys of the file, and how much the store needs.
+/// What of a report must survive a round trip: all but the framework, whose version is guessed from the keys of the
+/// file, and how much the store needs.
 fn essence(rank: &Value) -> Value {
     let mut rank = rank.clone();
     let map = rank.as_object_mut().unwrap();

@@ -1,4 +1,5 @@
-//! All nine recordings through real binaries and sockets, on both databases: every epoch-end counter of every rank equals what the training loop read, byte for byte.
+//! All nine recordings through real binaries and sockets, on both databases: every epoch-end counter of every rank
+//! equals what the training loop read, byte for byte.
 
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::postgres::Database;

@@ -1,5 +1,5 @@
-//! `memctl report` about the bundled recordings and about a job with hostile names: one file, whole, small, harmless, that
-//! says what `diagnose` says and requests nothing.
+//! `memctl report` about the bundled recordings and about a job with hostile names: one file, whole, small, harmless,
+//! that says what `diagnose` says and requests nothing.
 
 use std::path::Path;
 

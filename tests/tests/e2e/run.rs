@@ -544,7 +544,8 @@ async fn what_a_killed_launcher_had_spooled_is_delivered_by_the_next() {
     let mut launcher = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     wait_for("half of the events", || place.path("half0").exists());
     let spool = place.path("data/spool").join(format!("daemon-127.0.0.1_{port}"));
-    // More than a header: at least a chunk of events. (A kill may cut a write short, and what was cut is no item: it has come to rest.)
+    // More than a header: at least a chunk of events. (A kill may cut a write short, and what was cut is no item: it
+    // has come to rest.)
     let mut before = 0;
     wait_for("a chunk in the spool", || {
         let rested = std::mem::replace(&mut before, bytes_below(&spool)) == before;

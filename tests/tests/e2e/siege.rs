@@ -1,7 +1,7 @@
 //! A daemon limited to 1 GiB under all attacks at the same time, while recorded jobs of four ranks stream through it.
 //!
-//! Guarantees checked: every attack happened, the daemon lives, its memory stays bounded, and every recorded counter is exact.
-//! `MEMCTL_SIEGE=3600 cargo test -p memctl-tests --release --test e2e siege::` holds it for an hour.
+//! Guarantees checked: every attack happened, the daemon lives, its memory stays bounded, and every recorded counter is
+//! exact. `MEMCTL_SIEGE=3600 cargo test -p memctl-tests --release --test e2e siege::` holds it for an hour.
 
 use std::process::Command;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The nine recordings without a single annotation, as `_record_memory_history()` writes them by default: their steps are
-//! found, and they get their truth all the same, on both databases.
+//! The nine recordings without a single annotation, as `_record_memory_history()` writes them by default: their steps
+//! are found, and they get their truth all the same, on both databases.
 
 use memctl_model::MarkKind;
 use memctl_snapshot::{FoundBoundaries, load};

@@ -1,5 +1,5 @@
-//! `memctl what-if` through real binaries, on the bundled recordings: replays repeat them exactly, other settings and limits end
-//! as they do, and what the allocator would refuse is refused.
+//! `memctl what-if` through real binaries, on the bundled recordings: replays repeat them exactly, other settings and
+//! limits end as they do, and what the allocator would refuse is refused.
 
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::recordings::{NAMES, folder};

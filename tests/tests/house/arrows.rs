@@ -1,5 +1,5 @@
-//! The arrows of ARCHITECTURE.md: which crate may import which, what none may know, and that answers and pages decide nothing
-//! by numbers. A broken one fails with its sentence.
+//! The arrows of ARCHITECTURE.md: which crate may import which, what none may know, and that answers and pages decide
+//! nothing by numbers. A broken one fails with its sentence.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -132,9 +132,9 @@ fn only_the_store_names_sqlx() {
     assert!(looked_at > 10);
 }
 
-/// Numbers that pages and answers may name: how much of a page or of a message there is, never what is good or bad. (What
-/// `args/` and `conditions.rs` take, what `run/` waits for and what `export/`, `render/` and `format/` write is about input
-/// and output, not about jobs.)
+/// Numbers that pages and answers may name: how much of a page or of a message there is, never what is good or bad.
+/// (What `args/` and `conditions.rs` take, what `run/` waits for and what `export/`, `render/` and `format/` write is
+/// about input and output, not about jobs.)
 const LAYOUT: [(&str, &str); 64] = [
     ("cli/src/page/access.rs", "SECONDS"),
     ("answers/src/blocks.rs", "STACK_FRAMES_MAX"),
@@ -251,8 +251,8 @@ fn decides_beside(words: &[&str], at: usize) -> bool {
     left || decides(words, at + 1) || multiple(at + 2, at + 3)
 }
 
-/// What of a source decides by numbers: comparisons with one, ranges to lie in, patterns of one, and constants of numbers,
-/// which `layout` names where they say how much is shown.
+/// What of a source decides by numbers: comparisons with one, ranges to lie in, patterns of one, and constants of
+/// numbers, which `layout` names where they say how much is shown.
 fn thresholds(source: &str, layout: &dyn Fn(&str) -> bool) -> Vec<String> {
     let code = code(source);
     let words: Vec<&str> = code.split_whitespace().collect();

@@ -1,8 +1,8 @@
 //! No circle between modules: in every crate, at every level, siblings import each other in one direction only.
 //!
-//! Guarantees: `use` lines, paths in code and re-exports are followed to the module that defines a name. A parent (`mod.rs`)
-//! may hold nouns that its children use and call them as well: that is one thing in several files and no circle. What only
-//! tests import does not count.
+//! Guarantees: `use` lines, paths in code and re-exports are followed to the module that defines a name. A parent
+//! (`mod.rs`) may hold nouns that its children use and call them as well: that is one thing in several files and no
+//! circle. What only tests import does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

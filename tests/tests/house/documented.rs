@@ -1,8 +1,8 @@
-//! docs/ against the program: every flag, key, variable and field of JSON is documented on its page, and everything that
-//! is documented exists.
+//! docs/ against the program: every flag, key, variable and field of JSON is documented on its page, and everything
+//! that is documented exists.
 //!
-//! The program itself shows what exists: `--help`, the errors of the readers of its files, `-o json`. Variables are read
-//! from the sources, where they are literals.
+//! The program itself shows what exists: `--help`, the errors of the readers of its files, `-o json`. Variables are
+//! read from the sources, where they are literals.
 //! (Over 400 lines: one reader for each kind of thing that is documented.)
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,7 @@
 //! The language of comments and documents: few words that an engineer has to read twice, and short sentences.
 //!
-//! Guarantees: counts comments of Rust, Python and TypeScript and all text of documents, without code in them. Refuses to
-//! judge what a word means: a word on the list is counted wherever it stands.
+//! Guarantees: counts comments of Rust, Python and TypeScript and all text of documents, without code in them. Refuses
+//! to judge what a word means: a word on the list is counted wherever it stands.
 
 use std::path::{Path, PathBuf};
 
